@@ -1,0 +1,53 @@
+# Every target sets up what it needs: `make demo` on a fresh clone creates .venv, installs, and runs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench docs clean
+
+help:  ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.cli  ## train a tiny embedder with HAPPIER and measure it, in under a minute
+	@$(BIN)/suprank demo
+
+# One thread for each of the two workers: threads within and workers beside would fight over the cores.
+test: $(VENV)/.installed  ## run every test; those for a GPU where there is one
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+
+lint: $(VENV)/.installed  ## check style, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed  ## time the losses beside their peers
+	$(BIN)/suprank bench losses
+
+docs: $(VENV)/.docs  ## build the documentation into docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo "docs/_build/index.html"
+
+clean:  ## remove everything that can be made again
+	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch goes in first and alone: whatever comes after has to agree with the pinned build rather than replace it.
+$(VENV)/.torch: constraints.txt
+	@echo "Setting up $(VENV) (a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) torch numpy
+	@touch $@
+
+$(VENV)/.cli: $(VENV)/.torch pyproject.toml
+	@$(INSTALL) --editable '.[cli]'
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+	@$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.cli $@
+
+$(VENV)/.docs: $(VENV)/.torch pyproject.toml
+	@$(INSTALL) --editable '.[docs]'
+	@touch $@

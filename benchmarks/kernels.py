@@ -1,0 +1,113 @@
+"""What the fused kernels do with a GPU, behind the numbers of docs/benchmarks.md.
+
+python benchmarks/kernels.py tiles       time forward and backward over tile sizes: how `fused.FORWARD` was chosen
+python benchmarks/kernels.py skipping    H-AP on random and on clustered embeddings, sorted and not: what skipping is worth
+python benchmarks/kernels.py parts       the parts of a SupAP step: host and device time, kernels launched
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from suprank.bench.workload import Workload
+from suprank.losses import RankLoss, SupAP, SupHAP
+from suprank.ranking import SupStep, common_level, heaviside, tree_relevance
+from suprank.ranking.ranks import fused
+
+GPU = torch.device("cuda")
+NEVER = 10**9
+
+
+def milliseconds(call: Callable[[], object], runs: int = 5) -> float:
+    """Median by CUDA events, after two runs that do not count."""
+    call(), call()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
+    for begin, end in events:
+        begin.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in events)
+
+
+def step(loss: RankLoss, embeddings: Tensor, labels: Tensor) -> Callable[[], None]:
+    """One forward and backward pass."""
+
+    def call() -> None:
+        embeddings.grad = None
+        loss(embeddings, labels).backward()
+
+    return call
+
+
+def tiles() -> None:
+    steps, numbers = fused._encoded(heaviside, SupStep())
+    for workload, sort in itertools.product((Workload(2048), Workload(64, 60_000)), (True, False)):
+        inputs = workload.inputs(GPU)
+        items = inputs.embeddings if inputs.ref_emb is None else inputs.ref_emb
+        scores = (torch.nn.functional.normalize(inputs.embeddings) @ torch.nn.functional.normalize(items).T).detach()
+        level = common_level(inputs.labels, inputs.ref_labels)
+        relevance, grad = tree_relevance(level, depth=3), torch.randn_like(scores)
+        fused.SORT_FROM = 0 if sort else NEVER
+        rows = []
+        for k, j, warps in itertools.product((4, 8, 16, 32), (32, 64, 128, 256), (1, 2, 4)):
+            if 512 <= k * j <= 1024 and 8 <= k * j / (32 * warps) <= 16:
+                fused.FORWARD[sort] = fused.BACKWARD[sort] = {"BLOCK_K": k, "BLOCK_J": j, "num_warps": warps}
+                forward = (scores, level, relevance, steps, numbers, True)
+                kept = torch.ops.suprank.ranks(*forward)[3:]
+                backward = (steps, numbers, None, grad, None, scores, level, relevance, kept)
+                ahead = milliseconds(lambda given=forward: torch.ops.suprank.ranks(*given))
+                back = milliseconds(lambda given=backward: torch.ops.suprank.ranks_gradient(*given))
+                rows.append((ahead, back, f"{k} × {j}, {warps} warps"))
+        pairs = int((level > 0).sum()) * scores.shape[1] / 1e9
+        print(f"{workload}, {pairs:.1f} G pairs, {'sorted' if sort else 'unsorted'}")
+        for name, column in (("forward", 0), ("backward", 1)):
+            best = sorted(rows, key=lambda row: row[column])[:3]
+            print(f"  {name}: " + "; ".join(f"{row[column]:.2f} ms at {row[2]}" for row in best))
+
+
+def skipping() -> None:
+    for batch in (2048, 4096, 8192):
+        _, labels, _, _ = Workload(batch).inputs(GPU)
+        noise = torch.randn(batch, 512, device=GPU)
+        centres = [torch.randn(int(column.max()) + 1, 512, device=GPU)[column] for column in labels.T]
+        clustered = centres[0] + centres[1] + 1.2 * centres[2] + 0.5 * noise
+        for name, embeddings in (("random", noise), ("clustered", clustered)):
+            found = []
+            for threshold in (256, NEVER):
+                fused.SORT_FROM = threshold
+                found.append(milliseconds(step(SupHAP(), embeddings.clone().requires_grad_(), labels)))
+            print(f"H-AP, batch {batch}, {name} embeddings: sorted {found[0]:.2f} ms, unsorted {found[1]:.2f} ms")
+
+
+def parts() -> None:
+    for batch, loss in itertools.product((256, 2048), (SupAP(), SupHAP())):
+        embeddings, labels, _, _ = Workload(batch).inputs(GPU)
+        call = step(loss, embeddings, labels)
+        call(), call()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(50):
+            call()
+        torch.cuda.synchronize()
+        host = (time.perf_counter() - begin) / 50 * 1e3
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+            call()
+            torch.cuda.synchronize()
+        kernels = [event for event in profiled.events() if event.device_type.name == "CUDA"]
+        busy = sum(event.self_device_time_total for event in kernels) / 1e3
+        print(f"{type(loss).__name__}, batch {batch}: {host:.2f} ms a step, {len(kernels)} kernels busy for {busy:.3f} ms")
+        for event in sorted(kernels, key=lambda event: -event.self_device_time_total)[:6]:
+            print(f"  {event.self_device_time_total / 1e3:.3f} ms {event.name[:90]}")
+
+
+if __name__ == "__main__":
+    {"tiles": tiles, "skipping": skipping, "parts": parts}[sys.argv[1]]()

@@ -1,0 +1,50 @@
+"""Sphinx configuration: `make docs`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import suprank
+
+project = "suprank"
+author = copyright = "the suprank developers"
+version = release = suprank.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"suprank {version}"
+default_role = "py:obj"  # `ranks` in a docstring links to it where it can, and is code where it cannot
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 88
+
+
+def plain_docstring(app: Any, what: str, name: str, object_: Any, options: Any, lines: list[str]) -> None:
+    """Our docstrings are text: `|Ω⁺|` is no substitution, and an indented equation keeps its line breaks."""
+    written: list[str] = []
+    indented = False
+    for line in lines:
+        if line and line.startswith("    ") != indented:
+            indented = not indented
+            if indented and not line.lstrip().startswith(">>>"):
+                written += ["::", ""]
+            elif indented:
+                written += [""]  # after "Example:"
+        written.append(line if indented else _escaped(line))
+    lines[:] = written
+
+
+def _escaped(line: str) -> str:
+    """The line with | and * made plain outside `code`."""
+    parts = re.split(r"(`[^`]*`)", line)
+    return "".join(part if part.startswith("`") else re.sub(r"([|*])", r"\\\1", part) for part in parts)
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", plain_docstring, priority=100)

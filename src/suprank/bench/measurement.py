@@ -1,0 +1,46 @@
+"""One number pair, time and memory, of one loss at one size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Forward + backward of one case. Without a result, `seconds` and `extra_bytes` are None and `note` says why."""
+
+    case: str
+    kind: str
+    queries: int
+    items: int
+    memory: int  # 0 when the queries rank each other
+    seconds: float | None = None  # median
+    runs: int = 0  # what the median is over; 1: the first run, which alone passed the time limit
+    fastest: float | None = None  # far below the median, it tells of a busy machine
+    extra_bytes: int | None = None
+    loss: float | None = None  # the value, so that two ways to compute one loss can be seen to agree
+    note: str = ""
+
+    @property
+    def time_text(self) -> str:
+        return self.note or duration(self.seconds or 0.0)
+
+    @property
+    def memory_text(self) -> str:
+        return self.note or size(self.extra_bytes or 0)
+
+
+def duration(seconds: float) -> str:
+    """Example:
+    >>> duration(0.00123), duration(0.0123), duration(12.3)
+    ('1.23 ms', '12.3 ms', '12.3 s')
+    """
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
+
+
+def size(count: float) -> str:
+    """Example:
+    >>> size(3 * 2**19), size(5 * 2**30)
+    ('1.5 MiB', '5 GiB')
+    """
+    return f"{count / 2**30:.3g} GiB" if count >= 0.9995 * 2**30 else f"{count / 2**20:.3g} MiB"

@@ -1,0 +1,72 @@
+"""The curves: time and peak memory against batch size, log-log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from suprank.bench.measurement import duration, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from suprank.bench.report import Run
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart: one for each measure; markers tell losses apart.
+_LOOKS = {
+    "similarity product": ("#999999", "."),
+    "SupAP": ("#0072B2", "o"),
+    "SmoothAP": ("#0072B2", "s"),
+    "roadmap": ("#0072B2", "^"),
+    "SupRecall": ("#CC79A7", "o"),
+    "SupHAP": ("#D55E00", "o"),
+    "SmoothHAP": ("#D55E00", "s"),
+    "happier": ("#D55E00", "^"),
+    "SupNDCG": ("#009E73", "o"),
+    "SmoothNDCG": ("#009E73", "s"),
+    "PML SmoothAPLoss": ("#000000", "s"),
+    "PML FastAPLoss": ("#000000", "D"),
+    "plain torch SupAP": ("#0072B2", "x"),
+    "plain torch SupHAP": ("#D55E00", "x"),
+}
+_LINES = {"ours": "-", "floor": "-", "peer": "--", "plain torch": ":"}
+
+
+def draw(run: Run, path: Path) -> None:
+    """Writes the figure. Batches are drawn; a run against a memory alone is drawn over its items."""
+    drawn = [found for found in run.measurements if not found.memory] or list(run.measurements)
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    time, memory = figure.subplots(1, 2)
+    for case in dict.fromkeys(found.case for found in drawn):
+        points = [found for found in drawn if found.case == case and found.seconds is not None]
+        if points:
+            color, marker = _LOOKS.get(case, ("#56B4E9", "v"))
+            look = {"color": color, "marker": marker, "linestyle": _LINES[points[0].kind], "label": case}
+            sizes = [found.items for found in points]
+            time.plot(sizes, [found.seconds for found in points], **look)
+            memory.plot(sizes, [max(found.extra_bytes or 0, 2**16) for found in points], **look)
+    across = "items in memory" if drawn and drawn[0].memory else "batch size"
+    sizes = sorted({found.items for found in drawn})
+    time.set_yscale("log")
+    memory.set_yscale("log", base=4)
+    _label(time, "Time, forward + backward", across, sizes, duration)
+    _label(memory, "Peak extra memory", across, sizes, size)
+    figure.legend(*time.get_legend_handles_labels(), loc="outside right center", frameon=False, handlelength=3)
+    figure.suptitle(f"{run.hardware}\nsolid: suprank; dashed: pytorch-metric-learning; dotted: plain torch", fontsize=10)
+    figure.savefig(path, dpi=150)
+
+
+def _label(axes: Axes, title: str, across: str, sizes: list[int], text: Callable[[float], str]) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(across)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(items) for items in sizes])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(alpha=0.3)

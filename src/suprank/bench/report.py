@@ -1,0 +1,106 @@
+"""A run of measurements with the machine it was made on, as JSON and as Markdown tables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from suprank.bench.losses import machine_bytes
+from suprank.bench.measurement import Measurement, size
+from suprank.bench.timing import meter
+from suprank.bench.workload import COARSE_IN_BATCH, COARSE_IN_MEMORY, DIM, IMAGES_PER_CLASS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True)
+class Run:
+    """Measurements, and what it takes to judge and repeat them."""
+
+    command: str
+    date: str
+    hardware: str
+    versions: dict[str, str]
+    method: str
+    measurements: tuple[Measurement, ...]
+
+    @classmethod
+    def here(cls, measurements: Iterable[Measurement], *, command: str, device: torch.device) -> Run:
+        """The measurements as made now, on this machine."""
+        date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+        return cls(command, date, _hardware(device), _versions(), meter(device).method, tuple(measurements))
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Run:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**content, "measurements": tuple(Measurement(**found) for found in content["measurements"])})
+
+    def markdown(self) -> str:
+        """Tables of time and memory, cases as rows; batch sizes as columns, and the memory workload in a table of its own."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        within = [found for found in self.measurements if not found.memory]
+        against = [found for found in self.measurements if found.memory]
+        parts = [
+            "# Time and memory of the losses",
+            f"    {self.command}",
+            f"{self.hardware}. {versions}. {self.date}.",
+            f"Forward + backward from float32 embeddings (dimension {DIM}, {IMAGES_PER_CLASS} images a class, three levels), "
+            f"random and the same for every loss. Measured: {self.method}. Medians after a warm-up{self._busy()}. "
+            f"PML is pytorch-metric-learning; plain torch is our definition, which writes every pair of items.",
+        ]
+        if within:
+            columns = sorted({found.items for found in within})
+            rows = {found.case: {other.items: other for other in within if other.case == found.case} for found in within}
+            head = ["loss", *(f"batch {batch}" for batch in columns)]
+            for title, text in (("Time", "time_text"), ("Peak extra memory", "memory_text")):
+                cells = [[case, *(getattr(row[at], text) if at in row else "" for at in columns)] for case, row in rows.items()]
+                parts += [f"## {title}, {COARSE_IN_BATCH} coarse classes", _table(head, cells)]
+        if against:
+            cells = [[f.case, f"{f.queries} × {f.items}", f.time_text, f.memory_text] for f in against]
+            title = f"## Queries against a memory, {COARSE_IN_MEMORY} coarse classes"
+            parts += [title, _table(["loss", "queries × items", "time", "peak extra memory"], cells)]
+        return "\n\n".join(parts) + "\n"
+
+    def _busy(self) -> str:
+        ratios = [found.seconds / found.fastest for found in self.measurements if found.seconds and found.fastest]
+        return f"; half of them are over {statistics.median(ratios):.2f} times the fastest run" if ratios else ""
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _hardware(device: torch.device) -> str:
+    if device.type == "cuda":
+        card = torch.cuda.get_device_properties(device)
+        return f"{card.name}, {size(card.total_memory)}"
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), model)
+    return f"{model}, {os.cpu_count()} cores, torch threads: {torch.get_num_threads()}, {size(machine_bytes())}"
+
+
+def _versions() -> dict[str, str]:
+    versions = {"Python": platform.python_version(), "torch": str(torch.__version__)}
+    for package in ("suprank", "triton", "pytorch-metric-learning"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions

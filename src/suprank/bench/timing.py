@@ -1,0 +1,197 @@
+"""The measuring itself: median time and peak extra memory of one case at one size, in this process or in a fresh one."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from suprank.bench.cases import CASES, Case
+from suprank.bench.measurement import Measurement
+from suprank.bench.workload import Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+_LINUX = Path("/proc/self/status").exists()
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_START_SECONDS = 60  # a fresh process imports torch before it measures
+_PATIENCE = 10  # one run may take this many times the time limit before its process is stopped
+
+
+class CudaMeter:
+    """CUDA events, one synchronisation a run, and the peak of what torch's allocator gave out since `start`."""
+
+    method = "time by CUDA events; memory: torch.cuda.max_memory_allocated less what was allocated with the inputs in place"
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def start(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self.before = torch.cuda.memory_allocated(self.device)
+
+    def timed(self, call: Callable[[], Tensor]) -> tuple[float, Tensor]:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        value = call()
+        end.record()
+        torch.cuda.synchronize(self.device)
+        return begin.elapsed_time(end) / 1e3, value
+
+    def extra_bytes(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device) - self.before
+
+
+class CpuMeter:
+    """perf_counter, and the peak resident memory of the process since `start`: its own only in a fresh process."""
+
+    method = (
+        "time by perf_counter; memory: peak resident memory of the case's own process less what was resident with the "
+        "inputs in place, to about 1 MiB"
+        + ("" if os.access(_CLEAR_REFS, os.W_OK) else " (the peak could not be reset: small cases hide behind start-up)")
+    )
+
+    def start(self) -> None:
+        gc.collect()
+        if _LINUX:  # give back what the allocator keeps, or it hides what the case takes
+            ctypes.CDLL(None).malloc_trim(0)
+        if os.access(_CLEAR_REFS, os.W_OK):
+            _CLEAR_REFS.write_text("5")
+        self.before = _peak_resident()
+
+    def timed(self, call: Callable[[], Tensor]) -> tuple[float, Tensor]:
+        begin = time.perf_counter()
+        value = call()
+        return time.perf_counter() - begin, value
+
+    def extra_bytes(self) -> int:
+        return _peak_resident() - self.before
+
+
+def _peak_resident() -> int:
+    if _LINUX:
+        return _status("VmHWM")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def meter(device: torch.device) -> CudaMeter | CpuMeter:
+    return CudaMeter(device) if device.type == "cuda" else CpuMeter()
+
+
+def blank(case: Case, workload: Workload, note: str = "") -> Measurement:
+    return Measurement(case.name, case.kind, workload.queries, workload.items, workload.memory, note=note)
+
+
+def in_process(case: Case, workload: Workload, *, device: torch.device, repeats: int, seconds: float) -> Measurement:
+    """Measured here. Running out of memory, a missing package and a failing loss become a note, not an exception."""
+    try:
+        return _measured(case, workload, device, repeats, seconds)
+    except ImportError as error:
+        return blank(case, workload, f"not installed: {error.name or error}")
+    except Exception as error:
+        note = "out of memory" if _out_of_memory(error) else f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+    finally:
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return blank(case, workload, note)
+
+
+def _measured(case: Case, workload: Workload, device: torch.device, repeats: int, seconds: float) -> Measurement:
+    _call(case, workload.miniature, device)()  # libraries load, threads start
+    call, gauge = _call(case, workload, device), meter(device)
+    times: list[float] = []
+    gauge.start()
+    first, value = gauge.timed(call)  # compiles and picks algorithms, so it counts for time only if it stays alone
+    if device.type == "cuda" and first <= seconds:
+        gauge.start()  # forget what autotuning took; on a CPU, what the first run gave back would hide later peaks
+    while first <= seconds and len(times) < repeats and sum(times) <= seconds:
+        took, value = gauge.timed(call)
+        times.append(took)
+    times = times or [first]
+    return replace(
+        blank(case, workload),
+        seconds=statistics.median(times),
+        runs=len(times),
+        fastest=min(times),
+        extra_bytes=gauge.extra_bytes(),
+        loss=value.item(),
+    )
+
+
+def _call(case: Case, workload: Workload, device: torch.device) -> Callable[[], Tensor]:
+    """One forward and backward pass, which leaves no gradient behind."""
+    loss, inputs = case.loss(workload).to(device), workload.inputs(device)
+    labels = inputs.labels if case.takes_tree else inputs.labels[:, 0]
+
+    def call() -> Tensor:
+        value: Tensor = loss(inputs.embeddings, labels, ref_emb=inputs.ref_emb, ref_labels=inputs.ref_labels)
+        torch.autograd.backward(value)
+        inputs.embeddings.grad = None
+        loss.zero_grad()
+        return value.detach()
+
+    return call
+
+
+def _out_of_memory(error: Exception) -> bool:
+    texts = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(text in str(error) for text in texts)
+
+
+def in_child(case: Case, workload: Workload, *, repeats: int, seconds: float, max_bytes: int) -> Measurement:
+    """Measured on the CPU in a fresh process that may take `max_bytes` more than torch does.
+
+    So its peak is its own, and running out of memory ends it and not us. The limit holds on Linux only.
+    """
+    task = json.dumps(
+        {"case": case.name, "workload": asdict(workload), "repeats": repeats, "seconds": seconds, "max_bytes": max_bytes}
+    )
+    command = [sys.executable, "-c", "from suprank.bench.timing import _child; _child()", task]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    limit = _START_SECONDS + _PATIENCE * seconds
+    try:  # a session of its own: Ctrl-C reaches us alone, and `run` then ends the child
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, start_new_session=True)
+    except subprocess.TimeoutExpired:
+        return blank(case, workload, f"stopped: over {limit:.0f} s")
+    if done.returncode == 0:
+        return Measurement(**json.loads(done.stdout.splitlines()[-1]))
+    if done.returncode == -9:
+        return blank(case, workload, "out of memory")
+    reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return blank(case, workload, f"failed: {reason}")
+
+
+def _child() -> None:
+    task = json.loads(sys.argv[1])
+    if _LINUX:  # private writable memory is what tensors take; the whole address space counts libraries too
+        limit = _status("VmData") + task["max_bytes"]
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    found = in_process(
+        CASES[task["case"]],
+        Workload(**task["workload"]),
+        device=torch.device("cpu"),
+        repeats=task["repeats"],
+        seconds=task["seconds"],
+    )
+    print(json.dumps(asdict(found)))

@@ -1,0 +1,1 @@
+"""The `suprank` command: one file a verb. Each parses, calls and prints."""

@@ -1,0 +1,28 @@
+"""The verbs, by name."""
+
+from typing import Annotated
+
+import typer
+
+from suprank import __version__
+from suprank.cli import bench
+from suprank.cli.demo import demo
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
+app.command()(demo)
+app.add_typer(bench.app, name="bench")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"suprank {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def suprank(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Rank losses, exact rank metrics and label hierarchies for image retrieval."""

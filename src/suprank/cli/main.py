@@ -1,0 +1,28 @@
+"""The `suprank` command: runs the verbs, and ends plainly when a part is missing or the user stops it."""
+
+import sys
+
+INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
+
+
+def main() -> None:
+    """Run the command line with the arguments of this process."""
+    try:
+        from suprank.cli.app import app  # here, because typer comes with an extra and may be missing
+
+        app()
+    except ModuleNotFoundError as missing:
+        part = (missing.name or "").partition(".")[0]
+        if part not in ("typer", "rich"):
+            raise
+        print(f'suprank: the command line needs {part}, which is not installed; pip install "suprank[cli]"', file=sys.stderr)
+        raise SystemExit(1) from None
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != INTERRUPTED:
+            raise
+        print("suprank: stopped.", file=sys.stderr)
+        raise SystemExit(INTERRUPTED) from None
+
+
+if __name__ == "__main__":
+    main()

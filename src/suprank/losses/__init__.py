@@ -1,0 +1,38 @@
+"""Rank losses, decomposability losses and their combinations, called as pytorch-metric-learning's losses are."""
+
+from suprank.losses.base import RetrievalLoss
+from suprank.losses.batch import RetrievalBatch
+from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_recall
+from suprank.losses.decomposability import PairCalibration, ProxySoftmax
+from suprank.losses.surrogate import (
+    RankLoss,
+    SmoothAP,
+    SmoothHAP,
+    SmoothNDCG,
+    SmoothRecall,
+    SupAP,
+    SupHAP,
+    SupNDCG,
+    SupRecall,
+)
+
+__all__ = [
+    "Combined",
+    "PairCalibration",
+    "ProxySoftmax",
+    "RankLoss",
+    "RetrievalBatch",
+    "RetrievalLoss",
+    "SmoothAP",
+    "SmoothHAP",
+    "SmoothNDCG",
+    "SmoothRecall",
+    "SupAP",
+    "SupHAP",
+    "SupNDCG",
+    "SupRecall",
+    "happier",
+    "roadmap",
+    "rod_ndcg",
+    "rod_recall",
+]

@@ -1,0 +1,235 @@
+"""What a loss sees: queries and items, checked at the door, with scores and levels computed once and shared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from suprank.ranking import IGNORED, common_level, ignoring
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer, Shaped
+    from torch import Tensor
+
+_SHORTEST = 1e-12  # a shorter vector, the zero vector first of all, is not scaled up any further
+
+
+@dataclass(frozen=True)
+class RetrievalBatch:
+    """A batch of queries against items: unit-length embeddings in float32 (or float64), integer labels `[N, L]`.
+
+    `within` says that the items are the queries themselves; otherwise `own`, if given, is the index of each query among
+    the items (−1 where it is absent). `relevance`, if the user gave one, replaces what labels say about levels. Build it
+    with `of`, which checks everything a caller can get wrong.
+    """
+
+    queries: Tensor
+    items: Tensor
+    labels: Tensor | None
+    item_labels: Tensor | None
+    relevance: Tensor | None
+    own: Tensor | None
+    within: bool
+    # What is computed once and shared. Not functools.cached_property, whose lock torch.compile cannot trace on Python 3.11.
+    _kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        embeddings: Float[Tensor, "queries dim"],
+        labels: Integer[Tensor, "queries ..."] | None = None,
+        indices_tuple: object = None,
+        ref_emb: Float[Tensor, "items dim"] | None = None,
+        ref_labels: Integer[Tensor, "items ..."] | None = None,
+        *,
+        relevance: Float[Tensor, "queries items"] | None = None,
+        self_index: Integer[Tensor, " queries"] | None = None,
+    ) -> RetrievalBatch:
+        """The checked batch. Without references the queries are each other's items."""
+        if indices_tuple is not None:
+            raise ValueError(
+                "indices_tuple was given, but a rank needs every item of the batch, so mined pairs cannot be used; "
+                "leave it out, and the miner with it."
+            )
+        queries = _unit_length(embeddings, "embeddings")
+        if labels is None and relevance is None:
+            raise ValueError("labels are missing; give integer labels [B] or [B, L], or relevance=[queries, items].")
+        labels = None if labels is None else _label_columns(labels, queries, "labels")
+        items, item_labels = queries, labels
+        if ref_emb is not None:
+            items = _unit_length(ref_emb, "ref_emb").to(queries.dtype)
+            if items.shape[1] != queries.shape[1]:
+                raise ValueError(
+                    f"ref_emb has dimension {items.shape[1]} and embeddings {queries.shape[1]}; embed both with one model."
+                )
+            item_labels = None
+            if ref_labels is not None:
+                item_labels = _label_columns(ref_labels, items, "ref_labels")
+            elif relevance is None:
+                raise ValueError("ref_emb was given without ref_labels; references need labels of their own.")
+            if labels is not None and item_labels is not None and labels.shape[1] != item_labels.shape[1]:
+                raise ValueError(
+                    f"labels have {labels.shape[1]} level(s) and ref_labels {item_labels.shape[1]}, but levels are compared "
+                    f"column by column; give both the same columns, finest first."
+                )
+        elif ref_labels is not None:
+            raise ValueError("ref_labels was given without ref_emb; give both, or neither to rank within the batch.")
+        if relevance is not None:
+            relevance = _graded(relevance, queries, items)
+        own = None if self_index is None else _own_index(self_index, queries, items)
+        return cls(queries, items, labels, item_labels, relevance, own, within=ref_emb is None)
+
+    @property
+    def scores(self) -> Float[Tensor, "queries items"]:
+        """Cosine similarities in the embeddings' float32 or float64, whatever the autocast dtype."""
+        if "scores" not in self._kept:
+            with torch.autocast(self.queries.device.type, enabled=False):
+                self._kept["scores"] = self.queries @ self.items.T
+        return self._kept["scores"]
+
+    def level(self, *, include_self: bool = False) -> Shaped[Tensor, "queries items"]:
+        """What orders the items: their level, or the user's relevance. The query itself is ignored unless included."""
+        if self.relevance is not None:
+            return self.relevance if include_self else self._without_self(self.relevance.clone())
+        assert self.labels is not None and self.item_labels is not None
+        level = common_level(self.labels, self.item_labels)
+        return level if include_self else self._without_self(level)
+
+    def fine(self, *, include_self: bool = False) -> Integer[Tensor, "queries items"]:
+        """Binary levels: 1 for items of the query's finest class (or of any user relevance above 0), 0 for the others."""
+        name = "fine with self" if include_self else "fine"
+        if name not in self._kept:
+            self._kept[name] = self._fine() if include_self else self._without_self(self._fine())
+        return self._kept[name]
+
+    @property
+    def depth(self) -> int:
+        """L, the number of label columns."""
+        assert self.labels is not None
+        return self.labels.shape[1]
+
+    def _fine(self) -> Tensor:
+        if self.relevance is not None:
+            return self.relevance.sign().to(torch.int8)
+        assert self.labels is not None and self.item_labels is not None
+        same = self.labels[:, 0, None] == self.item_labels[None, :, 0]
+        for column in range(1, self.depth):
+            same &= self.labels[:, column, None] == self.item_labels[None, :, column]
+        return same.to(torch.int8)
+
+    def _without_self(self, fresh: Tensor) -> Tensor:
+        if self.own is not None:
+            return ignoring(fresh, self.own)
+        return fresh.fill_diagonal_(IGNORED) if self.within else fresh
+
+
+class _UnitLength(torch.autograd.Function):
+    """v / ‖v‖ and ‖v‖, with a backward of four operations where autograd's has a dozen: at small batches they are the cost."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+        unit = vectors / norm.clamp(min=_SHORTEST)
+        ctx.save_for_backward(unit, norm)  # both are outputs: what backward does with them has a derivative of its own
+        ctx.set_materialize_grads(False)
+        return unit, norm
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_norm: Tensor | None) -> Tensor | None:
+        unit, norm = ctx.saved_tensors
+        gradient = None
+        if grad is not None:
+            along = (grad * unit).sum(-1, keepdim=True)
+            # A vector without length has no direction to turn: no gradient, where 1/length would make it explode.
+            gradient = torch.addcmul(grad, unit, along, value=-1) / norm.masked_fill(norm <= _SHORTEST, torch.inf)
+        if grad_norm is not None:
+            gradient = grad_norm * unit if gradient is None else torch.addcmul(gradient, grad_norm, unit)
+        return gradient
+
+
+def _unit_length(embeddings: Tensor, name: str) -> Tensor:
+    if not isinstance(embeddings, torch.Tensor) or embeddings.ndim != 2 or not embeddings.dtype.is_floating_point:
+        found = (
+            f"{embeddings.dtype} of shape {tuple(embeddings.shape)}"
+            if isinstance(embeddings, torch.Tensor)
+            else type(embeddings)
+        )
+        raise ValueError(f"{name} is {found}, but must be a floating-point tensor [batch, dim].")
+    if embeddings.numel() == 0:
+        raise ValueError(f"{name} has shape {tuple(embeddings.shape)}: there is nothing to rank; skip empty batches.")
+    precise = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
+    unit, norm = _UnitLength.apply(precise)
+    if _may_wait_for(unit) and not math.isfinite(norm.sum().item()):
+        _check_finite(precise, norm, name)
+    return unit
+
+
+def _check_finite(embeddings: Tensor, norm: Tensor, name: str) -> None:
+    for row in (~norm.isfinite()).nonzero()[:1, 0].tolist():
+        value = embeddings[row][~embeddings[row].isfinite()][:1].tolist()
+        raise ValueError(
+            f"{name}[{row}] holds {value[0] if value else 'values whose length overflows'}, but ranks need finite scores; "
+            f"look for a too high learning rate or an overflow in half precision upstream."
+        )
+
+
+def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
+    if not isinstance(labels, torch.Tensor) or not _integral(labels):
+        found = labels.dtype if isinstance(labels, torch.Tensor) else type(labels)
+        raise TypeError(f"{name} is {found}, but must be an integer tensor; use {name}.long() if the values are whole numbers.")
+    if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or labels.numel() == 0:
+        raise ValueError(
+            f"{name} has shape {tuple(labels.shape)} for {len(embeddings)} embeddings, but must be "
+            f"[{len(embeddings)}] or [{len(embeddings)}, L], column 0 the finest level."
+        )
+    columns = labels[:, None] if labels.ndim == 1 else labels
+    return columns.to(embeddings.device, torch.int64)
+
+
+def _graded(relevance: Tensor, queries: Tensor, items: Tensor) -> Tensor:
+    if not isinstance(relevance, torch.Tensor) or relevance.shape != (len(queries), len(items)):
+        found = (
+            f"has shape {tuple(relevance.shape)}"
+            if isinstance(relevance, torch.Tensor)
+            else f"is a {type(relevance)}, not a tensor"
+        )
+        raise ValueError(
+            f"relevance {found}, but there are {len(queries)} queries and {len(items)} items; "
+            f"give one value for each pair, 0 for a negative and {IGNORED} for an item out of the query's list."
+        )
+    relevance = relevance.detach().to(queries.device, queries.dtype)
+    if _may_wait_for(relevance) and not relevance.isfinite().all():
+        raise ValueError("relevance holds NaN or infinity; give finite values, 0 for a negative.")
+    return relevance
+
+
+def _own_index(self_index: Tensor, queries: Tensor, items: Tensor) -> Tensor:
+    if not isinstance(self_index, torch.Tensor) or self_index.shape != (len(queries),) or not _integral(self_index):
+        found = (
+            f"{self_index.dtype} of shape {tuple(self_index.shape)}"
+            if isinstance(self_index, torch.Tensor)
+            else type(self_index)
+        )
+        raise ValueError(
+            f"self_index is {found}, but must be {len(queries)} integers: "
+            f"the position of each query among the items, −1 where it is not among them."
+        )
+    own = self_index.to(queries.device).long()
+    if _may_wait_for(own):
+        for index in own[(own < -1) | (own >= len(items))][:1].tolist():
+            raise ValueError(f"self_index holds {index}, but there are {len(items)} items; use −1 for a query that is not one.")
+    return own
+
+
+def _integral(values: Tensor) -> bool:
+    return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
+
+
+def _may_wait_for(values: Tensor) -> bool:
+    """Whether a check may read values: not while a compiler or a CUDA graph records what the device will do later."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -1,0 +1,57 @@
+"""The mathematics: steps, levels and relevance, ranks, and measures of ranks. Tensors in, tensors out."""
+
+from suprank.ranking.measures import (
+    at_least,
+    average_precision,
+    average_precision_at,
+    average_precision_by_level,
+    hierarchical_average_precision,
+    hierarchical_precision_at,
+    hierarchical_recall_at,
+    hit_rate_at,
+    ideal_dcg,
+    ndcg,
+    recall_at,
+)
+from suprank.ranking.ranks import Implementation, Ranks, chunked, definition, levelwise, ranks, sorting
+from suprank.ranking.relevance import (
+    IGNORED,
+    common_level,
+    exponential_gain,
+    ignoring,
+    tree_relevance,
+    weighted_ap_relevance,
+)
+from suprank.ranking.steps import Heaviside, Sigmoid, Step, SupStep, heaviside
+
+__all__ = [
+    "IGNORED",
+    "Heaviside",
+    "Implementation",
+    "Ranks",
+    "Sigmoid",
+    "Step",
+    "SupStep",
+    "at_least",
+    "average_precision",
+    "average_precision_at",
+    "average_precision_by_level",
+    "chunked",
+    "common_level",
+    "definition",
+    "exponential_gain",
+    "heaviside",
+    "hierarchical_average_precision",
+    "hierarchical_precision_at",
+    "hierarchical_recall_at",
+    "hit_rate_at",
+    "ideal_dcg",
+    "ignoring",
+    "levelwise",
+    "ndcg",
+    "ranks",
+    "recall_at",
+    "sorting",
+    "tree_relevance",
+    "weighted_ap_relevance",
+]

@@ -1,0 +1,150 @@
+"""Measures of ranks: one value a query, in [0, 1] under exact steps, NaN for a query without positives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from suprank.ranking.ranks import Ranks, ranks
+from suprank.ranking.relevance import IGNORED
+from suprank.ranking.steps import heaviside
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Integer
+    from torch import Tensor
+
+    from suprank.ranking.steps import Step
+
+
+def average_precision(found: Ranks, positive: Bool[Tensor, "queries items"]) -> Float[Tensor, " queries"]:
+    """AP = 1/|Ω⁺| · Σ_{k∈Ω⁺} rank⁺(k) / rank(k)   (eq:ap_definition)."""
+    return _ratio((found.plus / found.total).sum(-1), positive.sum(-1))
+
+
+def average_precision_at(
+    found: Ranks, positive: Bool[Tensor, "queries items"], k: int | Integer[Tensor, " queries"]
+) -> Float[Tensor, " queries"]:
+    """AP@k = 1/min(k, |Ω⁺|) · Σ_{p∈Ω⁺, rank(p) ≤ k} rank⁺(p) / rank(p), GLDv2's definition.
+
+    With k = |Ω⁺|, query by query, it is mAP@R, which divides by R: `average_precision_at(found, positive, positive.sum(-1))`.
+    """
+    cut = torch.as_tensor(k, device=positive.device)
+    retrieved = found.total <= cut[..., None]
+    precision = (found.plus / found.total).where(retrieved, 0)
+    return _ratio(precision.sum(-1), torch.minimum(positive.sum(-1), cut))
+
+
+def recall_at(
+    found: Ranks, positive: Bool[Tensor, "queries items"], k: int, *, step: Step = heaviside
+) -> Float[Tensor, " queries"]:
+    """TR@k = 1/min(|Ω⁺|, k) · Σ_{p∈Ω⁺} H(k − rank(p))   (eq:def_recall); `step` stands for H (eq:def_recall_loss).
+
+    The share of the positives that could be in the top k and are. For the printed R@k, see `hit_rate_at`.
+    """
+    return _ratio(step(k - found.total).sum(-1), positive.sum(-1).clamp(max=k))
+
+
+def hit_rate_at(found: Ranks, positive: Bool[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
+    """R@k = 1 if a positive is in the top k, else 0 (sec:recall_loss). For the share of positives, see `recall_at`."""
+    return _ratio((found.total <= k).any(-1).to(found.plus.dtype), positive.any(-1).int())
+
+
+def hierarchical_average_precision(found: Ranks, relevance: Float[Tensor, "queries items"]) -> Float[Tensor, " queries"]:
+    """H-AP = 1/Σ_{k∈Ω⁺} rel(k) · Σ_{k∈Ω⁺} H-rank⁺(k) / rank(k)   (eq:def_hap)."""
+    return _ratio((_h_rank(found) / found.total).sum(-1), _of_positives(relevance, found).sum(-1))
+
+
+def hierarchical_recall_at(found: Ranks, relevance: Float[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
+    """H-R@k = Σ_{j in the top k} rel(j) / Σ_{j∈Ω⁺} rel(j)   (eq:hierarchical_recall)."""
+    return _ratio(relevance.where(found.total <= k, 0).sum(-1), _of_positives(relevance, found).sum(-1))
+
+
+def hierarchical_precision_at(found: Ranks, relevance: Float[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
+    """H-P@k = Σ_{j in the top k} min(rel(j), rel(k)) / (k·rel(k)), k being the item of rank k (eq:hierarchical_precision).
+
+    Where the item of rank k is a negative, its rel(k) = 0 makes that 0/0; we take the limit rel(k) → 0⁺, the share of
+    positives in the top k, so that H-P@k is P@k on binary labels at every k. Where no item has rank k exactly, because
+    of a tie across it, the same share is given.
+    """
+    at_k = found.total == k
+    weight = relevance.where(at_k, 0).amax(-1)
+    summed = _h_rank(found).where(at_k, 0).amax(-1)
+    share = (found.total <= k).sum(-1).to(relevance.dtype) / k
+    value = torch.where(weight > 0, summed / (k * weight.where(weight > 0, 1)), share)
+    return value.where(_of_positives(relevance, found).sum(-1) > 0, torch.nan)
+
+
+def ndcg(
+    found: Ranks, gain: Float[Tensor, "queries items"], ideal: Float[Tensor, " queries"] | None = None
+) -> Float[Tensor, " queries"]:
+    """NDCG = DCG/iDCG, DCG = Σ_{k∈Ω⁺} gain(k) / log2(1 + rank(k)), over the full ranking (sec:ndcg).
+
+    The paper's gain is `exponential_gain`. iDCG is the DCG of the ranking by decreasing gain; it is found by sorting,
+    unless given (`ideal_dcg` gets it from levels without a sort).
+    """
+    gain = _of_positives(gain, found)
+    if ideal is None:
+        ideal = (gain.sort(-1, descending=True).values / _discounts(gain)).sum(-1)
+    return _ratio((gain / torch.log2(1 + found.total)).sum(-1), ideal)
+
+
+def ideal_dcg(
+    level: Integer[Tensor, "queries items"], depth: int, *, dtype: torch.dtype | None = None
+) -> Float[Tensor, " queries"]:
+    """iDCG of the gain 2^l − 1, l = 1..depth: max over rankings of DCG (sec:ndcg), from the number of items at each level.
+
+    Deeper levels rank first, so the |Ω^{+,l}| items of level l or more fill the first places, and each of those places
+    is worth 2^(l−1) more than at level l − 1: iDCG = Σ_l 2^(l−1) · Σ_{i ≤ |Ω^{+,l}|} 1/log2(1 + i).
+    """
+    zero = torch.zeros(level.shape[-1] + 1, dtype=dtype or torch.get_default_dtype(), device=level.device)
+    prefix = zero.clone()
+    prefix[1:] = (1 / _discounts(zero[1:])).cumsum(0)
+    per_level = [2 ** (current - 1) * prefix[(level >= current).sum(-1)] for current in range(1, depth + 1)]
+    return torch.stack(per_level).sum(0)
+
+
+def _discounts(values: Tensor) -> Tensor:
+    """log2(1 + i) for the positions i = 1, 2, … along the last dimension."""
+    return torch.log2(torch.arange(2, values.shape[-1] + 2, device=values.device, dtype=values.dtype))
+
+
+def average_precision_by_level(
+    scores: Float[Tensor, "queries items"],
+    level: Integer[Tensor, "queries items"],
+    depth: int,
+    *,
+    plus: Step = heaviside,
+    minus: Step = heaviside,
+) -> Float[Tensor, "queries depth"]:
+    """AP^(l) for l = 1..depth: AP whose positives are the items of level l or deeper (eq:sup_ap_level).
+
+    Column l − 1 holds AP^(l): the coarsest level first. This measure starts from scores because each level ranks anew.
+    """
+    columns = []
+    for current in range(1, depth + 1):
+        binary = at_least(level, current)
+        columns.append(average_precision(ranks(scores, binary, plus=plus, minus=minus), binary > 0))
+    return torch.stack(columns, -1)
+
+
+def at_least(level: Integer[Tensor, "queries items"], current: int) -> Integer[Tensor, "queries items"]:
+    """Binary levels: 1 from level `current` on, 0 below, ignored items still ignored."""
+    return (level >= current).to(torch.int8).masked_fill(level < 0, IGNORED)
+
+
+def _h_rank(found: Ranks) -> Tensor:
+    if found.hierarchical is None:
+        raise ValueError("these ranks have no H-rank⁺, because relevance was not given; call ranks(scores, level, relevance).")
+    return found.hierarchical
+
+
+def _of_positives(weight: Tensor, found: Ranks) -> Tensor:
+    """The weights of the items that were ranked: a matrix of relevance may weigh ignored items too, or hold −1 for them."""
+    return weight.where(found.plus > 0, 0)
+
+
+def _ratio(total: Tensor, weight: Tensor) -> Tensor:
+    """total / weight, NaN where the weight is 0, without NaN in the gradient of the other queries."""
+    tiny = 1 if not weight.dtype.is_floating_point else torch.finfo(weight.dtype).tiny
+    return (total / weight.clamp(min=tiny)).masked_fill(weight <= 0, torch.nan)

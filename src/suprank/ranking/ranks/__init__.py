@@ -1,0 +1,13 @@
+"""The rank primitive: `ranks`, and one file for each way to compute the same numbers.
+
+`fused` is not listed here, because it needs Triton: `from suprank.ranking.ranks.fused import fused`.
+"""
+
+from suprank.ranking.ranks.chunked import chunked
+from suprank.ranking.ranks.definition import definition
+from suprank.ranking.ranks.dispatch import ranks
+from suprank.ranking.ranks.levelwise import levelwise
+from suprank.ranking.ranks.result import Implementation, Ranks
+from suprank.ranking.ranks.sorting import sorting
+
+__all__ = ["Implementation", "Ranks", "chunked", "definition", "levelwise", "ranks", "sorting"]

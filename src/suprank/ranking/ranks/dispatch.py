@@ -1,0 +1,89 @@
+"""The primitive of the library: every loss and metric is a measure of these ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from suprank.ranking.ranks.chunked import chunked
+from suprank.ranking.ranks.levelwise import levelwise
+from suprank.ranking.ranks.sorting import counted, sorting
+from suprank.ranking.steps import Heaviside, SupStep, heaviside
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Shaped
+    from torch import Tensor
+
+    from suprank.ranking.ranks.result import Implementation, Ranks
+    from suprank.ranking.steps import Step
+
+
+def ranks(
+    scores: Float[Tensor, "queries items"],
+    level: Shaped[Tensor, "queries items"],
+    relevance: Float[Tensor, "queries items"] | None = None,
+    *,
+    plus: Step = heaviside,
+    minus: Step = SupStep(),
+    using: Implementation | None = None,
+) -> Ranks:
+    """rank⁺, rank⁻ and H-rank⁺ of every positive k of every query, in one pass over (positive, item) pairs.
+
+        rank⁺(k)   = 1      + Σ_{j≠k, level_j ≥ level_k} plus(s_j − s_k)                 (eq:definition_rank)
+        rank⁻(k)   =          Σ_{j,   level_j < level_k} minus(s_j − s_k)                (eq:rank_minus)
+        H-rank⁺(k) = rel(k) + Σ_{j≠k, level_j > 0} min(rel_j, rel_k) · plus(s_j − s_k)   (eq:hierarchical_rank)
+
+    `level` orders the items: above 0 is a positive, 0 a negative, and a negative number takes the item out of the
+    query's list (`IGNORED`). A matrix of graded relevance may stand in its place, and then relevance orders.
+    `relevance` only weighs H-rank⁺ and must be 0 or more; without it H-rank⁺ is None. Two exact steps (`heaviside`)
+    give the ranks of the metrics; the default is the paper's SupRank, differentiable through rank⁻ alone.
+
+    Items that are not positive get rank⁺ 0 and rank⁻ ∞. Gradients go to `scores` only. `using` names an
+    implementation; by default one is chosen by device and size, and all give the same numbers.
+
+    Example:
+        >>> found = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
+        >>> found.plus.tolist(), found.minus.tolist()
+        ([[0.0, 1.0, 2.0]], [[inf, 1.0, 1.0]])
+    """
+    _check_shapes(scores, level, relevance)
+    using = _fitting(scores, level, relevance, plus, minus) if using is None else using
+    return using(scores, level, relevance, plus=plus, minus=minus)
+
+
+if torch.version.cuda is not None:  # a CUDA build of torch brings Triton along; importing it elsewhere only costs time
+    from suprank.ranking.ranks.fused import fused, runs_fused
+else:
+
+    def runs_fused(scores: Tensor, plus: Step, minus: Step) -> bool:
+        return False
+
+
+LEVELWISE_FROM = 16
+"""Positives a query (on average) from which `levelwise`'s sorting pays against `chunked`'s masks."""
+
+
+def _fitting(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
+    """The fastest implementation for these inputs (docs/benchmarks.md)."""
+    if scores.is_cuda:
+        return fused if runs_fused(scores, plus, minus) else chunked
+    if torch.compiler.is_compiling() or not isinstance(plus, Heaviside) or counted(level, relevance) is None:
+        return chunked
+    if isinstance(minus, Heaviside):
+        return sorting
+    many = int((level > 0).sum()) >= LEVELWISE_FROM * len(level)
+    return levelwise if many and isinstance(minus, SupStep) else chunked
+
+
+def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:
+    if scores.ndim != 2 or not scores.dtype.is_floating_point:
+        raise ValueError(
+            f"scores is {scores.dtype} of shape {tuple(scores.shape)}, but must be floating point [queries, items]; "
+            f"one query's scores become that with scores[None]."
+        )
+    for name, values in (("level", level), ("relevance", relevance)):
+        if values is not None and values.shape != scores.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(values.shape)} but scores {tuple(scores.shape)}; both are [queries, items]."
+            )

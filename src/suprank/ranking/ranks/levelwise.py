@@ -1,0 +1,160 @@
+"""SupRank on a CPU: everything in H⁻ that is a step or a line is counted by sorting, and pairs are left with one sigmoid.
+
+    H⁻(t) = jump·[t ≥ 0] + [t > δ]·(ρ(t − δ) + height − σ(δ/τ) − jump) + σ(min(t, δ)/τ)
+
+The sums of the first two over lower items are running totals of the sorted scores. The third goes over (positive, item) pairs
+of one level of k at a time: items that are not lower are moved out of reach beforehand, so that no pair needs a mask.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from suprank.ranking.ranks.result import Ranks
+from suprank.ranking.ranks.sorting import Shelf, counted, exact_ranks
+from suprank.ranking.steps import Heaviside, SupStep, heaviside
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxtyping import Float, Shaped
+    from torch import Tensor
+
+    from suprank.ranking.steps import Step
+
+BUDGET = 8 * 2**20
+"""Bytes for the pairs of one block: the larger caches of a processor hold them between passes."""
+
+_FAR = 1e4  # a score below which no item is in reach
+
+
+def levelwise(
+    scores: Float[Tensor, "queries items"],
+    level: Shaped[Tensor, "queries items"],
+    relevance: Float[Tensor, "queries items"] | None = None,
+    *,
+    plus: Step = heaviside,
+    minus: Step = SupStep(),
+    budget: int = BUDGET,
+) -> Ranks:
+    """Ranks as in `definition`, for SupRank's steps, integer levels and a relevance that depends on the level alone.
+
+    A block of pairs takes `budget` bytes, or what one query's positives of one level need. There is no second derivative:
+    asking for one raises, and `ranks(..., using=definition)` has it.
+    """
+    levels = counted(level, relevance)
+    if levels is None or not (isinstance(plus, Heaviside) and isinstance(minus, SupStep)):
+        raise ValueError(
+            f"levelwise ranks need heaviside and SupStep, integer levels and one relevance for each level of a query, not "
+            f"{plus}, {minus} and {level.dtype}; leave `using` out, and an implementation that fits is chosen."
+        )
+    shelf = Shelf.of(scores.detach(), level)
+    exact = exact_ranks(shelf, level, levels)
+    return exact._replace(minus=_SupRanks.apply(scores, level, exact.minus, shelf, minus, levels.depth, budget))
+
+
+class _SupRanks(torch.autograd.Function):
+    """rank⁻ under H⁻, given rank⁻ under Heaviside."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, level: Tensor, exact: Tensor, shelf: Shelf, step: SupStep, depth: int, budget: int
+    ) -> Tensor:
+        on_line, excess = _line(shelf, level, step, depth)
+        at_delta = 1 / (1 + math.exp(-step.delta / step.tau))
+        positive = level > 0
+        rank = step.jump * exact.where(positive, 0) + step.rho * excess + (step.height - at_delta - step.jump) * on_line
+        slope = (step.rho - at_delta * (1 - at_delta) / step.tau) * on_line
+        for rows, k, held, pairs in _sigmoids(scores, level, step, depth, budget):
+            total = pairs.sum(-1)
+            _add_at(rank[rows], k, held, total)
+            if ctx.needs_input_grad[0]:
+                _add_at(slope[rows], k, held, (total - torch.linalg.vecdot(pairs, pairs)) / step.tau)
+        ctx.save_for_backward(scores, level, slope, *shelf)
+        ctx.constants = step, depth, budget, at_delta
+        return rank.where(positive, torch.inf)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        gradient = _SupGradient.apply(grad, *ctx.constants, *ctx.saved_tensors)
+        return gradient, None, None, None, None, None, None
+
+
+class _SupGradient(torch.autograd.Function):
+    """The gradient with respect to scores, as a function of its own only to refuse being differentiated again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, grad: Tensor, step: SupStep, depth: int, budget: int, at_delta: float,
+        scores: Tensor, level: Tensor, slope: Tensor, *shelf: Tensor,
+    ) -> Tensor:  # fmt: skip
+        grad = grad.where(level > 0, 0)
+        gradient = _line_gradient(Shelf(*shelf), level, grad, step, depth)
+        gradient *= step.rho - at_delta * (1 - at_delta) / step.tau
+        gradient -= grad * slope
+        for rows, k, held, pairs in _sigmoids(scores, level, step, depth, budget):
+            weight = grad[rows].gather(1, k).where(held, 0) / step.tau
+            pairs.addcmul_(pairs, pairs, value=-1)
+            gradient[rows] += torch.bmm(weight[:, None, :], pairs)[:, 0]
+        return gradient
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError(
+            "ranks has no second derivative in its levelwise form, because backward recomputes the pairs without a graph; "
+            "for one, call ranks(..., using=suprank.ranking.definition), which needs queries × items² memory."
+        )
+
+
+def _sigmoids(
+    scores: Tensor, level: Tensor, step: SupStep, depth: int, budget: int
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Blocks of σ(min(s_j − s_k, δ)/τ) over lower items j, 0 over the others: `[queries, positives, items]`.
+
+    With them the block's rows, the positives' indices `[queries, positives]`, and which of those are more than padding.
+    """
+    queries, items = scores.shape
+    for current in range(1, depth + 1):
+        lower = scores.where((level >= 0) & (level < current), -_FAR)
+        members = level == current
+        most = int(members.sum(-1).max()) if queries else 0
+        rows = max(1, budget // max(1, most * items * scores.element_size()))
+        for start in range(0, queries if most else 0, rows):
+            block = slice(start, start + rows)
+            width = int(members[block].sum(-1).max())
+            if width == 0:
+                continue
+            held, k = members[block].to(torch.int8).topk(width, dim=-1)
+            pairs = lower[block, None, :] - scores[block].gather(1, k)[:, :, None]
+            yield block, k, held > 0, pairs.clamp_(max=step.delta).div_(step.tau).sigmoid_()
+
+
+def _add_at(row: Tensor, k: Tensor, held: Tensor, values: Tensor) -> None:
+    row.scatter_add_(1, k, values.where(held, 0))
+
+
+def _line(shelf: Shelf, level: Tensor, step: SupStep, depth: int) -> tuple[Tensor, Tensor]:
+    """At each k: how many lower items are more than δ above it, and Σ (s_j − s_k − δ) over them."""
+    threshold = shelf.scores + step.delta
+    upto = shelf.reaching(threshold, above=True)
+    count, total = torch.zeros_like(threshold), torch.zeros_like(threshold, dtype=torch.float64)
+    for current in range(depth):
+        lower = current < level
+        count += shelf.counts(current, upto).where(lower, 0)
+        total += shelf.totals(-shelf.ascending, current, upto).where(lower, 0)
+    return count, (total - count * threshold.double()).to(threshold.dtype).clamp(min=0)
+
+
+def _line_gradient(shelf: Shelf, level: Tensor, grad: Tensor, step: SupStep, depth: int) -> Tensor:
+    """At each j: Σ grad(k) over the k of higher levels that are more than δ below it."""
+    upto = shelf.reaching(shelf.scores - step.delta)
+    ranked = grad.gather(1, shelf.ranking)
+    below = torch.zeros_like(grad)
+    for current in range(1, depth + 1):
+        everything = ranked.where(shelf.level == current, 0).sum(-1, keepdim=True, dtype=torch.float64)
+        nearer = everything - shelf.totals(ranked, current, upto)
+        below += nearer.to(grad.dtype).where((level >= 0) & (level < current), 0)
+    return below

@@ -1,0 +1,150 @@
+"""Labels → level → relevance: how close every item is to every query.
+
+A *level* is the depth of the closest common ancestor in the label tree: L for the same fine class, 0 for items that
+share nothing, and `IGNORED` (−1) for an item that is not in the query's list at all (the query itself, or junk).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float, Integer, Shaped
+    from torch import Tensor
+
+IGNORED = -1
+_DEEPEST = 127  # levels are int8: one byte a pair
+
+
+def common_level(
+    labels: Integer[Tensor, "queries ..."], ref_labels: Integer[Tensor, "items ..."] | None = None
+) -> Integer[Tensor, "queries items"]:
+    """Depth of the closest common ancestor of every query and item, counted from the root.
+
+    Labels are `[N]` or `[N, L]`, column 0 the finest. An item shares level l when the l coarsest columns agree, so
+    a fine id that occurs under two parents is not shared: the result counts agreeing columns from the coarsest on,
+    up to the first that differs. The query itself, where it is among the items, has level L: see `ignoring`.
+
+    Example:
+        >>> lada, other_lada, fiat, truck = [0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1]
+        >>> common_level(torch.tensor([lada]), torch.tensor([lada, other_lada, fiat, truck])).tolist()
+        [[3, 2, 1, 0]]
+    """
+    ref_labels = labels if ref_labels is None else ref_labels
+    columns, ref_columns = _columns(labels, "labels"), _columns(ref_labels, "ref_labels")
+    if columns.shape[1] != ref_columns.shape[1]:
+        raise ValueError(
+            f"labels have {columns.shape[1]} level(s) and ref_labels {ref_columns.shape[1]}, but levels are compared "
+            f"column by column; give both the same columns, finest first."
+        )
+    same = columns[:, -1, None] == ref_columns[None, :, -1]
+    level = same.to(torch.int8)
+    for column in reversed(range(columns.shape[1] - 1)):
+        same &= columns[:, column, None] == ref_columns[None, :, column]
+        level += same
+    return level
+
+
+def ignoring(level: Shaped[Tensor, "queries items"], item: Integer[Tensor, " queries"]) -> Shaped[Tensor, "queries items"]:
+    """`level` with one item of each query marked `IGNORED`; an index of −1 leaves that query's row as it is."""
+    absent = item < 0
+    index = item.clamp(min=0)[:, None]
+    kept = level.gather(1, index)
+    return level.scatter(1, index, kept.where(absent[:, None], IGNORED))
+
+
+def tree_relevance(
+    level: Integer[Tensor, "queries items"],
+    decay: float = 1.0,
+    *,
+    depth: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "queries items"]:
+    """rel(k) = (l/L)^decay / |Ω^(l)| for k ∈ Ω^(l) (eq:hierarchy_relevance); 0 for negatives and ignored items.
+
+    Sets are counted over the items in the list, so an ignored query does not count among its own fine items. `depth`
+    is L; by default the deepest level present. It scales all relevances alike, which H-AP does not see. A deeper
+    level can get less relevance an item than a coarser one that has fewer items.
+    """
+    if not decay >= 0:
+        raise ValueError(f"decay={decay} must be 0 or more, or coarse levels would outweigh fine ones; the paper uses 1.")
+    _check_integer(level, "level")
+    if depth is None:
+        depth = max(_deepest(level), 1)
+    elif depth < 1 or _surely_deeper(level, depth):
+        raise ValueError(
+            f"depth={depth} must be 1 or more and reach the deepest level present, {_deepest(level)}; leave it out."
+        )
+    relevance = torch.zeros(level.shape, dtype=dtype or torch.get_default_dtype(), device=level.device)
+    for current in range(1, depth + 1):
+        members = level == current
+        weight = (current / depth) ** decay / members.sum(-1, keepdim=True).to(relevance.dtype)
+        relevance = torch.where(members, weight, relevance)
+    return relevance
+
+
+def weighted_ap_relevance(
+    level: Integer[Tensor, "queries items"], weights: Sequence[float], *, dtype: torch.dtype | None = None
+) -> Float[Tensor, "queries items"]:
+    """rel(k) = Σ_{p=1..l} w_p / |Ω^{+,p}| for k ∈ Ω^(l): the relevance that makes H-AP = Σ_l w_l·AP^(l) (Property 1).
+
+    `weights[0]` is w_1, of the coarsest level, and the last is w_L, of the finest: the order of the level numbers.
+    Weights need not sum to 1, as H-AP divides by their sum; a level at which a query has no positives drops out of
+    that query's sum and of its divisor.
+    """
+    if not all(0 <= weight < math.inf for weight in weights) or sum(weights) <= 0:
+        raise ValueError(f"weights={list(weights)} must be finite, 0 or more, with at least one above 0; try [1/L] * L.")
+    _check_integer(level, "level")
+    if _surely_deeper(level, len(weights)):
+        raise ValueError(
+            f"level reaches {_deepest(level)} but there are {len(weights)} weights; give one for each level, coarsest first."
+        )
+    relevance = torch.zeros(level.shape, dtype=dtype or torch.get_default_dtype(), device=level.device)
+    for p, weight in enumerate(weights, start=1):
+        members = level >= p
+        share = weight / members.sum(-1, keepdim=True).to(relevance.dtype)
+        relevance = torch.where(members, relevance + share, relevance)
+    return relevance
+
+
+def exponential_gain(
+    level: Integer[Tensor, "queries items"], *, dtype: torch.dtype | None = None
+) -> Float[Tensor, "queries items"]:
+    """2^l − 1, the gain of NDCG (sec:ndcg); 0 for negatives and ignored items.
+
+    Example:
+        >>> exponential_gain(torch.tensor([[3, 1, 0, -1]])).tolist()
+        [[7.0, 1.0, 0.0, 0.0]]
+    """
+    _check_integer(level, "level")
+    return torch.exp2(level.clamp(min=0).to(dtype or torch.get_default_dtype())) - 1
+
+
+def _columns(labels: Tensor, name: str) -> Tensor:
+    _check_integer(labels, name)
+    if labels.ndim not in (1, 2) or (labels.ndim == 2 and not 1 <= labels.shape[1] <= _DEEPEST):
+        raise ValueError(
+            f"{name} has shape {tuple(labels.shape)}, but must be [N] or [N, L] with 1 to {_DEEPEST} levels, finest first."
+        )
+    return labels[:, None] if labels.ndim == 1 else labels
+
+
+def _check_integer(values: Tensor, name: str) -> None:
+    if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool:
+        raise TypeError(
+            f"{name} has dtype {values.dtype}, but must be integers; use {name}.long() if the values are whole numbers."
+        )
+
+
+def _deepest(level: Tensor) -> int:
+    return int(level.max()) if level.numel() else 0
+
+
+def _surely_deeper(level: Tensor, depth: int) -> bool:
+    """Whether a level is seen beyond `depth`; a GPU or a compiler is not made to wait for the answer."""
+    return not level.is_cuda and not torch.compiler.is_compiling() and _deepest(level) > depth

@@ -1,0 +1,200 @@
+"""The door of every loss: what a batch holds, in which precision, and what is refused in which words."""
+
+import math
+
+import pytest
+import torch
+
+from suprank.losses import RetrievalBatch, SupAP, SupHAP
+from suprank.ranking import IGNORED
+from tests import reference
+from tests.losses.batches import COMPOSITIONS, DIM, batch, every_loss, rows
+
+
+def test_scores_are_cosines_of_embeddings_of_any_length():
+    found = RetrievalBatch.of(torch.tensor([[3.0, 0.0], [1.0, 1.0], [0.0, -0.2]]), torch.tensor([0, 0, 1]))
+    half = math.sqrt(0.5)
+    torch.testing.assert_close(found.scores, torch.tensor([[1, half, 0], [half, 1, -half], [0, -half, 1]]))
+
+
+def test_the_query_is_out_of_its_own_list_unless_included():
+    found = RetrievalBatch.of(torch.eye(3), torch.tensor([[0, 0], [0, 0], [1, 0]]))
+    assert found.level().tolist() == [[IGNORED, 2, 1], [2, IGNORED, 1], [1, 1, IGNORED]]
+    assert found.level(include_self=True).tolist() == [[2, 2, 1], [2, 2, 1], [1, 1, 2]]
+    assert found.fine().tolist() == [[IGNORED, 1, 0], [1, IGNORED, 0], [0, 0, IGNORED]]
+    assert found.fine(include_self=True).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+
+
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_scores_and_levels_equal_the_reference(composition):
+    embeddings, labels = batch(composition)
+    found = RetrievalBatch.of(embeddings, labels)
+    for include_self in (False, True):
+        lists = reference.batch_lists(embeddings.tolist(), rows(labels), include_self=include_self)
+        torch.testing.assert_close(found.scores, torch.tensor([scores for scores, _ in lists], dtype=torch.float64))
+        assert found.level(include_self=include_self).tolist() == [level for _, level in lists]
+        fine = [reference.binary(level, len(rows(labels)[0])) for _, level in lists]
+        assert found.fine(include_self=include_self).tolist() == fine
+
+
+def test_references_have_a_size_of_their_own_and_self_is_in_the_list_unless_its_index_is_given():
+    embeddings, labels = torch.eye(2), torch.tensor([0, 1])
+    references, ref_labels = torch.cat([torch.eye(2), -torch.eye(2)]), torch.tensor([0, 1, 0, 1])
+    found = RetrievalBatch.of(embeddings, labels, None, references, ref_labels)
+    assert found.level().tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]
+    found = RetrievalBatch.of(embeddings, labels, None, references, ref_labels, self_index=torch.tensor([0, -1]))
+    assert found.level().tolist() == [[IGNORED, 0, 1, 0], [0, 1, 0, 1]]
+    assert found.level(include_self=True).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]
+    assert found.fine().tolist() == [[IGNORED, 0, 1, 0], [0, 1, 0, 1]]
+
+
+def test_a_self_index_within_the_batch_replaces_the_diagonal():
+    found = RetrievalBatch.of(torch.eye(2), torch.tensor([0, 0]), self_index=torch.tensor([1, -1]))
+    assert found.level().tolist() == [[1, IGNORED], [1, 1]]
+
+
+def test_an_exact_copy_of_the_query_is_a_legitimate_item():
+    found = RetrievalBatch.of(torch.ones(3, 2), torch.tensor([0, 0, 1]))
+    assert found.level().tolist() == [[IGNORED, 1, 0], [1, IGNORED, 0], [0, 0, IGNORED]]
+
+
+def test_a_users_relevance_orders_in_place_of_levels():
+    relevance = torch.tensor([[1.0, 0.5, 0.0], [0.2, 1.0, -1.0], [0.0, 0.0, 1.0]])
+    found = RetrievalBatch.of(torch.eye(3), relevance=relevance)
+    torch.testing.assert_close(found.level(), torch.tensor([[-1, 0.5, 0], [0.2, -1, -1], [0, 0, -1]]))
+    assert found.fine().tolist() == [[-1, 1, 0], [1, -1, -1], [0, 0, -1]]
+    assert found.fine(include_self=True).tolist() == [[1, 1, 0], [1, 1, -1], [0, 0, 1]]
+    assert relevance[0, 0] == 1, "the user's matrix was edited in place"
+
+
+def test_what_is_computed_once_is_shared():
+    found = RetrievalBatch.of(torch.eye(3), torch.tensor([0, 0, 1]))
+    assert found.scores is found.scores
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precise"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+    ids=str,
+)
+def test_scores_are_float32_for_half_precision_and_float64_for_float64(dtype, precise):
+    embeddings, labels = batch("unequal classes", dtype=dtype)
+    found = RetrievalBatch.of(embeddings, labels)
+    assert found.queries.dtype == found.scores.dtype == precise
+    mixed = RetrievalBatch.of(embeddings, labels, None, embeddings.to(torch.bfloat16), labels)
+    assert mixed.scores.dtype == precise
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_embeddings_are_scored_as_their_float32_values(dtype):
+    embeddings, labels = batch("unequal classes", dtype=dtype)
+    assert torch.equal(RetrievalBatch.of(embeddings, labels).scores, RetrievalBatch.of(embeddings.float(), labels).scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_does_not_touch_the_scores(dtype):
+    embeddings, labels = batch("unequal classes", dtype=torch.float32)
+    outside = RetrievalBatch.of(embeddings, labels).scores
+    with torch.autocast("cpu", dtype=dtype):
+        inside = RetrievalBatch.of(embeddings, labels).scores
+    assert torch.equal(inside, outside)
+
+
+def test_large_and_small_embeddings_have_the_scores_of_their_directions():
+    embeddings, labels = batch("unequal classes", dtype=torch.float32)
+    expected = RetrievalBatch.of(embeddings, labels).scores
+    for scale in (1e-9, 1e15):
+        torch.testing.assert_close(RetrievalBatch.of(scale * embeddings, labels).scores, expected)
+
+
+def test_unit_length_has_the_right_first_and_second_derivatives():
+    embeddings, labels = batch("equal classes")
+    embeddings.requires_grad_()
+
+    def scores(values):
+        return RetrievalBatch.of(values, labels).scores
+
+    assert torch.autograd.gradcheck(scores, embeddings)
+    assert torch.autograd.gradgradcheck(scores, embeddings)
+
+
+def test_a_zero_embedding_scores_zero_and_its_gradient_does_not_explode():
+    embeddings, labels = batch("unequal classes", dtype=torch.float32)
+    embeddings[2] = 0
+    embeddings.requires_grad_()
+    found = RetrievalBatch.of(embeddings, labels)
+    assert found.scores[2].eq(0).all()
+    SupAP()(embeddings, labels).backward()
+    assert embeddings.grad is not None
+    assert embeddings.grad.abs().max() < 1e4
+
+
+FEW, NAMES = torch.randn(4, DIM), torch.tensor([0, 0, 1, 1])
+
+
+def with_value(value, row=2):
+    return FEW.index_fill(0, torch.tensor([row]), value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fragments"),
+    [
+        ({"embeddings": with_value(math.nan)}, ValueError, ["embeddings[2]", "nan", "finite", "learning rate"]),
+        ({"embeddings": with_value(math.inf)}, ValueError, ["embeddings[2]", "inf", "half precision"]),
+        ({"embeddings": with_value(-math.inf, 0)}, ValueError, ["embeddings[0]", "-inf"]),
+        ({"embeddings": with_value(1e30)}, ValueError, ["embeddings[2]", "finite"]),
+        ({"embeddings": FEW[0]}, ValueError, ["embeddings", f"({DIM},)", "[batch, dim]"]),
+        ({"embeddings": FEW[None]}, ValueError, ["embeddings", f"(1, 4, {DIM})", "[batch, dim]"]),
+        ({"embeddings": FEW.long()}, ValueError, ["embeddings", "int64", "floating-point"]),
+        ({"embeddings": FEW.tolist()}, ValueError, ["embeddings", "list", "floating-point tensor"]),
+        ({"embeddings": FEW[:0], "labels": NAMES[:0]}, ValueError, [f"(0, {DIM})", "nothing to rank", "skip empty batches"]),
+        ({"embeddings": FEW[:, :0]}, ValueError, ["(4, 0)", "nothing to rank"]),
+        ({"labels": None}, ValueError, ["labels are missing", "[B, L]", "relevance="]),
+        ({"labels": NAMES.float()}, TypeError, ["labels", "float32", "integer", "labels.long()"]),
+        ({"labels": NAMES.bool()}, TypeError, ["labels", "bool", "integer"]),
+        ({"labels": NAMES.to(torch.complex128)}, TypeError, ["labels", "complex128", "integer"]),
+        ({"labels": NAMES.tolist()}, TypeError, ["labels", "list", "integer tensor"]),
+        ({"labels": NAMES[:3]}, ValueError, ["labels", "(3,)", "4 embeddings", "[4]"]),
+        ({"labels": NAMES[:, None, None]}, ValueError, ["labels", "(4, 1, 1)", "[4, L]"]),
+        ({"labels": torch.tensor(3)}, ValueError, ["labels", "()", "[4]"]),
+        ({"labels": torch.zeros(4, 0, dtype=torch.long)}, ValueError, ["labels", "(4, 0)"]),
+        ({"ref_emb": FEW}, ValueError, ["ref_emb", "without ref_labels"]),
+        ({"ref_labels": NAMES}, ValueError, ["ref_labels", "without ref_emb", "give both, or neither"]),
+        ({"ref_emb": FEW[:, :3], "ref_labels": NAMES}, ValueError, ["ref_emb", "dimension 3", str(DIM), "one model"]),
+        ({"ref_emb": FEW, "ref_labels": NAMES[:2]}, ValueError, ["ref_labels", "(2,)", "4 embeddings"]),
+        ({"ref_emb": FEW, "ref_labels": NAMES.double()}, TypeError, ["ref_labels", "float64"]),
+        ({"ref_emb": FEW, "ref_labels": NAMES[:, None].repeat(1, 2)}, ValueError, ["1 level", "ref_labels 2", "same columns"]),
+        ({"ref_emb": with_value(math.nan, 1), "ref_labels": NAMES}, ValueError, ["ref_emb[1]", "nan"]),
+        ({"indices_tuple": (NAMES, NAMES, NAMES)}, ValueError, ["indices_tuple", "every item", "leave it out"]),
+        ({"relevance": torch.zeros(3, 4)}, ValueError, ["relevance", "(3, 4)", "4 queries", "4 items"]),
+        ({"relevance": torch.full((4, 4), math.nan)}, ValueError, ["relevance", "NaN", "finite"]),
+        ({"relevance": [[0.0] * 4] * 4}, (TypeError, ValueError), ["relevance", "list", "tensor"]),
+        ({"self_index": torch.zeros(3, dtype=torch.long)}, ValueError, ["self_index", "(3,)", "4 integers"]),
+        ({"self_index": torch.zeros(4)}, ValueError, ["self_index", "float32", "4 integers"]),
+        ({"self_index": torch.ones(4, dtype=torch.bool)}, ValueError, ["self_index", "bool", "4 integers"]),
+        ({"self_index": torch.tensor([0, 1, 2, 9])}, ValueError, ["self_index", "9", "4 items", "−1"]),
+        ({"self_index": torch.tensor([0, 1, 2, -5])}, ValueError, ["self_index", "-5", "4 items", "−1"]),
+        ({"self_index": [0, 1, 2, 3]}, (TypeError, ValueError), ["self_index", "list", "4 integers"]),
+    ],
+)
+def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
+    arguments = {"embeddings": FEW, "labels": NAMES} | call
+    with pytest.raises(error) as raised:
+        SupHAP()(**arguments)
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
+
+
+@pytest.mark.parametrize("name", every_loss())
+def test_every_loss_has_the_same_door(name):
+    loss = every_loss()[name]
+    with pytest.raises(ValueError, match=r"embeddings\[2\] holds nan"):
+        loss(with_value(math.nan), NAMES)
+    with pytest.raises(ValueError, match="indices_tuple"):
+        loss(FEW, NAMES, (NAMES, NAMES, NAMES))
+    with pytest.raises(TypeError, match="float32"):
+        loss(FEW, NAMES.float())

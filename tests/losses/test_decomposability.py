@@ -1,0 +1,253 @@
+"""Losses that calibrate scores across batches: by hand, against their equations, and beside pytorch-metric-learning's."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+from suprank.losses import PairCalibration, ProxySoftmax
+from tests import reference
+from tests.losses.batches import COMPOSITIONS, DIM, batch, rows
+
+NOT_CONTIGUOUS = "ids far apart"
+
+
+def gradient_of(loss, embeddings, labels, **options):
+    leaf = embeddings.detach().clone().requires_grad_()
+    value = loss(leaf, labels, **options)
+    value.backward()
+    assert leaf.grad is not None
+    return value.detach(), leaf.grad
+
+
+def slow_pairs(embeddings, labels, **options):
+    depth = len(rows(labels)[0])
+    lists = reference.batch_lists(embeddings.tolist(), rows(labels))
+    return reference.pair_calibration([(scores, reference.binary(level, depth)) for scores, level in lists], **options)
+
+
+# PairCalibration
+
+
+def test_pairs_on_a_circle_by_hand():
+    angle = torch.tensor([0.0, 60.0, 30.0], dtype=torch.float64).deg2rad()
+    embeddings, labels = torch.stack([angle.cos(), angle.sin()], -1), torch.tensor([0, 0, 1])
+    # Both queries of class 0 have one positive at 0.5, 0.4 under the floor, and one negative at cos 30°; query 2 has
+    # two negatives at cos 30° and no positive.
+    too_close = math.cos(math.radians(30)) - 0.6
+    for average in ("all", "violating"):
+        assert PairCalibration(average=average)(embeddings, labels).item() == pytest.approx(0.4 + too_close)
+
+
+def test_the_paper_averages_over_all_pairs_and_the_authors_over_violating_ones():
+    embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 0, 1])
+    # positives: pairs at 1, 0.6 and 0.6, each counted from both sides; negatives: none above the ceiling
+    assert PairCalibration()(embeddings, labels).item() == pytest.approx((0.15 + 0.15 + 0.3) / 3)
+    assert PairCalibration(average="violating")(embeddings, labels).item() == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_pairs_equal_the_equation_on_any_batch(composition):
+    embeddings, labels = batch(composition)
+    value, gradient = gradient_of(PairCalibration(), embeddings, labels)
+    assert value.item() == pytest.approx(slow_pairs(embeddings, labels), rel=1e-12, abs=1e-15)
+    assert gradient.isfinite().all()
+    thresholds = PairCalibration(positive_floor=0.3, negative_ceiling=-0.2)(embeddings, labels)
+    assert thresholds.item() == pytest.approx(slow_pairs(embeddings, labels, floor=0.3, ceiling=-0.2), rel=1e-12, abs=1e-15)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("composition", ["equal classes", "unequal classes", "singletons and a pair", "one class only"])
+def test_violating_pairs_are_averaged_as_pytorch_metric_learnings_contrastive_loss_does(composition):
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.losses import ContrastiveLoss
+
+    embeddings, labels = batch(composition, dtype=torch.float32)
+    # embeddings drawn together by class, so that some pairs keep their thresholds and some break them
+    embeddings = embeddings + 4 * torch.eye(8, DIM)[labels % 3]
+    theirs, their_gradient = gradient_of(
+        ContrastiveLoss(pos_margin=0.9, neg_margin=0.6, distance=CosineSimilarity()), embeddings, labels
+    )
+    ours, gradient = gradient_of(PairCalibration(average="violating"), embeddings, labels)
+    assert theirs.item() > 0
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, their_gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("average", ["all", "violating"])
+def test_pairs_within_their_thresholds_cost_nothing(average):
+    labels = torch.arange(3).repeat_interleave(2)
+    value, gradient = gradient_of(PairCalibration(average=average), torch.eye(3)[labels], labels)
+    assert value.item() == 0
+    assert gradient.eq(0).all()
+
+
+@pytest.mark.parametrize("average", ["all", "violating"])
+@pytest.mark.parametrize("composition", ["one image", "singletons only", "one class only"])
+def test_batches_without_a_kind_of_pair_leave_its_term_out(average, composition):
+    embeddings, labels = batch(composition)
+    value, gradient = gradient_of(PairCalibration(average=average), embeddings, labels)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+
+
+def test_positives_share_the_finest_class_and_coarse_mates_are_negatives():
+    embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    assert PairCalibration()(embeddings, torch.tensor([[0, 0], [1, 0]])).item() == pytest.approx(0.4)
+    assert PairCalibration()(embeddings, torch.tensor([[0, 0], [0, 1]])).item() == pytest.approx(0.4)
+    assert PairCalibration()(embeddings, torch.tensor([[0, 0], [0, 0]])).item() == 0
+
+
+def test_pairs_with_references_and_with_relevance():
+    queries, references = torch.eye(2, dtype=torch.float64), torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]).double()
+    half = math.sqrt(0.5)
+    # Query 0 has positives at 1 and √½, a negative at 0; query 1 a positive at 1, negatives at 0 and √½.
+    expected = (0.9 - half) / 2 / 2 + (half - 0.6) / 2 / 2
+    labels, ref_labels = torch.tensor([0, 1]), torch.tensor([0, 0, 1])
+    found = PairCalibration()(queries, labels, ref_emb=references, ref_labels=ref_labels)
+    assert found.item() == pytest.approx(expected)
+    relevance = torch.tensor([[1.0, 0.2, 0.0], [0.0, 0.0, 3.0]])
+    assert PairCalibration()(queries, ref_emb=references, relevance=relevance).item() == pytest.approx(expected)
+
+
+# ProxySoftmax
+
+
+def test_two_proxies_by_hand():
+    loss = ProxySoftmax(2, 2, temperature=0.5)
+    loss.proxies.data = torch.tensor([[3.0, 0.0], [0.0, 0.1]])  # their lengths are of no account
+    found = loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
+    assert found.item() == pytest.approx(math.log(1 + math.exp(-2)))
+
+
+@pytest.mark.parametrize("composition", [name for name in COMPOSITIONS if name != NOT_CONTIGUOUS])
+def test_proxies_equal_the_equation(composition):
+    embeddings, labels = batch(composition)
+    loss = ProxySoftmax(10, DIM).to(torch.float64)
+    classes = [row[0] for row in rows(labels)]
+    expected = reference.proxy_softmax(embeddings.tolist(), classes, loss.proxies.tolist())
+    assert loss(embeddings, labels).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_proxies_equal_pytorch_metric_learnings_normalized_softmax():
+    from pytorch_metric_learning.losses import NormalizedSoftmaxLoss
+
+    embeddings, labels = batch("unequal classes", dtype=torch.float32)
+    theirs, ours = NormalizedSoftmaxLoss(4, DIM, temperature=0.05), ProxySoftmax(4, DIM, temperature=0.05)
+    ours.proxies.data = theirs.W.data.T.clone()  # theirs are columns
+    expected, slope = gradient_of(theirs, embeddings, labels)
+    found, gradient = gradient_of(ours, embeddings, labels)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=1e-5)
+    assert ours.proxies.grad is not None
+    torch.testing.assert_close(ours.proxies.grad, theirs.W.grad.T, rtol=1e-4, atol=1e-5)
+
+
+def test_proxies_pass_gradcheck():
+    embeddings, labels = batch("equal classes")
+    loss = ProxySoftmax(3, DIM, temperature=0.3).to(torch.float64)
+
+    def value(vectors, proxies):
+        return torch.func.functional_call(loss, {"proxies": proxies}, (vectors, labels))
+
+    assert torch.autograd.gradcheck(value, (embeddings.requires_grad_(), loss.proxies.detach().requires_grad_()))
+
+
+def test_proxies_start_as_the_authors_do_within_one_over_root_of_the_dimension():
+    proxies = ProxySoftmax(500, 16).proxies
+    assert proxies.shape == (500, 16)
+    assert proxies.abs().max() <= 0.25
+    assert proxies.abs().max() > 0.24
+    assert proxies.requires_grad
+
+
+@pytest.mark.parametrize("proxy_dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_proxies_and_embeddings_may_differ_in_dtype(dtype, proxy_dtype):
+    embeddings, labels = batch("unequal classes", dtype=dtype)
+    loss = ProxySoftmax(4, DIM).to(proxy_dtype)
+    found = loss(embeddings, labels)
+    assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    expected = reference.proxy_softmax(embeddings.tolist(), labels.tolist(), loss.proxies.tolist())
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_autocast_does_not_touch_proxies():
+    embeddings, labels = batch("unequal classes", dtype=torch.float32)
+    loss = ProxySoftmax(4, DIM)
+    outside = loss(embeddings, labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = loss(embeddings, labels)
+    assert torch.equal(inside, outside)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16], ids=str)
+def test_labels_of_any_integer_dtype_find_their_proxy(dtype):
+    embeddings, labels = batch("three levels")
+    loss = ProxySoftmax(5, DIM)
+    assert loss(embeddings, labels.to(dtype)).item() == loss(embeddings, labels).item()
+
+
+# Both
+
+
+@pytest.mark.parametrize("make", [PairCalibration, lambda: ProxySoftmax(7, DIM)])
+def test_a_loss_survives_being_copied_pickled_and_moved(make):
+    embeddings, labels = batch("unequal classes")
+    loss = make()
+    expected = loss(embeddings, labels).item()
+    other = make()
+    other.load_state_dict(loss.state_dict())
+    for copied in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), other, copy.deepcopy(loss).to(torch.float64)):
+        assert copied(embeddings, labels).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_only_proxies_are_state():
+    assert PairCalibration().state_dict() == {}
+    assert list(ProxySoftmax(7, DIM).state_dict()) == ["proxies"]
+
+
+def test_repr_shows_the_hyper_parameters():
+    assert repr(ProxySoftmax(7, 3, temperature=0.1)) == "ProxySoftmax(num_classes=7, embedding_size=3, temperature=0.1)"
+    shown = repr(PairCalibration(positive_floor=0.8))
+    assert "positive_floor=0.8" in shown
+    assert "negative_ceiling=0.6" in shown
+    assert "average='all'" in shown
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fragments"),
+    [
+        (lambda: ProxySoftmax(0, 4), ValueError, ["num_classes=0", "above 0"]),
+        (lambda: ProxySoftmax(4, -1), ValueError, ["embedding_size=-1", "above 0"]),
+        (lambda: ProxySoftmax(4, 4, temperature=0.0), ValueError, ["temperature=0.0", "above 0"]),
+        (lambda: ProxySoftmax(4, 4, temperature=math.nan), ValueError, ["temperature=nan"]),
+        (lambda: ProxySoftmax(4, 4, temperature=math.inf), ValueError, ["temperature=inf"]),
+        (lambda: PairCalibration(average="mean"), ValueError, ["average='mean'", "'all'", "'violating'"]),  # type: ignore[arg-type]
+        (lambda: PairCalibration(positive_floor=math.nan), ValueError, ["positive_floor=nan"]),
+        (lambda: PairCalibration(negative_ceiling=math.inf), ValueError, ["negative_ceiling=inf"]),
+        (lambda: PairCalibration(margin=0.5), TypeError, ["margin"]),  # type: ignore[call-arg]
+        (lambda: PairCalibration(0.9), TypeError, ["positional"]),  # type: ignore[call-arg]
+        (lambda: ProxySoftmax(4, DIM)(*batch("equal classes")[:1]), ValueError, ["labels are missing"]),
+        (
+            lambda: ProxySoftmax(3, DIM)(*batch("singletons only")),
+            ValueError,
+            ["0..3", "3 proxies", "0..2", "return_inverse", "num_classes"],
+        ),
+        (lambda: ProxySoftmax(3, DIM)(*batch(NOT_CONTIGUOUS)), ValueError, ["-7..1000000000000", "3 proxies"]),
+        (lambda: ProxySoftmax(3, DIM + 1)(*batch("equal classes")), ValueError, [str(DIM), str(DIM + 1), "embedding_size"]),
+        (
+            lambda: ProxySoftmax(3, DIM)(batch("equal classes")[0], relevance=torch.ones(6, 6)),
+            ValueError,
+            ["ProxySoftmax needs labels", "fine class"],
+        ),
+    ],
+)
+def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
+    with pytest.raises(error) as raised:
+        call()
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)

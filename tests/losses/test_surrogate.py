@@ -1,0 +1,517 @@
+"""Rank losses: their equations on batches of any composition, their laws, the authors' conventions, and their refusals."""
+
+import copy
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from suprank.losses import RetrievalBatch, SmoothAP, SmoothHAP, SmoothNDCG, SupAP, SupHAP, SupNDCG, SupRecall
+from suprank.ranking import chunked, definition
+from tests import reference
+from tests.losses.batches import COMPOSITIONS, DIM, RANK_LOSSES, SUP, batch, rows, slow_loss, slow_loss_of_lists
+from tests.ranking.drawn import SOME
+
+MIXED = ["unequal classes", "singletons and a pair", "two levels", "three levels", "coarse company only"]
+
+
+def gradient_of(loss, embeddings, labels, **options):
+    leaf = embeddings.detach().clone().requires_grad_()
+    value = loss(leaf, labels, **options)
+    value.backward()
+    assert leaf.grad is not None
+    return value.detach(), leaf.grad
+
+
+def on_a_circle(*degrees):
+    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angle.cos(), angle.sin()], -1)
+
+
+# Worked examples
+
+
+def test_sup_ap_of_three_points_on_a_circle_by_hand():
+    embeddings, labels = on_a_circle(0, 60, 90), torch.tensor([0, 0, 1])
+    # Query 0 sees its mate at cos 60° and the other class at cos 90°: σ(−50) of an error. Query 1 sees its mate at
+    # cos 60° = 0.5 below the other at cos 30° = 0.866: one error of H⁻(0.366). Query 2 has no positive, and is left out.
+    gap = math.cos(math.radians(30)) - 0.5
+    error = 100 * (gap - 0.05) + reference.sigmoid(5) + 0.5
+    expected = 1 - (1 / (1 + reference.sigmoid(-50)) + 1 / (1 + error)) / 2
+    loss = SupAP()
+    assert loss(embeddings, labels).item() == pytest.approx(expected, rel=1e-12)
+    assert loss.log["queries_without_positives"].item() == 1
+
+
+def test_sup_recall_of_three_points_on_a_circle_by_hand():
+    embeddings, labels = on_a_circle(0, 60, 90), torch.tensor([0, 0, 1])
+    error = 100 * (math.cos(math.radians(30)) - 0.5 - 0.05) + reference.sigmoid(5) + 0.5
+    recall_1 = reference.sigmoid(1 - 1 - reference.sigmoid(-50)) + reference.sigmoid(1 - 1 - error)
+    recall_2 = reference.sigmoid(2 - 1 - reference.sigmoid(-50)) + reference.sigmoid(2 - 1 - error)
+    assert SupRecall(ks=(1, 2))(embeddings, labels).item() == pytest.approx(1 - (recall_1 + recall_2) / 4)
+
+
+def test_sup_ndcg_of_two_levels_by_hand():
+    embeddings = on_a_circle(0, 20, 50, 90)  # fine mate, coarse mate, stranger: the right order, far apart
+    labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])
+    reference_only = SupNDCG()(embeddings[:1], labels[:1], ref_emb=embeddings[1:], ref_labels=labels[1:])
+    assert reference_only.item() == pytest.approx(0, abs=1e-12)
+    swapped = SupNDCG()(embeddings[:1], labels[:1], ref_emb=embeddings[[2, 1, 3]], ref_labels=labels[1:])
+    gap = math.cos(math.radians(20)) - math.cos(math.radians(50))
+    rank = 1 + 100 * (gap - 0.05) + reference.sigmoid(5) + 0.5  # of the fine item, one error; the coarse one is first
+    ideal = 3 / math.log2(2) + 1 / math.log2(3)
+    assert swapped.item() == pytest.approx(1 - (3 / math.log2(1 + rank) + 1 / math.log2(2)) / ideal)
+
+
+# Against the equations
+
+
+@pytest.mark.parametrize("include_self", [False, True], ids=["without self", "with self"])
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_a_loss_equals_its_equation_on_any_batch(name, composition, include_self):
+    embeddings, labels = batch(composition)
+    found, gradient = gradient_of(RANK_LOSSES[name](include_self=include_self), embeddings, labels)
+    assert found.item() == pytest.approx(slow_loss(name, embeddings, labels, include_self=include_self), rel=1e-9, abs=1e-12)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", SUP)
+def test_include_self_and_value_at_delta_reproduce_the_authors_convention(name):
+    for composition in ("equal classes", "unequal classes", "three levels"):
+        embeddings, labels = batch(composition, seed=3)
+        theirs = slow_loss(name, embeddings, labels, include_self=True, minus=reference.authors_h_minus())
+        ours = SUP[name](include_self=True, value_at_delta=1.44)(embeddings, labels)
+        assert ours.item() == pytest.approx(theirs, rel=1e-9)
+        assert SUP[name]()(embeddings, labels).item() > theirs, "with itself in the list every query looks better"
+
+
+def test_at_an_exact_tie_the_authors_step_is_one_half_and_ours_a_whole_error():
+    embeddings, labels = torch.ones(2, 2, dtype=torch.float64), torch.tensor([0, 1])  # a copy with another label
+    assert SupAP(include_self=True)(embeddings, labels).item() == pytest.approx(1 - 1 / 2)
+    theirs = slow_loss("SupAP", embeddings, labels, include_self=True, minus=reference.authors_h_minus())
+    assert theirs == pytest.approx(1 - 1 / 1.5)
+    exact = slow_loss("SupAP", embeddings, labels, include_self=True, minus=reference.heaviside)
+    assert theirs < exact, "their loss falls below 1 − AP"
+
+
+@pytest.mark.parametrize("using", [chunked, definition])
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_gradients_are_those_of_finite_differences(name, using):
+    for composition in ("unequal classes", "three levels"):
+        embeddings, labels = batch(composition, seed=1)
+        loss = RANK_LOSSES[name](tau=0.05, using=using)
+        assert torch.autograd.gradcheck(lambda values: loss(values, labels), embeddings.requires_grad_())  # noqa: B023
+
+
+def test_the_way_out_to_second_derivatives_is_right():
+    embeddings, labels = batch("unequal classes", seed=1)
+    loss = SmoothAP(tau=0.2, using=definition)
+    assert torch.autograd.gradgradcheck(lambda values: loss(values, labels), embeddings.requires_grad_())
+
+
+def test_a_second_derivative_of_the_default_is_refused():
+    embeddings, labels = batch("unequal classes")
+    embeddings.requires_grad_()
+    (gradient,) = torch.autograd.grad(SupAP()(embeddings, labels), embeddings, create_graph=True)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        gradient.square().sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize(("classes", "images"), [(2, 2), (3, 3), (5, 5)])
+def test_smooth_ap_is_pytorch_metric_learnings_where_that_is_right(classes, images):
+    from pytorch_metric_learning.losses import SmoothAPLoss
+
+    # Theirs cuts the batch into images-per-class groups, which are the classes only when both numbers agree and the
+    # batch is sorted; the query is in its own list, as a positive.
+    labels = torch.arange(classes).repeat_interleave(images)
+    embeddings = torch.randn(classes * images, DIM, generator=torch.Generator().manual_seed(classes))
+    theirs, their_gradient = gradient_of(SmoothAPLoss(), embeddings, labels)
+    ours, gradient = gradient_of(SmoothAP(include_self=True), embeddings, labels)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient, their_gradient, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_smooth_ap_of_a_perfect_batch_is_zero_where_pytorch_metric_learnings_is_not():
+    from pytorch_metric_learning.losses import SmoothAPLoss
+
+    labels = torch.arange(6).repeat_interleave(2)
+    embeddings = torch.eye(6)[labels]
+    assert SmoothAPLoss()(embeddings, labels).item() > 0.2
+    assert SmoothAP()(embeddings, labels).item() == pytest.approx(0, abs=1e-6)
+
+
+# Laws
+
+
+@pytest.mark.parametrize("name", ["SupAP", "SupHAP", "SupNDCG"])
+@SOME
+@given(data=st.data(), seed=st.integers(0, 999), depth=st.integers(1, 3), size=st.integers(1, 8))
+def test_a_sup_loss_bounds_the_exact_loss(name, data, seed, depth, size):
+    row = st.lists(st.integers(0, 2), min_size=depth, max_size=depth)
+    labels = torch.tensor(data.draw(st.lists(row, min_size=size, max_size=size)))
+    kinds = torch.randint(-1, 2, (size, 3), generator=torch.Generator().manual_seed(seed)).double()  # copies, so ties
+    found = RetrievalBatch.of(kinds, labels)
+    lists = list(zip(found.scores.tolist(), found.level().tolist(), strict=True))
+    exact = slow_loss_of_lists(name, lists, depth, minus=reference.heaviside)
+    for options in ({}, {"value_at_delta": 1.44}, {"tau": 0.2, "delta": 0.3}):
+        assert SUP[name](**options)(kinds, labels).item() >= exact - 1e-12
+
+
+@pytest.mark.parametrize("name", ["SupAP", "SupHAP", "SupNDCG", "SmoothAP", "SmoothHAP", "SmoothNDCG"])
+def test_a_batch_in_perfect_order_with_a_margin_has_next_to_no_loss_and_gradient(name):
+    angles, tree = on_a_circle(0, 10, 40, 60, 90), torch.tensor([[0, 0], [0, 0], [1, 0], [2, 0], [3, 1]])
+    value, gradient = gradient_of(RANK_LOSSES[name](), angles[:1], tree[:1], ref_emb=angles[1:], ref_labels=tree[1:])
+    assert 0 <= value.item() < 1e-8
+    assert gradient.abs().max() < 1e-6
+
+
+def test_a_batch_of_classes_apart_has_next_to_no_loss():
+    labels = torch.arange(4).repeat_interleave(3)
+    for name in ("SupAP", "SupHAP", "SmoothAP", "SmoothHAP"):
+        value, gradient = gradient_of(RANK_LOSSES[name](), torch.eye(4, dtype=torch.float64)[labels], labels)
+        assert 0 <= value.item() < 1e-12
+        assert gradient.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_the_order_of_the_batch_is_irrelevant(name):
+    embeddings, labels = batch("three levels", seed=2)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    value, gradient = gradient_of(RANK_LOSSES[name](), embeddings, labels)
+    shuffled, shuffled_gradient = gradient_of(RANK_LOSSES[name](), embeddings[order], labels[order])
+    torch.testing.assert_close(shuffled, value)
+    torch.testing.assert_close(shuffled_gradient, gradient[order])
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_a_query_without_positives_changes_neither_the_loss_nor_the_other_gradients(name):
+    references, ref_labels = batch("three levels", seed=4)
+    queries, labels = batch("three levels", seed=5)
+    loss = RANK_LOSSES[name]()
+    value, gradient = gradient_of(loss, queries, labels, ref_emb=references, ref_labels=ref_labels)
+    stranger = torch.cat([queries, torch.ones(1, DIM, dtype=torch.float64)]), torch.cat([labels, torch.tensor([[9, 9, 9]])])
+    more, more_gradient = gradient_of(loss, *stranger, ref_emb=references, ref_labels=ref_labels)
+    torch.testing.assert_close(more, value)
+    torch.testing.assert_close(more_gradient[:-1], gradient)
+    assert more_gradient[-1].eq(0).all()
+    without = [query for query in ref_labels.tolist() if query[0] not in ref_labels[:, 0]]
+    assert loss.log["queries_without_positives"].item() == 1 + len(without)
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_ignored_items_change_nothing(name):
+    embeddings, _ = batch("unequal classes")
+    relevance = torch.tensor(
+        [[0, 3, 1, 0, 0, 2, 0], [1, 0, 0, 2, 0, 0, 1], [2, 0, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64
+    )
+    queries, references = embeddings[:4], embeddings.flip(1)
+    value, gradient = gradient_of(RANK_LOSSES[name](), queries, None, ref_emb=references, relevance=relevance)
+    junk = torch.cat([references, torch.cat([queries, -queries])])  # exact copies and opposites, both out of the list
+    ignored = torch.cat([relevance, torch.full((4, 8), -1.0, dtype=torch.float64)], 1)
+    with_junk, junk_gradient = gradient_of(RANK_LOSSES[name](), queries, None, ref_emb=junk, relevance=ignored)
+    torch.testing.assert_close(with_junk, value)
+    torch.testing.assert_close(junk_gradient, gradient)
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+@pytest.mark.parametrize("composition", ["singletons only", "one image"])
+def test_a_batch_without_positives_has_zero_loss_and_zero_gradients(name, composition):
+    embeddings, labels = batch(composition)
+    for using in (None, chunked, definition):
+        value, gradient = gradient_of(RANK_LOSSES[name](using=using), embeddings, labels)
+        assert value.item() == 0
+        assert torch.equal(gradient, torch.zeros_like(embeddings))
+
+
+@pytest.mark.parametrize("composition", MIXED)
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_gradients_of_mixed_batches_are_finite_and_orthogonal_to_the_embeddings(name, composition):
+    embeddings, labels = batch(composition)
+    value, gradient = gradient_of(RANK_LOSSES[name](), embeddings, labels)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+    torch.testing.assert_close(
+        (gradient * embeddings).sum(-1), torch.zeros(len(labels), dtype=torch.float64), atol=1e-8, rtol=0
+    )
+
+
+def test_gradients_reach_the_references_too():
+    embeddings, labels = batch("unequal classes")
+    references, ref_labels = batch("equal classes", seed=1)
+    references.requires_grad_()
+    SupAP()(embeddings, labels, ref_emb=references, ref_labels=ref_labels).backward()
+    assert references.grad is not None
+    assert references.grad.abs().max() > 0
+
+
+# References, self and relevance
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_references_that_are_the_batch_itself_give_the_batchs_loss_once_self_is_named(name):
+    embeddings, labels = batch("three levels")
+    alone = RANK_LOSSES[name]()(embeddings, labels)
+    named = RANK_LOSSES[name]()(embeddings, labels, ref_emb=embeddings, ref_labels=labels, self_index=torch.arange(8))
+    torch.testing.assert_close(named, alone)
+    unnamed = RANK_LOSSES[name]()(embeddings, labels, ref_emb=embeddings, ref_labels=labels)
+    torch.testing.assert_close(unnamed, RANK_LOSSES[name](include_self=True)(embeddings, labels))
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_a_gallery_of_another_size_is_ranked_by_the_equations(name):
+    queries, labels = batch("two levels")
+    gallery, gallery_labels = batch("a fine id under two parents", seed=6)
+    lists = [
+        ([reference.cosine(q, g) for g in gallery.tolist()], [reference.common_level(a, b) for b in rows(gallery_labels)])
+        for q, a in zip(queries.tolist(), rows(labels), strict=True)
+    ]
+    found = RANK_LOSSES[name]()(queries, labels, ref_emb=gallery, ref_labels=gallery_labels)
+    assert found.item() == pytest.approx(slow_loss_of_lists(name, lists, 2), rel=1e-9, abs=1e-12)
+
+
+def test_a_relevance_matrix_is_ranked_by_the_equations():
+    queries, _ = batch("equal classes")
+    gallery, _ = batch("unequal classes", seed=1)
+    generator = torch.Generator().manual_seed(0)
+    relevance = (torch.rand(6, 7, generator=generator) * 4 - 1).round(decimals=1).clamp(min=-1).double()
+    relevance[3] = 0
+    levels = relevance.tolist()
+    gains = relevance.clamp(min=0).tolist()
+    scores = [[reference.cosine(q, g) for g in gallery.tolist()] for q in queries.tolist()]
+    step = reference.h_minus()
+    expected = {
+        SupAP: [
+            reference.average_precision(s, [(v > 0) - (v < 0) for v in level], minus=step)
+            for s, level in zip(scores, levels, strict=True)
+        ],
+        SupHAP: [
+            reference.h_average_precision(s, level, gain, minus=step)
+            for s, level, gain in zip(scores, levels, gains, strict=True)
+        ],
+        SupNDCG: [reference.ndcg(s, level, gain, minus=step) for s, level, gain in zip(scores, levels, gains, strict=True)],
+    }
+    for loss, values in expected.items():
+        found = loss()(queries, ref_emb=gallery, relevance=relevance)
+        assert found.item() == pytest.approx(reference.mean_loss(values), rel=1e-9), loss
+
+
+def test_binary_relevance_is_the_same_as_labels():
+    embeddings, labels = batch("unequal classes")
+    relevance = (labels[:, None] == labels).double()
+    for make in (SupAP, SupHAP, SmoothAP):
+        torch.testing.assert_close(make()(embeddings, relevance=relevance), make()(embeddings, labels))
+
+
+# Labels and precision
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64],
+    ids=str,
+)
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_labels_of_any_integer_dtype_give_the_same_loss(name, dtype):
+    embeddings, labels = batch("three levels")
+    loss = RANK_LOSSES[name]()
+    assert loss(embeddings, labels.to(dtype)).item() == loss(embeddings, labels).item()
+
+
+def test_ids_that_float32_would_merge_stay_apart():
+    embeddings, _ = batch("equal classes")
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    for base in (2**24, 2**53, 2**62, -(2**62)):
+        assert SupAP()(embeddings, labels + base).item() == SupAP()(embeddings, labels).item()
+
+
+def test_labels_and_embeddings_need_not_be_contiguous():
+    embeddings, labels = batch("three levels")
+    strange = embeddings.T.contiguous().T, labels.T.contiguous().T
+    torch.testing.assert_close(SupHAP()(*strange), SupHAP()(embeddings, labels))
+    torch.testing.assert_close(
+        SupHAP()(embeddings.repeat_interleave(2, 0)[::2], labels.repeat_interleave(2, 0)[::2]), SupHAP()(embeddings, labels)
+    )
+
+
+def test_flat_labels_are_one_column():
+    embeddings, labels = batch("unequal classes")
+    for name, make in RANK_LOSSES.items():
+        assert make()(embeddings, labels).item() == make()(embeddings, labels[:, None]).item(), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_half_precision_inputs_have_the_float32_loss_of_the_rounded_inputs(name, dtype):
+    embeddings, labels = batch("three levels", dtype=dtype)
+    value, gradient = gradient_of(RANK_LOSSES[name](), embeddings, labels)
+    expected, slope = gradient_of(RANK_LOSSES[name](), embeddings.float(), labels)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, expected)
+    assert torch.equal(gradient, slope.to(dtype))
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_autocast_changes_neither_loss_nor_gradient(name):
+    embeddings, labels = batch("three levels", dtype=torch.float32)
+    expected, slope = gradient_of(RANK_LOSSES[name](), embeddings, labels)
+    leaf = embeddings.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = RANK_LOSSES[name]()(leaf, labels)
+    value.backward()  # outside, as torch asks
+    assert value.dtype == torch.float32
+    assert torch.equal(value, expected)
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, slope)
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_float32_losses_are_close_to_float64_losses(name):
+    embeddings, labels = batch("three levels")
+    expected, slope = gradient_of(RANK_LOSSES[name](), embeddings, labels)
+    value, gradient = gradient_of(RANK_LOSSES[name](), embeddings.float(), labels)
+    assert value.item() == pytest.approx(expected.item(), rel=1e-4, abs=1e-5)
+    assert (gradient.double() - slope).abs().max() <= 1e-3 * max(1.0, slope.abs().max().item())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_losses_on_a_gpu_are_those_on_the_cpu(name):
+    for composition in COMPOSITIONS:
+        embeddings, labels = batch(composition, dtype=torch.float32)
+        expected, slope = gradient_of(RANK_LOSSES[name](), embeddings, labels)
+        value, gradient = gradient_of(RANK_LOSSES[name](), embeddings.cuda(), labels)  # labels may stay where they are
+        torch.testing.assert_close(value.cpu(), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(gradient.cpu(), slope, rtol=1e-2, atol=1e-3)
+
+
+# Hyper-parameters
+
+
+def test_property_ones_weights_make_the_loss_a_weighted_sum_of_ap_losses():
+    embeddings, labels = batch("three levels", seed=1)
+    lists = reference.batch_lists(embeddings.tolist(), rows(labels))
+    weights = (0.2, 0.3, 0.5)
+    values = [
+        reference.h_average_precision(s, level, reference.weighted_ap_relevance(level, weights), minus=reference.h_minus())
+        for s, level in lists
+    ]
+    found = SupHAP(weights=weights)(embeddings, labels)
+    assert found.item() == pytest.approx(reference.mean_loss(values), rel=1e-9)
+    fine_only = SupHAP(weights=(0.0, 0.0, 1.0), tau=1e-6, rho=0.0, delta=0.0)(embeddings, labels)
+    exact = [reference.average_precision_at_level(s, level, 3) for s, level in lists]
+    assert fine_only.item() == pytest.approx(reference.mean_loss(exact), rel=1e-6)
+
+
+def test_a_query_whose_positives_all_weigh_nothing_is_left_out():
+    embeddings, labels = batch("coarse company only")  # no query has a positive at the fine level
+    loss = SupHAP(weights=(0.0, 1.0))
+    value, gradient = gradient_of(loss, embeddings, labels)
+    assert value.item() == 0
+    assert gradient.eq(0).all()
+    assert loss.log["queries_without_positives"].item() == 4
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, 5.0, 3000.0])
+def test_any_decay_gives_a_finite_loss(decay):
+    for composition in MIXED:
+        value, gradient = gradient_of(SupHAP(decay=decay), *batch(composition))
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+
+
+def test_decay_above_one_shifts_the_loss_to_the_fine_level():
+    embeddings = on_a_circle(0, 40, 20, 90)
+    labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # the coarse mate at 20° stands above the fine mate at 40°
+    gallery = {"ref_emb": embeddings[1:], "ref_labels": labels[1:]}
+    losses = [SupHAP(decay=decay)(embeddings[:1], labels[:1], **gallery).item() for decay in (0.0, 1.0, 3.0, 5.0)]
+    assert losses == sorted(losses)
+    fine = SupAP()(embeddings[:1], labels[:1], **gallery).item()
+    assert losses[-1] == pytest.approx(fine, abs=0.05)
+    assert losses[0] < fine - 0.3
+
+
+def test_hyper_parameters_reach_the_steps():
+    embeddings, labels = batch("unequal classes", seed=1)
+    changes: list[dict[str, Any]] = [{"tau": 0.2}, {"rho": 3.0}, {"delta": 0.3}, {"jump": 0.9}, {"value_at_delta": 1.2}]
+    for options in changes:
+        step = reference.h_minus(**options)
+        assert SupAP(**options)(embeddings, labels).item() == pytest.approx(slow_loss("SupAP", embeddings, labels, minus=step))
+
+
+def test_ks_and_rank_tau_reach_the_recall():
+    embeddings, labels = batch("unequal classes", seed=1)
+    lists = reference.batch_lists(embeddings.tolist(), rows(labels))
+    steps = reference.heaviside, reference.h_minus()
+    values = [reference.mean_recall(scores, level, (2, 3), *steps, rank_tau=0.5) for scores, level in lists]
+    assert SupRecall(ks=[2, 3], rank_tau=0.5)(embeddings, labels).item() == pytest.approx(reference.mean_loss(values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+def test_a_loss_survives_being_copied_pickled_and_moved(name):
+    embeddings, labels = batch("three levels")
+    loss = RANK_LOSSES[name](tau=0.03, using=definition)
+    expected = loss(embeddings, labels).item()
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), copy.copy(loss), loss.to(torch.float64), loss.eval()):
+        assert other(embeddings, labels).item() == expected
+    assert loss.state_dict() == {}
+    assert list(loss.parameters()) == []
+    fresh = RANK_LOSSES[name](tau=0.03)
+    fresh.load_state_dict(loss.state_dict())
+
+
+def test_repr_shows_the_hyper_parameters():
+    assert "tau=0.02" in repr(SupAP(tau=0.02))
+    assert "value_at_delta=1.44" in repr(SupAP(value_at_delta=1.44))
+    assert "ks=(1, 5)" in repr(SupRecall(ks=(1, 5)))
+    assert "decay=3.0" in repr(SupHAP(decay=3.0))
+    assert "include_self=True" in repr(nn.ModuleList([SmoothHAP(include_self=True)]))
+
+
+def test_losses_are_modules_that_hash_and_compare_by_identity():
+    one, other = SupAP(), SupAP()
+    assert one != other
+    assert len({one, other, one}) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "fragments"),
+    [
+        (lambda: SupAP(tau=0.0), ValueError, ["tau=0.0", "above 0"]),
+        (lambda: SupAP(rho=-1.0), ValueError, ["rho=-1.0", "0 or more"]),
+        (lambda: SupNDCG(delta=math.nan), ValueError, ["delta=nan"]),
+        (lambda: SupHAP(value_at_delta=-1.0), ValueError, ["value_at_delta=-1.0"]),
+        (lambda: SmoothNDCG(tau=-0.1), ValueError, ["tau=-0.1"]),
+        (lambda: SupRecall(ks=()), ValueError, ["ks=()", "one or more", "(1, 2, 4, 8, 16)"]),
+        (lambda: SupRecall(ks=(0, 1)), ValueError, ["ks=(0, 1)", "from 1 on"]),
+        (lambda: SupRecall(rank_tau=0.0), ValueError, ["rank_tau=0.0"]),
+        (lambda: SupHAP(decay=-1.0), ValueError, ["decay=-1.0", "0 or more"]),
+        (lambda: SupHAP(decay=math.nan), ValueError, ["decay=nan"]),
+        (lambda: SupHAP(weights=(-1.0, 2.0)), ValueError, ["weights=", "-1.0", "0 or more"]),
+        (lambda: SupHAP(weights=(0.0, 0.0)), ValueError, ["weights=", "above 0"]),
+        (lambda: SupHAP(weights=()), ValueError, ["weights="]),
+        (lambda: SupAP(temperature=0.1), TypeError, ["temperature"]),  # type: ignore[call-arg]
+        (lambda: SmoothAP(rho=1.0), TypeError, ["rho"]),  # type: ignore[call-arg]
+        (lambda: SupAP(0.01), TypeError, ["positional"]),  # type: ignore[call-arg, arg-type]
+    ],
+)
+def test_a_bad_hyper_parameter_is_refused_when_the_loss_is_made(make, error, fragments):
+    with pytest.raises(error) as raised:
+        make()
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (0.2, 0.3, 0.5)], ids=str)
+def test_weights_must_be_one_a_level(weights):
+    embeddings, labels = batch("coarse company only")  # two levels, the fine one without positives
+    with pytest.raises(ValueError, match="2") as raised:
+        SupHAP(weights=weights)(embeddings, labels)
+    assert "weights" in str(raised.value)

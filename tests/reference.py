@@ -1,0 +1,248 @@
+"""The paper's equations as slow Python loops, one query at a time: what the tests compare `suprank` with.
+
+Nothing here imports `suprank` or torch. A query's list is two sequences of one length: `scores`, and `level`, which is
+above 0 for a positive, 0 for a negative and below 0 for an item that is not in the list. Steps are functions of one number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+Numbers = Sequence[float]
+Step = Callable[[float], float]
+
+
+# Steps
+
+
+def heaviside(t: float) -> float:
+    """H(t) = 1 if t ≥ 0, 0 otherwise (after eq:definition_rank)."""
+    return 1.0 if t >= 0 else 0.0
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+def smooth(tau: float = 0.01) -> Step:
+    return lambda t: sigmoid(t / tau)
+
+
+def h_minus(
+    tau: float = 0.01, rho: float = 100.0, delta: float = 0.05, jump: float = 0.5, value_at_delta: float | None = None
+) -> Step:
+    """H⁻ (eq:h_minus), the middle branch taken at t = 0 and at t = δ."""
+
+    def step(t: float) -> float:
+        if t < 0:
+            return sigmoid(t / tau)
+        if t <= delta:
+            return sigmoid(t / tau) + jump
+        start = sigmoid(delta / tau) + jump if value_at_delta is None else value_at_delta
+        return rho * (t - delta) + start
+
+    return step
+
+
+def authors_h_minus(value_at_delta: float = 1.44) -> Step:
+    """H⁻ as the authors published it: `t > 0` opens the middle branch, so a tie counts ½ and the bound fails there."""
+    ours = h_minus(value_at_delta=value_at_delta)
+    return lambda t: 0.5 if t == 0 else ours(t)
+
+
+# Labels, levels and relevance
+
+
+def common_level(labels: Sequence[int], other: Sequence[int]) -> int:
+    """Depth of the closest common ancestor of two rows of labels, finest first."""
+    depth = 0
+    for mine, theirs in zip(reversed(labels), reversed(other), strict=True):
+        if mine != theirs:
+            break
+        depth += 1
+    return depth
+
+
+def tree_relevance(level: Numbers, decay: float = 1.0, depth: int | None = None) -> list[float]:
+    """rel(k) = (l/L)^decay / |Ω^(l)| for k ∈ Ω^(l) (eq:hierarchy_relevance)."""
+    finest = max([*level, 1]) if depth is None else depth
+    return [(own / finest) ** decay / sum(other == own for other in level) if own > 0 else 0.0 for own in level]
+
+
+def weighted_ap_relevance(level: Numbers, weights: Numbers) -> list[float]:
+    """rel(k) = Σ_{p=1..l} w_p / |Ω^{+,p}| for k ∈ Ω^(l) (Property 1)."""
+    at_least = {p: sum(other >= p for other in level) for p in range(1, len(weights) + 1)}
+    return [sum(weights[p - 1] / at_least[p] for p in range(1, int(own) + 1)) for own in level]
+
+
+# Ranks of one positive k
+
+
+def rank_plus(k: int, scores: Numbers, level: Numbers, step: Step = heaviside) -> float:
+    """rank⁺(k) = 1 + Σ_{j≠k, level_j ≥ level_k} H(s_j − s_k) (eq:definition_rank)."""
+    return 1 + sum(step(scores[j] - scores[k]) for j in range(len(scores)) if j != k and level[j] >= level[k])
+
+
+def rank_minus(k: int, scores: Numbers, level: Numbers, step: Step = heaviside) -> float:
+    """rank⁻(k) = Σ_{0 ≤ level_j < level_k} H⁻(s_j − s_k) (eq:rank_minus)."""
+    return sum(step(scores[j] - scores[k]) for j in range(len(scores)) if 0 <= level[j] < level[k])
+
+
+def h_rank(k: int, scores: Numbers, level: Numbers, relevance: Numbers, step: Step = heaviside) -> float:
+    """H-rank⁺(k) = rel(k) + Σ_{j∈Ω⁺, j≠k} min(rel_j, rel_k)·H(s_j − s_k) (eq:hierarchical_rank)."""
+    others = [j for j in range(len(scores)) if j != k and level[j] > 0]
+    return relevance[k] + sum(min(relevance[j], relevance[k]) * step(scores[j] - scores[k]) for j in others)
+
+
+def rank(k: int, scores: Numbers, level: Numbers, plus: Step = heaviside, minus: Step = heaviside) -> float:
+    return rank_plus(k, scores, level, plus) + rank_minus(k, scores, level, minus)
+
+
+def positives(level: Numbers) -> list[int]:
+    return [k for k, own in enumerate(level) if own > 0]
+
+
+def binary(level: Numbers, lowest: float) -> list[int]:
+    """1 from level `lowest` on, 0 below, −1 still out of the list."""
+    return [-1 if own < 0 else int(own >= lowest) for own in level]
+
+
+# Measures of one query; NaN without positives
+
+
+def average_precision(scores: Numbers, level: Numbers, plus: Step = heaviside, minus: Step = heaviside) -> float:
+    """AP = 1/|Ω⁺| Σ_{k∈Ω⁺} rank⁺(k) / rank(k) (eq:ap_definition)."""
+    wanted = positives(level)
+    total = sum(rank_plus(k, scores, level, plus) / rank(k, scores, level, plus, minus) for k in wanted)
+    return total / len(wanted) if wanted else math.nan
+
+
+def average_precision_at(scores: Numbers, level: Numbers, cut: int) -> float:
+    """AP@k = 1/min(k, |Ω⁺|) Σ_{p∈Ω⁺, rank(p) ≤ k} rank⁺(p) / rank(p)."""
+    wanted = positives(level)
+    found = [k for k in wanted if rank(k, scores, level) <= cut]
+    total = sum(rank_plus(k, scores, level) / rank(k, scores, level) for k in found)
+    return total / min(cut, len(wanted)) if wanted else math.nan
+
+
+def recall_at(
+    scores: Numbers, level: Numbers, cut: int, plus: Step = heaviside, minus: Step = heaviside, inside: Step = heaviside
+) -> float:
+    """TR@k = 1/min(|Ω⁺|, k) Σ_{p∈Ω⁺} H(k − rank(p)) (eq:def_recall; eq:def_recall_loss with smooth steps)."""
+    wanted = positives(level)
+    total = sum(inside(cut - rank(k, scores, level, plus, minus)) for k in wanted)
+    return total / min(cut, len(wanted)) if wanted else math.nan
+
+
+def mean_recall(scores: Numbers, level: Numbers, cuts: Sequence[int], plus: Step, minus: Step, rank_tau: float = 1.0) -> float:
+    """The mean over k ∈ K of eq:def_recall_loss's smooth recall."""
+    inside = smooth(rank_tau)
+    return sum(recall_at(scores, level, cut, plus, minus, inside) for cut in cuts) / len(cuts)
+
+
+def hit_rate_at(scores: Numbers, level: Numbers, cut: int) -> float:
+    """R@k = 1 if a positive is in the top k (sec:recall_loss)."""
+    wanted = positives(level)
+    return float(any(rank(k, scores, level) <= cut for k in wanted)) if wanted else math.nan
+
+
+def h_average_precision(
+    scores: Numbers, level: Numbers, relevance: Numbers, plus: Step = heaviside, minus: Step = heaviside
+) -> float:
+    """H-AP = 1/Σ_{k∈Ω⁺} rel(k) · Σ_{k∈Ω⁺} H-rank⁺(k) / rank(k) (eq:def_hap)."""
+    wanted = positives(level)
+    weight = sum(relevance[k] for k in wanted)
+    total = sum(h_rank(k, scores, level, relevance, plus) / rank(k, scores, level, plus, minus) for k in wanted)
+    return total / weight if weight > 0 else math.nan
+
+
+def in_order(scores: Numbers, level: Numbers) -> list[int]:
+    """The list from the top: score descending, on equal scores the lower level first."""
+    listed = [j for j, own in enumerate(level) if own >= 0]
+    return sorted(listed, key=lambda j: (-scores[j], level[j]))
+
+
+def h_recall_at(scores: Numbers, level: Numbers, relevance: Numbers, cut: int) -> float:
+    """H-R@k = Σ_{j=1..k} rel(j) / Σ_{j∈Ω⁺} rel(j), items numbered from the top (eq:hierarchical_recall)."""
+    order = in_order(scores, level)
+    weight = sum(relevance[j] for j in order)
+    return sum(relevance[j] for j in order[:cut]) / weight if weight > 0 else math.nan
+
+
+def h_precision_at(scores: Numbers, level: Numbers, relevance: Numbers, cut: int) -> float:
+    """H-P@k = Σ_{j=1..k} min(rel(j), rel(k)) / (k·rel(k)) (eq:hierarchical_precision), its limit where rel(k) = 0."""
+    order = in_order(scores, level)
+    own = relevance[order[cut - 1]]
+    if own == 0:
+        return sum(relevance[j] > 0 for j in order[:cut]) / cut
+    return sum(min(relevance[j], own) for j in order[:cut]) / (cut * own)
+
+
+def ndcg(scores: Numbers, level: Numbers, gain: Numbers, plus: Step = heaviside, minus: Step = heaviside) -> float:
+    """NDCG = DCG/iDCG, DCG = Σ_{k∈Ω⁺} gain(k) / log2(1 + rank(k)) (sec:ndcg)."""
+    wanted = positives(level)
+    dcg = sum(gain[k] / math.log2(1 + rank(k, scores, level, plus, minus)) for k in wanted)
+    ideal = sorted((gain[k] for k in wanted), reverse=True)
+    best = sum(value / math.log2(1 + place) for place, value in enumerate(ideal, start=1))
+    return dcg / best if best > 0 else math.nan
+
+
+def exponential_gain(level: Numbers) -> list[float]:
+    return [2.0**own - 1 if own > 0 else 0.0 for own in level]
+
+
+def average_precision_at_level(scores: Numbers, level: Numbers, lowest: int) -> float:
+    """AP^(l): the AP whose positives are the items of level l or deeper (eq:sup_ap_level)."""
+    return average_precision(scores, binary(level, lowest))
+
+
+# Losses of one batch
+
+
+def cosine(one: Numbers, other: Numbers) -> float:
+    dot = sum(a * b for a, b in zip(one, other, strict=True))
+    return dot / math.sqrt(sum(a * a for a in one)) / math.sqrt(sum(b * b for b in other))
+
+
+def batch_lists(
+    embeddings: Sequence[Numbers], labels: Sequence[Sequence[int]], *, include_self: bool = False
+) -> list[tuple[list[float], list[int]]]:
+    """The scores and levels of every query of a batch; the query's own item is out of its list unless included."""
+    lists = []
+    for i in range(len(embeddings)):
+        scores = [cosine(embeddings[i], other) for other in embeddings]
+        level = [common_level(labels[i], other) for other in labels]
+        if not include_self:
+            level[i] = -1
+        lists.append((scores, level))
+    return lists
+
+
+def mean_loss(values: Numbers) -> float:
+    """1 − the mean over the queries that have a value (eq:optimizing_M); 0 when none has."""
+    known = [value for value in values if not math.isnan(value)]
+    return 1 - sum(known) / len(known) if known else 0.0
+
+
+def pair_calibration(lists: Sequence[tuple[Numbers, Numbers]], floor: float = 0.9, ceiling: float = 0.6) -> float:
+    """L_DG (eq:labs): for each query the mean over positives plus the mean over negatives; queries without are left out."""
+    far, close = [], []
+    for scores, level in lists:
+        too_far = [max(0.0, floor - s) for s, own in zip(scores, level, strict=True) if own > 0]
+        too_close = [max(0.0, s - ceiling) for s, own in zip(scores, level, strict=True) if own == 0]
+        far += [sum(too_far) / len(too_far)] if too_far else []
+        close += [sum(too_close) / len(too_close)] if too_close else []
+    return (sum(far) / len(far) if far else 0.0) + (sum(close) / len(close) if close else 0.0)
+
+
+def proxy_softmax(
+    embeddings: Sequence[Numbers], classes: Sequence[int], proxies: Sequence[Numbers], temperature: float = 0.05
+) -> float:
+    """L*_DG (eq:cluster_loss), mean over the batch."""
+    total = 0.0
+    for embedding, own in zip(embeddings, classes, strict=True):
+        logits = [cosine(embedding, proxy) / temperature for proxy in proxies]
+        highest = max(logits)
+        total += highest + math.log(sum(math.exp(logit - highest) for logit in logits)) - logits[own]
+    return total / len(embeddings)

@@ -1,0 +1,100 @@
+"""The shapes that signatures state, checked on every call while the tests run; nothing of this reaches users.
+
+`check(packages)` imports packages under jaxtyping's import hook with beartype. It must run before anything else imports
+them. Annotations name types that our modules import under `if TYPE_CHECKING`, so that flag is true for our modules, and
+for ours alone: other packages import things under it that do not exist at run time.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+import typing
+from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
+from unittest.mock import patch
+
+import torch
+
+available = os.environ.get("SUPRANK_CHECK_SHAPES", "1") != "0" and bool(find_spec("jaxtyping") and find_spec("beartype"))
+
+# An int is welcome where a float is asked for, as it is to mypy.
+CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+
+# Triton compiles these functions from their source, as they stand.
+LEFT_ALONE = {"suprank.ranking.ranks.kernels"}
+
+
+class WrongShape(Exception):  # noqa: N818
+    """A call, or what it returned, is not of the shape that the signature states. No TypeError, for tests that expect one."""
+
+
+def check(*packages: str) -> None:
+    """Import the packages so that every call of their functions checks shapes and dtypes; nothing if it cannot be done."""
+    early = [name for name in packages if name in sys.modules]
+    assert not early, f"{early} were imported before their shapes could be checked"
+    if not available:
+        return
+    from jaxtyping import install_import_hook
+
+    typing_names = _TypingNames(packages)
+    with install_import_hook(packages, CHECKER), patch("jaxtyping.jaxtyped", _checked):
+        sys.meta_path.insert(0, typing_names)
+        try:
+            for package in packages:
+                importlib.import_module(package)
+        finally:
+            sys.meta_path.remove(typing_names)
+            typing.TYPE_CHECKING = False
+
+
+def _checked(*, typechecker):
+    """jaxtyping's decorator, with what tests need besides.
+
+    A wrong call that the library itself refuses is refused by the library, so that tests see the error that users see.
+    A compiler, which cannot look through the checks, sees the plain function. Protocols can be checked against, as
+    annotations name them; other classes stay as they are.
+    """
+    from jaxtyping import TypeCheckError
+    from jaxtyping._decorator import jaxtyped  # the name in jaxtyping itself is patched while packages are imported
+
+    def decorator(function):
+        if inspect.isclass(function):
+            return typing.runtime_checkable(function) if getattr(function, "_is_protocol", False) else function
+        if function.__module__ in LEFT_ALONE:
+            return function
+        strict = jaxtyped(function, typechecker=typechecker)
+
+        @functools.wraps(function)
+        def checked(*args, **kwargs):
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            try:
+                return strict(*args, **kwargs)
+            except TypeCheckError as wrong:
+                try:
+                    function(*args, **kwargs)
+                except (TypeError, ValueError, WrongShape) as refusal:
+                    raise refusal from None
+                except Exception:
+                    pass  # torch's own complaint says less than the shapes do
+                raise WrongShape(str(wrong)) from None
+
+        return checked
+
+    return decorator
+
+
+class _TypingNames(MetaPathFinder):
+    """Finds nothing. It is asked before every import, and sets `typing.TYPE_CHECKING` for the module that follows."""
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self.packages = packages
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in sys.stdlib_module_names:
+            typing.TYPE_CHECKING = name.startswith(self.packages)
+        return None

@@ -1,0 +1,137 @@
+"""Imports point down. The table below is the architecture; it is read from the source, so nothing is imported here."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "suprank"
+
+MAY_IMPORT: dict[str, set[str]] = {
+    # leaves: know nothing of ours
+    "ranking": set(),
+    "data": set(),
+    "models": set(),
+    # siblings: never each other
+    "losses": {"ranking"},
+    "evaluation": {"ranking"},
+    "hierarchy": {"data"},
+    "explorer": {"evaluation", "data"},
+    # measures speed and memory; nothing is built on it
+    "bench": {"ranking", "losses"},
+    # the one place they all meet
+    "training": {"ranking", "losses", "evaluation", "data", "models"},
+}
+MAY_IMPORT["cli"] = set(MAY_IMPORT)  # and nobody imports cli
+
+# `pip install suprank` brings these two and no more.
+CORE = ("ranking", "losses", "evaluation")
+CORE_NEEDS = {"torch", "numpy"}
+ALSO = {"ranking/ranks/fused.py": {"triton"}, "ranking/ranks/kernels.py": {"triton"}}
+ONLY_FOR_TYPES = {"jaxtyping"}
+
+
+class Import(NamedTuple):
+    """One imported module, by its dotted name, and whether only a type checker sees it."""
+
+    module: str
+    line: int
+    for_types: bool
+
+
+def imports(source: str, package: str = "suprank") -> Iterator[Import]:
+    """Every import of the source, wherever it stands, with relative ones resolved against the package it is in."""
+    tree = ast.parse(source)
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, (start, node.module)))
+            # `from suprank import losses` imports suprank.losses.
+            modules = [f"{base}.{alias.name}" for alias in node.names] if base == "suprank" else [base]
+        else:
+            continue
+        yield from (Import(module, node.lineno, id(node) in for_types) for module in modules)
+
+
+def violations(source: str, path: str) -> list[str]:
+    """What the file at `path`, relative to src/suprank, imports and may not."""
+    package = path.split("/")[0]
+    found = []
+    for module, line, for_types in imports(source, ".".join(("suprank", *path.split("/")[:-1]))):
+        root, *rest = module.split(".")
+        if root == "suprank":
+            ours = rest[0] if rest else ""
+            if ours in MAY_IMPORT and ours != package and ours not in MAY_IMPORT[package]:
+                found.append(f"{path}:{line}: {package} imports {ours}")
+        elif package in CORE and root not in sys.stdlib_module_names:
+            allowed = CORE_NEEDS | ALSO.get(path, set()) | (ONLY_FOR_TYPES if for_types else set())
+            if root not in allowed:
+                found.append(f"{path}:{line}: {package} needs torch and numpy only, but imports {root}")
+    return found
+
+
+def packages() -> list[str]:
+    return sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+
+
+def test_every_package_has_its_row_in_the_table():
+    assert set(packages()) <= set(MAY_IMPORT), "say in MAY_IMPORT what a new package may import"
+    assert {path.name for path in SOURCE.iterdir() if any(path.glob("*.py"))} == set(packages()), "a package needs __init__.py"
+
+
+@pytest.mark.parametrize("package", packages())
+def test_imports_point_down(package):
+    files = sorted((SOURCE / package).rglob("*.py"))
+    assert [line for file in files for line in violations(file.read_text(), file.relative_to(SOURCE).as_posix())] == []
+
+
+def test_the_package_itself_imports_nothing_so_that_its_version_is_cheap():
+    assert list(imports((SOURCE / "__init__.py").read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("ranking/steps.py", "from suprank.losses import SupAP", "ranking imports losses"),
+        ("ranking/steps.py", "def later():\n    import suprank.losses.batch", "ranking imports losses"),
+        ("losses/base.py", "from suprank import evaluation", "losses imports evaluation"),
+        ("losses/base.py", "from ..evaluation import report", "losses imports evaluation"),
+        ("losses/base.py", "from .. import cli", "losses imports cli"),
+        ("bench/losses.py", "import suprank.cli.main", "bench imports cli"),
+        ("losses/base.py", "import scipy.special", "imports scipy"),
+        ("losses/base.py", "from jaxtyping import Float", "imports jaxtyping"),
+        ("ranking/ranks/chunked.py", "import triton", "imports triton"),
+    ],
+)
+def test_a_planted_violation_is_caught(path, source, complaint):
+    (found,) = violations(source, path)
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("losses/base.py", "from suprank.ranking import ranks"),
+        ("losses/base.py", "from suprank.losses.batch import RetrievalBatch"),
+        ("losses/base.py", "from .batch import RetrievalBatch"),
+        ("losses/base.py", "from suprank import __version__"),
+        ("ranking/steps.py", "import math\nimport torch.nn.functional\nfrom numpy import pi"),
+        ("ranking/steps.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jaxtyping import Float"),
+        ("ranking/ranks/fused.py", "import triton.language as tl"),
+        ("cli/main.py", "import typer\nfrom suprank.bench import losses"),
+    ],
+)
+def test_what_the_table_allows_passes(path, source):
+    assert violations(source, path) == []
