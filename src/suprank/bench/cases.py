@@ -23,19 +23,25 @@ Kind = Literal["ours", "plain torch", "peer", "floor"]
 
 @dataclass(frozen=True)
 class Case:
-    """A loss to time. `loss(workload)` builds it; `takes_memory` and `takes_tree` say what it can be called with."""
+    """A loss to time. `loss(workload)` builds it; `takes_memory` and `takes_tree` say what it can be called with.
+
+    A `graphed` loss is recorded as a CUDA graph and replayed, which takes the host out of the time: GPUs only.
+    """
 
     name: str
     kind: Kind
     loss: Callable[[Workload], nn.Module]
     takes_memory: bool = False
     takes_tree: bool = True
+    graphed: bool = False
 
 
 class SimilarityProduct(nn.Module):
     """The scores alone: normalise, multiply, go back. Every loss that starts from embeddings pays at least this."""
 
-    def forward(self, embeddings: Tensor, labels: Tensor, *, ref_emb: Tensor | None, ref_labels: Tensor | None) -> Tensor:
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, *, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None
+    ) -> Tensor:
         queries = normalize(embeddings, dim=-1)
         items = queries if ref_emb is None else normalize(ref_emb, dim=-1)
         return (queries @ items.T).mean()
@@ -66,6 +72,8 @@ CASES: dict[str, Case] = {
         Case("happier", "ours", _happier),
         Case("SupNDCG", "ours", lambda _: losses.SupNDCG()),
         Case("SmoothNDCG", "ours", lambda _: losses.SmoothNDCG()),
+        Case("SupAP, CUDA graph", "ours", lambda _: losses.SupAP(), graphed=True),
+        Case("SupHAP, CUDA graph", "ours", lambda _: losses.SupHAP(), graphed=True),
         _peer("SmoothAPLoss"),
         _peer("FastAPLoss"),
         Case("plain torch SupAP", "plain torch", lambda _: losses.SupAP(using=definition)),

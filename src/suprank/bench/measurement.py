@@ -40,7 +40,9 @@ def duration(seconds: float) -> str:
 
 def size(count: float) -> str:
     """Example:
-    >>> size(3 * 2**19), size(5 * 2**30)
-    ('1.5 MiB', '5 GiB')
+    >>> size(3 * 2**19), size(5 * 2**30), size(1020 * 2**20)
+    ('1.5 MiB', '5 GiB', '1020 MiB')
     """
-    return f"{count / 2**30:.3g} GiB" if count >= 0.9995 * 2**30 else f"{count / 2**20:.3g} MiB"
+    unit, name = (2**30, "GiB") if count >= 0.9995 * 2**30 else (2**20, "MiB")
+    value = count / unit
+    return f"{value:.0f} {name}" if value >= 999.5 else f"{value:.3g} {name}"

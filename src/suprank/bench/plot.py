@@ -29,6 +29,8 @@ _LOOKS = {
     "happier": ("#D55E00", "^"),
     "SupNDCG": ("#009E73", "o"),
     "SmoothNDCG": ("#009E73", "s"),
+    "SupAP, CUDA graph": ("#0072B2", "*"),
+    "SupHAP, CUDA graph": ("#D55E00", "*"),
     "PML SmoothAPLoss": ("#000000", "s"),
     "PML FastAPLoss": ("#000000", "D"),
     "plain torch SupAP": ("#0072B2", "x"),

@@ -13,13 +13,13 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from suprank.bench.cases import CASES, Case
 from suprank.bench.measurement import Measurement
-from suprank.bench.workload import Workload
+from suprank.bench.workload import Inputs, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,12 +118,13 @@ def in_process(case: Case, workload: Workload, *, device: torch.device, repeats:
 
 
 def _measured(case: Case, workload: Workload, device: torch.device, repeats: int, seconds: float) -> Measurement:
-    _call(case, workload.miniature, device)()  # libraries load, threads start
-    call, gauge = _call(case, workload, device), meter(device)
+    _call(case, workload.miniature, workload.miniature.inputs(device))()  # libraries load, threads start
+    inputs, gauge = workload.inputs(device), meter(device)
     times: list[float] = []
     gauge.start()
+    call = _call(case, workload, inputs)
     first, value = gauge.timed(call)  # compiles and picks algorithms, so it counts for time only if it stays alone
-    if device.type == "cuda" and first <= seconds:
+    if device.type == "cuda" and first <= seconds and not case.graphed:
         gauge.start()  # forget what autotuning took; on a CPU, what the first run gave back would hide later peaks
     while first <= seconds and len(times) < repeats and sum(times) <= seconds:
         took, value = gauge.timed(call)
@@ -139,13 +140,18 @@ def _measured(case: Case, workload: Workload, device: torch.device, repeats: int
     )
 
 
-def _call(case: Case, workload: Workload, device: torch.device) -> Callable[[], Tensor]:
+def _call(case: Case, workload: Workload, inputs: Inputs) -> Callable[[], Tensor]:
     """One forward and backward pass, which leaves no gradient behind."""
-    loss, inputs = case.loss(workload).to(device), workload.inputs(device)
+    loss: Any = case.loss(workload).to(inputs.embeddings.device)
     labels = inputs.labels if case.takes_tree else inputs.labels[:, 0]
+    references = {} if inputs.ref_emb is None else {"ref_emb": inputs.ref_emb, "ref_labels": inputs.ref_labels}
+    if case.graphed:
+        gc.collect()  # an older graph that dies while this one is recorded would spoil it
+        sample = inputs.embeddings.detach().clone().requires_grad_()
+        loss = torch.cuda.make_graphed_callables(loss, (sample, labels))
 
     def call() -> Tensor:
-        value: Tensor = loss(inputs.embeddings, labels, ref_emb=inputs.ref_emb, ref_labels=inputs.ref_labels)
+        value: Tensor = loss(inputs.embeddings, labels, **references)
         torch.autograd.backward(value)
         inputs.embeddings.grad = None
         loss.zero_grad()

@@ -51,7 +51,7 @@ def losses(
     from suprank.bench.losses import CPU_BATCHES, CUDA_BATCHES
 
     target = _device(device)
-    names = _names(loss or [], list(CASES))
+    names = _names(loss or [], [name for name, case in CASES.items() if target.type == "cuda" or not case.graphed])
     batches = batch or ([] if memory else list(CUDA_BATCHES if target.type == "cuda" else CPU_BATCHES))
     settings = Settings(target, repeats, seconds, None if max_memory is None else int(max_memory * 2**30))
     try:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from suprank.losses import ProxySoftmax, SupAP, SupHAP, happier
+from suprank.losses import ProxySoftmax, SmoothAP, SmoothHAP, SupAP, SupHAP, SupNDCG, SupRecall, happier, roadmap
 from suprank.ranking import Sigmoid, SupStep, chunked, definition, heaviside, ranks, tree_relevance
 from suprank.ranking.ranks import fused as module
 from suprank.ranking.ranks.fused import fused
@@ -118,6 +118,12 @@ def test_levels_of_any_dtype_and_strided_inputs_are_accepted(dtype, sorting):
     assert_agree(scores.T, level.T.to(dtype), tree_relevance(level.T, depth=3), upstream, *STEPS["SupRank"])
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+def test_levels_without_a_sign_are_accepted(dtype, sorting):
+    scores, level, upstream = problem(3, 21, depth=1)
+    assert_agree(scores, level.clamp(min=0).to(dtype), None, upstream, *STEPS["SupRank"])
+
+
 def test_graded_relevance_may_order_the_items(sorting):
     scores, level, upstream = problem(2, 20, depth=3)
     graded = level.clamp(min=0).float() * 0.37
@@ -206,8 +212,12 @@ def test_fused_is_chosen_on_a_gpu_and_peak_memory_stays_at_queries_by_items():
 
 @pytest.mark.gpu
 @on_gpu
-def test_a_loss_step_replays_from_a_cuda_graph():
-    loss = SupHAP()
+@pytest.mark.parametrize(
+    "make",
+    [SupAP, SmoothAP, SupRecall, SupHAP, SmoothHAP, SupNDCG, roadmap, lambda: happier(ProxySoftmax(16, 32)).to(DEVICE)],
+)
+def test_a_loss_step_replays_from_a_cuda_graph(make):
+    loss = make()
     embeddings = torch.randn(64, 32, device=DEVICE, requires_grad=True)
     labels = torch.arange(64, device=DEVICE)[:, None] // torch.tensor([4, 16], device=DEVICE)
     side = torch.cuda.Stream()

@@ -25,7 +25,7 @@ SATURATED = 25.0
 SORT_FROM = 256
 """Positives a query (on average) from which sorting its items by score pays, as many tiles then need no step."""
 
-# Tiles, by whether the lists are sorted; the best of benchmarks/fused.py on one H200.
+# Tiles, by whether the lists are sorted: the best of `python benchmarks/kernels.py tiles` on one H200.
 FORWARD = {False: {"BLOCK_K": 8, "BLOCK_J": 64, "num_warps": 2}, True: {"BLOCK_K": 32, "BLOCK_J": 32, "num_warps": 4}}
 BACKWARD = {False: {"BLOCK_K": 4, "BLOCK_J": 256, "num_warps": 2}, True: {"BLOCK_K": 4, "BLOCK_J": 256, "num_warps": 4}}
 _PROGRAMS = 16384  # forward programs to spread the positives over
@@ -51,6 +51,8 @@ def fused(
             f"fused ranks need float32 scores and steps out of (heaviside | Sigmoid, heaviside | Sigmoid | SupStep), not "
             f"{scores.dtype} with {plus} and {minus}; leave `using` out, and an implementation that fits is chosen."
         )
+    if not (level.dtype.is_signed or level.dtype.is_floating_point):
+        level = level.to(torch.int32)  # the kernels mark what is out of the list by −1
     weights = None if relevance is None else relevance.detach().to(scores.dtype).contiguous()
     found = _FusedRanks.apply(scores.contiguous(), level.contiguous(), weights, *_encoded(plus, minus))
     return Ranks(found[0], found[1], None if relevance is None else found[2])
@@ -190,18 +192,9 @@ def _sort(scores: Tensor, level: Tensor, order: Tensor, counts: Tensor, numbers:
         part = slice(start, start + rows)
         ranking = scores[part].argsort(dim=-1, descending=True, stable=True)
         kernels.partition[(len(ranking),)](
-            level[part],
-            ranking,
-            order[part],
-            counts[part],
-            scores,
-            scores,
-            scores,
-            items,
-            RANKED=True,
-            WEIGHTED=False,
-            BLOCK=block,
-        )
+            level[part], ranking, order[part], counts[part], scores, scores, scores, items,
+            RANKED=True, WEIGHTED=False, BLOCK=block,
+        )  # fmt: skip
     tile = FORWARD[True]
     blocks = triton.cdiv(items, tile["BLOCK_K"])
     spans = counts.new_empty((queries, blocks, 4))
