@@ -40,6 +40,21 @@ def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
     assert message.removesuffix("; ") in " ".join(result.output.replace("│", " ").split())
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(tmp_path):
+    (tmp_path / "file").touch()
+    result = invoke("--device", "cpu", "--batch", 16, "--loss", "SupAP", "--out", tmp_path / "file" / "folder")
+    assert result.exit_code == 2
+    assert "cannot be made: Not a directory" in " ".join(result.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("content", ["no json", "{}", "[]", '{"measurements": [{"case": 1}]}'])
+def test_render_refuses_a_file_that_is_no_run(tmp_path, content):
+    (tmp_path / "losses.json").write_text(content)
+    result = CliRunner().invoke(app, ["render", str(tmp_path / "losses.json")])
+    assert result.exit_code == 2
+    assert "is not a run" in " ".join(result.output.replace("│", " ").split())
+
+
 def test_a_tiny_run_prints_tables_and_writes_three_files(tmp_path):
     pytest.importorskip("matplotlib")
     result = invoke(

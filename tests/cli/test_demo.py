@@ -43,6 +43,7 @@ def test_a_seed_gives_the_same_numbers_again_and_another_gives_others():
         (["--batch-size", "4000"], "try 480"),
         (["--steps", "0"], "0 must be 1 or more"),
         (["--seed", "-1"], "-1 must be 0 or more"),
+        (["--seed", str(2**63)], "below 2⁶³"),
         (["--steps", "many"], "valid integer"),
     ],
 )

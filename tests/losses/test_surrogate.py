@@ -447,6 +447,17 @@ def test_hyper_parameters_reach_the_steps():
         assert SupAP(**options)(embeddings, labels).item() == pytest.approx(slow_loss("SupAP", embeddings, labels, minus=step))
 
 
+def test_a_hyper_parameter_set_later_counts_from_then_on():
+    embeddings, labels = batch("unequal classes", seed=1)
+    for name, make in RANK_LOSSES.items():
+        loss = make()
+        loss.tau = 0.2
+        assert loss(embeddings, labels).item() == make(tau=0.2)(embeddings, labels).item(), name
+    recall = SupRecall()
+    recall.rank_tau = 0.3
+    assert recall(embeddings, labels).item() == SupRecall(rank_tau=0.3)(embeddings, labels).item()
+
+
 def test_ks_and_rank_tau_reach_the_recall():
     embeddings, labels = batch("unequal classes", seed=1)
     lists = reference.batch_lists(embeddings.tolist(), rows(labels))

@@ -178,6 +178,10 @@ def test_the_ideal_dcg_needs_only_the_number_of_items_at_each_level(drawn):
     torch.testing.assert_close(given_ideal, sorted_ideal, equal_nan=True)
 
 
+def test_the_ideal_dcg_of_a_deep_tree_does_not_overflow():
+    assert ideal_dcg(torch.tensor([[100, 0]]), 100, dtype=torch.float64).item() == pytest.approx(2.0**100 - 1)
+
+
 @PLENTY
 @given(drawn=rankings(tied=False), data=st.data())
 def test_h_precision_and_h_recall_equal_the_reference_without_ties(drawn, data):

@@ -25,14 +25,16 @@ def bench() -> None:
 def losses(
     batch: Annotated[
         list[int] | None,
-        typer.Option(help="Batch size, repeatable.", show_default="256 512 1024; on a GPU 256 512 … 16384"),
+        typer.Option(help="Batch size, repeatable.", show_default="256 512 1024; on a GPU 256 512 ... 16384"),
     ] = None,
     loss: Annotated[
         list[str] | None, typer.Option(help="A loss by its name in the table, repeatable.", show_default="all")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Runs that a median is over, fewer once they took --seconds.")] = 20,
-    seconds: Annotated[float, typer.Option(min=0, help="A loss that takes longer is skipped at larger sizes.")] = 10.0,
+    seconds: Annotated[
+        float, typer.Option(min=0, max=86400, help="A loss that takes longer is skipped at larger sizes.")
+    ] = 10.0,
     max_memory: Annotated[
         float | None,
         typer.Option(min=0.1, help="GiB that a loss may take.", show_default="60% of the machine, or the whole GPU"),
@@ -41,7 +43,9 @@ def losses(
         int, typer.Option(min=0, help="Rank queries against this many items, in place of batches or, with --batch, besides.")
     ] = 0,
     queries: Annotated[int, typer.Option(min=1, help="Queries ranked against the memory.")] = 256,
-    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for losses.json, losses.md and losses.png.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, writable=True, help="Folder for losses.json, losses.md and losses.png.")
+    ] = None,
 ) -> None:
     """Time and peak extra memory of every loss, forward + backward, beside pytorch-metric-learning and plain torch.
 
@@ -61,14 +65,17 @@ def losses(
     if not planned:
         raise typer.BadParameter("none of these losses is measured against a memory; add --batch, or leave --loss out.")
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"{out} cannot be made: {error.strerror}; name another.", param_hint="--out") from error
 
     found: list[Measurement] = []
     interrupted = _collect(planned, settings, found)
     sizes = [("batch", size) for size in batches] + ([("memory", memory), ("queries", queries)] if memory else [])
     run = Run.here(found, command=_command(settings, sizes, names if loss else []), device=target)
     typer.echo(run.markdown())
-    if out is not None:
+    if out is not None and (found or not interrupted):  # Ctrl-C before the first number leaves an older run as it was
         run.save(out / "losses.json")
         _render(run, out)
     if interrupted:
@@ -80,7 +87,11 @@ def render(file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, hel
     """Write losses.md and losses.png beside a losses.json, for a run made where matplotlib was missing."""
     from suprank.bench import Run
 
-    _render(Run.load(file), file.parent)
+    try:
+        run = Run.load(file)
+    except (ValueError, TypeError, KeyError) as error:
+        raise typer.BadParameter(f"{file} is not a run that `suprank bench losses --out` saved ({error!r}).") from error
+    _render(run, file.parent)
 
 
 def _device(name: str | None) -> torch.device:

@@ -20,8 +20,8 @@ def demo(
 ) -> None:
     """Train a tiny embedder with HAPPIER on generated data, in seconds, and print exact metrics before and after."""
     for name, given, least, usual in (("--seed", seed, 0, 0), ("--steps", steps, 1, 400)):
-        if given < least:
-            raise typer.BadParameter(f"{given} must be {least} or more; try {usual}.", param_hint=name)
+        if not least <= given < 2**63:
+            raise typer.BadParameter(f"{given} must be {least} or more, and below 2⁶³; try {usual}.", param_hint=name)
 
     import torch
     from rich.console import Console

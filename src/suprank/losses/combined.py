@@ -64,6 +64,7 @@ class Combined(RetrievalLoss):
             names = [f"surrogate {names[0]}", f"decomposability {names[1]}"]
         self.log = {
             **getattr(self.surrogate, "log", {}),
+            **getattr(self.decomposability, "log", {}),
             names[0]: rank.detach(),
             names[1]: calibration.detach(),
             "loss": loss.detach(),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
-    from suprank.ranking import Implementation
+    from suprank.ranking import Implementation, Ranks
 
 
 @dataclass(eq=False, kw_only=True)
@@ -48,11 +48,16 @@ class RankLoss(RetrievalLoss):
     def __post_init__(self) -> None:
         super().__init__()
         self.log: dict[str, Tensor] = {}
-        self.plus, self.minus = self.steps()
+        self.steps()  # they refuse bad values: better here than in the first step
 
     def steps(self) -> tuple[Step, Step]:
         """The steps of rank⁺ and rank⁻."""
         raise NotImplementedError
+
+    def ranks(self, batch: RetrievalBatch, level: Tensor, relevance: Tensor | None = None) -> Ranks:
+        """Ranks under the loss's steps."""
+        plus, minus = self.steps()
+        return ranks(batch.scores, level, relevance, plus=plus, minus=minus, using=self.using)
 
     def measured(self, batch: RetrievalBatch) -> tuple[Float[Tensor, " queries"], Shaped[Tensor, " queries"]]:
         """The measure of every query, and what it divides by: 0 for a query without positives."""
@@ -94,7 +99,7 @@ class _Smooth(RankLoss):
 class _AP(RankLoss):
     def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
         level = batch.fine(include_self=self.include_self)
-        found = ranks(batch.scores, level, plus=self.plus, minus=self.minus, using=self.using)
+        found = self.ranks(batch, level)
         positive = level > 0
         return average_precision(found, positive), positive.sum(-1)
 
@@ -111,13 +116,12 @@ class _Recall(RankLoss):
             raise ValueError(f"ks={self.ks} must be one or more cut-offs from 1 on; the authors use (1, 2, 4, 8, 16).")
         if not 0 < self.rank_tau < math.inf:
             raise ValueError(f"rank_tau={self.rank_tau} must be a finite number above 0; the paper uses 1.")
-        self.inside = Sigmoid(self.rank_tau)
 
     def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
         level = batch.fine(include_self=self.include_self)
-        found = ranks(batch.scores, level, plus=self.plus, minus=self.minus, using=self.using)
+        found = self.ranks(batch, level)
         positive = level > 0
-        recalls = [recall_at(found, positive, k, step=self.inside) for k in self.ks]
+        recalls = [recall_at(found, positive, k, step=Sigmoid(self.rank_tau)) for k in self.ks]
         return torch.stack(recalls).mean(0), positive.sum(-1)
 
 
@@ -147,7 +151,7 @@ class _HAP(RankLoss):
             relevance = weighted_ap_relevance(level, self.weights, dtype=batch.scores.dtype)
         else:
             relevance = tree_relevance(level, self.decay, depth=batch.depth, dtype=batch.scores.dtype)
-        found = ranks(batch.scores, level, relevance, plus=self.plus, minus=self.minus, using=self.using)
+        found = self.ranks(batch, level, relevance)
         return hierarchical_average_precision(found, relevance), relevance.sum(-1)
 
 
@@ -155,7 +159,7 @@ class _HAP(RankLoss):
 class _NDCG(RankLoss):
     def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=self.include_self)
-        found = ranks(batch.scores, level, plus=self.plus, minus=self.minus, using=self.using)
+        found = self.ranks(batch, level)
         if batch.relevance is not None:
             gain = level.clamp(min=0)
             return ndcg(found, gain), gain.sum(-1)

@@ -100,7 +100,7 @@ def ideal_dcg(
     zero = torch.zeros(level.shape[-1] + 1, dtype=dtype or torch.get_default_dtype(), device=level.device)
     prefix = zero.clone()
     prefix[1:] = (1 / _discounts(zero[1:])).cumsum(0)
-    per_level = [2 ** (current - 1) * prefix[(level >= current).sum(-1)] for current in range(1, depth + 1)]
+    per_level = [2.0 ** (current - 1) * prefix[(level >= current).sum(-1)] for current in range(1, depth + 1)]
     return torch.stack(per_level).sum(0)
 
 

@@ -1,5 +1,8 @@
 """`ranks`: the paper's figures, the laws that every implementation keeps, and what is refused."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given
@@ -61,6 +64,27 @@ def test_an_implementation_is_called_with_what_was_given():
     found = ranks(scores, level, minus=heaviside, using=spy)
     assert calls == [(heaviside, heaviside)]
     assert torch.equal(found.plus, definition(scores, level).plus)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_counts_beyond_what_it_can_hold(dtype):
+    scores, level = torch.zeros(1, 5001, dtype=dtype), torch.tensor([[1] + [0] * 5000])
+    assert ranks(scores, level, minus=heaviside).total[0, 0].item() == 5001
+    assert ranks(scores + 2 * (level == 0), level).minus[0, 0].isfinite()
+
+
+def test_relevance_is_a_constant():
+    scores, level = random_ranking(0)
+    relevance = tree_relevance(level, dtype=torch.float64).requires_grad_()
+    for using in IMPLEMENTATIONS:
+        found = ranks(scores, level, relevance, using=using)
+        assert found.hierarchical is not None
+        assert not found.hierarchical.requires_grad
+
+
+def test_a_build_of_torch_with_cuda_but_without_triton_is_no_obstacle():
+    script = "import sys, torch; sys.modules['triton'] = None; torch.version.cuda = '12.6'; import suprank.losses"
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
 
 def test_inputs_are_left_as_they_were():

@@ -206,7 +206,9 @@ def test_fused_is_chosen_on_a_gpu_and_peak_memory_stays_at_queries_by_items():
     relevance = tree_relevance(level, depth=3)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    ranks(scores, level, relevance).minus.where(level > 0, 0).sum().backward()
+    found = ranks(scores, level, relevance)
+    assert type(found.minus.grad_fn).__name__ == "_FusedRanksBackward"
+    found.minus.where(level > 0, 0).sum().backward()
     assert torch.cuda.max_memory_allocated() - before < 16 * scores.nbytes
 
 
@@ -237,6 +239,33 @@ def test_a_loss_step_replays_from_a_cuda_graph(make):
     wanted.backward()
     torch.testing.assert_close(value, wanted)
     torch.testing.assert_close(gradient, fresh.grad)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_side_stream_is_kept_to():
+    scores, level, upstream = problem(64, 2000, depth=3)
+    relevance = tree_relevance(level, depth=3)
+    wanted, slope = values_and_gradient(fused, scores, level, relevance, upstream, *STEPS["SupRank"])
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**8)  # what is launched elsewhere would run ahead of the scores made here
+        late = scores * 1.0
+        values, gradient = values_and_gradient(fused, late, level, relevance, upstream, *STEPS["SupRank"])
+    side.synchronize()
+    assert torch.equal(gradient, slope)
+    assert all(torch.equal(value, expected) for value, expected in zip(values, wanted, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_second_gpu_computes_its_own_ranks():
+    scores, level, upstream = problem(8, 300, depth=3)
+    wanted, slope = values_and_gradient(fused, scores, level, None, upstream, *STEPS["SupRank"])
+    other = [tensor.to("cuda:1") for tensor in (scores, level, *upstream)]
+    values, gradient = values_and_gradient(fused, other[0], other[1], None, other[2:], *STEPS["SupRank"])
+    assert torch.equal(gradient.cpu(), slope.cpu())
+    assert all(torch.equal(value.cpu(), expected.cpu()) for value, expected in zip(values, wanted, strict=True))
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from suprank.ranking import Sigmoid, SupStep, definition, heaviside, levelwise, ranks, tree_relevance
 from suprank.ranking.ranks import dispatch
 from tests.ranking.drawn import PLENTY, assert_near, random_ranking, rankings, steepest
-from tests.ranking.ranks.test_chunked import with_gradient
+from tests.ranking.ranks.test_chunked import Memory, with_gradient
 
 # δ off the grid of drawn scores: at a gap of exactly δ the slope is whatever rounding makes of s_k + δ.
 STEPS = {
@@ -46,6 +46,53 @@ def test_levelwise_equals_the_definition_on_a_real_batch_in_blocks_of_any_size()
         for part, expected in zip(found, truth, strict=True):
             assert_near(part, expected, 1e-10)
         assert_near(gradient, slope, 1e-10)
+
+
+@pytest.mark.parametrize("shift", [-3e4, -1e4, 1e4])
+def test_scores_far_from_zero_keep_their_ranks(shift):
+    scores, level = random_ranking(4, 3, 40)
+    truth, slope = with_gradient(definition, scores + shift, level, None, heaviside, SupStep(delta=0.0503))
+    found, gradient = with_gradient(levelwise, scores + shift, level, None, heaviside, SupStep(delta=0.0503))
+    assert_near(found[1], truth[1], 1e-10)
+    assert_near(gradient, slope, 1e-10)
+
+
+def test_a_gap_of_delta_costs_k_what_it_gives_j():
+    scores = 0.05 * torch.arange(20, dtype=torch.float32).repeat(2, 1)  # s_k + δ and s_j − δ are rounded apart here
+    level = torch.arange(20).remainder(3).repeat(2, 1)
+    leaf = scores.requires_grad_()
+    (gradient,) = torch.autograd.grad(levelwise(leaf, level).minus.where(level > 0, 0).sum(), leaf)
+    assert gradient.sum(-1).abs().max() < 1e-3 * gradient.abs().max()
+
+
+def test_autocast_does_not_touch_the_gradient():
+    scores, level = random_ranking(4, 3, 200, dtype=torch.float32)
+    gradients = []
+    for enabled in (False, True):
+        leaf = scores.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            value = levelwise(leaf, level).minus.where(level > 0, 0).sum()
+            gradients += torch.autograd.grad(value, leaf)
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)], ids=str)
+def test_nothing_to_rank_gives_empty_ranks(shape):
+    scores = torch.zeros(shape, requires_grad=True)
+    found = levelwise(scores, torch.zeros(shape, dtype=torch.int8), torch.zeros(shape))
+    found.minus.sum().backward()
+    assert found.plus.shape == found.minus.shape == shape
+
+
+@pytest.mark.parametrize("positives", [1, 40, 300])
+def test_pairs_stay_within_the_budget_however_many_positives_one_query_has(positives):
+    scores, budget = random_ranking(7, 2, 400, dtype=torch.float32).scores, 40_000
+    level = (torch.arange(400) < positives).to(torch.int8).repeat(2, 1)
+    scores.requires_grad_()
+    with Memory(scores.shape) as memory:
+        total = levelwise(scores, level, budget=budget).minus.where(level > 0, 0).sum()
+        total.backward()
+    assert memory.largest <= budget
 
 
 def test_it_is_chosen_where_positives_are_many_and_only_there(monkeypatch):

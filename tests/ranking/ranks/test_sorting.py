@@ -30,8 +30,8 @@ def test_sorting_equals_the_definition(drawn, weighing):
             assert_near(part, truth, 1e-12)
 
 
-def test_exact_ranks_are_sorted_for_by_default_and_have_no_gradient():
-    scores, level = random_ranking(0, 5, 40)
+def test_exact_ranks_of_many_positives_are_sorted_for_by_default_and_have_no_gradient():
+    scores, level = random_ranking(0, 5, 80)
     found = ranks(scores.requires_grad_(), level, minus=heaviside)
     assert not found.total.requires_grad
     assert torch.equal(found.minus, sorting(scores, level).minus)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from suprank.ranking.ranks.result import Ranks
+from suprank.ranking.ranks.result import Ranks, no_second_derivative
 from suprank.ranking.steps import SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -135,7 +135,4 @@ class _ChunkedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotImplementedError(
-            "ranks has no second derivative in its chunked form, because backward recomputes the pairs without a graph; "
-            "for one, call ranks(..., using=suprank.ranking.definition), which needs queries × items² memory."
-        )
+        raise no_second_derivative("chunked")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,8 +40,9 @@ def ranks(
     `relevance` only weighs H-rank⁺ and must be 0 or more; without it H-rank⁺ is None. Two exact steps (`heaviside`)
     give the ranks of the metrics; the default is the paper's SupRank, differentiable through rank⁻ alone.
 
-    Items that are not positive get rank⁺ 0 and rank⁻ ∞. Gradients go to `scores` only. `using` names an
-    implementation; by default one is chosen by device and size, and all give the same numbers.
+    Items that are not positive get rank⁺ 0 and rank⁻ ∞. Scores of half precision are ranked in float32: float16 counts to
+    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. `using` names an implementation; by
+    default one is chosen by device, steps, relevance and size, and all give the same numbers.
 
     Example:
         >>> found = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
@@ -48,11 +50,14 @@ def ranks(
         ([[0.0, 1.0, 2.0]], [[inf, 1.0, 1.0]])
     """
     _check_shapes(scores, level, relevance)
+    scores = scores.float() if scores.element_size() < 4 else scores
+    relevance = None if relevance is None else relevance.detach()
     using = _fitting(scores, level, relevance, plus, minus) if using is None else using
     return using(scores, level, relevance, plus=plus, minus=minus)
 
 
-if torch.version.cuda is not None:  # a CUDA build of torch brings Triton along; importing it elsewhere only costs time
+# A CUDA build of torch brings Triton along, except on Windows; importing it elsewhere only costs time.
+if torch.version.cuda is not None and find_spec("triton") is not None:
     from suprank.ranking.ranks.fused import fused, runs_fused
 else:
 
@@ -60,20 +65,22 @@ else:
         return False
 
 
-LEVELWISE_FROM = 16
-"""Positives a query (on average) from which `levelwise`'s sorting pays against `chunked`'s masks."""
+SORT_FROM = {False: 16, True: 24}
+"""Positives a query (on average) from which sorting pays against `chunked`'s pairs: in `levelwise`, in `sorting`."""
 
 
 def _fitting(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The fastest implementation for these inputs (docs/benchmarks.md)."""
-    if scores.is_cuda:
-        return fused if runs_fused(scores, plus, minus) else chunked
-    if torch.compiler.is_compiling() or not isinstance(plus, Heaviside) or counted(level, relevance) is None:
+    if scores.is_cuda and runs_fused(scores, plus, minus):
+        return fused
+    exact = isinstance(minus, Heaviside)
+    if scores.device.type != "cpu" or torch.compiler.is_compiling() or not isinstance(plus, Heaviside):
         return chunked
-    if isinstance(minus, Heaviside):
-        return sorting
-    many = int((level > 0).sum()) >= LEVELWISE_FROM * len(level)
-    return levelwise if many and isinstance(minus, SupStep) else chunked
+    if not (exact or isinstance(minus, SupStep)) or int((level > 0).sum()) < SORT_FROM[exact] * len(level):
+        return chunked
+    if counted(level, relevance) is None:
+        return chunked
+    return sorting if exact else levelwise
 
 
 def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:

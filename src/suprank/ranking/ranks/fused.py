@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from suprank.ranking.ranks import kernels
-from suprank.ranking.ranks.result import Ranks
+from suprank.ranking.ranks.result import Ranks, no_second_derivative
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -112,10 +112,7 @@ class _FusedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotImplementedError(
-            "ranks has no second derivative in its fused form, because its gradient is a kernel too; "
-            "for one, call ranks(..., using=suprank.ranking.definition), which needs queries × items² memory."
-        )
+        raise no_second_derivative("fused")
 
 
 # Two operators, opaque to torch.compile, which needs to know only the shapes. Plain `Library` definitions and not

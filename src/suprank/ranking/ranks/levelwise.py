@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.ranking.ranks.result import Ranks
-from suprank.ranking.ranks.sorting import Shelf, counted, exact_ranks
+from suprank.ranking.ranks.result import Ranks, no_second_derivative
+from suprank.ranking.ranks.sorting import MOST_LEVELS, Shelf, counted, exact_ranks
 from suprank.ranking.steps import Heaviside, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 BUDGET = 8 * 2**20
 """Bytes for the pairs of one block: the larger caches of a processor hold them between passes."""
 
-_FAR = 1e4  # a score below which no item is in reach
-
 
 def levelwise(
     scores: Float[Tensor, "queries items"],
@@ -42,14 +40,16 @@ def levelwise(
 ) -> Ranks:
     """Ranks as in `definition`, for SupRank's steps, integer levels and a relevance that depends on the level alone.
 
-    A block of pairs takes `budget` bytes, or what one query's positives of one level need. There is no second derivative:
-    asking for one raises, and `ranks(..., using=definition)` has it.
+    A block of pairs takes `budget` bytes, or one positive's row of items. There is no second derivative: asking for one
+    raises, and `ranks(..., using=definition)` has it.
     """
+    if not (isinstance(plus, Heaviside) and isinstance(minus, SupStep)):
+        raise ValueError(f"levelwise ranks need heaviside and SupStep, not {plus} and {minus}; leave `using` out.")
     levels = counted(level, relevance)
-    if levels is None or not (isinstance(plus, Heaviside) and isinstance(minus, SupStep)):
+    if levels is None:
         raise ValueError(
-            f"levelwise ranks need heaviside and SupStep, integer levels and one relevance for each level of a query, not "
-            f"{plus}, {minus} and {level.dtype}; leave `using` out, and an implementation that fits is chosen."
+            f"levelwise ranks need integer levels up to {MOST_LEVELS} and one relevance for each level of a query, and the "
+            f"levels here are {level.dtype}; leave `using` out, and an implementation that fits is chosen."
         )
     shelf = Shelf.of(scores.detach(), level)
     exact = exact_ranks(shelf, level, levels)
@@ -68,11 +68,12 @@ class _SupRanks(torch.autograd.Function):
         positive = level > 0
         rank = step.jump * exact.where(positive, 0) + step.rho * excess + (step.height - at_delta - step.jump) * on_line
         slope = (step.rho - at_delta * (1 - at_delta) / step.tau) * on_line
-        for rows, k, held, pairs in _sigmoids(scores, level, step, depth, budget):
-            total = pairs.sum(-1)
-            _add_at(rank[rows], k, held, total)
-            if ctx.needs_input_grad[0]:
-                _add_at(slope[rows], k, held, (total - torch.linalg.vecdot(pairs, pairs)) / step.tau)
+        with torch.autocast("cpu", enabled=False):  # which would round Σσ², and the difference with it, to bfloat16
+            for rows, k, held, pairs in _sigmoids(scores, level, step, depth, budget):
+                total = pairs.sum(-1)
+                _add_at(rank[rows], k, held, total)
+                if ctx.needs_input_grad[0]:
+                    _add_at(slope[rows], k, held, (total - torch.linalg.vecdot(pairs, pairs)) / step.tau)
         ctx.save_for_backward(scores, level, slope, *shelf)
         ctx.constants = step, depth, budget, at_delta
         return rank.where(positive, torch.inf)
@@ -95,18 +96,16 @@ class _SupGradient(torch.autograd.Function):
         gradient = _line_gradient(Shelf(*shelf), level, grad, step, depth)
         gradient *= step.rho - at_delta * (1 - at_delta) / step.tau
         gradient -= grad * slope
-        for rows, k, held, pairs in _sigmoids(scores, level, step, depth, budget):
-            weight = grad[rows].gather(1, k).where(held, 0) / step.tau
-            pairs.addcmul_(pairs, pairs, value=-1)
-            gradient[rows] += torch.bmm(weight[:, None, :], pairs)[:, 0]
+        with torch.autocast("cpu", enabled=False):
+            for rows, k, held, pairs in _sigmoids(scores, level, step, depth, budget):
+                weight = grad[rows].gather(1, k).where(held, 0) / step.tau
+                pairs.addcmul_(pairs, pairs, value=-1)
+                gradient[rows] += torch.bmm(weight[:, None, :], pairs)[:, 0]
         return gradient
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotImplementedError(
-            "ranks has no second derivative in its levelwise form, because backward recomputes the pairs without a graph; "
-            "for one, call ranks(..., using=suprank.ranking.definition), which needs queries × items² memory."
-        )
+        raise no_second_derivative("levelwise")
 
 
 def _sigmoids(
@@ -117,19 +116,18 @@ def _sigmoids(
     With them the block's rows, the positives' indices `[queries, positives]`, and which of those are more than padding.
     """
     queries, items = scores.shape
+    at_once = max(1, budget // max(1, items * scores.element_size()))  # positives
     for current in range(1, depth + 1):
-        lower = scores.where((level >= 0) & (level < current), -_FAR)
+        lower = scores.where((level >= 0) & (level < current), -torch.inf)
         members = level == current
-        most = int(members.sum(-1).max()) if queries else 0
-        rows = max(1, budget // max(1, most * items * scores.element_size()))
-        for start in range(0, queries if most else 0, rows):
+        rows = max(1, at_once // max(1, int(members.sum(-1).max())))
+        for start in range(0, queries, rows):
             block = slice(start, start + rows)
             width = int(members[block].sum(-1).max())
-            if width == 0:
-                continue
             held, k = members[block].to(torch.int8).topk(width, dim=-1)
-            pairs = lower[block, None, :] - scores[block].gather(1, k)[:, :, None]
-            yield block, k, held > 0, pairs.clamp_(max=step.delta).div_(step.tau).sigmoid_()
+            for held_now, now in zip(held.split(at_once, 1), k.split(at_once, 1), strict=True):  # many, of one query alone
+                pairs = lower[block, None, :] - scores[block].gather(1, now)[:, :, None]
+                yield block, now, held_now > 0, pairs.clamp_(max=step.delta).div_(step.tau).sigmoid_()
 
 
 def _add_at(row: Tensor, k: Tensor, held: Tensor, values: Tensor) -> None:
@@ -145,12 +143,14 @@ def _line(shelf: Shelf, level: Tensor, step: SupStep, depth: int) -> tuple[Tenso
         lower = current < level
         count += shelf.counts(current, upto).where(lower, 0)
         total += shelf.totals(-shelf.ascending, current, upto).where(lower, 0)
-    return count, (total - count * threshold.double()).to(threshold.dtype).clamp(min=0)
+    excess = total - count * (shelf.scores.double() + step.delta)
+    return count, excess.clamp(min=0).to(threshold.dtype)
 
 
 def _line_gradient(shelf: Shelf, level: Tensor, grad: Tensor, step: SupStep, depth: int) -> Tensor:
     """At each j: Σ grad(k) over the k of higher levels that are more than δ below it."""
-    upto = shelf.reaching(shelf.scores - step.delta)
+    # Rounded as in `_line`, so that j gets what k pays at a gap of δ too: −(s_k + δ) ≤ −s_j.
+    upto = torch.searchsorted(shelf.ascending - step.delta, shelf.scores.neg().contiguous(), right=True)
     ranked = grad.gather(1, shelf.ranking)
     below = torch.zeros_like(grad)
     for current in range(1, depth + 1):

@@ -40,3 +40,11 @@ class Implementation(Protocol):
         plus: Step = ...,
         minus: Step = ...,
     ) -> Ranks: ...
+
+
+def no_second_derivative(form: str) -> NotImplementedError:
+    """What the backward of a backward raises."""
+    return NotImplementedError(
+        f"ranks has no second derivative in its {form} form, because backward keeps no graph of the pairs; for one, call "
+        f"ranks(..., using=suprank.ranking.definition), which needs queries × items² memory."
+    )

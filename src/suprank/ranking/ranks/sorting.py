@@ -52,9 +52,9 @@ class Levels(NamedTuple):
 
 def counted(level: Tensor, relevance: Tensor | None) -> Levels | None:
     """The levels, if they are integers, few enough to go through one by one, and each of one relevance; else None."""
-    if level.dtype.is_floating_point or level.numel() == 0:
+    if level.dtype.is_floating_point:
         return None
-    depth = max(0, int(level.max()))
+    depth = max(0, int(level.max())) if level.numel() else 0
     if depth > MOST_LEVELS:
         return None
     if relevance is None:
