@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 PAPER = ROOT.parent / "shared" / "paper.tex"
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text()
 ROWS = re.findall(r"^\| `((?:eq|sec|prop):[^`]+)` \|.*\| (.+) \|$", EQUATIONS, flags=re.MULTILINE)
-COMING = "comes with evaluation (issue 4)"
+COMING = "not there yet: comes with `suprank.evaluation`"
 
 
 def resolved(name):

@@ -299,6 +299,7 @@ def unequal_classes(seed):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # faiss's binding, on import
 @pytest.mark.parametrize("seed", range(3))
 def test_ap_and_map_at_r_are_pytorch_metric_learnings(seed):
+    pytest.importorskip("faiss")
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
     embeddings, labels = unequal_classes(seed)
