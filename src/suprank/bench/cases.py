@@ -55,8 +55,8 @@ def _peer(name: str) -> Case:
     return Case(f"PML {name}", "peer", loss, takes_tree=False)
 
 
-def _happier(workload: Workload) -> nn.Module:
-    return losses.happier(losses.ProxySoftmax(workload.classes, DIM))
+def _proxies(workload: Workload) -> losses.ProxySoftmax:
+    return losses.ProxySoftmax(workload.classes, DIM)
 
 
 CASES: dict[str, Case] = {
@@ -66,12 +66,17 @@ CASES: dict[str, Case] = {
         Case("SupAP", "ours", lambda _: losses.SupAP(), takes_memory=True),
         Case("SmoothAP", "ours", lambda _: losses.SmoothAP()),
         Case("SupRecall", "ours", lambda _: losses.SupRecall()),
+        Case("SmoothRecall", "ours", lambda _: losses.SmoothRecall()),
+        Case("PairCalibration", "ours", lambda _: losses.PairCalibration()),
+        Case("ProxySoftmax", "ours", _proxies),
         Case("roadmap", "ours", lambda _: losses.roadmap()),
+        Case("rod_recall", "ours", lambda _: losses.rod_recall()),
         Case("SupHAP", "ours", lambda _: losses.SupHAP(), takes_memory=True),
         Case("SmoothHAP", "ours", lambda _: losses.SmoothHAP()),
-        Case("happier", "ours", _happier),
+        Case("happier", "ours", lambda workload: losses.happier(_proxies(workload))),
         Case("SupNDCG", "ours", lambda _: losses.SupNDCG()),
         Case("SmoothNDCG", "ours", lambda _: losses.SmoothNDCG()),
+        Case("rod_ndcg", "ours", lambda workload: losses.rod_ndcg(_proxies(workload))),
         Case("SupAP, CUDA graph", "ours", lambda _: losses.SupAP(), graphed=True),
         Case("SupHAP, CUDA graph", "ours", lambda _: losses.SupHAP(), graphed=True),
         _peer("SmoothAPLoss"),

@@ -162,7 +162,7 @@ def _unit_length(embeddings: Tensor, name: str) -> Tensor:
         raise ValueError(f"{name} has shape {tuple(embeddings.shape)}: there is nothing to rank; skip empty batches.")
     precise = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
     unit, norm = _UnitLength.apply(precise)
-    if _may_wait_for(unit) and not math.isfinite(norm.sum().item()):
+    if may_wait_for(unit) and not math.isfinite(norm.sum().item()):
         _check_finite(precise, norm, name)
     return unit
 
@@ -201,7 +201,7 @@ def _graded(relevance: Tensor, queries: Tensor, items: Tensor) -> Tensor:
             f"give one value for each pair, 0 for a negative and {IGNORED} for an item out of the query's list."
         )
     relevance = relevance.detach().to(queries.device, queries.dtype)
-    if _may_wait_for(relevance) and not relevance.isfinite().all():
+    if may_wait_for(relevance) and not relevance.isfinite().all():
         raise ValueError("relevance holds NaN or infinity; give finite values, 0 for a negative.")
     return relevance
 
@@ -218,7 +218,7 @@ def _own_index(self_index: Tensor, queries: Tensor, items: Tensor) -> Tensor:
             f"the position of each query among the items, −1 where it is not among them."
         )
     own = self_index.to(queries.device).long()
-    if _may_wait_for(own):
+    if may_wait_for(own):
         for index in own[(own < -1) | (own >= len(items))][:1].tolist():
             raise ValueError(f"self_index holds {index}, but there are {len(items)} items; use −1 for a query that is not one.")
     return own
@@ -228,7 +228,7 @@ def _integral(values: Tensor) -> bool:
     return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
 
 
-def _may_wait_for(values: Tensor) -> bool:
+def may_wait_for(values: Tensor) -> bool:
     """Whether a check may read values: not while a compiler or a CUDA graph records what the device will do later."""
     if torch.compiler.is_compiling():
         return False

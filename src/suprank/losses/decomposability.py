@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from suprank.losses.base import RetrievalLoss
-from suprank.losses.batch import _may_wait_for
+from suprank.losses.batch import may_wait_for
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -84,7 +84,7 @@ class ProxySoftmax(RetrievalLoss):
             raise ValueError(
                 f"embeddings have dimension {batch.queries.shape[1]} but proxies {size}; set embedding_size to match."
             )
-        if _may_wait_for(fine) and not ((fine >= 0) & (fine < classes)).all():
+        if may_wait_for(fine) and not ((fine >= 0) & (fine < classes)).all():
             raise ValueError(
                 f"labels span {int(fine.min())}..{int(fine.max())}, but {classes} proxies stand for classes 0..{classes - 1}; "
                 f"renumber with torch.unique(labels, return_inverse=True) over the whole training set, or raise num_classes."

@@ -65,8 +65,11 @@ else:
         return False
 
 
-SORT_FROM = {False: 16, True: 24}
-"""Positives a query (on average) from which sorting pays against `chunked`'s pairs: in `levelwise`, in `sorting`."""
+SORT_FROM = 16
+"""Positives a query (on average) from which sorting, in `levelwise` and `sorting`, pays against `chunked`'s pairs.
+
+The two sides met at 8 to 20 positives from 256 to 8,192 items (`python benchmarks/choice.py`).
+"""
 
 
 def _fitting(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
@@ -76,7 +79,7 @@ def _fitting(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
     exact = isinstance(minus, Heaviside)
     if scores.device.type != "cpu" or torch.compiler.is_compiling() or not isinstance(plus, Heaviside):
         return chunked
-    if not (exact or isinstance(minus, SupStep)) or int((level > 0).sum()) < SORT_FROM[exact] * len(level):
+    if not (exact or isinstance(minus, SupStep)) or int((level > 0).sum()) < SORT_FROM * len(level):
         return chunked
     if counted(level, relevance) is None:
         return chunked

@@ -23,7 +23,10 @@ SATURATED = 25.0
 """σ(−25) = 1.4e−11: from τ times this on, a sigmoid counts as 0 or 1. A million such items change a rank by 1e−5."""
 
 SORT_FROM = 256
-"""Positives a query (on average) from which sorting its items by score pays, as many tiles then need no step."""
+"""Positives a query (on average) from which its items are sorted by score, so that tiles can be skipped.
+
+With 511 of them it was even on random embeddings and 1.5 times as fast on clustered ones (`benchmarks/kernels.py skipping`).
+"""
 
 # Tiles, by whether the lists are sorted: the best of `python benchmarks/kernels.py tiles` on one H200.
 FORWARD = {False: {"BLOCK_K": 8, "BLOCK_J": 64, "num_warps": 2}, True: {"BLOCK_K": 32, "BLOCK_J": 32, "num_warps": 4}}
@@ -115,8 +118,8 @@ class _FusedGradient(torch.autograd.Function):
         raise no_second_derivative("fused")
 
 
-# Two operators, opaque to torch.compile, which needs to know only the shapes. Plain `Library` definitions and not
-# `torch.library.custom_op`, whose calls took about twice the host's time.
+# Two operators, opaque to torch.compile, which needs to know only the shapes. Plain `Library` definitions, as the autograd
+# functions above already say how to differentiate them.
 
 _library = torch.library.Library("suprank", "FRAGMENT")
 _library.define("ranks(Tensor scores, Tensor level, Tensor? relevance, bool[] kinds, float[] numbers, bool sloped) -> Tensor[]")
