@@ -246,3 +246,116 @@ def proxy_softmax(
         highest = max(logits)
         total += highest + math.log(sum(math.exp(logit - highest) for logit in logits)) - logits[own]
     return total / len(embeddings)
+
+
+# Evaluation: measures of one query's list, given as the levels of its items from the top (`from_the_top`)
+
+
+def known_level(labels: Sequence[int], other: Sequence[int]) -> int:
+    """`common_level` where −1 stands for no label, which nobody shares, nor anything finer."""
+    depth = 0
+    for mine, theirs in zip(reversed(labels), reversed(other), strict=True):
+        if mine != theirs or mine < 0:
+            break
+        depth += 1
+    return depth
+
+
+def from_the_top(scores: Numbers, level: Sequence[int]) -> list[int]:
+    """The levels in the total order of evaluation; items below level 0 are not in the list."""
+    return [level[j] for j in in_order(scores, level)]
+
+
+def flat(levels: Sequence[int], lowest: int) -> list[bool]:
+    return [own >= lowest for own in levels]
+
+
+def listed_precision(hits: Sequence[bool], cut: int) -> float:
+    """P@k: the share of positives in the first k places; places beyond the list hold no positive."""
+    return sum(hits[:cut]) / cut
+
+
+def listed_ap(hits: Sequence[bool], cut: int | None = None) -> float:
+    """AP@k: the sum of P@n over the places n ≤ k of positives, over what it could be; AP without a cut."""
+    cut = len(hits) if cut is None else cut
+    total = sum(listed_precision(hits, place) for place, hit in enumerate(hits, start=1) if hit and place <= cut)
+    return total / min(cut, sum(hits))
+
+
+def listed_reciprocal_rank(hits: Sequence[bool]) -> float:
+    return 1 / (1 + list(hits).index(True))
+
+
+def listed_intersection(levels: Sequence[int]) -> float:
+    """ASI (sec:sup_asi): the mean over n = 1..N of the share of levels that the first n places share with the ideal list."""
+    ideal = sorted(levels, reverse=True)
+    number = sum(own > 0 for own in levels)
+    total = 0.0
+    for n in range(1, number + 1):
+        left = ideal[:n]
+        for own in levels[:n]:
+            if own in left:
+                left.remove(own)
+        total += (n - len(left)) / n
+    return total / number
+
+
+def listed_h_ap(relevance: Numbers) -> float:
+    """H-AP = 1/Σ rel · Σ_k H-rank⁺(k) / rank(k), where H-rank⁺(k) adds up min(rel_j, rel_k) down to the item k itself."""
+    total = 0.0
+    for place, own in enumerate(relevance, start=1):
+        total += sum(min(own, above) for above in relevance[:place]) / place
+    return total / sum(relevance)
+
+
+def listed_h_precision(relevance: Numbers, cut: int) -> float:
+    """H-P@k, and the share of positives where the item of rank k is a negative or there is none."""
+    own = relevance[cut - 1] if cut <= len(relevance) else 0
+    if own == 0:
+        return sum(rel > 0 for rel in relevance[:cut]) / cut
+    return sum(min(rel, own) for rel in relevance[:cut]) / (cut * own)
+
+
+def listed_ndcg(levels: Sequence[int]) -> float:
+    def dcg(order: Sequence[int]) -> float:
+        return sum((2.0**own - 1) / math.log2(1 + place) for place, own in enumerate(order, start=1))
+
+    return dcg(levels) / dcg(sorted(levels, reverse=True))
+
+
+def listed_metrics(
+    levels: Sequence[int], names: Sequence[str], ks: Sequence[int], decay: float = 1.0, weights: Numbers | None = None
+) -> dict[str, float]:
+    """Every metric of one query by its key; names and weights of levels stand finest first. NaN without positives."""
+    depth = len(names)
+    numbers = {name: depth - column for column, name in enumerate(names)}
+    measures: dict[str, Callable[[Sequence[bool]], float]] = {
+        "AP": listed_ap,
+        "mAP@R": lambda hits: listed_ap(hits, sum(hits)),
+        "R-P": lambda hits: listed_precision(hits, sum(hits)),
+        "MRR": listed_reciprocal_rank,
+        "ASI": lambda hits: listed_intersection([int(hit) for hit in hits]),
+    }
+    for k in ks:
+        measures[f"R@{k}"] = lambda hits, k=k: float(any(hits[:k]))
+        measures[f"TR@{k}"] = lambda hits, k=k: sum(hits[:k]) / min(k, sum(hits))
+        measures[f"P@{k}"] = lambda hits, k=k: listed_precision(hits, k)
+        measures[f"mAP@{k}"] = lambda hits, k=k: listed_ap(hits, k)
+    found = {}
+    present = [name for name in names if any(flat(levels, numbers[name]))]
+    for key, measure in measures.items():
+        for name in names:
+            found[f"{key}/{name}"] = measure(flat(levels, numbers[name])) if name in present else math.nan
+        found[key] = found[f"{key}/{names[0]}"]
+        found[f"{key}/overall"] = sum(found[f"{key}/{name}"] for name in present) / len(present) if present else math.nan
+    weight = dict(zip(names, weights or [1] * depth, strict=True))
+    divisor = sum(weight[name] for name in present)
+    found["wAP"] = sum(weight[name] * found[f"AP/{name}"] for name in present) / divisor if divisor else math.nan
+    relevance = tree_relevance(levels, decay, depth)
+    found["H-AP"] = listed_h_ap(relevance) if present else math.nan
+    found["NDCG"] = listed_ndcg(levels) if present else math.nan
+    found["ASI"] = listed_intersection(levels) if present else math.nan
+    for k in ks:
+        found[f"H-P@{k}"] = listed_h_precision(relevance, k) if present else math.nan
+        found[f"H-R@{k}"] = sum(relevance[:k]) / sum(relevance) if present else math.nan
+    return found

@@ -24,8 +24,8 @@ available = os.environ.get("SUPRANK_CHECK_SHAPES", "1") != "0" and bool(find_spe
 # An int is welcome where a float is asked for, as it is to mypy.
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 
-# Triton compiles these functions from their source, as they stand.
-LEFT_ALONE = {"suprank.ranking.ranks.kernels"}
+# Triton and numba compile these functions from their source, as they stand.
+LEFT_ALONE = {"suprank.ranking.ranks.kernels", "suprank.ranking.order.kernels", "suprank.ranking.order.compiled"}
 
 
 class WrongShape(Exception):  # noqa: N818

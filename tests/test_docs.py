@@ -1,19 +1,22 @@
 """The documentation keeps its promises: names exist, equations are all there, and code runs."""
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from suprank import losses, ranking
+from suprank import evaluation, losses, ranking
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT.parent / "shared" / "paper.tex"
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text()
 ROWS = re.findall(r"^\| `((?:eq|sec|prop):[^`]+)` \|.*\| (.+) \|$", EQUATIONS, flags=re.MULTILINE)
-COMING = "not there yet: comes with `suprank.evaluation`"
 
 
 def resolved(name):
@@ -29,13 +32,8 @@ def resolved(name):
 @pytest.mark.parametrize(("label", "computed_by"), ROWS, ids=[label for label, _ in ROWS])
 def test_every_equation_names_the_public_function_that_computes_it(label, computed_by):
     names = re.findall(r"\{py:\w+\}`~(suprank[^`]+)`", computed_by)
-    assert names or computed_by == COMING
+    assert names
     assert all(callable(found) or isinstance(found, property) for found in map(resolved, names))
-
-
-def test_only_the_decomposability_gap_and_asi_are_still_to_come():
-    to_come = {label for label, computed_by in ROWS if computed_by == COMING}
-    assert to_come == {"eq:decomposability-gap", "eq:upperBound", "eq:upperBoundRefined", "sec:sup_asi"}
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
@@ -47,15 +45,40 @@ def test_no_equation_of_the_paper_is_missing():
     assert labels <= {label for label, _ in ROWS}
 
 
-@pytest.mark.parametrize("package", [ranking, losses], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [ranking, losses, evaluation], ids=lambda package: package.__name__)
 def test_the_api_page_has_every_public_name(package):
     documented = re.findall(rf"\.\. [\w:]+:: {package.__name__}\.(\w+)", (ROOT / "docs" / "api.md").read_text())
     assert sorted(documented) == sorted(package.__all__)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/conventions.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/evaluation.md", "docs/conventions.md"])
 def test_code_in_the_documentation_runs(page):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     assert blocks
     given = {"model": torch.nn.Linear(8, 4), "images": torch.randn(8, 8), "labels": torch.arange(8) // 2}
     exec("\n".join(blocks), given)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
+def test_the_script_for_several_processes_runs_under_torchrun(tmp_path):
+    page = (ROOT / "docs" / "evaluation.md").read_text()
+    (script,) = re.findall(
+        r"^```\{code-block\} python\n:caption: evaluate_all.py\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "evaluate_all.py").write_text(script)
+    species = np.arange(60) // 3
+    np.save(tmp_path / "labels.npy", np.stack([species, species // 4], 1))
+    np.save(tmp_path / "test.npy", np.random.default_rng(0).standard_normal((60, 8)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "evaluate_all.py"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "src"),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    alone = evaluation.evaluate(tmp_path / "test.npy", np.load(tmp_path / "labels.npy"), level_names=["species", "genus"])
+    assert evaluation.Report.load(tmp_path / "report.json") == alone

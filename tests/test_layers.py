@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hierarchy": {"data"},
     "explorer": {"evaluation", "data"},
     # measures speed and memory; nothing is built on it
-    "bench": {"ranking", "losses"},
+    "bench": {"ranking", "losses", "evaluation"},
     # the one place they all meet
     "training": {"ranking", "losses", "evaluation", "data", "models"},
 }
@@ -30,7 +30,17 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)  # and nobody imports cli
 # `pip install suprank` brings these two and no more.
 CORE = ("ranking", "losses", "evaluation")
 CORE_NEEDS = {"torch", "numpy"}
-ALSO = {"ranking/ranks/fused.py": {"triton"}, "ranking/ranks/kernels.py": {"triton"}}
+ALSO = {  # imported when they are there and of use, with an error that names the extra where they must be
+    "ranking/ranks/fused.py": {"triton"},
+    "ranking/ranks/kernels.py": {"triton"},
+    "ranking/order/fused.py": {"triton"},
+    "ranking/order/kernels.py": {"triton"},
+    "ranking/order/compiled.py": {"numba"},
+    "evaluation/embeddings.py": {"pyarrow"},
+    "evaluation/search.py": {"threadpoolctl"},
+    "evaluation/tables.py": {"pyarrow"},
+    "evaluation/metric.py": {"torchmetrics"},
+}
 ONLY_FOR_TYPES = {"jaxtyping"}
 
 

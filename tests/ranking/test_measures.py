@@ -25,6 +25,7 @@ from suprank.ranking import (
     ideal_dcg,
     ignoring,
     ndcg,
+    precision_at,
     ranks,
     recall_at,
     tree_relevance,
@@ -470,3 +471,45 @@ def test_float32_ranks_of_a_long_list_are_whole_numbers():
     found = exact(scores, level)
     assert torch.equal(found.total[0, 1::2], torch.arange(2.0, 5001.0, 2))
     assert average_precision(found, level > 0).item() == pytest.approx(0.5, abs=1e-6)
+
+
+# Precision
+
+
+def test_precision_by_hand_always_divides_by_k():
+    scores, level = from_the_top(0, 1, 1, 0, 1)
+    found, positive = exact(scores, level), level > 0
+    precisions = [precision_at(found, positive, k).item() for k in (1, 2, 3, 4, 5, 10)]
+    assert precisions == pytest.approx([0, 1 / 2, 2 / 3, 2 / 4, 3 / 5, 3 / 10])
+
+
+def test_precision_counts_a_tie_with_a_negative_as_an_error():
+    scores, level = torch.tensor([[0.5, 0.5, 0.5, 0.1]]), torch.tensor([[1, 0, 1, 1]])
+    found, positive = exact(scores, level), level > 0
+    assert [precision_at(found, positive, k).item() for k in (1, 2, 3, 4)] == pytest.approx([0, 0, 2 / 3, 3 / 4])
+
+
+@PLENTY
+@given(drawn=rankings(tied=False, lowest=-1, deepest=1), cut=st.integers(1, 13))
+def test_precision_is_the_share_of_positives_in_the_top_k(drawn, cut):
+    found = precision_at(exact(*drawn), drawn.level > 0, cut)
+    for query, (s, levels) in enumerate(zip(drawn.scores.tolist(), drawn.level.tolist(), strict=True)):
+        hits = [own > 0 for own in reference.from_the_top(s, levels)]
+        expected = reference.listed_precision(hits, cut) if any(hits) else math.nan
+        assert found[query].item() == pytest.approx(expected, nan_ok=True)
+
+
+@SOME
+@given(drawn=rankings(tied=False, lowest=0, deepest=1), cut=st.integers(1, 12))
+def test_precision_is_torchmetrics(drawn, cut):
+    from torchmetrics.functional.retrieval import retrieval_precision
+
+    found = precision_at(exact(*drawn), drawn.level > 0, cut)
+    for query, (s, levels) in enumerate(zip(drawn.scores, drawn.level.long(), strict=True)):
+        if levels.any():
+            assert found[query].item() == pytest.approx(retrieval_precision(s - s.min() + 1, levels, top_k=cut).item())
+
+
+def test_precision_has_no_value_without_positives():
+    scores, level = torch.tensor([[0.3, 0.1], [0.2, 0.1]]), torch.tensor([[0, -1], [0, 1]])
+    assert precision_at(exact(scores, level), level > 0, 2).tolist() == pytest.approx([math.nan, 0.5], nan_ok=True)

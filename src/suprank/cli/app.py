@@ -7,9 +7,11 @@ import typer
 from suprank import __version__
 from suprank.cli import bench
 from suprank.cli.demo import demo
+from suprank.cli.evaluate import evaluate
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command()(demo)
+app.command()(evaluate)
 app.add_typer(bench.app, name="bench")
 
 

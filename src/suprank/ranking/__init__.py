@@ -11,6 +11,7 @@ from suprank.ranking.measures import (
     hit_rate_at,
     ideal_dcg,
     ndcg,
+    precision_at,
     recall_at,
 )
 from suprank.ranking.ranks import Implementation, Ranks, chunked, definition, levelwise, ranks, sorting
@@ -49,6 +50,7 @@ __all__ = [
     "ignoring",
     "levelwise",
     "ndcg",
+    "precision_at",
     "ranks",
     "recall_at",
     "sorting",

@@ -45,6 +45,11 @@ def recall_at(
     return _ratio(step(k - found.total).sum(-1), positive.sum(-1).clamp(max=k))
 
 
+def precision_at(found: Ranks, positive: Bool[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
+    """P@k = 1/k · |{p ∈ Ω⁺ : rank(p) ≤ k}|; always divided by k, also when the query has fewer positives or items."""
+    return _ratio((found.total <= k).sum(-1).to(found.plus.dtype) / k, positive.any(-1).int())
+
+
 def hit_rate_at(found: Ranks, positive: Bool[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
     """R@k = 1 if a positive is in the top k, else 0 (sec:recall_loss). For the share of positives, see `recall_at`."""
     return _ratio((found.total <= k).any(-1).to(found.plus.dtype), positive.any(-1).int())

@@ -1,0 +1,326 @@
+"""suprank evaluate: exact retrieval metrics of embeddings in files."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.progress import TaskID
+    from rich.table import Table
+
+    from suprank.evaluation import Report
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.tables import Labels
+
+RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def evaluate(
+    embeddings: Annotated[Path, typer.Option(help="Embeddings of the queries, one a row: .npy, .parquet or .pt.")],
+    labels: Annotated[Path, typer.Option(help="Their labels in the same order: .csv, .tsv, .parquet or integers in .npy.")],
+    gallery: Annotated[
+        Path | None, typer.Option(help="Embeddings to rank.", show_default="every query against all the others")
+    ] = None,
+    gallery_labels: Annotated[Path | None, typer.Option(help="Labels of the gallery; empty or -1 is a distractor.")] = None,
+    level: Annotated[
+        list[str] | None,
+        typer.Option(help="A label column, repeatable, finest first.", show_default="those that begin with label"),
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Rows with equal ids are one item: a query's own is not ranked.")
+    ] = None,
+    k: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Length of a list, repeatable; --metric names its own.", show_default="1 10 100"),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="AP, R@1, mAP@R, H-AP, NDCG, AP/genus, ..., repeatable.", show_default="all that apply"),
+    ] = None,
+    decay: Annotated[float, typer.Option(help="Of the relevance of coarser levels, (l/L)^decay.")] = 1.0,
+    weight: Annotated[
+        list[str] | None, typer.Option(metavar="LEVEL=WEIGHT", help="Of a level in wAP, repeatable.", show_default="equal")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if there is one")] = None,
+    memory_budget: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory to use, such as 2GiB or 500MB.")] = None,
+    bootstrap: Annotated[int, typer.Option(min=0, help="Samples for 95% intervals; 0 for none.")] = 0,
+    per_query: Annotated[bool, typer.Option("--per-query", help="Keep the values of every query beside --out.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="REPORT.json", help="Save the report.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="REPORT.csv", help="Save the values as CSV.")] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print a header and a row of a LaTeX table.")] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="OTHER.json", help="Compare with a report that --per-query --out saved, query by query."),
+    ] = None,
+    run: Annotated[Path | None, typer.Option(metavar="RUN.trec", help="Save the rankings: .trec, .json or .csv.")] = None,
+    run_k: Annotated[int, typer.Option(min=1, help="Items of each ranking that --run saves.")] = 100,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table and no progress.")] = False,
+) -> None:
+    """Exact retrieval metrics, flat and hierarchical, of embeddings in files that may be larger than memory.
+
+    Label columns are named label_<level>, finest first, as in our manifests; otherwise name them with --level.
+
+    \b
+    Every row a query against all the others:
+      suprank evaluate --embeddings test.npy --labels test.csv
+    Queries against a gallery, two levels, with intervals, saved for later:
+      suprank evaluate --embeddings q.npy --labels q.csv --gallery g.npy --gallery-labels g.csv \\
+        --level species --level genus --bootstrap 1000 --per-query --out ours.json
+    Against an earlier report, query by query:
+      suprank evaluate --embeddings new.parquet --labels new.parquet --against ours.json
+    """
+    if (gallery is None) != (gallery_labels is None):
+        raise typer.BadParameter("--gallery and --gallery-labels go together; give both, or neither.")
+    if per_query and out is None:
+        raise typer.BadParameter("values per query are saved beside the report; add --out.", param_hint="--per-query")
+    if run is not None and run.suffix.lower() not in RUN_FILES:
+        raise typer.BadParameter(f"{run} must end in one of {', '.join(RUN_FILES)}.", param_hint="--run")
+    budget = None if memory_budget is None else _bytes(memory_budget)
+    with _plain_errors():
+        from suprank import evaluation
+
+        target = _device(device)
+        for file in (out, csv, run):
+            if file is not None:
+                _check_writable(file)
+        earlier = None if against is None else _earlier(against)
+        read = _read(embeddings, labels, gallery, gallery_labels, level or [], id)
+        weights = _weights(weight or [], read.labels.names)
+        with _progress("evaluating", quiet) as progress:
+            report = evaluation.evaluate(
+                read.queries,
+                read.labels.queries,
+                read.gallery,
+                read.labels.gallery,
+                ks=tuple(k or (1, 10, 100)),
+                level_names=read.labels.names,
+                decay=decay,
+                weights=weights,
+                device=target,
+                memory_budget=budget,
+                progress=progress,
+                metrics=metric or None,
+                ids=read.ids,
+                gallery_ids=read.gallery_ids,
+                per_query=per_query or earlier is not None,
+                bootstrap=bootstrap,
+            )
+        _print_and_save(report, quiet=quiet, out=out, csv=csv, latex=embeddings.stem if latex else None, chosen=bool(metric))
+        if earlier is not None:
+            typer.echo(f"\nmine is this evaluation, other is {against}\n{report.compare(earlier).table()}")
+        if run is not None:
+            with _progress(f"top {run_k}", quiet) as progress:
+                found = evaluation.top_k(
+                    read.queries,
+                    read.gallery,
+                    k=run_k,
+                    ids=read.ids,
+                    gallery_ids=read.gallery_ids,
+                    device=target,
+                    memory_budget=budget,
+                    progress=progress,
+                )
+            found.save(run)
+
+
+class _Read(NamedTuple):
+    """What the files hold."""
+
+    queries: Embeddings
+    gallery: Embeddings | None
+    labels: Labels
+    ids: list[str] | None
+    gallery_ids: list[str] | None
+
+
+def _read(
+    embeddings: Path, labels: Path, gallery: Path | None, gallery_labels: Path | None, levels: list[str], id: str | None
+) -> _Read:
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.tables import ids_from, labels_from, read_table
+
+    # Tables first: they are read in no time, and a Parquet file of embeddings is not.
+    table = read_table(labels)
+    gallery_table = None if gallery_labels is None else read_table(gallery_labels)
+    coded = labels_from(table, gallery_table, levels=levels, without=[] if id is None else [id])
+    ids = None if id is None else ids_from(table, id)
+    gallery_ids = None if id is None or gallery_table is None else ids_from(gallery_table, id)
+    queries = Embeddings.of(embeddings, "embeddings")
+    table.check_rows(len(queries), queries.name)
+    items = None
+    if gallery is not None and gallery_table is not None:
+        items = Embeddings.of(gallery, "gallery")
+        gallery_table.check_rows(len(items), items.name)
+    return _Read(queries, items, coded, ids, gallery_ids)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What the library refuses, said in one line with exit code 2 rather than in a traceback."""
+    import torch
+
+    try:
+        yield
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise typer.BadParameter(str(error)) from error
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        said = str(error).splitlines()[0] if str(error) else "out of memory"
+        raise typer.BadParameter(f"{said} Give a smaller --memory-budget.") from error
+
+
+def _device(name: str | None) -> str | None:
+    import torch
+
+    if name is None:
+        return None
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise typer.BadParameter(f"{name!r} is not a device; use cpu, cuda or cuda:N.", param_hint="--device") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        there = f"there are {torch.cuda.device_count()} CUDA GPUs here"
+        raise typer.BadParameter(f"{name!r} cannot be used: {there}; use cpu, cuda or cuda:N.", param_hint="--device")
+    return name
+
+
+def _bytes(text: str) -> int:
+    """`2GiB`, `2G` and `2147483648` are the same; `2GB` is 2 · 10⁹."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
+    size = float(found[1]) * (1000 if found[3] == "b" else 1024) ** _UNITS[found[2]] if found else 0
+    if size < 1:
+        raise typer.BadParameter(f"{text!r} is not a size; write 2GiB, 500MB or bytes.", param_hint="--memory-budget")
+    return int(size)
+
+
+def _weights(given: list[str], levels: tuple[str, ...]) -> dict[str, float] | None:
+    weights: dict[str, float] = {}
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        level = name if name in levels else name.removeprefix("label_")
+        if not equals or not re.fullmatch(r"\d+(\.\d*)?|\.\d+", number):
+            raise typer.BadParameter(f"{text!r} is not LEVEL=WEIGHT; write {levels[0]}=0.5.", param_hint="--weight")
+        if level not in levels:
+            raise typer.BadParameter(f"there is no level {name!r}; choose from {', '.join(levels)}.", param_hint="--weight")
+        if level in weights:
+            raise typer.BadParameter(f"level {level!r} has two weights; give one.", param_hint="--weight")
+        weights[level] = float(number)
+    return weights or None
+
+
+def _check_writable(file: Path) -> None:
+    """Before hours of work: the folder is made, and the name is not a folder's."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{file} cannot be written: the folder cannot be made ({error.strerror}); name another.") from error
+    if file.is_dir():
+        raise IsADirectoryError(f"{file} is a folder; name a file in it.")
+
+
+def _earlier(path: Path) -> Report:
+    from suprank.evaluation import Report
+    from suprank.evaluation.embeddings import check_file
+
+    check_file(path, str(path))
+    report = Report.load(path)
+    if report.per_query is None:
+        raise ValueError(f"{path} holds no values per query, which a comparison needs; make it again with --per-query.")
+    return report
+
+
+@contextmanager
+def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None] | bool]:
+    """A bar on stderr, moved by the function it gives; False where none is wanted."""
+    if quiet:
+        yield False
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: list[TaskID] = []  # none before the first call: what is refused at the door leaves no bar behind
+
+        def advance(done: int, total: int) -> None:
+            if not tasks:
+                tasks.append(bar.add_task(what, total=total))
+            bar.update(tasks[0], completed=done)
+
+        yield advance
+
+
+def _print_and_save(
+    report: Report, *, quiet: bool, out: Path | None, csv: Path | None, latex: str | None, chosen: bool
+) -> None:
+    """Saves first: a closed pipe must not cost the numbers."""
+    if out is not None:
+        report.save(out)
+    if csv is not None:
+        report.to_csv(csv)
+    if not quiet:
+        from rich.console import Console
+
+        console, table = Console(), _table(report)
+        # A table wider than the terminal, or than the 80 columns of a pipe, is worth more whole than cut.
+        needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+        console.width = max(console.width, needed)
+        console.print(table)
+        typer.echo(_counts(report))
+    if latex is not None:
+        # All that was asked for; or else, because rows of eighty numbers fit no page, what carries no level's name.
+        keys = list(report) if chosen else [key for key in report if "/" not in key]
+        typer.echo(f"{report.latex_header(keys)}\n{report.latex_row(keys, label=latex)}")
+
+
+def _table(report: Report) -> Table:
+    """Metrics as rows, in percent; a column for each level, for their mean, and for metrics that look at all levels."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from suprank.evaluation.names import OVERALL, Metric, parse
+
+    together = "all levels"
+    rows: dict[str, dict[str, str]] = {}
+    for key in report.values:
+        metric = parse(key)
+        column = metric.level or (together if metric.hierarchical and len(report.levels) > 1 else report.levels[0])
+        rows.setdefault(str(Metric(metric.name, metric.k)), {})[column] = key
+    columns = [name for name in (*report.levels, OVERALL, together) if any(name in cells for cells in rows.values())]
+    table = Table("%")
+    for name in columns:
+        table.add_column(Text(name), justify="right")
+    for name, cells in rows.items():
+        table.add_row(name, *(_cell(report, cells[column]) if column in cells else "" for column in columns))
+    return table
+
+
+def _cell(report: Report, key: str) -> str:
+    value, interval = report.values[key], (report.intervals or {}).get(key)
+    if math.isnan(value):
+        return "--"
+    between = "" if interval is None else f" \\[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+    return f"{100 * value:.2f}{between}"
+
+
+def _counts(report: Report) -> str:
+    lines = [f"{report.queries:,} queries, {report.items:,} items"]
+    without = [f"{count:,} at {level}" for level, count in report.without_positives.items() if count]
+    if without:
+        lines.append(f"queries without positives, left out: {', '.join(without)}")
+    if report.intervals:
+        lines.append("[low, high]: 95% bootstrap intervals over queries")
+    return "\n".join(lines)

@@ -1,0 +1,274 @@
+"""Label and id files for the command line: CSV, TSV, Parquet or .npy in, integer labels out."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from suprank.evaluation.embeddings import check_file, npy, open_parquet
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Column = Sequence[str] | NDArray[np.integer[Any]]
+
+UNLABELLED = -1
+"""The id of an empty cell, a null and −1: the row has no class at this level. In a gallery, a distractor."""
+
+PREFIX = "label_"
+"""What a manifest's label columns begin with; the level is called what follows."""
+
+NO_LABELS = ("path", "id", "split", "box")
+"""Columns of a manifest that are never labels."""
+
+_EMPTY = ("", str(UNLABELLED))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns of strings or integers, and where they came from. `left_out` says the type of columns that are neither."""
+
+    path: Path
+    names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    def column(self, name: str) -> Column:
+        """The column of that name, or of that name after `label_`."""
+        return self.columns[self.names.index(self.full_name(name))]
+
+    def full_name(self, name: str) -> str:
+        """The name as the file spells it: `species` may stand for `label_species`."""
+        for candidate in (name, PREFIX + name):
+            if candidate in self.names:
+                return candidate
+            if candidate in self.left_out:
+                raise ValueError(
+                    f"{self.path}: column {candidate!r} is {self.left_out[candidate]}, but labels and ids are strings or "
+                    f"integers; convert it, or choose from {', '.join(self.names)}."
+                )
+        short = {name.removeprefix(PREFIX): name for name in self.names} | {name: name for name in self.names}
+        nearest = difflib.get_close_matches(name, short, n=1)
+        guess = f"did you mean {short[nearest[0]]!r}?" if nearest else f"choose from {', '.join(self.names)}."
+        raise ValueError(f"{self.path} has no column {name!r}; {guess}")
+
+    def check_rows(self, count: int, name: str) -> None:
+        """Raise unless there is one row for each of the `count` embeddings called `name`."""
+        if len(self) != count:
+            raise ValueError(
+                f"{self.path} has {len(self)} rows and {name} has {count}, but every embedding needs one row of labels, "
+                f"in the same order; write both from the same list."
+            )
+
+
+def read_table(path: str | os.PathLike[str]) -> Table:
+    """The table in a .csv or .tsv file (UTF-8, first line the names), a .parquet file, or a .npy file of integers.
+
+    A .npy array `[N]` becomes the column `label`, `[N, L]` becomes `label_0` to `label_{L-1}`, finest first. Of a Parquet
+    file only strings and integers are read, so embeddings and labels may be one file; a null becomes an empty cell.
+    """
+    path = Path(path)
+    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".npy": _npy}
+    if path.suffix.lower() not in readers:
+        raise ValueError(
+            f"{path}: {path.suffix or 'no extension'!r} cannot be read; save labels as .csv, .tsv, .parquet or .npy."
+        )
+    check_file(path, str(path))
+    table = readers[path.suffix.lower()](path)
+    if len(set(table.names)) < len(table.names):
+        twice = next(name for name in table.names if table.names.count(name) > 1)
+        raise ValueError(f"{path} has two columns called {twice!r}; rename one.")
+    if not table.names:
+        found = ", ".join(f"{name} ({kind})" for name, kind in table.left_out.items()) or "none at all"
+        raise ValueError(f"{path} has no column of strings or integers (its columns: {found}); labels are one or the other.")
+    if not len(table):
+        raise ValueError(f"{path} has no rows; it must have one for each embedding.")
+    return table
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Integer labels `[N, L]` of the queries and, where there is one, of the gallery; `names` of the levels, finest first.
+
+    Equal values of a level have equal ids in both. −1 is a row without a class at that level.
+    """
+
+    names: tuple[str, ...]
+    queries: NDArray[np.int64]
+    gallery: NDArray[np.int64] | None = None
+
+
+def labels_from(
+    queries: Table, gallery: Table | None = None, *, levels: Sequence[str] = (), without: Iterable[str] = ()
+) -> Labels:
+    """Labels from columns of one table, or of two with ids in common.
+
+    `levels` names the columns, finest first. Without it they are those that begin with `label`, in the order of the file,
+    or else all but `path`, `id`, `split`, `box` and the columns in `without`. A level is called what follows `label_`.
+    Labels must form a tree: a value stands under one value of the next level, which is not empty.
+    """
+    columns = [queries.full_name(level) for level in levels] or _label_columns(queries, set(without))
+    for column in columns:
+        if columns.count(column) > 1:
+            raise ValueError(f"level {column!r} was asked for twice; name each level once, finest first.")
+    tables = [queries] if gallery is None else [queries, gallery]
+    coded = [_joint_ids([table.column(column) for table in tables]) for column in columns]
+    stacked = [np.stack([ids[index] for ids in coded], axis=1) for index in range(len(tables))]
+    _check_tree(columns, tables, np.concatenate(stacked))
+    short = tuple(column.removeprefix(PREFIX) or column for column in columns)
+    names = short if len(set(short)) == len(short) else tuple(columns)
+    return Labels(names, stacked[0], None if gallery is None else stacked[1])
+
+
+def ids_from(table: Table, column: str) -> list[str]:
+    """The ids of a column, as strings; two rows with the same id are the same item. Rows without one are refused."""
+    ids = _cells(table.column(column))
+    missing = [row for row, value in enumerate(ids) if value in _EMPTY]
+    if missing:
+        rows = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        raise ValueError(
+            f"{table.path}: {len(missing)} of {len(ids)} rows ({rows}) have no {column!r}, and would all pass for one and the "
+            f"same item; fill it in."
+        )
+    return ids
+
+
+def _label_columns(table: Table, without: set[str]) -> list[str]:
+    columns = [name for name in table.names if name.startswith("label") and name not in without]
+    columns = columns or [name for name in table.names if name not in {*NO_LABELS, *without}]
+    if not columns:
+        found = ", ".join((*table.names, *table.left_out)) or "none"
+        raise ValueError(
+            f"{table.path} has no label column (its columns: {found}); call them label_<level>, finest first, or name them "
+            f"with --level."
+        )
+    return columns
+
+
+def _cells(column: Column) -> list[str]:
+    return [str(value) for value in column.tolist()] if isinstance(column, np.ndarray) else [value.strip() for value in column]
+
+
+def _joint_ids(columns: list[Column]) -> list[NDArray[np.int64]]:
+    """Ids 0, 1, 2, ... in order of appearance, the same for the same value in any of the columns."""
+    known: dict[str, int] = dict.fromkeys(_EMPTY, UNLABELLED)
+    coded = []
+    for column in columns:
+        ids = (known.setdefault(value, len(known) - len(_EMPTY)) for value in _cells(column))
+        coded.append(np.fromiter(ids, np.int64, len(column)))
+    return coded
+
+
+def _check_tree(columns: list[str], tables: list[Table], labels: NDArray[np.int64]) -> None:
+    """As `evaluate` does with ids, but here values and files can be named."""
+
+    def place(row: int) -> str:
+        inside = row < len(tables[0])
+        return f"{tables[0 if inside else 1].path}, row {row if inside else row - len(tables[0])}"
+
+    def value(row: int, column: str) -> str:
+        cells = (str(cell) for table in tables for cell in table.column(column))
+        return next(itertools.islice(cells, row, None)).strip()
+
+    for (fine, coarse), (child, parent) in zip(itertools.pairwise(columns), itertools.pairwise(labels.T), strict=True):
+        known = np.flatnonzero(child != UNLABELLED)
+        for row in known[parent[known] == UNLABELLED][:1].tolist():
+            raise ValueError(
+                f"{place(row)}: {fine} is {value(row, fine)!r}, but {coarse} is empty, and levels go from fine to coarse; "
+                f"fill it in, or empty the finer label too."
+            )
+        last = np.full(child.max(initial=-1) + 1, UNLABELLED)
+        last[child[known]] = parent[known]
+        for row in known[last[child[known]] != parent[known]][:1].tolist():
+            other = int(np.flatnonzero((child == child[row]) & (parent == last[child[row]]))[0])
+            raise ValueError(
+                f"{place(row)}: {fine} {value(row, fine)!r} stands under {coarse} {value(row, coarse)!r}, and under "
+                f"{value(other, coarse)!r} in {place(other)}, but labels form a tree, finest level first; name the levels with "
+                f"--level in that order, or give the two labels different names."
+            )
+
+
+def _csv(path: Path) -> Table:
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            names = tuple(name.strip() for name in next(reader, []))
+            _check_header(names, path)
+            columns: tuple[list[str], ...] = tuple([] for _ in names)
+            blank = 0
+            for cells in reader:
+                if not cells:
+                    blank = blank or reader.line_num
+                    continue
+                if blank:
+                    raise ValueError(f'{path}, line {blank} is blank; delete it, or write "" for a row without a label.')
+                if len(cells) != len(names):
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: {len(cells)} cells under {len(names)} names; put cells that hold "
+                        f"{'a tab' if delimiter != ',' else 'a comma'} in double quotes."
+                    )
+                for column, cell in zip(columns, cells, strict=True):
+                    column.append(cell)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8.") from error
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num}: {error}; look for a quote that is not closed.") from error
+    return Table(path, names, columns)
+
+
+def _check_header(names: tuple[str, ...], path: Path) -> None:
+    if not names:
+        raise ValueError(f"{path} is empty; its first line must name the columns, for example path,label_species,label_genus.")
+    if "" in names:
+        raise ValueError(f"{path}: column {names.index('') + 1} has no name; the first line must name every column.")
+    if all(name.lstrip("-").isdigit() for name in names):
+        raise ValueError(f"{path}: the first line is {','.join(names)}, but must name the columns; add a line of names.")
+
+
+def _npy(path: Path) -> Table:
+    array = npy(path, str(path))
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{path} holds {array.dtype}, but labels are integers; look whether embeddings were meant.")
+    if array.ndim not in (1, 2) or 0 in array.shape[1:]:
+        raise ValueError(f"{path} has shape {array.shape}, but labels must be [N] or [N, L], column 0 the finest.")
+    columns = np.array(array)
+    if columns.ndim == 1:
+        return Table(path, ("label",), (columns,))
+    return Table(path, tuple(f"{PREFIX}{level}" for level in range(columns.shape[1])), tuple(columns.T))
+
+
+def _parquet(path: Path) -> Table:
+    with open_parquet(path, str(path)) as file:
+        import pyarrow.types as kinds  # type: ignore[import-untyped, unused-ignore]
+
+        def is_text(kind: Any) -> bool:
+            kind = kind.value_type if kinds.is_dictionary(kind) else kind
+            return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_null(kind))
+
+        fields = {column.name: column.type for column in file.schema_arrow if column.name != "__index_level_0__"}
+        text = [name for name, kind in fields.items() if is_text(kind)]
+        whole = [name for name, kind in fields.items() if kinds.is_integer(kind)]
+        names = tuple(name for name in fields if name in {*text, *whole})
+        try:
+            read = file.read(columns=list(names))
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{path} cannot be read to its end ({error}); write or copy it again.") from error
+    columns: list[Column] = []
+    for name in names:
+        column = read.column(name)
+        plain = name in whole and not column.null_count
+        columns.append(column.to_numpy() if plain else ["" if cell is None else str(cell) for cell in column.to_pylist()])
+    return Table(path, names, tuple(columns), {name: str(kind) for name, kind in fields.items() if name not in names})

@@ -1,0 +1,347 @@
+"""suprank evaluate: files in; a table, a report, a comparison and rankings out; and what is refused, in which words."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner
+
+from suprank import evaluation
+from suprank.cli.app import app
+from suprank.cli.main import main
+from suprank.evaluation import Report
+
+# From the first, by falling cosine: 1, 2, 3; from the second: 0, 2, 3; from the third: 1, 0, 3; from the last: 2, 1, 0.
+FOUR = np.array([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0]], np.float32)
+SPECIES, GENUS = ["robin", "crow", "robin", "raven"], ["erithacus", "corvus", "erithacus", "corvus"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("q.npy", FOUR)
+    write("q.csv", ["a.jpg", "b.jpg", "c.jpg", "d.jpg"], SPECIES, GENUS)
+    write("two.csv", ["a.jpg", "b.jpg", "c.jpg", "d.jpg"], ["x", "y", "x", "y"])
+    return tmp_path
+
+
+def write(path, images, *labels):
+    names = ["image", "label_species", "label_genus"][: 1 + len(labels)]
+    lines = [names, *zip(images, *labels, strict=True)]
+    Path(path).write_text("".join(",".join(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def invoke(*arguments):
+    environment = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments)], env=environment)
+
+
+def evaluated(*arguments):
+    result = invoke("--embeddings", "q.npy", "--labels", "q.csv", "--device", "cpu", *arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def cells(output):
+    """The rows of the printed table, by metric."""
+    lines = [[cell.strip() for cell in line.strip("│┃").split("│" if "│" in line else "┃")] for line in output.splitlines()]
+    return {line[0]: line[1:] for line in lines if len(line) > 1}
+
+
+def refusal(*arguments):
+    """What is said, on one line; a refusal exits with 2 and shows no traceback."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def test_every_image_against_the_others_by_hand():
+    result = invoke("--embeddings", "q.npy", "--labels", "two.csv", "--k", 1, "--k", 2, "--metric", "AP", "--metric", "R@2")
+    assert result.exit_code == 0, result.output
+    # AP: 1/2, 1/3, 1/2, 1/2. A positive is among the first two for all but the second.
+    assert cells(result.stdout) == {"%": ["species"], "AP": ["45.83"], "R@2": ["75.00"]}
+    assert "4 queries, 4 items" in result.stdout
+
+
+def test_levels_are_columns_and_hierarchical_metrics_stand_apart():
+    found = cells(
+        evaluated("--k", 1, "--metric", "AP", "--metric", "AP/genus", "--metric", "AP/overall", "--metric", "H-AP").stdout
+    )
+    assert found["%"] == ["species", "genus", "overall", "all levels"]
+    # At the species level only the two robins have a positive, in second place; genera are the two classes above.
+    assert found["AP"][:2] == ["50.00", "45.83"]
+    assert found["H-AP"][:3] == ["", "", ""]
+    assert float(found["H-AP"][3]) > 0
+
+
+def test_queries_without_positives_are_counted():
+    assert "queries without positives, left out: 2 at species" in evaluated("--metric", "AP").stdout
+    assert "without positives" not in evaluated("--metric", "AP", "--level", "genus").stdout
+
+
+def test_a_metric_without_any_query_is_a_dash_rather_than_zero():
+    write("q.csv", list("abcd"), list("wxyz"))
+    assert cells(evaluated("--metric", "AP").stdout)["AP"] == ["--"]
+
+
+def test_queries_against_a_gallery_leave_out_their_own_image():
+    np.save("g.npy", FOUR[[0, 1, 2]])
+    write("g.csv", ["a.jpg", "b.jpg", "other.jpg"], ["x", "y", ""])
+    np.save("q.npy", FOUR[:2])
+    write("q.csv", ["a.jpg", "z.jpg"], ["x", "y"])
+    gallery = ("--gallery", "g.npy", "--gallery-labels", "g.csv", "--metric", "AP", "--metric", "R@1")
+    found = cells(evaluated(*gallery).stdout)
+    assert (found["AP"], found["R@1"]) == (["100.00"], ["100.00"])  # each finds its copy first
+    by_id = evaluated(*gallery, "--id", "image").stdout
+    assert cells(by_id)["AP"] == ["100.00"]  # a.jpg has no other positive, so z.jpg alone is left
+    assert "queries without positives, left out: 1 at species" in by_id
+    assert "2 queries, 3 items" in by_id
+
+
+def test_parquet_may_hold_embeddings_and_labels_in_one_file():
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"label_species": SPECIES, "label_genus": GENUS, "embedding": FOUR.tolist()}), "q.parquet")
+    result = invoke("--embeddings", "q.parquet", "--labels", "q.parquet", "--out", "parquet.json", "--quiet")
+    assert result.exit_code == 0, result.output
+    evaluated("--out", "npy.json", "--quiet")
+    assert Report.load("parquet.json") == Report.load("npy.json")
+
+
+def test_labels_may_be_an_integer_array():
+    np.save("labels.npy", np.array([0, 1, 0, 1]))
+    result = invoke("--embeddings", "q.npy", "--labels", "labels.npy", "--metric", "AP")
+    assert cells(result.stdout)["AP"] == ["45.83"]
+
+
+def test_the_report_is_what_the_library_computes(folder):
+    evaluated(
+        "--k",
+        2,
+        "--decay",
+        2,
+        "--weight",
+        "species=3",
+        "--weight",
+        "label_genus=1",
+        "--memory-budget",
+        "1MiB",
+        "--out",
+        "r.json",
+    )
+    names = {"robin": 0, "crow": 1, "raven": 2, "erithacus": 0, "corvus": 1}
+    labels = np.array([[names[fine], names[coarse]] for fine, coarse in zip(SPECIES, GENUS, strict=True)])
+    expected = evaluation.evaluate(
+        FOUR, labels, ks=(2,), level_names=("species", "genus"), decay=2, weights=(1, 3), device="cpu", progress=False
+    )
+    found = Report.load("r.json")
+    assert found.values == pytest.approx(dict(expected.values), nan_ok=True)
+    assert found.per_query is None
+    assert found.levels == ("species", "genus")
+    assert not (folder / "r.queries.npz").exists()
+
+
+def test_intervals_are_printed_when_asked_for():
+    result = evaluated("--bootstrap", 50, "--metric", "AP/genus")
+    (cell,) = cells(result.stdout)["AP"]
+    value, low, high = (float(number) for number in cell.replace("[", "").replace("]", "").replace(",", "").split())
+    assert value == 45.83
+    assert low <= value <= high
+    assert "[low, high]: 95% bootstrap intervals over queries" in result.stdout
+
+
+def test_a_report_is_saved_with_its_values_per_query_in_folders_that_are_made():
+    evaluated("--out", "made/for/it/r.json", "--csv", "made/r.csv", "--per-query", "--id", "image", "--metric", "AP/genus")
+    report = Report.load("made/for/it/r.json")
+    assert report.per_query["AP/genus"].tolist() == pytest.approx([1 / 2, 1 / 3, 1 / 2, 1 / 2])
+    assert report.query_ids.tolist() == ["a.jpg", "b.jpg", "c.jpg", "d.jpg"]
+    assert Path("made/r.csv").read_text().splitlines()[0] == "metric,level,value,low,high"
+
+
+def test_a_row_for_latex_holds_what_was_asked_for_or_else_what_names_no_level():
+    result = evaluated("--quiet", "--latex", "--metric", "AP/genus", "--metric", "R@1")
+    assert result.stdout == "& AP/genus & R@1 \\\\\nq & 45.8 & 0.0 \\\\\n"
+    header, _ = evaluated("--quiet", "--latex").stdout.splitlines()
+    assert "& AP &" in header
+    assert "/" not in header
+
+
+def test_two_models_are_compared_query_by_query():
+    evaluated("--out", "old.json", "--per-query", "--id", "image")
+    np.save("q.npy", FOUR[[0, 3, 0, 3]])  # a perfect one
+    result = evaluated("--against", "old.json", "--metric", "AP/genus", "--id", "image")
+    assert "mine is this evaluation, other is old.json" in result.stdout
+    (line,) = [line.split() for line in result.stdout.splitlines() if line.startswith("AP/genus")]
+    assert line[:4] == ["AP/genus", "100.00", "45.83", "+54.17"]
+
+
+def test_a_comparison_with_other_queries_is_refused():
+    evaluated("--out", "old.json", "--per-query", "--id", "image")
+    write("q.csv", ["a.jpg", "b.jpg", "c.jpg", "e.jpg"], SPECIES, GENUS)
+    said = refusal("--embeddings", "q.npy", "--labels", "q.csv", "--against", "old.json", "--id", "image")
+    assert "the reports have other queries: query 3 is e.jpg and d.jpg" in said
+
+
+@pytest.mark.parametrize("extension", ["trec", "json", "csv"])
+def test_rankings_are_saved(extension):
+    evaluated("--run", f"run.{extension}", "--run-k", 2, "--id", "image", "--metric", "R@1")
+    run = evaluation.Run.load(f"run.{extension}")
+    found = {query: [item for item, _ in items] for query, items in run}
+    assert found == {
+        "a.jpg": ["b.jpg", "c.jpg"],
+        "b.jpg": ["a.jpg", "c.jpg"],
+        "c.jpg": ["b.jpg", "a.jpg"],
+        "d.jpg": ["c.jpg", "b.jpg"],
+    }
+
+
+def test_rankings_without_ids_go_by_row():
+    evaluated("--run", "run.json", "--run-k", 1, "--metric", "R@1")
+    with Path("run.json").open() as file:
+        assert {query: list(items) for query, items in json.load(file).items()} == {
+            "0": ["1"],
+            "1": ["0"],
+            "2": ["1"],
+            "3": ["2"],
+        }
+
+
+def test_quiet_prints_nothing():
+    result = evaluated("--quiet")
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+def test_a_wide_table_is_not_cut_in_a_narrow_terminal():
+    names = [f"label_a_long_name_for_level_{level}" for level in range(9)]
+    Path("q.csv").write_text("".join(",".join(line) + "\n" for line in (names, *([value] * 9 for value in "xyxy"))))
+    result = CliRunner().invoke(app, ["evaluate", "--embeddings", "q.npy", "--labels", "q.csv"], env={"COLUMNS": "40"})
+    assert result.exit_code == 0, result.output
+    for level in range(9):
+        assert f" a_long_name_for_level_{level} " in result.stdout
+
+
+def test_brackets_in_names_are_text():
+    Path("q.csv").write_text("label_[red]x[/red]\nx\ny\nx\ny\n")
+    assert cells(evaluated("--metric", "AP").stdout)["%"] == ["[red]x[/red]"]
+
+
+def test_help_lists_the_options_and_shows_examples():
+    result = invoke("--help")
+    assert result.exit_code == 0
+    options = "embeddings labels gallery gallery-labels level id k metric decay weight device memory-budget bootstrap per-query"
+    for option in f"{options} out csv latex against run run-k quiet".split():
+        assert f"--{option} " in result.output
+    assert "suprank evaluate --embeddings test.npy --labels test.csv" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--embeddings", "gone.npy"), "embeddings (gone.npy): there is no such file"),
+        (("--embeddings", "q.csv"), "embeddings (q.csv): '.csv' cannot be read; save the embeddings as .npy, .parquet or .pt"),
+        (("--labels", "gone.csv"), "gone.csv: there is no such file"),
+        (("--labels", "q.npy"), "q.npy holds float32, but labels are integers; look whether embeddings were meant"),
+        (("--labels", "short.csv"), "short.csv has 1 rows and embeddings (q.npy) has 4, but every embedding needs one row"),
+        (("--level", "specie"), "q.csv has no column 'specie'; did you mean 'label_species'?"),
+        (("--level", "genus", "--level", "species"), "q.csv, row 1: label_genus 'corvus' stands under label_species 'crow'"),
+        (("--id", "imagge"), "q.csv has no column 'imagge'; did you mean 'image'?"),
+        (("--metric", "AQ"), "unknown metric 'AQ'"),
+        (("--metric", "AP/family"), "family"),
+        (("--k", 0), "--k"),
+        (("--decay", -1), "decay=-1.0 must be 0 or more"),
+        (("--weight", "species"), "'species' is not LEVEL=WEIGHT; write species=0.5"),
+        (("--weight", "species=much"), "'species=much' is not LEVEL=WEIGHT"),
+        (("--weight", "genera=1"), "there is no level 'genera'; choose from species, genus."),
+        (("--weight", "genus=1", "--weight", "label_genus=2"), "level 'genus' has two weights; give one"),
+        (("--device", "abacus"), "'abacus' is not a device; use cpu, cuda or cuda:N"),
+        (("--device", "cuda:99"), "'cuda:99' cannot be used: there are"),
+        (("--memory-budget", "much"), "'much' is not a size; write 2GiB, 500MB or bytes"),
+        (("--memory-budget", "0"), "'0' is not a size"),
+        (("--gallery", "q.npy"), "--gallery and --gallery-labels go together; give both, or neither"),
+        (("--gallery-labels", "q.csv"), "--gallery and --gallery-labels go together"),
+        (("--gallery", "wide.npy", "--gallery-labels", "q.csv"), "embeddings (q.npy) have 2 dimensions and the gallery 3"),
+        (("--gallery", "q.npy", "--gallery-labels", "short.csv"), "short.csv has 1 rows and gallery (q.npy) has 4"),
+        (
+            ("--gallery", "zeros.npy", "--gallery-labels", "q.csv"),
+            "gallery (zeros.npy): 1 of 4 rows (2) hold nothing but zeros",
+        ),
+        (("--embeddings", "nan.npy"), "embeddings (nan.npy): 1 of 4 rows (1) hold NaN, infinity or"),
+        (("--per-query",), "values per query are saved beside the report; add --out"),
+        (("--against", "gone.json"), "gone.json: there is no such file"),
+        (
+            ("--against", "means.json"),
+            "means.json holds no values per query, which a comparison needs; make it again with --per-query",
+        ),
+        (("--against", "q.csv"), "q.csv is not a whole JSON file"),
+        (("--run", "run.xyz"), "run.xyz must end in one of .trec, .run, .txt, .json, .csv"),
+        (("--out", "q.csv/r.json"), "q.csv/r.json cannot be written: the folder cannot be made (File exists); name another"),
+        (("--out", "."), ". is a folder; name a file in it"),
+    ],
+)
+def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
+    write("short.csv", ["a.jpg"], ["robin"], ["erithacus"])
+    np.save("wide.npy", np.ones((4, 3), np.float32))
+    np.save("zeros.npy", FOUR * [[1], [1], [0], [1]])
+    np.save("nan.npy", FOUR * [[1], [np.nan], [1], [1]])
+    if "means.json" in arguments:
+        evaluated("--out", "means.json", "--quiet")
+    assert message in refusal("--embeddings", "q.npy", "--labels", "q.csv", *arguments)
+
+
+@pytest.mark.parametrize("missing", ["--embeddings", "--labels"])
+def test_embeddings_and_labels_are_required(missing):
+    given = {"--embeddings": "q.npy", "--labels": "q.csv"}
+    del given[missing]
+    assert f"Missing option '{missing}'" in refusal(*next(iter(given.items())))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2GiB", 2**31), ("2g", 2**31), ("500 MB", 500 * 10**6), ("1.5KiB", 1536), ("4096", 4096), ("9b", 9)]
+)
+def test_sizes_are_binary_unless_they_say_bytes(text, expected):
+    from suprank.cli.evaluate import _bytes
+
+    assert _bytes(text) == expected
+
+
+def test_a_missing_pyarrow_names_the_extra(folder):
+    (folder / "q.parquet").touch()
+    script = "import sys; sys.modules['pyarrow'] = None; from suprank.cli.main import main; main()"
+    command = [sys.executable, "-c", script, "evaluate", "--embeddings", "q.npy", "--labels", "q.parquet"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2
+    assert 'needs pyarrow; pip install "suprank[cli]"' in " ".join(run.stderr.replace("│", " ").split())
+    assert "Traceback" not in run.stderr
+
+
+def test_too_little_memory_says_what_to_do(monkeypatch):
+    def full(*_, **__):
+        raise MemoryError("Unable to allocate 9 GiB.")
+
+    monkeypatch.setattr(evaluation, "evaluate", full)
+    assert "Unable to allocate 9 GiB. Give a smaller --memory-budget." in refusal("--embeddings", "q.npy", "--labels", "q.csv")
+
+
+def test_ctrl_c_ends_with_a_plain_message_and_leaves_no_file(monkeypatch, capsys, folder):
+    def interrupted(*_, progress, **__):
+        progress(1, 4)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation, "evaluate", interrupted)
+    monkeypatch.setattr(sys, "argv", ["suprank", "evaluate", "--embeddings", "q.npy", "--labels", "q.csv", "--out", "r.json"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    assert capsys.readouterr().err.endswith("\nsuprank: stopped.\n")
+    assert not (folder / "r.json").exists()
+
+
+def test_an_earlier_report_is_read_before_anything_is_computed(monkeypatch):
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: pytest.fail("computed"))
+    assert "gone.json" in refusal("--embeddings", "q.npy", "--labels", "q.csv", "--against", "gone.json")

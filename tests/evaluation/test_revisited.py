@@ -1,0 +1,324 @@
+"""Revisited Oxford and Paris: who is positive under which protocol, the trapezoid by hand, and pickles that run nothing."""
+
+import datetime
+import json
+import math
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suprank.evaluation.revisited import (
+    GroundTruth,
+    precision_at_reached,
+    protocols,
+    read_ground_truth,
+    revisited,
+    revisited_values,
+    trapezoidal_average_precision,
+)
+from suprank.ranking import average_precision, heaviside, ranks
+
+GND = [
+    {"bbx": [1.5, 2, 30, 40], "easy": [4, 0], "hard": [2], "junk": [1]},
+    {"bbx": [0, 0, 10, 10], "easy": [], "hard": [3, 1], "junk": []},
+]
+CONTENT = {"imlist": ["a", "b", "c", "d", "e"], "qimlist": ["p", "q"], "gnd": GND}
+
+PLACES = st.sets(st.integers(1, 60), min_size=1, max_size=20).map(sorted)
+
+
+def lists(found):
+    return [indices.tolist() for indices in found]
+
+
+def slow_trapezoid(places, positives):
+    """The protocol's sum, a positive at a time."""
+    total = 0.0
+    for count, place in enumerate(sorted(places)):
+        above = place - 1  # how many items stand above
+        before = 1.0 if above == 0 else count / above
+        after = (count + 1) / place
+        total += (before + after) / 2 / positives
+    return total
+
+
+def usual(places):
+    """AP with the precision at each positive alone."""
+    return sum(count / place for count, place in enumerate(places, 1)) / len(places)
+
+
+# Worked examples
+
+
+def test_the_three_protocols_by_hand():
+    found = protocols(GND)
+    assert list(found) == ["easy", "medium", "hard"]
+    assert (lists(found["easy"].positives), lists(found["easy"].ignored)) == ([[0, 4], []], [[1, 2], [1, 3]])
+    assert (lists(found["medium"].positives), lists(found["medium"].ignored)) == ([[0, 2, 4], [1, 3]], [[1], []])
+    assert (lists(found["hard"].positives), lists(found["hard"].ignored)) == ([[2], [1, 3]], [[0, 1, 4], []])
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([1], 1),
+        ([2], (0 + 1 / 2) / 2),
+        ([1, 2, 3], 1),
+        ([1, 3], (1 + (1 / 2 + 2 / 3) / 2) / 2),
+        ([2, 4], ((0 + 1 / 2) / 2 + (1 / 3 + 2 / 4) / 2) / 2),
+    ],
+)
+def test_trapezoids_by_hand(places, expected):
+    assert trapezoidal_average_precision(places) == pytest.approx(expected)
+
+
+def test_positives_that_were_not_retrieved_add_nothing():
+    assert trapezoidal_average_precision([1, 3], positives=4) == pytest.approx(trapezoidal_average_precision([1, 3]) / 2)
+    assert trapezoidal_average_precision([], positives=4) == 0
+    with pytest.raises(ValueError, match="positives=1, but 2 places"):
+        trapezoidal_average_precision([1, 3], positives=1)
+
+
+@pytest.mark.parametrize(
+    ("places", "k", "expected"),
+    [
+        ([1, 2, 3], 10, 1),  # the list ends with its last positive
+        ([1, 4], 10, 2 / 4),
+        ([1, 4], 3, 1 / 3),
+        ([1, 4], 1, 1),
+        ([7], 5, 0),
+        ([7], 7, 1 / 7),
+    ],
+)
+def test_precision_stops_at_the_last_positive(places, k, expected):
+    assert precision_at_reached(places, k) == pytest.approx(expected)
+
+
+def test_a_report_by_hand():
+    report = revisited_values({"easy": [[1, 3], []], "hard": [np.array([2]), np.array([1])]}, items=5, ks=(1, 5))
+    ap = (1 + (1 / 2 + 2 / 3) / 2) / 2
+    assert report["mAP/easy"] == pytest.approx(ap)
+    assert report["AP/easy"] == pytest.approx([ap, math.nan], nan_ok=True)
+    assert (report["mP@1/easy"], report["mP@5/easy"], report["without_positives/easy"]) == (1, pytest.approx(2 / 3), 1)
+    assert report["mAP/hard"] == pytest.approx((1 / 4 + 1) / 2)
+    assert report["P@5/hard"].tolist() == [1 / 2, 1]
+    assert (report["mP@1/hard"], report["mP@5/hard"], report["without_positives/hard"]) == (0.5, 0.75, 0)
+    assert len(report) == 2 * (2 * 3 + 1)
+
+
+# Agreement
+
+
+@given(PLACES, st.integers(0, 5))
+def test_the_trapezoid_is_the_slow_loop(places, missed):
+    positives = len(places) + missed
+    assert trapezoidal_average_precision(places, positives) == pytest.approx(slow_trapezoid(places, positives))
+
+
+@pytest.mark.parametrize("budget", [None, 1])
+def test_embeddings_are_judged_as_lists_that_never_had_the_ignored_images(budget):
+    rng = np.random.default_rng(0)
+    kinds = rng.choice(["easy", "hard", "junk", "negative"], size=(8, 90), p=[0.1, 0.1, 0.1, 0.7])
+    kinds[3][kinds[3] == "easy"] = "negative"  # no positives in the easy protocol
+    gnd = [{kind: np.flatnonzero(row == kind) for kind in ("easy", "hard", "junk")} for row in kinds]
+    queries, gallery = rng.standard_normal((8, 6)), rng.standard_normal((90, 6))
+    report = revisited(queries, gallery, gnd, ks=(1, 5), memory_budget=budget, per_query=True, progress=False)
+    scores = queries @ (gallery / np.linalg.norm(gallery, axis=1, keepdims=True)).T
+    for protocol, (positives, ignored) in protocols(gnd).items():
+        for query in range(8):
+            kept = np.setdiff1d(np.arange(90), ignored[query])
+            ranked = kept[(-scores[query, kept]).argsort()]
+            places = np.flatnonzero(np.isin(ranked, positives[query])) + 1
+            expected = {"AP": trapezoidal_average_precision(places), "P@5": precision_at_reached(places, 5)}
+            for name, value in expected.items():
+                assert report.per_query[f"{name}/{protocol}"][query] == pytest.approx(value, nan_ok=True)
+    assert report.without_positives == {"easy": 1, "medium": 0, "hard": 0}
+    assert report["AP/easy"] == pytest.approx(np.nanmean(report.per_query["AP/easy"]))
+    assert report.settings["average_precision"] == "trapezoidal"
+
+
+def test_a_ground_truth_that_does_not_fit_the_embeddings_is_refused():
+    gnd = [{"easy": [0], "hard": [5], "junk": []}]
+    with pytest.raises(ValueError, match="judges 1 queries and there are 2"):
+        revisited(np.eye(2), np.eye(2), gnd)
+    with pytest.raises(ValueError, match="names item 5 .* but the gallery has items 0 to 1"):
+        revisited(np.eye(2)[:1], np.eye(2), gnd)
+
+
+# Laws
+
+
+@given(PLACES)
+def test_the_trapezoid_is_below_the_usual_ap_by_at_most_what_its_docstring_says(places):
+    level = torch.zeros(1, 60, dtype=torch.int64)
+    level[0, torch.tensor(places) - 1] = 1
+    falling = torch.linspace(1, 0, 60, dtype=torch.float64)[None]
+    exact = average_precision(ranks(falling, level, minus=heaviside), level > 0).item()
+    gap = exact - trapezoidal_average_precision(places)
+    m = len(places)
+    stated = sum((place - 1 - j) / (2 * (place - 1) * place) for j, place in enumerate(places) if place > 1) / m
+    assert gap == pytest.approx(stated, abs=1e-12)
+    assert -1e-12 <= gap <= sum(1 / (2 * j + 1) for j in range(m)) / (4 * m) + 1e-12
+
+
+@pytest.mark.parametrize(("m", "bound"), [(1, 0.25), (10, 0.053), (100, 0.008)])
+def test_every_second_place_reaches_the_bound(m, bound):
+    places = list(range(2, 2 * m + 1, 2))
+    assert usual(places) - trapezoidal_average_precision(places) == pytest.approx(bound, abs=5e-4)
+
+
+@given(PLACES, st.integers(1, 70))
+def test_precision_is_at_least_the_usual_one_and_equal_while_positives_remain(places, k):
+    plain = sum(place <= k for place in places) / k
+    assert precision_at_reached(places, k) >= plain
+    if places[-1] >= k:
+        assert precision_at_reached(places, k) == plain
+
+
+# Edges
+
+
+def test_no_positives_is_nan_and_a_protocol_without_any_is_nan_without_a_warning():
+    assert math.isnan(trapezoidal_average_precision([]))
+    assert math.isnan(precision_at_reached([], 5))
+    report = revisited_values({"easy": [[], []]}, items=5, ks=(1,))
+    assert math.isnan(report["mAP/easy"])
+    assert math.isnan(report["mP@1/easy"])
+    assert report["without_positives/easy"] == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda: trapezoidal_average_precision([0, 1]), "count from 1"),
+        (lambda: trapezoidal_average_precision([2, 2]), "distinct"),
+        (lambda: precision_at_reached([1], 0), "k=0 must be 1 or more"),
+        (lambda: revisited_values({"easy": [[6]]}, items=5), "place 6 of 5 items"),
+        (lambda: protocols([{"ok": [1], "junk": []}]), "needs the lists easy, hard and junk"),
+        (lambda: protocols([{"easy": [1], "hard": [1], "junk": []}]), "judges gallery image 1 twice"),
+        (lambda: GroundTruth(("a",), ("q",), ({"easy": [1], "hard": [], "junk": []},)), "gallery index 1, but there"),
+        (lambda: GroundTruth(("a",), ("q",), ({"easy": [-1], "hard": [], "junk": []},)), "gallery index -1, but there"),
+        (lambda: GroundTruth(("a",), (), ({"easy": [0], "hard": [], "junk": []},)), "judges 1 queries and names 0"),
+    ],
+)
+def test_what_is_no_ground_truth_or_no_places_is_refused(call, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        call()
+
+
+def test_places_are_whole_numbers():
+    with pytest.raises(TypeError, match="whole numbers"):
+        trapezoidal_average_precision([1.5])
+
+
+# Files
+
+
+def with_arrays(content):
+    """The same with numpy's arrays and numbers, as other tools write it: floats, another byte order, columns first."""
+    gnd = [
+        {
+            "bbx": np.asfortranarray(np.array(row["bbx"], ">f4").reshape(2, 2)),
+            "easy": np.array(row["easy"], np.int32),
+            "hard": np.array([row["hard"]], float),
+            "junk": [np.int64(index) for index in row["junk"]],
+        }
+        for row in content["gnd"]
+    ]
+    return {"imlist": np.array(content["imlist"]), "qimlist": tuple(content["qimlist"]), "gnd": gnd}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("form", [lambda content: content, with_arrays], ids=["lists", "arrays"])
+def test_a_pickle_of_any_age_is_read(tmp_path, form, protocol):
+    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(form(CONTENT), protocol=protocol))
+    check_content(read_ground_truth(tmp_path / "gnd.pkl"))
+
+
+def test_json_is_read(tmp_path):
+    (tmp_path / "gnd.json").write_text(json.dumps(CONTENT))
+    check_content(read_ground_truth(tmp_path / "gnd.json"))
+
+
+def check_content(found):
+    assert (found.items, found.queries) == (("a", "b", "c", "d", "e"), ("p", "q"))
+    assert [{kind: row[kind].tolist() for kind in row} for row in found.judged] == [
+        {kind: row[kind] for kind in ("easy", "hard", "junk")} for row in GND
+    ]
+    assert found.boxes.tolist() == [[1.5, 2, 30, 40], [0, 0, 10, 10]]
+    assert lists(protocols(found)["medium"].positives) == [[0, 2, 4], [1, 3]]
+
+
+class Payload:
+    """Unpickles to the call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickle_that_runs_code_is_refused_and_did_not_run_it(tmp_path, protocol):
+    mark = tmp_path / "ran"
+    for function, argument in [(os.mkdir, str(mark)), (eval, f"__import__('os').mkdir({str(mark)!r})")]:
+        path = tmp_path / "gnd.pkl"
+        path.write_bytes(pickle.dumps(CONTENT | {"gnd": Payload(function, argument)}, protocol=protocol))
+        with pytest.raises(ValueError, match=r"gnd.pkl was not read: it asks for .*\.(mkdir|eval), and only containers"):
+            read_ground_truth(path)
+        assert not mark.exists()
+    pickle.loads(path.read_bytes())  # it would have
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("harmful", "complaint"),
+    [
+        (datetime.date(2018, 6, 1), "asks for datetime.date"),
+        (np.array([GND], object), "array of dtype 'O8'"),
+        (np.zeros(2, [("index", int)]), "array of dtype 'V8'"),
+        (Payload(getattr, [], "append"), "asks for (__builtin__|builtins).getattr"),
+        (Payload(np.load, "gnd.npy"), "asks for numpy.load"),
+    ],
+)
+def test_whatever_is_not_plain_is_refused(tmp_path, harmful, complaint):
+    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(CONTENT | {"more": harmful}))
+    with pytest.raises(ValueError, match=complaint):
+        read_ground_truth(tmp_path / "gnd.pkl")
+
+
+def test_an_array_whose_bytes_do_not_fill_it_is_refused(tmp_path):
+    whole = pickle.dumps(CONTENT | {"more": np.arange(6)}, protocol=3)
+    assert whole.count(b"K\x06\x85") == 1  # its shape, (6,)
+    (tmp_path / "gnd.pkl").write_bytes(whole.replace(b"K\x06\x85", b"K\x60\x85"))
+    with pytest.raises(ValueError, match="not a readable pickle"):
+        read_ground_truth(tmp_path / "gnd.pkl")
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing", pickle.dumps(CONTENT)[:-40], b"(lp0\ng0\na."])
+def test_a_file_that_is_cut_or_refers_to_itself_is_refused(tmp_path, content):
+    (tmp_path / "gnd.pkl").write_bytes(content)
+    with pytest.raises(ValueError, match="gnd.pkl is not a readable pickle"):
+        read_ground_truth(tmp_path / "gnd.pkl")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ('{"imlist": [],\n "qimlist" []}', "gnd.json:2: this is not JSON"),
+        ('{"imlist": [], "qimlist": []}', "the keys imlist, qimlist and gnd"),
+        ("[]", "holds list, but"),
+        ('{"imlist": "abc", "qimlist": [], "gnd": []}', "imlist must be a list of image names"),
+        ('{"imlist": ["a"], "qimlist": ["q"], "gnd": {"easy": []}}', "gnd must be a list"),
+    ],
+)
+def test_json_that_is_no_ground_truth_is_refused(tmp_path, content, complaint):
+    (tmp_path / "gnd.json").write_text(content)
+    with pytest.raises(ValueError, match=complaint):
+        read_ground_truth(tmp_path / "gnd.json")
