@@ -6,12 +6,12 @@ pytest.importorskip("typer")
 
 from typer.testing import CliRunner
 
-from suprank.bench import CASES, Run
+from suprank.bench import CASES, EVALUATORS, EvaluationRun, Run
 from suprank.cli.bench import app
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(app, ["losses", *map(str, arguments)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+def invoke(*arguments, verb="losses"):
+    return CliRunner().invoke(app, [verb, *map(str, arguments)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
 
 
 def test_help_lists_the_options():
@@ -103,3 +103,86 @@ def test_render_draws_a_saved_run(tmp_path):
     result = CliRunner().invoke(app, ["render", str(tmp_path / "losses.json")])
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["losses.json", "losses.md", "losses.png"]
+
+
+def test_the_help_of_evaluation_lists_the_options():
+    result = invoke("--help", verb="evaluation")
+    assert result.exit_code == 0
+    for option in ("--case", "--items", "--queries", "--evaluator", "--device", "--threads", "--quick", "--out"):
+        assert option in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--case", "flickr"), "there is no 'flickr'; choose from sop, inat, gldv2, million."),
+        (("--evaluator", "ranx"), "there is no 'ranx'; choose from similarity product alone, faiss, suprank"),
+        (("--case", "sop", "--items", 70_000), "items=70000 must be from 2 to 60502, which is all of sop; try 60502."),
+        (("--queries", 0), "queries=0 must be at least 1"),
+        (("--threads", 0), "--threads"),
+        (("--device", "abacus"), "'abacus' is not a device"),
+    ],
+)
+def test_bad_arguments_of_evaluation_exit_with_2_and_say_why(arguments, message):
+    result = invoke("--device", "cpu", *arguments, verb="evaluation")
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_tiny_evaluation_prints_tables_and_writes_three_files_that_render_again(tmp_path):
+    pytest.importorskip("matplotlib")
+    options = ("--device", "cpu", "--case", "SOP", "--items", 300, "--threads", 1, "--seconds", 60, "--out", tmp_path)
+    result = invoke(*options, "--evaluator", "Suprank", verb="evaluation")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluation.json", "evaluation.md", "evaluation.png"]
+    run = EvaluationRun.load(tmp_path / "evaluation.json")
+    (found,) = run.measurements
+    assert (found.evaluator, found.items, found.note, found.threads) == ("suprank", 300, "", 1)
+    assert 0.5 < found.values["R@1"] <= 1
+    assert "suprank bench evaluation --device cpu --case sop --items 300 --evaluator suprank --threads 1" in run.command
+    printed = (tmp_path / "evaluation.md").read_text(encoding="utf-8")
+    assert printed in result.stdout
+
+    (tmp_path / "evaluation.md").unlink()
+    (tmp_path / "evaluation.png").unlink()
+    result = CliRunner().invoke(app, ["render", str(tmp_path / "evaluation.json")])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "evaluation.md").read_text(encoding="utf-8") == printed
+    assert (tmp_path / "evaluation.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sizes"),
+    [
+        ((), ["sop 5,000 × 5,000", "sop 20,000 × 20,000", "sop 60,502 × 60,502"]),
+        (("--quick",), ["sop 1,000 × 1,000", "sop 2,000 × 2,000", "sop 5,000 × 5,000"]),
+        (("--quick", "--case", "million"), ["million 1,000 × 1,000", "million 1,000 × 2,000", "million 1,000 × 5,000"]),
+        (("--case", "gldv2", "--queries", 10, "--queries", 100), ["gldv2 10 × 761,757", "gldv2 100 × 761,757"]),
+        (("--case", "inat", "--items", 500), ["inat 500 × 500"]),
+    ],
+)
+def test_sizes_are_those_asked_for_or_the_collections_own(arguments, sizes, monkeypatch):
+    from suprank.bench import evaluation
+
+    planned = []
+    monkeypatch.setattr(evaluation, "measurements", lambda given, settings, *, starting: iter(planned.extend(given) or ()))
+    result = invoke("--device", "cpu", *arguments, verb="evaluation")
+    assert result.exit_code == 0, result.output
+    assert list(dict.fromkeys(retrieval.size for _, retrieval in planned)) == sizes
+    assert len(planned) == len(sizes) * len(EVALUATORS)
+
+
+def test_ctrl_c_keeps_what_was_evaluated(tmp_path, monkeypatch):
+    from suprank.bench import evaluation
+
+    def interrupted(planned, settings, *, starting):
+        evaluator, retrieval = planned[0]
+        starting(evaluator, retrieval)
+        yield evaluation.blank(evaluator, retrieval, "not installed: numpy")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation, "measurements", interrupted)
+    result = invoke("--device", "cpu", "--quick", "--out", tmp_path, verb="evaluation")
+    assert result.exit_code == 130
+    (found,) = EvaluationRun.load(tmp_path / "evaluation.json").measurements
+    assert (found.evaluator, found.note) == (next(iter(EVALUATORS)), "not installed: numpy")

@@ -1,9 +1,29 @@
-"""Speed and memory of the losses beside their peers."""
+"""Speed and memory of the losses and of the evaluation beside their peers."""
 
 from suprank.bench.cases import CASES, Case
-from suprank.bench.losses import Settings, measurements, plan
-from suprank.bench.measurement import Measurement
+from suprank.bench.evaluation import EvaluationRun
+from suprank.bench.evaluators import EVALUATORS, Evaluator
+from suprank.bench.losses import measurements, plan
+from suprank.bench.measurement import Evaluated, Measurement
 from suprank.bench.report import Run
+from suprank.bench.retrieval import SHAPES, Retrieval, Shape
+from suprank.bench.settings import Settings
 from suprank.bench.workload import Workload
 
-__all__ = ["CASES", "Case", "Measurement", "Run", "Settings", "Workload", "measurements", "plan"]
+__all__ = [
+    "CASES",
+    "EVALUATORS",
+    "SHAPES",
+    "Case",
+    "Evaluated",
+    "EvaluationRun",
+    "Evaluator",
+    "Measurement",
+    "Retrieval",
+    "Run",
+    "Settings",
+    "Shape",
+    "Workload",
+    "measurements",
+    "plan",
+]

@@ -1,8 +1,8 @@
-"""One number pair, time and memory, of one loss at one size."""
+"""Time and memory of one loss at one size, or of one evaluation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,32 @@ class Measurement:
     @property
     def memory_text(self) -> str:
         return self.note or size(self.extra_bytes or 0)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluator on one collection. Without a result, numbers are None and `note` says why."""
+
+    evaluator: str
+    kind: str
+    shape: str
+    queries: int
+    items: int
+    levels: int
+    among: bool  # the queries are the items themselves, each left out of its own ranking
+    seconds: float | None = None  # median
+    runs: int = 0
+    fastest: float | None = None
+    cpu_seconds: float | None = None  # of all threads, in the run that took the median time: user + system
+    extra_bytes: int | None = None  # peak above what the process held with the inputs in place
+    peak_bytes: int | None = None  # peak of the process, inputs included; on a GPU, of torch's allocator
+    threads: int | None = None  # that torch had, on a CPU
+    values: dict[str, float] = field(default_factory=dict)  # by metric, so that evaluators can be seen to agree
+    note: str = ""
+
+    @property
+    def size(self) -> str:
+        return f"{self.queries:,} × {self.items:,}"
 
 
 def duration(seconds: float) -> str:

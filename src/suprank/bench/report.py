@@ -10,21 +10,26 @@ import statistics
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
-from suprank.bench.losses import machine_bytes
 from suprank.bench.measurement import Measurement, size
+from suprank.bench.settings import machine_bytes
 from suprank.bench.timing import meter
 from suprank.bench.workload import COARSE_IN_BATCH, COARSE_IN_MEMORY, DIM, IMAGES_PER_CLASS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from _typeshed import DataclassInstance
+
+
+Found = TypeVar("Found", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
-class Run:
+class Record(Generic[Found]):
     """Measurements, and what it takes to judge and repeat them."""
 
     command: str
@@ -32,31 +37,53 @@ class Run:
     hardware: str
     versions: dict[str, str]
     method: str
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[Found, ...]
+
+    bench: ClassVar[str]  # what it is a record of, and what its files are called
+    kind: ClassVar[Callable[..., Any]]  # makes a measurement from its saved fields
+    peers: ClassVar[tuple[str, ...]]  # packages whose versions matter
 
     @classmethod
-    def here(cls, measurements: Iterable[Measurement], *, command: str, device: torch.device) -> Run:
+    def here(cls, measurements: Iterable[Found], *, command: str, device: torch.device, threads: int | None = None) -> Self:
         """The measurements as made now, on this machine."""
         date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        return cls(command, date, _hardware(device), _versions(), meter(device).method, tuple(measurements))
+        threads = threads or torch.get_num_threads()
+        return cls(command, date, _hardware(device, threads), _versions(cls.peers), meter(device).method, tuple(measurements))
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        content = {"bench": self.bench, **asdict(self)}
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, path: Path) -> Run:
+    def load(cls, path: Path) -> Self:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{**content, "measurements": tuple(Measurement(**found) for found in content["measurements"])})
+        if content.pop("bench", "losses") != cls.bench:  # runs of the losses were once saved without it
+            raise ValueError(f"it is no run of suprank bench {cls.bench}")
+        return cls(**{**content, "measurements": tuple(cls.kind(**found) for found in content["measurements"])})
+
+    def markdown(self) -> str:
+        """The tables, with how and where they were made."""
+        raise NotImplementedError
+
+    def heading(self, title: str) -> list[str]:
+        """What every report begins with."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return [f"# {title}", f"    {self.command}", f"{self.hardware}. {versions}. {self.date}."]
+
+
+class Run(Record[Measurement]):
+    """A run of `suprank bench losses`."""
+
+    bench = "losses"
+    kind = Measurement
+    peers = ("suprank", "triton", "pytorch-metric-learning")
 
     def markdown(self) -> str:
         """Tables of time and memory, cases as rows; batch sizes as columns, and the memory workload in a table of its own."""
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         within = [found for found in self.measurements if not found.memory]
         against = [found for found in self.measurements if found.memory]
         parts = [
-            "# Time and memory of the losses",
-            f"    {self.command}",
-            f"{self.hardware}. {versions}. {self.date}.",
+            *self.heading("Time and memory of the losses"),
             f"Forward + backward from float32 embeddings (dimension {DIM}, {IMAGES_PER_CLASS} images a class, three levels), "
             f"random and the same for every loss. Measured: {self.method}. Medians after a warm-up{self._busy()}. "
             f"PML is pytorch-metric-learning; plain torch is our definition, which writes every pair of items.",
@@ -67,11 +94,11 @@ class Run:
             head = ["loss", *(f"batch {batch}" for batch in columns)]
             for title, text in (("Time", "time_text"), ("Peak extra memory", "memory_text")):
                 cells = [[case, *(getattr(row[at], text) if at in row else "" for at in columns)] for case, row in rows.items()]
-                parts += [f"## {title}, {COARSE_IN_BATCH} coarse classes", _table(head, cells)]
+                parts += [f"## {title}, {COARSE_IN_BATCH} coarse classes", table(head, cells)]
         if against:
             cells = [[f.case, f"{f.queries} × {f.items}", f.time_text, f.memory_text] for f in against]
             title = f"## Queries against a memory, {COARSE_IN_MEMORY} coarse classes"
-            parts += [title, _table(["loss", "queries × items", "time", "peak extra memory"], cells)]
+            parts += [title, table(["loss", "queries × items", "time", "peak extra memory"], cells)]
         return "\n\n".join(parts) + "\n"
 
     def _busy(self) -> str:
@@ -79,12 +106,13 @@ class Run:
         return f"; half of them are over {statistics.median(ratios):.2f} times the fastest run" if ratios else ""
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
-def _hardware(device: torch.device) -> str:
+def _hardware(device: torch.device, threads: int) -> str:
     if device.type == "cuda":
         card = torch.cuda.get_device_properties(device)
         return f"{card.name}, {size(card.total_memory)}"
@@ -93,12 +121,12 @@ def _hardware(device: torch.device) -> str:
     if cpuinfo.exists():
         lines = cpuinfo.read_text().splitlines()
         model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), model)
-    return f"{model}, {os.cpu_count()} cores, torch threads: {torch.get_num_threads()}, {size(machine_bytes())}"
+    return f"{model}, {os.cpu_count()} cores, torch threads: {threads}, {size(machine_bytes())}"
 
 
-def _versions() -> dict[str, str]:
+def _versions(packages: Iterable[str]) -> dict[str, str]:
     versions = {"Python": platform.python_version(), "torch": str(torch.__version__)}
-    for package in ("suprank", "triton", "pytorch-metric-learning"):
+    for package in packages:
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -13,7 +13,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+T = TypeVar("T")
+
 _LINUX = Path("/proc/self/status").exists()
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _START_SECONDS = 60  # a fresh process imports torch before it measures
 _PATIENCE = 10  # one run may take this many times the time limit before its process is stopped
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory", "Memory allocation still failed")
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
 class CudaMeter:
@@ -46,7 +50,7 @@ class CudaMeter:
         torch.cuda.reset_peak_memory_stats(self.device)
         self.before = torch.cuda.memory_allocated(self.device)
 
-    def timed(self, call: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    def timed(self, call: Callable[[], T]) -> tuple[float, T]:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         value = call()
@@ -54,8 +58,11 @@ class CudaMeter:
         torch.cuda.synchronize(self.device)
         return begin.elapsed_time(end) / 1e3, value
 
+    def peak_bytes(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device)
+
     def extra_bytes(self) -> int:
-        return torch.cuda.max_memory_allocated(self.device) - self.before
+        return self.peak_bytes() - self.before
 
 
 class CpuMeter:
@@ -75,13 +82,16 @@ class CpuMeter:
             _CLEAR_REFS.write_text("5")
         self.before = _peak_resident()
 
-    def timed(self, call: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    def timed(self, call: Callable[[], T]) -> tuple[float, T]:
         begin = time.perf_counter()
         value = call()
         return time.perf_counter() - begin, value
 
+    def peak_bytes(self) -> int:
+        return _peak_resident()
+
     def extra_bytes(self) -> int:
-        return _peak_resident() - self.before
+        return self.peak_bytes() - self.before
 
 
 def _peak_resident() -> int:
@@ -105,16 +115,22 @@ def blank(case: Case, workload: Workload, note: str = "") -> Measurement:
 
 def in_process(case: Case, workload: Workload, *, device: torch.device, repeats: int, seconds: float) -> Measurement:
     """Measured here. Running out of memory, a missing package and a failing loss become a note, not an exception."""
+    found = measured_or_note(lambda: _measured(case, workload, device, repeats, seconds), device)
+    return blank(case, workload, found) if isinstance(found, str) else found
+
+
+def measured_or_note(measured: Callable[[], T], device: torch.device) -> T | str:
+    """What `measured` gives, or in a few words why it gives nothing."""
     try:
-        return _measured(case, workload, device, repeats, seconds)
+        return measured()
     except ImportError as error:
-        return blank(case, workload, f"not installed: {error.name or error}")
+        return f"not installed: {error.name or error}"
     except Exception as error:
-        note = "out of memory" if _out_of_memory(error) else f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+        reason = (str(error).splitlines() or [""])[0]
+        return "out of memory" if _out_of_memory(error) else f"failed: {type(error).__name__}: {reason}"
     finally:
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    return blank(case, workload, note)
 
 
 def _measured(case: Case, workload: Workload, device: torch.device, repeats: int, seconds: float) -> Measurement:
@@ -161,8 +177,7 @@ def _call(case: Case, workload: Workload, inputs: Inputs) -> Callable[[], Tensor
 
 
 def _out_of_memory(error: Exception) -> bool:
-    texts = ("can't allocate memory", "not enough memory", "bad_alloc", "out of memory")
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(text in str(error) for text in texts)
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(text in str(error) for text in _NO_MEMORY)
 
 
 def in_child(case: Case, workload: Workload, *, repeats: int, seconds: float, max_bytes: int) -> Measurement:
@@ -170,29 +185,49 @@ def in_child(case: Case, workload: Workload, *, repeats: int, seconds: float, ma
 
     So its peak is its own, and running out of memory ends it and not us. The limit holds on Linux only.
     """
-    task = json.dumps(
-        {"case": case.name, "workload": asdict(workload), "repeats": repeats, "seconds": seconds, "max_bytes": max_bytes}
-    )
-    command = [sys.executable, "-c", "from suprank.bench.timing import _child; _child()", task]
+    task = {"case": case.name, "workload": asdict(workload), "repeats": repeats, "seconds": seconds, "max_bytes": max_bytes}
+    found = answer("suprank.bench.timing", task, limit=_START_SECONDS + _PATIENCE * seconds)
+    return blank(case, workload, found) if isinstance(found, str) else Measurement(**found)
+
+
+def answer(
+    module: str, task: dict[str, Any], *, limit: float, grace: float = 0, threads: int | None = None
+) -> dict[str, Any] | str:
+    """What the module's `child` prints, as JSON, in a fresh process that is given `task`; or why there is no answer.
+
+    The process is stopped `grace` seconds after the limit.
+    """
+    command = [sys.executable, "-c", f"from {module} import child; child()", json.dumps(task)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    limit = _START_SECONDS + _PATIENCE * seconds
+    if threads is not None:
+        environment |= dict.fromkeys(_THREADS, str(threads))
     try:  # a session of its own: Ctrl-C reaches us alone, and `run` then ends the child
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment, start_new_session=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit + grace, env=environment, start_new_session=True
+        )
     except subprocess.TimeoutExpired:
-        return blank(case, workload, f"stopped: over {limit:.0f} s")
+        return f"stopped: over {limit:g} s"
     if done.returncode == 0:
-        return Measurement(**json.loads(done.stdout.splitlines()[-1]))
-    if done.returncode == -9:
-        return blank(case, workload, "out of memory")
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+    if done.returncode == -9 or any(text in done.stderr for text in _NO_MEMORY):  # the kernel ended it, or C++ gave up
+        return "out of memory"
     reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return blank(case, workload, f"failed: {reason}")
+    return f"failed: {reason}"
 
 
-def _child() -> None:
-    task = json.loads(sys.argv[1])
+def task_of_child() -> dict[str, Any]:
+    """What `answer` gave this process to do, once the process may take no more than `max_bytes` above what it has."""
+    task: dict[str, Any] = json.loads(sys.argv[1])
     if _LINUX:  # private writable memory is what tensors take; the whole address space counts libraries too
         limit = _status("VmData") + task["max_bytes"]
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    return task
+
+
+def child() -> None:
+    """One loss, measured in this process."""
+    task = task_of_child()
     found = in_process(
         CASES[task["case"]],
         Workload(**task["workload"]),

@@ -49,6 +49,15 @@ class Workload:
         return self.memory or self.queries
 
     @property
+    def series(self) -> str:
+        """Which sizes this one can be compared with."""
+        return "memory" if self.memory else "batch"
+
+    @property
+    def size(self) -> str:
+        return str(self.items)
+
+    @property
     def classes(self) -> int:
         """How many fine classes there are."""
         return self.items // IMAGES_PER_CLASS

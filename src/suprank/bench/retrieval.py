@@ -1,0 +1,229 @@
+"""The collections that are searched: embeddings under a label tree, shaped like the datasets people evaluate on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from suprank.bench.workload import DIM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+_SEED = 0
+_BLOCK = 8192  # rows drawn at a time, so that making a collection takes little more than keeping it
+_ANCESTOR = 0.5  # length of an ancestor's share in a class centre; the class's own is 1
+_SKEW = 0.5  # of the Dirichlet law by which children share their parent: below 1, a few take most
+
+
+def _even(random: np.random.Generator, classes: int) -> NDArray[np.float64]:
+    return random.random(classes)
+
+
+def _heavy_tailed(sigma: float) -> Callable[[np.random.Generator, int], NDArray[np.float64]]:
+    return lambda random, classes: random.lognormal(sigma=sigma, size=classes)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of collection: how many items, in how many classes at each level, finest first, and how unequal they are."""
+
+    name: str
+    like: str  # the dataset, in words
+    items: int
+    classes: tuple[int, ...]
+    roots: tuple[float, ...]  # share of each coarsest class in the finest ones
+    smallest: int  # items of the smallest class
+    weights: Callable[[np.random.Generator, int], NDArray[np.float64]]  # by which classes share the other items
+    noise: float  # length of what an item adds to its class centre: decides how hard retrieval is
+    queries: int | None = None  # None: every item is a query against all the others
+
+
+SHAPES: dict[str, Shape] = {
+    shape.name: shape
+    for shape in [
+        Shape("sop", "Stanford Online Products, test", 60_502, (11_316, 12), tuple(range(6, 18)), 2, _even, 2.35),
+        Shape(
+            "inat",
+            "iNaturalist 2018, test, species to kingdom",
+            136_093,
+            (2_452, 1_640, 620, 190, 45, 18, 3),
+            (0.55, 0.43, 0.02),
+            2,
+            _heavy_tailed(1.0),
+            3.7,
+        ),
+        Shape(
+            "gldv2",
+            "Google Landmarks v2, index",
+            761_757,
+            (55_529, 78, 2),
+            (0.85, 0.15),
+            1,
+            _heavy_tailed(1.6),
+            2.5,
+            queries=1_129,
+        ),
+        Shape(
+            "million", "a gallery of a million", 1_000_000, (100_000, 1_000, 20), (1,) * 20, 1, _heavy_tailed(1.0), 2.5, 1_000
+        ),
+    ]
+}
+
+
+class Embedded(NamedTuple):
+    """What is evaluated: unit embeddings, and labels `[N, L]`, finest first. Without a gallery, queries rank each other."""
+
+    queries: Tensor
+    labels: Tensor
+    gallery: Tensor | None
+    gallery_labels: Tensor | None
+
+    @property
+    def items(self) -> Tensor:
+        """What is searched."""
+        return self.queries if self.gallery is None else self.gallery
+
+    @property
+    def item_labels(self) -> Tensor:
+        return self.labels if self.gallery_labels is None else self.gallery_labels
+
+    def to(self, device: torch.device) -> Embedded:
+        gallery, labels = (part if part is None else part.to(device) for part in (self.gallery, self.gallery_labels))
+        return Embedded(self.queries.to(device), self.labels.to(device), gallery, labels)
+
+
+class Drawn(NamedTuple):
+    """The ancestors of every fine class, `[classes, levels]`, itself first, and the fine classes of items and queries."""
+
+    tree: NDArray[np.int64]
+    items: NDArray[np.int64]
+    queries: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """`queries` ranked against `items` of a shape; without `queries`, every item against all the others.
+
+    A smaller collection has fewer classes, of the same sizes: whole classes are left out, and the last one is cut to fit.
+    Queries are drawn besides the items, from the classes of the items, so that a gallery is the same for any number of them.
+    """
+
+    shape: str
+    items: int
+    queries: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ValueError(f"there is no shape {self.shape!r}; choose from {', '.join(SHAPES)}.")
+        if not 2 <= self.items <= SHAPES[self.shape].items:
+            raise ValueError(
+                f"items={self.items} must be from 2 to {SHAPES[self.shape].items}, which is all of {self.shape}; "
+                f"try {min(max(self.items, 2), SHAPES[self.shape].items)}."
+            )
+        if self.queries is not None and self.queries < 1:
+            raise ValueError(f"queries={self.queries} must be at least 1; leave it out to make every item a query.")
+
+    @classmethod
+    def whole(cls, name: str) -> Retrieval:
+        """All of a shape, with the queries it comes with."""
+        return cls(name, SHAPES[name].items, SHAPES[name].queries)
+
+    @property
+    def series(self) -> str:
+        """Which sizes this one can be compared with."""
+        return f"{self.shape} with queries" if self.queries else self.shape
+
+    @property
+    def size(self) -> str:
+        return f"{self.shape} {self.asked:,} × {self.items:,}"
+
+    @property
+    def asked(self) -> int:
+        """How many queries there are."""
+        return self.queries or self.items
+
+    @property
+    def levels(self) -> int:
+        return len(SHAPES[self.shape].classes)
+
+    @property
+    def miniature(self) -> Retrieval:
+        """The same kind of work at a size that costs nothing: it loads libraries, starts threads and compiles kernels."""
+        return Retrieval(self.shape, min(self.items, 300), self.queries and min(self.queries, 20))
+
+    def drawn(self) -> Drawn:
+        """The classes of items and queries. Items stand in no order."""
+        shape, random = SHAPES[self.shape], np.random.default_rng(_SEED)
+        tree, sizes = _tree(shape, random), _sizes(shape, random)
+        order = random.permutation(len(sizes))
+        items = random.permutation(np.repeat(order, sizes[order])[: self.items])
+        return Drawn(tree, items, items if self.queries is None else random.choice(items, self.queries))
+
+    def embedded(self) -> Embedded:
+        """The tensors, on the CPU: the same in every process and for every device."""
+        tree, item_class, query_class = self.drawn()
+        noise, generator = SHAPES[self.shape].noise, torch.Generator().manual_seed(_SEED)
+        used, row = np.unique(item_class, return_inverse=True)
+        centres = _centres(tree[used], generator)
+        items = _around(centres, torch.from_numpy(row), noise, generator)
+        item_labels = torch.from_numpy(tree[item_class])
+        if self.queries is None:
+            return Embedded(items, item_labels, None, None)
+        queries = _around(centres, torch.from_numpy(np.searchsorted(used, query_class)), noise, generator)
+        return Embedded(queries, torch.from_numpy(tree[query_class]), items, item_labels)
+
+
+def _tree(shape: Shape, random: np.random.Generator) -> NDArray[np.int64]:
+    """The ancestors of every fine class, `[classes, levels]`, itself first. Every class of every level has a child.
+
+    A class has children in proportion to its share of its parent, and children share it by Dirichlet's law.
+    """
+    share = np.asarray(shape.roots) / np.sum(shape.roots)
+    path = np.arange(len(share))[:, None]
+    for count in reversed(shape.classes[:-1]):
+        children = 1 + random.multinomial(count - len(share), share)
+        parent = np.repeat(np.arange(len(share)), children)
+        within = random.gamma(_SKEW, size=count) + 1e-9
+        share = share[parent] * within / np.bincount(parent, within)[parent]
+        share /= share.sum()
+        path = np.concatenate([np.arange(count)[:, None], path[parent]], 1)
+    return path
+
+
+def _sizes(shape: Shape, random: np.random.Generator) -> NDArray[np.int64]:
+    """Items of each fine class, which sum to the shape's."""
+    classes = shape.classes[0]
+    weights = shape.weights(random, classes)
+    exact = np.cumsum(weights / weights.sum()) * (shape.items - shape.smallest * classes)
+    upto = np.rint(exact).astype(np.int64)  # rounding the running sum keeps the total
+    return shape.smallest + np.diff(upto, prepend=0)
+
+
+def _centres(tree: NDArray[np.int64], generator: torch.Generator) -> Tensor:
+    """One direction for each class of each level, random and so nearly orthogonal, added up along the way to the root."""
+    centres = _directions(len(tree), generator)
+    for column in range(1, tree.shape[1]):
+        used, row = np.unique(tree[:, column], return_inverse=True)
+        centres += _ANCESTOR * _directions(len(used), generator)[torch.from_numpy(row)]
+    return centres
+
+
+def _directions(count: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(count, DIM, generator=generator) / DIM**0.5
+
+
+def _around(centres: Tensor, row: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+    """Unit vectors around the centres, made in place a block at a time."""
+    items = torch.empty(len(row), DIM)
+    for start in range(0, len(row), _BLOCK):
+        block = items[start : start + _BLOCK]
+        block.normal_(generator=generator).mul_(noise / DIM**0.5).add_(centres[row[start : start + _BLOCK]])
+        block.div_(block.norm(dim=-1, keepdim=True))
+    return items
