@@ -15,13 +15,14 @@ import torch
 import torch.distributed
 
 from suprank.evaluation.embeddings import Embeddings
+from suprank.evaluation.inputs import as_array, checked_ks, checked_level_names, chosen_metrics, label_pair, left_out
 from suprank.evaluation.measured import Found, Meaning, default_metrics, measured, weights_of
-from suprank.evaluation.names import OVERALL, Metric, check_level_name, parse
+from suprank.evaluation.names import Metric
 from suprank.evaluation.progress import progress_to
 from suprank.evaluation.report import Report
 from suprank.evaluation.runs import Run
 from suprank.evaluation.search import Search, check_dimensions, device_for, found_in_all, found_in_top, top
-from suprank.evaluation.targets import LabelTargets, check_tree, padded
+from suprank.evaluation.targets import LabelTargets, check_tree
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -98,17 +99,17 @@ def evaluate(
     check_dimensions(source, items)
     where = device_for(device, source)
     own, theirs = (part.to(where) for part in label_pair(labels, gallery_labels, source, None if gallery is None else items))
-    names = _level_names(level_names, own.shape[1])
+    names = checked_level_names(level_names, own.shape[1])
     check_tree(own if gallery is None else torch.cat([own, theirs]), names)
     if not 0 <= decay < float("inf"):
         raise ValueError(
             f"decay={decay} must be 0 or more, and finite: below 0 coarse levels would outweigh fine ones; the paper uses 1."
         )
     meaning = Meaning(names, float(decay), weights_of(weights, names))
-    chosen = default_metrics(checked_ks(ks), names) if metrics is None else _chosen(metrics, names)
+    chosen = default_metrics(checked_ks(ks), names) if metrics is None else chosen_metrics(metrics, names)
     if gallery is not None and gallery_ids is not None and ids is None:
         raise ValueError("gallery_ids were given without ids, and only both together tell which item is the query; give both.")
-    hidden = _hidden(source, None if gallery is None else items, self_index, ids, gallery_ids, ignored)
+    hidden = left_out(source, None if gallery is None else items, self_index, ids, gallery_ids, ignored)
     targets = LabelTargets(own, theirs, hidden.to(where))
     full = any(metric.full_ranking for metric in chosen)
     wanted = float(targets.positives().mean()) if full else 0
@@ -130,7 +131,7 @@ def evaluate(
             "normalize": normalize,
         },
         per_query=dict(zip(map(str, chosen), values, strict=True)) if per_query or bootstrap else None,
-        query_ids=None if ids is None else _array(ids),
+        query_ids=None if ids is None else as_array(ids),
     )
     if bootstrap:
         report = report.with_intervals(bootstrap, seed=seed)
@@ -161,12 +162,12 @@ def top_k(
     check_dimensions(source, items)
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise ValueError(f"k={k!r} must be an integer of at least 1; try 100.")
-    asked = list(range(len(source))) if ids is None else _array(ids).tolist()
+    asked = list(range(len(source))) if ids is None else as_array(ids).tolist()
     if len(set(asked)) < len(asked):
         twice = next(one for one, times in Counter(asked).items() if times > 1)
         raise ValueError(f"ids hold {twice!r} more than once, but a run has one list a query; give each an id of its own.")
     search = Search(source, items, device=device_for(device, source), memory_budget=memory_budget, normalize=normalize)
-    hidden = _hidden(source, None if gallery is None else items, self_index, ids, gallery_ids, ignored).to(search.device)
+    hidden = left_out(source, None if gallery is None else items, self_index, ids, gallery_ids, ignored).to(search.device)
     k = min(k, len(items))
     scores, found = np.empty((len(source), k), np.float32), np.empty((len(source), k), np.int64)
     show = progress_to(progress, "searching")
@@ -180,7 +181,7 @@ def top_k(
             scores[rows], found[rows] = listed.scores.cpu().numpy(), listed.item.cpu().numpy()
             show(int(rows[-1]) + 1, len(source))
     called = ids if gallery is None else gallery_ids
-    names = np.arange(len(items)) if called is None else _array(called)
+    names = np.arange(len(items)) if called is None else as_array(called)
     names = names.astype(np.int64) if names.dtype.kind in "iu" else names
     named = np.where(found >= 0, names[found.clip(0)], "" if names.dtype.kind in "US" else -1)
     return Run(asked, named, scores)
@@ -261,147 +262,3 @@ def _without(targets: LabelTargets) -> list[int]:
     """How many queries have no positives at each level, the finest first."""
     sizes, _ = targets.sizes(torch.arange(len(targets.queries), device=targets.start.device))
     return (sizes == 0).sum(0).flip(0).tolist()
-
-
-def label_pair(
-    labels: Tensor | ArrayLike, gallery_labels: Tensor | ArrayLike | None, source: Embeddings, gallery: Embeddings | None
-) -> tuple[Tensor, Tensor]:
-    """Checked labels `[N, L]` of the queries and of the items, which are the queries where there is no gallery."""
-    own = _labels(labels, source, "labels")
-    if gallery is None:
-        if gallery_labels is not None:
-            raise ValueError("gallery_labels were given without a gallery; give the gallery's embeddings too.")
-        return own, own
-    if gallery_labels is None:
-        raise ValueError("a gallery was given without gallery_labels; give them, with −1 for items without a label.")
-    theirs = _labels(gallery_labels, gallery, "gallery_labels")
-    if own.shape[1] != theirs.shape[1]:
-        raise ValueError(
-            f"labels have {own.shape[1]} level(s) and gallery_labels {theirs.shape[1]}, but levels are compared column by "
-            f"column; give both the same columns, finest first."
-        )
-    return own, theirs
-
-
-def _labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> Tensor:
-    tensor = labels.detach() if isinstance(labels, torch.Tensor) else torch.from_numpy(_integers(labels, name))
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
-        raise TypeError(f"{name} have dtype {tensor.dtype}, but must be integers; number the classes from 0 on.")
-    if tensor.ndim not in (1, 2) or (tensor.ndim == 2 and not 1 <= tensor.shape[1] <= 127):
-        raise ValueError(
-            f"{name} have shape {tuple(tensor.shape)}, but must be [N] or [N, L] with 1 to 127 levels, finest first."
-        )
-    if len(tensor) != len(source):
-        raise ValueError(f"{name} have {len(tensor)} rows and {source.name} {len(source)}; give one row for each embedding.")
-    tensor = tensor.reshape(len(tensor), -1).long()
-    if (tensor < -1).any():
-        row = int((tensor < -1).any(1).nonzero()[0])
-        raise ValueError(f"{name} hold {int(tensor[row].min())} in row {row}, but must be 0 or more, or −1 for no label.")
-    return tensor
-
-
-def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} have dtype {array.dtype}, but must be integers; number the classes from 0 on.")
-    return array.astype(np.int64)
-
-
-def _level_names(names: Sequence[str] | None, depth: int) -> tuple[str, ...]:
-    if names is None:
-        return tuple(f"label{column}" for column in range(depth))
-    if isinstance(names, str) or len(names) != depth or len(set(names)) < depth or OVERALL in names:
-        raise ValueError(
-            f"level_names={names!r} must be {depth} different name(s), one for each column of labels, finest first, none of "
-            f"them {OVERALL!r}, which stands for the mean over the levels."
-        )
-    for name in names:
-        check_level_name(name)
-    return tuple(names)
-
-
-def checked_ks(ks: Sequence[int]) -> list[int]:
-    numbers = [ks] if isinstance(ks, int) else list(ks)
-    for k in numbers:
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise ValueError(f"ks={ks!r} must be integers of at least 1; try (1, 10, 100).")
-    return sorted({int(k) for k in numbers})
-
-
-def _chosen(metrics: Sequence[str], names: Sequence[str]) -> list[Metric]:
-    if isinstance(metrics, str):
-        raise TypeError(f"metrics={metrics!r} must be a sequence of names; write [{metrics!r}].")
-    chosen = list(dict.fromkeys(map(parse, metrics)))
-    if not chosen:
-        raise ValueError("metrics is empty; name at least one, or leave it out to get them all.")
-    for metric in chosen:
-        if metric.level is not None and metric.level not in (*names, OVERALL):
-            raise ValueError(f"{metric} names no level of {', '.join(names)}; see level_names.")
-    return chosen
-
-
-def _hidden(
-    source: Embeddings,
-    gallery: Embeddings | None,
-    self_index: Tensor | ArrayLike | None,
-    ids: Sequence[Any] | NDArray[Any] | None,
-    gallery_ids: Sequence[Any] | NDArray[Any] | None,
-    ignored: Sequence[Sequence[int]] | None,
-) -> Tensor:
-    """The items that are not in the list of each query: the query itself and those to be ignored; −1 for padding."""
-    same, items = gallery is None, gallery or source
-    if same and gallery_ids is not None:
-        raise ValueError("gallery_ids were given without a gallery; the items are the queries, so give ids.")
-    for given, owner, name in ((ids, source, "ids"), (gallery_ids, items, "gallery_ids")):
-        if given is not None and len(given) != len(owner):
-            raise ValueError(f"there are {len(given)} {name} for {len(owner)} rows of {owner.name}; give one for each.")
-    columns = []
-    if self_index is not None:
-        index = self_index.detach().cpu().numpy() if isinstance(self_index, torch.Tensor) else np.asarray(self_index)
-        if index.shape != (len(source),) or index.dtype.kind not in "iu":
-            raise ValueError(f"self_index has shape {index.shape}, but must be one integer for each of {len(source)} queries.")
-        columns.append(index.astype(np.int64)[:, None])
-    elif ids is not None and (same or gallery_ids is not None):
-        columns.append(_same_ids(_array(ids), _array(ids if same else gallery_ids)))
-    elif same:
-        columns.append(np.arange(len(source))[:, None])
-    if ignored is not None:
-        if len(ignored) != len(source):
-            raise ValueError(f"ignored has {len(ignored)} lists for {len(source)} queries; give one for each, [] for none.")
-        for query, one in enumerate(ignored):
-            if np.size(one) and (np.ndim(one) != 1 or np.asarray(one).dtype.kind not in "iu"):
-                raise TypeError(f"ignored[{query}]={one!r} must be a list of item numbers; [] for none.")
-        columns.append(padded(ignored))
-    hidden = np.concatenate(columns, 1) if columns else np.empty((len(source), 0), np.int64)
-    if hidden.size and not (hidden.min() >= -1 and hidden.max() < len(items)):
-        wrong = hidden.min() if hidden.min() < -1 else hidden.max()
-        raise ValueError(f"item {wrong} is to be left out, but items are numbered 0 to {len(items) - 1}; −1 stands for none.")
-    if hidden.shape[1] > 1:
-        # Each item once, or it would be taken off the number of positives twice.
-        hidden = -np.sort(-hidden, axis=1)
-        hidden[:, 1:][hidden[:, 1:] == hidden[:, :-1]] = -1
-    return torch.from_numpy(hidden)
-
-
-def _array(ids: Any) -> NDArray[Any]:
-    """Ids as an array; text and integers that come as Python objects, as from pandas, in a type of their own."""
-    array = np.asarray(ids)
-    typed = np.array(array.tolist()) if array.dtype.kind in "OT" else array
-    return typed if typed.dtype.kind in "iuU" and typed.shape == array.shape else array
-
-
-def _same_ids(ids: NDArray[Any], gallery_ids: NDArray[Any]) -> NDArray[np.int64]:
-    """The numbers of the items that have each query's id, −1 for padding."""
-    if ids.dtype.kind + gallery_ids.dtype.kind in ("iu", "ui"):
-        # Compared as they are, both would become floats, in which large numbers run together.
-        ids, gallery_ids = ids.astype(object), gallery_ids.astype(object)
-    if ids.dtype.kind != gallery_ids.dtype.kind:
-        raise TypeError(f"ids are {ids.dtype} and gallery_ids {gallery_ids.dtype}, so none could be equal; give both one type.")
-    order = np.argsort(gallery_ids, kind="stable")
-    ordered = gallery_ids[order]
-    first, last = np.searchsorted(ordered, ids, "left"), np.searchsorted(ordered, ids, "right")
-    same = np.full((len(ids), int((last - first).max(initial=0))), -1, np.int64)
-    for column in range(same.shape[1]):
-        inside = first + column < last
-        same[inside, column] = order[(first + column)[inside]]
-    return same

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.evaluate import evaluate, label_pair
+from suprank.evaluation.evaluate import evaluate
+from suprank.evaluation.inputs import label_pair
 from suprank.evaluation.names import OVERALL, parse
 from suprank.evaluation.progress import progress_to
 from suprank.evaluation.search import Search, device_for, ignore

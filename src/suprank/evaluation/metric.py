@@ -10,7 +10,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 from torchmetrics.utilities.distributed import gather_all_tensors
 
-from suprank.evaluation.evaluate import checked_ks, evaluate
+from suprank.evaluation.evaluate import evaluate
+from suprank.evaluation.inputs import checked_ks
 from suprank.evaluation.names import parse
 
 if TYPE_CHECKING:

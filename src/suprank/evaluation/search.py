@@ -68,9 +68,9 @@ class Search:
             raise ValueError(
                 f"memory_budget={memory_budget} must be at least 1 byte; leave it out for {_default_budget(device)}."
             )
-        self._norms = {id(gallery): _checked_norms(gallery, normalize)}
+        self._norms = {id(gallery): gallery.norms(zero_allowed=not normalize)}
         if queries is not gallery:
-            self._norms[id(queries)] = _checked_norms(queries, normalize)
+            self._norms[id(queries)] = queries.norms(zero_allowed=not normalize)
         longest, reach = (float(self._norms[id(source)].max()) for source in (queries, gallery))
         if not normalize and longest * reach > _LARGEST:
             raise ValueError(
@@ -134,23 +134,18 @@ class Search:
     def chunks(self) -> Iterator[tuple[slice | Tensor, Tensor, int]]:
         """The gallery in pieces: which items they are, the padded embeddings, and how many of them are items.
 
-        A file is read in its own order, memory in the order of the items.
+        A file that does not stay is read in its own order, everything else in the order of the items.
         """
         number = len(self.gallery)
-        stored = self.order is None or (self.gallery.on_disk and not self.resident)
+        as_stored = self.order is None or (self.gallery.on_disk and not self.resident)
         for first in range(0, number, self.chunk):
             part = slice(first, min(first + self.chunk, number))
-            which = part if self.order is None or not stored else self._placed(part)
-            if self._kept is None or not self.resident:
-                piece = self._padded(self.gallery, part if self.order is None or stored else self.order[part])
-                self._kept = piece if self.resident else None
-            else:
-                piece = self._kept
-            yield which, piece, part.stop - part.start
-
-    def _placed(self, stored: slice) -> Tensor:
-        assert self._place is not None
-        return self._place[stored]
+            piece = self._kept
+            if piece is None:
+                piece = self._padded(self.gallery, part if self.order is None or as_stored else self.order[part])
+            if self.resident:
+                self._kept = piece
+            yield self._place[part] if as_stored and self._place is not None else part, piece, part.stop - part.start
 
     def product(self, queries: Tensor, items: Tensor, number: int) -> Tensor:
         """queries · itemsᵀ into a buffer that is used again; the columns of the padding hold −∞."""
@@ -331,10 +326,6 @@ def device_for(device: torch.device | str | None, source: Embeddings) -> torch.d
     if source.device.type != "cpu":
         return source.device
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _checked_norms(source: Embeddings, normalize: bool) -> Tensor:
-    return source.norms(zero_allowed=not normalize)
 
 
 def _numpy_product(queries: Tensor, items: Tensor, out: Tensor) -> None:
