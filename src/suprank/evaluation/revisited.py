@@ -7,9 +7,7 @@ places of its positives in its list, the protocol's ignored images taken out.
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from suprank.evaluation.progress import progress_to
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, device_for, places
 from suprank.evaluation.targets import ListedTargets, padded
+from suprank.revisited_file import read_content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -258,126 +257,8 @@ def _lists(row: Mapping[str, ArrayLike], query: int) -> dict[str, NDArray[np.int
 def read_ground_truth(path: str | PathLike[str]) -> GroundTruth:
     """`gnd_roxford5k.pkl`, `gnd_rparis6k.pkl`, or the same as `.json`: keys `imlist`, `qimlist` and `gnd`.
 
-    A pickle is a program, and this one is downloaded. Ours runs no code: it builds containers, numbers, text, and arrays
-    of numbers or text from their bytes, and refuses whatever names anything else.
+    No code of a pickle is run: see `suprank.revisited_file`.
     """
-    path = Path(path)
-    if path.suffix.lower() == ".json":
-        try:
-            content = json.loads(path.read_text(encoding="utf-8-sig"))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from None
-    else:
-        content = _unpickled(path)
-    if not isinstance(content, dict) or not {"imlist", "qimlist", "gnd"} <= set(content):
-        found = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(f"{path} holds {found}, but a revisited ground truth has the keys imlist, qimlist and gnd.")
-    items, queries = (_text(content[key], f"{path}: {key}") for key in ("imlist", "qimlist"))
-    rows = content["gnd"]
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path}: gnd must be a list with a dictionary for each query.")
+    items, queries, rows = read_content(Path(path))
     boxes = np.array([row["bbx"] for row in rows], np.float64).reshape(-1, 4) if all("bbx" in row for row in rows) else None
-    return GroundTruth(items, queries, rows, boxes)
-
-
-def _text(names: Any, where: str) -> tuple[str, ...]:
-    names = names.tolist() if isinstance(names, np.ndarray) else names
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"{where} must be a list of image names, but is {type(names).__name__}.")
-    return tuple(names)
-
-
-def _unpickled(path: Path) -> Any:
-    with path.open("rb") as file:
-        try:
-            return _plain(_Unpickler(file, encoding="latin1").load())  # latin1: what Python 2 and numpy wrote into text
-        except _Refused as refusal:
-            raise ValueError(f"{path} was not read: {refusal}") from None
-        except Exception as error:  # a pickle that is cut or forged fails in any way it likes
-            raise ValueError(f"{path} is not a readable pickle ({type(error).__name__}: {error}); download it again.") from None
-
-
-class _Refused(Exception):  # noqa: N818
-    """What a pickle asked for and may not have."""
-
-
-class _Unpickler(pickle.Unpickler):
-    """Finds the few names below and nothing else. Numpy's are stand-ins: numpy's own trust the bytes they are given."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _FOUND[module.replace("numpy._core", "numpy.core").replace("__builtin__", "builtins"), name]
-        except KeyError:
-            raise _Refused(
-                f"it asks for {module}.{name}, and only containers, numbers, text and numpy arrays of them are built, because "
-                f"a pickle can run code. If you trust the file, convert it to JSON yourself."
-            ) from None
-
-
-class _Dtype:
-    """numpy.dtype as a pickle describes it: a code such as `f8`, then a state that holds the byte order."""
-
-    def __init__(self, code: Any, *_: Any) -> None:
-        if not isinstance(code, str) or code[:1] not in set("biufUS"):
-            raise _Refused(f"it holds an array of dtype {code!r}, where only numbers and text are read.")
-        self.dtype = np.dtype(code)
-
-    def __setstate__(self, state: Any) -> None:
-        self.dtype = self.dtype.newbyteorder(state[1])
-
-
-class _Array:
-    """numpy.ndarray as a pickle describes it: made empty, then given (version, shape, dtype, order, bytes)."""
-
-    value: Any = None
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran, content = state
-        self.value = _from_bytes(content, dtype, shape, "F" if fortran else "C")
-
-
-def _from_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    if not isinstance(dtype, _Dtype):
-        raise _Refused("it holds an array without a dtype.")
-    content = content.encode("latin1") if isinstance(content, str) else content
-    return np.frombuffer(content, dtype.dtype).reshape(shape, order=order)
-
-
-def _buffer(content: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-    array = _Array()
-    array.value = _from_bytes(content, dtype, shape, order)
-    return array
-
-
-def _scalar(dtype: Any, content: Any) -> Any:
-    return _from_bytes(content, dtype, (), "C").item()
-
-
-def _latin1(text: Any, encoding: Any) -> bytes:
-    if encoding not in ("latin1", "latin-1"):
-        raise _Refused(f"it encodes text as {encoding!r}, which arrays do not need.")
-    return str(text).encode("latin1")
-
-
-_FOUND: dict[tuple[str, str], Any] = {
-    ("builtins", "set"): set,
-    ("builtins", "frozenset"): frozenset,
-    ("builtins", "bytes"): lambda: b"",  # how the oldest pickles write no bytes; bytes(n) would allocate them
-    ("numpy", "dtype"): _Dtype,
-    ("numpy", "ndarray"): _Array,
-    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
-    ("numpy.core.multiarray", "scalar"): _scalar,
-    ("numpy.core.numeric", "_frombuffer"): _buffer,
-    ("_codecs", "encode"): _latin1,
-}
-
-
-def _plain(content: Any) -> Any:
-    """Dictionaries, lists and values, with the arrays in place of their stand-ins."""
-    if isinstance(content, _Array):
-        return content.value
-    if isinstance(content, dict):
-        return {key: _plain(value) for key, value in content.items()}
-    if isinstance(content, list | tuple | set | frozenset):
-        return [_plain(value) for value in content]
-    return content
+    return GroundTruth(tuple(items), tuple(queries), rows, boxes)
