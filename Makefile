@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-ch
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.cli  ## train a tiny embedder with HAPPIER and measure it, in under a minute
+demo: $(VENV)/.cli  ## train a small network on drawings with HAPPIER, and measure it
 	@$(BIN)/suprank demo
 
 # One thread for each of the two workers: threads within and workers beside would fight over the cores.
@@ -41,7 +41,7 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 $(VENV)/.cli: $(VENV)/.torch pyproject.toml
-	@$(INSTALL) --editable '.[cli]'
+	@$(INSTALL) --editable '.[cli,vision]'
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml

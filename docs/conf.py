@@ -41,9 +41,14 @@ def plain_docstring(app: Any, what: str, name: str, object_: Any, options: Any, 
 
 
 def _escaped(line: str) -> str:
-    """The line with | and * made plain outside `code`."""
+    """The line with | and * made plain outside `code`; code that is no name becomes ``code``, or a role would eat its <."""
     parts = re.split(r"(`[^`]*`)", line)
-    return "".join(part if part.startswith("`") else re.sub(r"([|*])", r"\\\1", part) for part in parts)
+    return "".join(_code(part) if part.startswith("`") else re.sub(r"([|*])", r"\\\1", part) for part in parts)
+
+
+def _code(part: str) -> str:
+    """Names stay links; what a role would cut (`label_<level>`, `..`) becomes literal, set apart from the letters around it."""
+    return f"\\ `{part}`\\ " if re.search(r"<|\.\.", part) else part
 
 
 def setup(app: Any) -> None:

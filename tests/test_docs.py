@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import evaluation, losses, ranking
+from suprank import data, embedding, evaluation, losses, models, ranking
+from suprank.data import importers
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT.parent / "shared" / "paper.tex"
@@ -45,14 +46,39 @@ def test_no_equation_of_the_paper_is_missing():
     assert labels <= {label for label, _ in ROWS}
 
 
-@pytest.mark.parametrize("package", [ranking, losses, evaluation], ids=lambda package: package.__name__)
+PACKAGES = [ranking, losses, evaluation, data, importers, models, embedding]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
 def test_the_api_page_has_every_public_name(package):
-    documented = re.findall(rf"\.\. [\w:]+:: {package.__name__}\.(\w+)", (ROOT / "docs" / "api.md").read_text())
+    api = (ROOT / "docs" / "api.md").read_text()
+    documented = re.findall(rf"^\.\. [\w:]+:: {package.__name__}\.(\w+)$", api, flags=re.MULTILINE)
     assert sorted(documented) == sorted(package.__all__)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/evaluation.md", "docs/conventions.md"])
-def test_code_in_the_documentation_runs(page):
+def test_the_page_on_data_has_every_importer_and_every_preset():
+    page = (ROOT / "docs" / "data.md").read_text()
+    assert re.findall(r"^\| `([\w-]+)` \|(?:[^|\n]*\|){4}$", page, flags=re.MULTILINE) == list(importers.BENCHMARKS)
+    assert all(f"| `{preset}` |" in page for preset in data.PRESETS)
+
+
+def test_the_readme_names_every_importer():
+    readme = (ROOT / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in [*importers.BENCHMARKS, "folder", "csv", "glyphs", "emoji"])
+
+
+def test_the_page_on_models_has_every_setting_and_alias():
+    page = (ROOT / "docs" / "models.md").read_text()
+    cells = " ".join(re.findall(r"^\| ([^|]+) \|", page, flags=re.MULTILINE))
+    assert {*models.EmbedderConfig.model_fields, *models.ALIASES} <= set(re.findall(r"`(\w+)`", cells))
+
+
+PAGES = ["README", "docs/quickstart", "docs/data", "docs/models", "docs/evaluation", "docs/conventions"]
+
+
+@pytest.mark.parametrize("page", [f"{page}.md" for page in PAGES])
+def test_code_in_the_documentation_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # pages write where they are
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     assert blocks
     given = {"model": torch.nn.Linear(8, 4), "images": torch.randn(8, 8), "labels": torch.arange(8) // 2}

@@ -20,10 +20,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "evaluation": {"ranking"},
     "hierarchy": {"data"},
     "explorer": {"evaluation", "data"},
+    # where images meet a model
+    "embedding": {"data", "models"},
     # measures speed and memory; nothing is built on it
     "bench": {"ranking", "losses", "evaluation"},
     # the one place they all meet
-    "training": {"ranking", "losses", "evaluation", "data", "models"},
+    "training": {"ranking", "losses", "evaluation", "data", "models", "embedding"},
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # and nobody imports cli
 

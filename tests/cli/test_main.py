@@ -7,12 +7,25 @@ from typer.testing import CliRunner
 from suprank import __version__
 from suprank.cli.app import app
 from suprank.cli.main import main
+from suprank.data import Manifest
+from tests.cli.collection import photographs
 
 
 def test_help_names_every_verb():
-    shown = CliRunner().invoke(app, ["--help"])
-    assert shown.exit_code == 0
-    assert {"demo", "bench"} <= set(shown.output.split())
+    for group, verbs in {
+        (): {"demo", "embed", "evaluate", "data", "models", "bench"},
+        ("data",): {"import", "check", "show"},
+        ("models",): {"create", "pca", "export", "list"},
+    }.items():
+        shown = CliRunner().invoke(app, [*group, "--help"])
+        assert shown.exit_code == 0
+        assert verbs <= set(shown.output.split())
+
+
+def test_paragraphs_of_help_fill_the_lines_of_the_terminal():
+    shown = CliRunner().invoke(app, ["embed", "--help"], env={"COLUMNS": "300"}).output
+    assert "Under torchrun the processes share the images." in shown
+    assert "\n suprank evaluate --embeddings embeddings " in shown, "commands keep their lines"
 
 
 def test_version_is_the_packages():
@@ -26,23 +39,65 @@ def test_an_unknown_verb_is_refused_without_a_traceback():
     assert "Traceback" not in refused.output
 
 
-@pytest.mark.parametrize("part", ["typer", "rich"])
-def test_a_missing_part_names_the_extra_that_brings_it(part):
+def without(part, *arguments):
+    """The command line on a machine that lacks a package."""
     script = f"import sys; sys.modules[{part!r}] = None; from suprank.cli.main import main; main()"
-    run = subprocess.run([sys.executable, "-c", script, "demo", "--steps", "1"], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("part", "arguments", "extra"),
+    [
+        ("typer", ("demo", "--steps", "1"), "cli"),
+        ("rich", ("demo", "--steps", "1"), "cli"),
+        ("pyarrow", ("data", "import", "sop", "--root", ".", "--out", "m.parquet"), "vision"),
+        ("pyarrow", ("embed", "--model", "m", "--manifest", "m.parquet", "--out", "e"), "vision"),
+        ("PIL", ("demo", "--steps", "1"), "vision"),
+    ],
+)
+def test_a_missing_part_names_the_extra_that_brings_it(part, arguments, extra):
+    run = without(part, *arguments)
     assert run.returncode == 1
     assert part in run.stderr
-    assert 'pip install "suprank[cli]"' in run.stderr
+    assert f'pip install "suprank[{extra}]"' in run.stderr
     assert "Traceback" not in run.stderr
 
 
-def test_ctrl_c_ends_with_a_plain_message_and_the_shells_code(monkeypatch, capsys):
-    def interrupted(*_):
+def test_a_missing_timm_names_the_extra_that_brings_it():
+    run = without("timm", "models", "list")
+    assert run.returncode != 0
+    assert 'pip install "suprank[vision]"' in " ".join(run.stderr.replace("│", " ").split())
+    assert "Traceback" not in run.stderr
+
+
+def test_help_needs_nothing_but_the_command_line():
+    assert without("pyarrow", "--help").returncode == 0
+
+
+def test_a_fault_of_ours_is_no_fault_of_the_users(monkeypatch):
+    """A module of this package that is missing is a bug to report with its traceback, whichever verb meets it."""
+    monkeypatch.setitem(sys.modules, "suprank.data.check", None)
+    with pytest.raises(ModuleNotFoundError, match="suprank.data.check"):
+        CliRunner().invoke(app, ["data", "check", "m.parquet"], catch_exceptions=False)
+
+
+def test_ctrl_c_ends_with_a_plain_message_and_the_shells_code(monkeypatch, capsys, tmp_path):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("suprank.cli.experiment.training", interrupted)
-    monkeypatch.setattr(sys, "argv", ["suprank", "demo", "--batch-size", "8"])
+    monkeypatch.chdir(tmp_path)
+    photographs(tmp_path / "photos", groups=1, classes=2, images=1)
+    Manifest.of(
+        {
+            "path": ["group0/class00/0.png", "group0/class01/0.png"],
+            "split": ["train", "test"],
+            "label_class": ["class00", "class01"],
+        },
+        root=tmp_path / "photos",
+    ).save("m.parquet")
+    monkeypatch.setattr("suprank.data.check.contents", interrupted)
+    monkeypatch.setattr(sys, "argv", ["suprank", "data", "check", "m.parquet"])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 130
-    assert capsys.readouterr().err.endswith("\nsuprank: stopped.\n")
+    assert capsys.readouterr().err.endswith("suprank: stopped.\n")

@@ -5,14 +5,21 @@ from typing import Annotated
 import typer
 
 from suprank import __version__
-from suprank.cli import bench
+from suprank.cli import bench, data, importing, models, terminal
 from suprank.cli.demo import demo
+from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command()(demo)
+app.command()(embed)
 app.command()(evaluate)
+app.add_typer(data.app, name="data")
+app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")
+for group in (app, data.app, importing.app, models.app, bench.app):
+    for verb in group.registered_commands:
+        verb.help = terminal.flowing(verb.help or getattr(verb.callback, "__doc__", None) or "")
 
 
 def _print_version(asked: bool) -> None:

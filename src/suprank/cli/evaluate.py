@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from suprank.cli import terminal
 
-    from rich.progress import TaskID
+if TYPE_CHECKING:
     from rich.table import Table
 
     from suprank.evaluation import Report
@@ -25,12 +23,25 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def evaluate(
-    embeddings: Annotated[Path, typer.Option(help="Embeddings of the queries, one a row: .npy, .parquet or .pt.")],
-    labels: Annotated[Path, typer.Option(help="Their labels in the same order: .csv, .tsv, .parquet or integers in .npy.")],
+    embeddings: Annotated[
+        Path, typer.Option(help="Embeddings of the queries, one a row: .npy, .parquet or .pt; or a folder of `suprank embed`.")
+    ],
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Their labels in the same order: .csv, .tsv, .parquet or integers in .npy.", show_default="those of the folder"
+        ),
+    ] = None,
     gallery: Annotated[
         Path | None, typer.Option(help="Embeddings to rank.", show_default="every query against all the others")
     ] = None,
     gallery_labels: Annotated[Path | None, typer.Option(help="Labels of the gallery; empty or -1 is a distractor.")] = None,
+    ground_truth: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="gnd_*.pkl", help="Judge a folder by the file of revisited Oxford or Paris, instead of by labels."
+        ),
+    ] = None,
     level: Annotated[
         list[str] | None,
         typer.Option(help="A label column, repeatable, finest first.", show_default="those that begin with label"),
@@ -70,6 +81,10 @@ def evaluate(
     Label columns are named label_<level>, finest first, as in our manifests; otherwise name them with --level.
 
     \b
+    What `suprank embed` wrote, every test image a query against the others, or query against gallery:
+      suprank evaluate --embeddings embeddings
+    Revisited Oxford, by its own judgements:
+      suprank evaluate --embeddings roxford --ground-truth gnd_roxford5k.pkl
     Every row a query against all the others:
       suprank evaluate --embeddings test.npy --labels test.csv
     Queries against a gallery, two levels, with intervals, saved for later:
@@ -80,22 +95,36 @@ def evaluate(
     """
     if (gallery is None) != (gallery_labels is None):
         raise typer.BadParameter("--gallery and --gallery-labels go together; give both, or neither.")
+    if embeddings.is_dir() and (labels, gallery, id) != (None, None, None):
+        raise typer.BadParameter("a folder of embeddings brings its labels, gallery and ids; name files instead to use others.")
+    if not embeddings.exists() and not embeddings.suffix:
+        said = f"there is no folder {embeddings}; give one that `suprank embed` wrote, or a file."
+        raise typer.BadParameter(said, param_hint="--embeddings")
+    if labels is None and not embeddings.is_dir():
+        raise typer.BadParameter("embeddings in a file need their labels; add --labels.", param_hint="--labels")
     if per_query and out is None:
         raise typer.BadParameter("values per query are saved beside the report; add --out.", param_hint="--per-query")
     if run is not None and run.suffix.lower() not in RUN_FILES:
         raise typer.BadParameter(f"{run} must end in one of {', '.join(RUN_FILES)}.", param_hint="--run")
     budget = None if memory_budget is None else _bytes(memory_budget)
-    with _plain_errors():
+    with terminal.plain_errors("a smaller --memory-budget"):
         from suprank import evaluation
 
-        target = _device(device)
+        target = terminal.device(device)
         for file in (out, csv, run):
             if file is not None:
-                _check_writable(file)
+                terminal.check_writable(file)
         earlier = None if against is None else _earlier(against)
+        if ground_truth is not None:
+            if not embeddings.is_dir() or any((level, metric, weight, against, run)):
+                said = "--ground-truth judges a folder of `suprank embed`; --level, --metric, --weight, --against and --run "
+                raise ValueError(f"{said}are for labels.")
+            report = _revisited(embeddings, ground_truth, tuple(k or (1, 5, 10)), target, budget, per_query, bootstrap, quiet)
+            _print_and_save(report, quiet=quiet, out=out, csv=csv, latex=embeddings.stem if latex else None, chosen=True)
+            return
         read = _read(embeddings, labels, gallery, gallery_labels, level or [], id)
         weights = _weights(weight or [], read.labels.names)
-        with _progress("evaluating", quiet) as progress:
+        with terminal.progress("evaluating", quiet) as progress:
             report = evaluation.evaluate(
                 read.queries,
                 read.labels.queries,
@@ -118,7 +147,7 @@ def evaluate(
         if earlier is not None:
             typer.echo(f"\nmine is this evaluation, other is {against}\n{report.compare(earlier).table()}")
         if run is not None:
-            with _progress(f"top {run_k}", quiet) as progress:
+            with terminal.progress(f"top {run_k}", quiet) as progress:
                 found = evaluation.top_k(
                     read.queries,
                     read.gallery,
@@ -143,8 +172,10 @@ class _Read(NamedTuple):
 
 
 def _read(
-    embeddings: Path, labels: Path, gallery: Path | None, gallery_labels: Path | None, levels: list[str], id: str | None
+    embeddings: Path, labels: Path | None, gallery: Path | None, gallery_labels: Path | None, levels: list[str], id: str | None
 ) -> _Read:
+    if labels is None:
+        return _read_folder(embeddings, levels)
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.tables import ids_from, labels_from, read_table
 
@@ -163,33 +194,39 @@ def _read(
     return _Read(queries, items, coded, ids, gallery_ids)
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What the library refuses, said in one line with exit code 2 rather than in a traceback."""
-    import torch
+def _read_folder(folder: Path, levels: list[str]) -> _Read:
+    from suprank.cli.embedded import read_folder
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.tables import Labels
 
-    try:
-        yield
-    except (ValueError, TypeError, OSError, ImportError) as error:
-        raise typer.BadParameter(str(error)) from error
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        said = str(error).splitlines()[0] if str(error) else "out of memory"
-        raise typer.BadParameter(f"{said} Give a smaller --memory-budget.") from error
+    names, queries, gallery = read_folder(folder, levels)
+    source = Embeddings.of(queries.embeddings, str(folder))
+    if gallery is None:
+        return _Read(source, None, Labels(names, queries.labels), queries.ids, None)
+    items = Embeddings.of(gallery.embeddings, f"the gallery of {folder}")
+    return _Read(source, items, Labels(names, queries.labels, gallery.labels), queries.ids, gallery.ids)
 
 
-def _device(name: str | None) -> str | None:
-    import torch
+def _revisited(
+    folder: Path,
+    ground_truth: Path,
+    ks: tuple[int, ...],
+    device: str | None,
+    budget: int | None,
+    per_query: bool,
+    bootstrap: int,
+    quiet: bool,
+) -> Report:
+    """AP and P@k by the three protocols; k is 1, 5, 10 there unless given."""
+    from suprank import evaluation
+    from suprank.cli.embedded import judged_by
 
-    if name is None:
-        return None
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise typer.BadParameter(f"{name!r} is not a device; use cpu, cuda or cuda:N.", param_hint="--device") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        there = f"there are {torch.cuda.device_count()} CUDA GPUs here"
-        raise typer.BadParameter(f"{name!r} cannot be used: {there}; use cpu, cuda or cuda:N.", param_hint="--device")
-    return name
+    truth = evaluation.read_ground_truth(ground_truth)
+    queries, gallery = judged_by(folder, truth)
+    with terminal.progress("evaluating", quiet) as progress:
+        return evaluation.revisited(
+            queries, gallery, truth, ks, device, budget, progress, per_query=per_query, bootstrap=bootstrap
+        )
 
 
 def _bytes(text: str) -> int:
@@ -216,16 +253,6 @@ def _weights(given: list[str], levels: tuple[str, ...]) -> dict[str, float] | No
     return weights or None
 
 
-def _check_writable(file: Path) -> None:
-    """Before hours of work: the folder is made, and the name is not a folder's."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"{file} cannot be written: the folder cannot be made ({error.strerror}); name another.") from error
-    if file.is_dir():
-        raise IsADirectoryError(f"{file} is a folder; name a file in it.")
-
-
 def _earlier(path: Path) -> Report:
     from suprank.evaluation import Report
     from suprank.evaluation.embeddings import check_file
@@ -235,32 +262,6 @@ def _earlier(path: Path) -> Report:
     if report.per_query is None:
         raise ValueError(f"{path} holds no values per query, which a comparison needs; make it again with --per-query.")
     return report
-
-
-@contextmanager
-def _progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None] | bool]:
-    """A bar on stderr, moved by the function it gives; False where none is wanted."""
-    if quiet:
-        yield False
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: list[TaskID] = []  # none before the first call: what is refused at the door leaves no bar behind
-
-        def advance(done: int, total: int) -> None:
-            if not tasks:
-                tasks.append(bar.add_task(what, total=total))
-            bar.update(tasks[0], completed=done)
-
-        yield advance
 
 
 def _print_and_save(

@@ -1,108 +1,110 @@
-"""The demo's experiment: images of a generated label tree, an embedder small enough for any machine, exact metrics."""
+"""The demo's experiment: a drawn collection in memory, a network small enough for any machine, exact metrics."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import nn
-from torch.nn.functional import normalize
 
-from suprank import ranking
+from suprank.data import ImageDataset, Manifest, MPerClassSampler, collated
+from suprank.evaluation import evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
     from suprank.losses import Combined
 
-GROUPS, FAMILIES, CLASSES = 5, 4, 8  # the tree: children of the root, of a group, of a family
-SEEN = 6  # classes of each family to train on; the others are for testing
-IMAGES = 12  # of each class
+SIDE = 32  # pixels: enough to tell an emoji, and quick on one core
 IMAGES_PER_CLASS = 4  # in a batch
-CONTENT, STYLE, PIXELS, HIDDEN, EMBEDDING = 12, 24, 128, 256, 64
-RATE, PROXY_RATE = 1e-3, 1e-2
+WIDTH, EMBEDDING = 32, 128
+RATE, PROXY_RATE = 2e-3, 2e-2
+SHIFT = 3  # pixels that a training batch is moved by at most
+METRICS = ("H-AP", "AP", "R@1")
 
 
 class Images(NamedTuple):
-    """Images as vectors of "pixels" `[N, PIXELS]`, and their labels `[N, 3]`: class, family, group."""
+    """Images `[N, 3, SIDE, SIDE]` in bytes, and their labels `[N, L]`, finest first, numbered 0, 1, 2, ... in each level."""
 
     pixels: Tensor
     labels: Tensor
 
     @property
     def classes(self) -> int:
-        return len(self.labels[:, 0].unique())
+        return int(self.labels[:, 0].max()) + 1
 
 
-def train_and_test(seed: int) -> tuple[Images, Images]:
-    """Two sets of images that share groups and families but no class.
+def collection(name: str, progress: Callable[[int, int], None]) -> Manifest:
+    """The manifest called `emoji` or `glyphs`, made on the first call, or the one in a file of that name."""
+    if name == "glyphs":
+        from suprank.data.importers import glyphs
 
-    An image is content, which its class, family and group decide, and style, which is larger and decided by nothing,
-    mixed by a random non-linear map. Pixels alone therefore rank poorly; an embedder that learns to look past style
-    ranks classes it has never seen.
-    """
-    generator = torch.Generator().manual_seed(seed)
+        return glyphs.read(progress=progress)
+    if name == "emoji":
+        from suprank.data.importers import emoji
 
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    tree = GROUPS, FAMILIES, CLASSES, IMAGES
-    content = normal(GROUPS, 1, 1, 1, CONTENT) + 0.8 * normal(GROUPS, FAMILIES, 1, 1, CONTENT)
-    content = content + 0.6 * normal(GROUPS, FAMILIES, CLASSES, 1, CONTENT) + 0.3 * normal(*tree, CONTENT)
-    style = 1.5 * normal(*tree, STYLE)
-    mixed = torch.tanh(torch.cat([content, style], -1) @ normal(CONTENT + STYLE, PIXELS) / (CONTENT + STYLE) ** 0.5)
-    pixels = torch.tanh(2 * mixed @ normal(PIXELS, PIXELS) / PIXELS**0.5) + 0.05 * normal(*tree, PIXELS)
-
-    group, family, fine = (ids.expand(tree) for ids in torch.meshgrid(*map(torch.arange, tree), indexing="ij")[:3])
-    family = group * FAMILIES + family
-    # Classes to train on are numbered first, because proxies stand for 0, 1, 2, ...
-    fine = torch.where(fine < SEEN, family * SEEN + fine, GROUPS * FAMILIES * CLASSES + family * CLASSES + fine)
-    labels = torch.stack([fine, family, group], -1)
-    seen, unseen = slice(None, SEEN), slice(SEEN, None)
-    return _flat(pixels[:, :, seen], labels[:, :, seen]), _flat(pixels[:, :, unseen], labels[:, :, unseen])
+        return emoji.read(progress=progress)
+    return Manifest.read(name)
 
 
-def _flat(pixels: Tensor, labels: Tensor) -> Images:
-    return Images(pixels.flatten(0, -2), labels.flatten(0, -2))
+def first_choice() -> str:
+    """`emoji`, which has colours, where they can be had; else `glyphs`, which needs nothing."""
+    from suprank.data.importers import emoji
+
+    return "emoji" if emoji.available() else "glyphs"
+
+
+def images(manifest: Manifest, progress: Callable[[int, int], None]) -> Images:
+    """All images of a manifest, made square and small, in memory."""
+    dataset = ImageDataset(manifest, _small, at_least=SIDE)
+    pixels = torch.empty(len(dataset), 3, SIDE, SIDE, dtype=torch.uint8)
+    for row in range(len(dataset)):
+        pixels[row] = collated([dataset[row]]).images[0]
+        progress(row + 1, len(dataset))
+    numbered = [np.unique(column, return_inverse=True)[1] for column in manifest.labels.T]
+    return Images(pixels, torch.from_numpy(np.stack(numbered, axis=1)))
+
+
+def _small(image: Image.Image) -> Tensor:
+    resized = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=2)
+    return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
 
 
 def embedder() -> nn.Sequential:
-    """A network of three layers, from pixels to an embedding."""
-    return nn.Sequential(
-        nn.Linear(PIXELS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, EMBEDDING)
-    )
+    """A network of four convolutions, from pixels to an embedding."""
+    layers: list[nn.Module] = []
+    channels = (3, WIDTH, 2 * WIDTH, 4 * WIDTH, 4 * WIDTH)
+    for before, after in pairwise(channels):
+        layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels[-1] * (SIDE // 16) ** 2, EMBEDDING))
 
 
 def batches(images: Images, batch_size: int, seed: int) -> Iterator[Images]:
-    """Batches without end: as many classes as fit, `IMAGES_PER_CLASS` different images of each."""
-    largest = images.classes * IMAGES_PER_CLASS
-    if batch_size % IMAGES_PER_CLASS or not 2 * IMAGES_PER_CLASS <= batch_size <= largest:
-        nearest = min(max(batch_size - batch_size % IMAGES_PER_CLASS, 2 * IMAGES_PER_CLASS), largest)
-        raise ValueError(
-            f"{batch_size} must be a multiple of {IMAGES_PER_CLASS} from {2 * IMAGES_PER_CLASS} to {largest}, because a batch "
-            f"holds {IMAGES_PER_CLASS} images of each of 2 to {images.classes} classes; try {nearest}."
-        )
-    return _batches(images, batch_size // IMAGES_PER_CLASS, torch.Generator().manual_seed(seed))
+    """Batches without end: `IMAGES_PER_CLASS` images of each of as many classes as fit."""
+    sampler = MPerClassSampler(images.labels.numpy(), batch_size, IMAGES_PER_CLASS, seed=seed)
+    return (Images(images.pixels[rows], images.labels[rows]) for _ in iter(int, 1) for rows in sampler)
 
 
-def _batches(images: Images, classes: int, generator: torch.Generator) -> Iterator[Images]:
-    while True:
-        chosen = torch.randperm(images.classes, generator=generator)[:classes]
-        shuffled = torch.rand(classes, IMAGES, generator=generator).argsort(-1)[:, :IMAGES_PER_CLASS]
-        index = (chosen[:, None] * IMAGES + shuffled).flatten()
-        yield Images(images.pixels[index], images.labels[index])
+def unit(pixels: Tensor) -> Tensor:
+    """Bytes as numbers from −1 to 1."""
+    return pixels.float() / 127.5 - 1
 
 
-def training(model: nn.Module, loss: Combined, stream: Iterator[Images], steps: int) -> Iterator[float]:
-    """The loss of each step, as the model is trained."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    optimizer.add_param_group({"params": loss.parameters(), "lr": PROXY_RATE})
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+def training(model: nn.Module, loss: Combined, stream: Iterator[Images], steps: int, seed: int) -> Iterator[float]:
+    """The loss of each step, as the model is trained; each batch is moved by a few pixels."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW([{"params": model.parameters()}, {"params": loss.parameters()}])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [RATE, PROXY_RATE], total_steps=steps)
+    model.train()
     for _ in range(steps):
         batch = next(stream)
-        value = loss(model(batch.pixels), batch.labels)
+        moved = torch.randint(-SHIFT, SHIFT + 1, (2,), generator=generator).tolist()
+        value = loss(model(torch.roll(unit(batch.pixels), moved, (2, 3))), batch.labels)
         optimizer.zero_grad()
         value.backward()
         optimizer.step()
@@ -111,17 +113,13 @@ def training(model: nn.Module, loss: Combined, stream: Iterator[Images], steps: 
 
 
 @torch.no_grad()
-def exact_metrics(model: nn.Module, images: Images) -> dict[str, float]:
+def embeddings(model: nn.Module, images: Images) -> Tensor:
+    """What the model makes of all images, a row each."""
+    model.eval()
+    return torch.cat([model(unit(some)) for some in images.pixels.split(256)])
+
+
+def exact_metrics(embeddings: Tensor, images: Images) -> dict[str, float]:
     """H-AP, AP and R@1 with every image a query against all the others."""
-    unit = normalize(model(images.pixels), dim=-1)
-    scores, exact = unit @ unit.T, ranking.heaviside
-    level = ranking.ignoring(ranking.common_level(images.labels), torch.arange(len(unit)))
-    relevance = ranking.tree_relevance(level)
-    graded = ranking.ranks(scores, level, relevance, plus=exact, minus=exact)
-    fine = ranking.at_least(level, images.labels.shape[1])
-    binary = ranking.ranks(scores, fine, plus=exact, minus=exact)
-    return {
-        "H-AP": ranking.hierarchical_average_precision(graded, relevance).mean().item(),
-        "AP": ranking.average_precision(binary, fine > 0).mean().item(),
-        "R@1": ranking.hit_rate_at(binary, fine > 0, 1).mean().item(),
-    }
+    report = evaluate(embeddings, images.labels, metrics=METRICS, device="cpu", progress=False)
+    return {name: report[name] for name in METRICS}

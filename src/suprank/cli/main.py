@@ -3,6 +3,10 @@
 import sys
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
+EXTRAS = {"typer": "cli", "rich": "cli"} | dict.fromkeys(
+    ("PIL", "matplotlib", "pyarrow", "pydantic", "safetensors", "scipy", "timm", "torchvision"), "vision"
+)
+"""What the verbs import, and the extra that brings it."""
 
 
 def main() -> None:
@@ -13,9 +17,9 @@ def main() -> None:
         app()
     except ModuleNotFoundError as missing:
         part = (missing.name or "").partition(".")[0]
-        if part not in ("typer", "rich"):
+        if part not in EXTRAS:
             raise
-        print(f'suprank: the command line needs {part}, which is not installed; pip install "suprank[cli]"', file=sys.stderr)
+        print(f'suprank: this needs {part}, which is not installed; pip install "suprank[{EXTRAS[part]}]"', file=sys.stderr)
         raise SystemExit(1) from None
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:

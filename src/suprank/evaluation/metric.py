@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+
+from suprank import torchvision_operators
+
+with suppress(ImportError):  # torchmetrics imports torchvision, where there is one
+    torchvision_operators.declare()
+
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 from torchmetrics.utilities.distributed import gather_all_tensors

@@ -1,0 +1,180 @@
+"""suprank models: make an embedder, give it a PCA projection, export it, list backbones."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from suprank.cli import terminal
+from suprank.cli.embed import (
+    BatchSize,
+    Device,
+    FastJpeg,
+    Resize,
+    Size,
+    Skip,
+    Squash,
+    Weights,
+    Workers,
+    embedder_of,
+    usual_batch,
+)
+
+app = typer.Typer(no_args_is_help=True, help="Make, project and export embedders.")
+
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the embedder to write.")]
+
+
+class Pooling(StrEnum):
+    """How places of the image become one vector."""
+
+    TIMM = "timm"
+    AVG = "avg"
+    MAX = "max"
+    AVG_MAX = "avg+max"
+    GEM = "gem"
+    GEM_FIXED = "gem-fixed"
+    TOKEN = "token"
+
+
+class Normalisation(StrEnum):
+    """What is done to the pooled vector before the projection."""
+
+    NONE = "none"
+    LAYER = "layer"
+    L2 = "l2"
+
+
+@app.command()
+def create(
+    backbone: Annotated[str, typer.Argument(metavar="BACKBONE", help="A timm name: resnet50, deit_small, vit_base, ...")],
+    out: Out,
+    weights: Weights = None,
+    untrained: Annotated[bool, typer.Option("--untrained", help="Random weights.")] = False,
+    pooling: Annotated[Pooling, typer.Option(help="Of the features.")] = Pooling.TIMM,
+    normalisation: Annotated[Normalisation, typer.Option(help="Before the projection.")] = Normalisation.NONE,
+    dim: Annotated[int | None, typer.Option(min=1, help="Width of a linear projection.", show_default="none")] = None,
+    freeze_batchnorm: Annotated[bool, typer.Option("--freeze-batchnorm", help="Keep its statistics while training.")] = False,
+    image_size: Annotated[int | None, typer.Option(min=1, help="Pixels of a side.", show_default="the backbone's")] = None,
+    imagenet_colours: Annotated[
+        bool,
+        typer.Option("--imagenet-colours", help="Normalise by ImageNet's mean and deviation, as the authors do for ViT-B/16."),
+    ] = False,
+) -> None:
+    """Make an embedder: backbone → pooling → normalisation → projection → L2, saved as a folder.
+
+    \b
+    The paper's, on CUB and SOP:
+      suprank models create resnet50 --normalisation layer --dim 512 --freeze-batchnorm --out model
+    """
+    with terminal.plain_errors("a smaller backbone"):
+        if untrained and weights is not None:
+            raise ValueError("--untrained and --weights contradict each other; give one.")
+        from suprank.data.transforms import IMAGENET_MEAN, IMAGENET_STD
+        from suprank.models import Embedder
+
+        terminal.check_folder(out)
+        embedder = Embedder.create(
+            backbone,
+            pretrained=not untrained and weights is None,
+            weights=weights,
+            pooling=pooling.value,
+            normalisation=normalisation.value,
+            dim=dim,
+            freeze_batchnorm=freeze_batchnorm,
+            image_size=image_size,
+            mean=IMAGENET_MEAN if imagenet_colours else None,
+            std=IMAGENET_STD if imagenet_colours else None,
+        )
+        embedder.save(out)
+    millions = sum(parameter.numel() for parameter in embedder.parameters()) / 1e6
+    typer.echo(f"{out}: {backbone}, {millions:.1f} M parameters, embeddings of width {embedder.dim}")
+
+
+@app.command()
+def pca(
+    model: Annotated[str, typer.Option(metavar="DIR|NAME", help="A saved embedder, or the name of a timm backbone.")],
+    manifest: Annotated[Path, typer.Option(help="Images whose features are analysed.")],
+    out: Out,
+    dim: Annotated[int, typer.Option(min=1, help="Directions to keep: the width of the embeddings.")],
+    whiten: Annotated[bool, typer.Option("--whiten", help="Divide each direction by its standard deviation.")] = False,
+    weights: Weights = None,
+    root: Annotated[Path | None, typer.Option(help="Where the images are.", show_default="as saved in the manifest")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Images of this split, repeatable.", show_default="train")] = None,
+    size: Size = None,
+    resize: Resize = None,
+    squash: Squash = False,
+    fast_jpeg: FastJpeg = False,
+    batch_size: BatchSize = None,
+    workers: Workers = None,
+    device: Device = None,
+    skip_broken: Skip = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Start the projection from a PCA of a manifest's features: an embedder with a linear layer of width DIM.
+
+    \b
+    suprank models pca --model resnet101 --manifest sfm120k.parquet --dim 2048 --whiten --out model
+    """
+    with terminal.plain_errors("a smaller --batch-size"):
+        from suprank.data import Manifest
+        from suprank.embedding import Reading, launched, principal_moments
+        from suprank.models import pca_projection
+
+        terminal.device(device)
+        terminal.check_folder(out)
+        images = Manifest.read(manifest, root=root).split(*(split or ("train",)))
+        embedder = embedder_of(model, weights)
+        if dim > embedder.features_dim:
+            raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features that {model} has; give fewer.")
+        reading = Reading.for_model(
+            embedder,
+            size=size,
+            resize=resize,
+            squash=squash,
+            fast_jpeg=fast_jpeg,
+            batch_size=batch_size or usual_batch(device),
+            workers=workers,
+            on_broken="skip" if skip_broken else "raise",
+        )
+        with launched() as processes, terminal.progress("analysing", quiet or processes.rank > 0) as progress:
+            moments = principal_moments(
+                embedder, images, reading=reading, device=processes.device(device), processes=processes, progress=progress
+            )
+            if processes.rank == 0:
+                embedder.with_projection(*pca_projection(moments, dim, whiten=whiten)).save(out)
+                how = ", whitened" if whiten else ""
+                typer.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Option(metavar="DIR", help="A saved embedder.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="What to write: .onnx or .pt2.")],
+) -> None:
+    """Write an embedder as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same embeddings."""
+    with terminal.plain_errors("a smaller model"):
+        from suprank.models import Embedder, export_onnx, export_program
+
+        writers = {".onnx": export_onnx, ".pt2": export_program}
+        if out.suffix not in writers:
+            raise ValueError(f"{out} must end in .onnx or .pt2.")
+        terminal.check_writable(out)
+        writers[out.suffix](Embedder.load(model), out)
+    typer.echo(f"{out}: gives the embeddings of {model}")
+
+
+@app.command("list")
+def backbones(
+    pattern: Annotated[str, typer.Argument(help="Names to list, with * for anything.")] = "*",
+    pretrained: Annotated[bool, typer.Option("--pretrained", help="Only those that timm has weights for.")] = False,
+) -> None:
+    """The backbones that timm has."""
+    with terminal.plain_errors(""):
+        from suprank.models.networks import names
+
+        for name in names(pattern, pretrained=pretrained):
+            typer.echo(name)

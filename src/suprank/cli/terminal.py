@@ -1,0 +1,118 @@
+"""What the verbs share: errors in one line, a progress bar, and checks of devices and of files to write."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rich.progress import TaskID
+
+
+@contextmanager
+def plain_errors(smaller: str) -> Iterator[None]:
+    """What the library refuses, said in one line with exit code 2 rather than in a traceback.
+
+    `smaller` is what to give where memory runs out, such as "a smaller --batch-size". A package that is not installed is for
+    `main`, which knows the extra that brings it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        raise typer.BadParameter(_said(error)) from error
+    except (MemoryError, RuntimeError) as error:
+        if (
+            not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError"
+        ):  # torch's; not imported for its name
+            raise
+        said = str(error).splitlines()[0] if str(error) else "out of memory"
+        raise typer.BadParameter(f"{said} Give {smaller}.") from error
+
+
+def _said(error: Exception) -> str:
+    """What an error says, in words of the command line; of one from a worker process, what stands under its traceback."""
+    lines = "\n".join((str(error), *getattr(error, "__notes__", ()))).splitlines()
+    if lines and re.match(r"Caught .* in .* worker process", lines[0]):
+        last = max(place for place, line in enumerate(lines) if line.startswith("  "))
+        lines = [re.sub(r"^[\w.]+: ", "", lines[last + 1]), *lines[last + 2 :]]
+    return "\n".join(lines).strip().replace("on_broken='skip'", "--skip-broken")
+
+
+def flowing(text: str) -> str:
+    """Help with the lines of each paragraph joined, as typer does for the first alone; a paragraph after \\b stays as it is."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(one if one.startswith("\b") else one.replace("\n", " ") for one in paragraphs)
+
+
+def device(name: str | None) -> str | None:
+    """The device by its name, if this machine has it."""
+    import torch
+
+    if name is None:
+        return None
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise typer.BadParameter(f"{name!r} is not a device; use cpu, cuda or cuda:N.", param_hint="--device") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        there = f"there are {torch.cuda.device_count()} CUDA GPUs here"
+        raise typer.BadParameter(f"{name!r} cannot be used: {there}; use cpu, cuda or cuda:N.", param_hint="--device")
+    return name
+
+
+def check_writable(file: Path) -> None:
+    """Before hours of work: the folder is made, and the name is not a folder's."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{file} cannot be written: the folder cannot be made ({error.strerror}); name another.") from error
+    if file.is_dir():
+        raise IsADirectoryError(f"{file} is a folder; name a file in it.")
+
+
+def check_folder(folder: Path) -> None:
+    """Before hours of work: the name is not a file's, and what it lies in can be made. The folder itself is left to be made."""
+    if folder.is_file():
+        raise NotADirectoryError(f"{folder} is a file; name a folder.")
+    if not folder.is_dir():
+        check_writable(folder)
+
+
+@contextmanager
+def progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr, moved by the function it gives, which takes (done, total); where none is wanted it does nothing."""
+    if quiet:
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    bar = Progress(*columns, console=Console(stderr=True))
+    tasks: list[TaskID] = []
+
+    def advance(done: int, total: int) -> None:
+        if not tasks:  # begun by the first call: what is refused at the door leaves no bar behind, nor an empty line
+            bar.start()
+            tasks.append(bar.add_task(what, total=total))
+        bar.update(tasks[0], completed=done)
+
+    try:
+        yield advance
+    finally:
+        if tasks:
+            bar.stop()

@@ -1,0 +1,88 @@
+"""What the labels of a manifest are like: classes of each level and split, their sizes, and those that stand alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from suprank.data.columns import SPLITS
+from suprank.data.copies import EVALUATION, split_codes
+from suprank.data.manifest import Manifest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_TRAIN, _TEST, _QUERY, _GALLERY = (SPLITS.index(name) for name in ("train", "test", "query", "gallery"))
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Blank labels are left out, and levels are finest first. Empty without labels.
+
+    counts        level → split → number of classes
+    shared        level → number of classes both in train and in test, query or gallery; empty unless there are both
+    sizes         images in a class of the finest level, as "1", "2", "3-4", "5-8", ... → number of such classes
+    singletons    train, test → number of finest classes that have one image in it, where there are any
+    unanswerable  queries whose finest class has no image in the gallery; 0 without a gallery
+    two_parents   sentences that name labels under two parents
+    """
+
+    counts: Mapping[str, Mapping[str, int]]
+    shared: Mapping[str, int]
+    sizes: Mapping[str, int]
+    singletons: Mapping[str, int]
+    unanswerable: int
+    two_parents: tuple[str, ...]
+
+
+def classes(manifest: Manifest) -> Classes:
+    """What the labels are like."""
+    if not manifest.levels:
+        return Classes({}, {}, {}, {}, 0, ())
+    images = {level: _images(manifest, place) for place, level in enumerate(manifest.levels)}
+    finest = images[manifest.levels[0]]
+    alone = {"train": int((finest[_TRAIN] == 1).sum()), "test": int((finest[_TEST] == 1).sum())}
+    return Classes(
+        counts={level: _counts(found) for level, found in images.items()},
+        shared={level: _shared(found) for level, found in images.items()} if _has_both(manifest) else {},
+        sizes=_histogram(finest.sum(0)),
+        singletons={split: number for split, number in alone.items() if number},
+        unanswerable=int(finest[_QUERY][finest[_GALLERY] == 0].sum()) if "gallery" in manifest.splits else 0,
+        two_parents=tuple(manifest.two_parents()),
+    )
+
+
+def _images(manifest: Manifest, level: int) -> NDArray[np.int64]:
+    """How many images each split has of each class of the level: [splits, classes]."""
+    labels, number = manifest.labels[:, level], len(manifest.names[manifest.levels[level]])
+    there = labels >= 0
+    cells = split_codes(manifest)[there] * number + labels[there]
+    return np.bincount(cells, minlength=len(SPLITS) * number).reshape(len(SPLITS), number)
+
+
+def _counts(images: NDArray[np.int64]) -> dict[str, int]:
+    found = dict(zip(SPLITS, (images > 0).sum(1).tolist(), strict=True))
+    return {split: number for split, number in found.items() if number}
+
+
+def _has_both(manifest: Manifest) -> bool:
+    return "train" in manifest.splits and any(split in manifest.splits for split in EVALUATION)
+
+
+def _shared(images: NDArray[np.int64]) -> int:
+    judged = images[[SPLITS.index(split) for split in EVALUATION]].any(0)
+    return int(((images[_TRAIN] > 0) & judged).sum())
+
+
+def _histogram(images: NDArray[np.int64]) -> dict[str, int]:
+    """How many classes have 1 image, 2, 3-4, 5-8, ..., from the smallest class on; classes without any are left out."""
+    bins = np.ceil(np.log2(images[images > 0])).astype(np.int64)
+    counts = dict(enumerate(np.bincount(bins).tolist()))
+    return {_bin(place): count for place, count in counts.items() if place >= bins.min()}
+
+
+def _bin(place: int) -> str:
+    return str(2**place) if place < 2 else f"{2 ** (place - 1) + 1}-{2**place}"

@@ -1,0 +1,193 @@
+"""The columns of a manifest, checked at the door: which there must be, what their cells may hold."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PREFIX = "label_"
+"""What label columns begin with; the level is called what follows."""
+
+SPLITS = ("train", "test", "query", "gallery", "distractor")
+"""`test`: every image a query against the others. `query` and `gallery`: the first are ranked against the second.
+`distractor`: joins the gallery, and is positive for nobody, so that its labels may be blank."""
+
+_OUTSIDE = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\]|::)\.\.([/\\]|::|$)"
+_NAMED = 5
+
+
+def label_columns(names: Sequence[str], levels: Sequence[str] | None, about: str) -> list[str]:
+    """The label columns, finest first: those of `levels`, or all that begin with `label_`."""
+    if levels is None:
+        found = [name for name in names if name.startswith(PREFIX)]
+        if not found:
+            raise ValueError(
+                f"{about} has no label column: it has {', '.join(names)}. Call them label_<level>, finest first, or say that "
+                f"there are none with levels=()."
+            )
+        return found
+    chosen = [level if level in names and level.startswith(PREFIX) else PREFIX + level for level in levels]
+    for column in chosen:
+        required(names, column, about)
+        if chosen.count(column) > 1:
+            raise ValueError(f"{about}: level {column.removeprefix(PREFIX)!r} was asked for twice; name each once.")
+    return chosen
+
+
+def required(names: Sequence[str], column: str, about: str) -> None:
+    """Raise unless there is a column of this name; the nearest is suggested."""
+    if column not in names:
+        nearest = difflib.get_close_matches(column, names, n=1)
+        guess = f"did you mean {nearest[0]!r}?" if nearest else f"it has {', '.join(names)}."
+        raise ValueError(f"{about} has no column {column!r}; {guess}")
+
+
+def checked_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Table:
+    """The table with path, split, labels, id and box checked, typed and in this order, then the other columns."""
+    names = table.column_names
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"{about} has two columns called {name!r}; rename one.")
+    for name in ("path", "split"):
+        required(names, name, about)
+    if not table.num_rows:
+        raise ValueError(f"{about} has no rows; a manifest has one for each image.")
+    columns = {name: _text(table[name], name, about) for name in ("path", "split")}
+    columns |= {name: _label(table[name], name, about) for name in labels}
+    _check_paths(columns["path"], about)
+    _check_splits(columns["split"], about)
+    _check_labels(columns, labels, about)
+    if "id" in names:
+        columns["id"] = _text(table["id"], "id", about)
+        _refuse(_blank(columns["id"]), about, "have no id", "rows with equal ids are one image; fill it in, or drop the column")
+    if "box" in names:
+        columns["box"] = _boxes(table["box"], about)
+    # Label columns that were not asked for would look like levels to whoever reads the file next.
+    others = [name for name in names if name not in columns and not name.startswith(PREFIX)]
+    return pa.table(columns | {name: table[name].combine_chunks() for name in others})
+
+
+def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise TypeError(
+            f"{about}: column {name!r} holds {column.type}, but must hold text (or whole numbers, for labels and ids)."
+        )
+    return _combined(column.cast(pa.string()))
+
+
+def _label(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
+    """Text, as a dictionary where it already is one: four million names are not written out to be counted again."""
+    if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
+        column = pa.chunked_array([_text(column, name, about)]).dictionary_encode()
+    coded = _combined(column.unify_dictionaries())
+    empty = pc.index(coded.dictionary, pa.scalar("", pa.string())).as_py()
+    if empty < 0:
+        return coded
+    blank = pc.equal(coded.indices, pa.scalar(empty, coded.indices.type))
+    return pa.DictionaryArray.from_arrays(
+        pc.if_else(blank, pa.scalar(None, coded.indices.type), coded.indices), coded.dictionary
+    )
+
+
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    combined = column.combine_chunks()
+    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+
+
+def _blank(column: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.equal(column, ""), True)
+
+
+def _refuse(bad: pa.Array, about: str, what: str, way_out: str) -> None:
+    """Raise where any row is bad, naming the first few, counted from 0 as in Python."""
+    rows = np.flatnonzero(np.asarray(bad))
+    if len(rows):
+        first = ", ".join(str(row) for row in rows[:_NAMED]) + (", ..." if len(rows) > _NAMED else "")
+        raise ValueError(f"{about}: {len(rows):,} of {len(bad):,} rows ({first}) {what}; {way_out}.")
+
+
+def _check_paths(paths: pa.Array, about: str) -> None:
+    _refuse(_blank(paths), about, "have no path", "every row is one image")
+    outside = pc.match_substring_regex(paths, _OUTSIDE)
+    if pc.any(outside).as_py():
+        first = paths.filter(outside)[0].as_py()
+        raise ValueError(
+            f"{about}: path {first!r} leads out of the root; paths are relative to it and climb nowhere. Give a root "
+            f"that holds all images."
+        )
+
+
+def _check_splits(splits: pa.Array, about: str) -> None:
+    known = pc.is_in(splits, value_set=pa.array(SPLITS))
+    if not pc.all(known).as_py():
+        wrong = splits.filter(pc.invert(known))[0].as_py()
+        raise ValueError(f"{about}: split {wrong!r} is unknown; an image is one of {', '.join(SPLITS)}.")
+
+
+def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: str) -> None:
+    distractor = pc.equal(columns["split"], "distractor")
+    for fine, name in enumerate(labels):
+        blank = columns[name].is_null()
+        _refuse(
+            pc.and_not(blank, distractor),
+            about,
+            f"have no {name}",
+            "fill it in, leave the rows out, or give them the split distractor",
+        )
+        if fine:
+            below = labels[fine - 1]
+            _refuse(
+                pc.and_(blank, columns[below].is_valid()),
+                about,
+                f"have a {below} but no {name}",
+                "a class stands under one of the next level; fill it in, or blank both",
+            )
+
+
+def _boxes(column: pa.ChunkedArray, about: str) -> pa.Array:
+    # Lists of any length, all of four: pyarrow up to 25 cannot read nulls among lists of fixed size back from Parquet.
+    kind = pa.list_(pa.float32())
+    if pa.types.is_string(column.type) or pa.types.is_null(column.type):
+        boxes = pa.array([_box(cell, row, about) for row, cell in enumerate(column.to_pylist())], kind)
+    else:
+        try:
+            boxes = _combined(column.cast(kind))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise TypeError(
+                f"{about}: column 'box' holds {column.type}, but must hold four numbers: x1, y1, x2, y2."
+            ) from error
+    _refuse(
+        pc.fill_null(pc.not_equal(pc.list_value_length(boxes), 4), False),
+        about,
+        "have a box that is not four numbers",
+        "a box is x1, y1, x2, y2",
+    )
+    valid = np.asarray(boxes.is_valid())
+    numbers = np.asarray(boxes.drop_null().flatten(), np.float64).reshape(-1, 4)
+    good = np.isfinite(numbers).all(1) & (numbers[:, 0] < numbers[:, 2]) & (numbers[:, 1] < numbers[:, 3])
+    bad = np.zeros(len(valid), bool)
+    bad[valid] = ~good
+    _refuse(
+        pa.array(bad), about, "have a box that is not x1 < x2, y1 < y2", "boxes are corners in pixels: left, top, right, bottom"
+    )
+    return boxes
+
+
+def _box(cell: str | None, row: int, about: str) -> list[float] | None:
+    if not cell:
+        return None
+    try:
+        numbers = [float(number) for number in cell.replace(",", " ").split()]
+    except ValueError:
+        numbers = []
+    if len(numbers) != 4:
+        raise ValueError(f"{about}: row {row} has the box {cell!r}, but a box is four numbers: x1 y1 x2 y2.")
+    return numbers

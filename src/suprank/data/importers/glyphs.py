@@ -1,0 +1,163 @@
+"""`glyphs`: characters of many scripts, drawn here from the fonts that come with matplotlib. No download, no network.
+
+A class is a character, its images are the font faces that have it, each a little turned, slanted, scaled, moved and in its own
+two greys. Levels: character → group ("Greek capitals") → script ("Greek"). Characters are train or test, half of every group
+each, so that test characters are new and their groups and scripts are not.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, features
+
+from suprank.data.cache import cache_key, kept
+from suprank.data.importers.alphabets import GROUPS, characters, label
+from suprank.data.importers.pack import write_archive
+from suprank.data.importers.typefaces import Face, Shape, distinct_shapes, face, named_apart
+from suprank.data.manifest import Manifest
+from suprank.data.splits import holdout_classes
+
+RECIPE = 1
+"""Counted up when the drawings change, so that nobody is given those of an older suprank."""
+
+FEWEST_FACES = 4
+"""A character is kept when at least so many faces draw it, each differently."""
+
+_TEX = string.ascii_letters + string.digits  # elsewhere these fonts hold TeX's characters at other characters' places
+_FACES: Mapping[str, str | None] = {
+    **{f"DejaVuSans{style}.ttf": None for style in ("", "-Bold", "-Oblique", "-BoldOblique")},
+    **{f"DejaVuSerif{style}.ttf": None for style in ("", "-Bold", "-Italic", "-BoldItalic")},
+    **{f"DejaVuSansMono{style}.ttf": None for style in ("", "-Bold")},
+    **{f"STIXGeneral{style}.ttf": None for style in ("", "Bol", "Italic", "BolIta")},
+    **{f"cm{style}10.ttf": _TEX for style in ("r", "b", "ss", "ti", "tt")},
+    "cmmi10.ttf": string.ascii_letters,
+    "cmsy10.ttf": string.ascii_uppercase,
+}
+"""matplotlib's font files → the characters that we trust them with; None: all they have."""
+
+_EM = 0.7  # font size, as a share of the image's side
+_FRAME = 0.75  # share of the side that an undisturbed character may fill; larger ones are drawn smaller
+_MIDDLE = 0.33  # height over the baseline, in font sizes, that comes to the middle of the image
+_FINER = 2  # characters are drawn so much larger, then sampled down as they are turned
+
+# How drawings vary, from least to most: turned (radians), slanted, wider and taller (log scale), moved right and down (shares
+# of the side), grey of the ink, grey of the paper. Chosen so that pixels alone find the same character for one test image in
+# four or three, and yet every drawing reads well.
+_LEAST = (-0.12, -0.12, -0.12, -0.12, -0.05, -0.05, 0, 150)
+_MOST = (0.12, 0.12, 0.12, 0.12, 0.05, 0.05, 90, 255)
+
+
+def read(
+    *,
+    fonts: Sequence[str | os.PathLike[str]] = (),
+    size: int = 64,
+    seed: int = 0,
+    cache: str | os.PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """The manifest of the drawn characters, made in seconds on the first call and kept in the cache after that.
+
+    `fonts`: font files of your own, whose drawings join those of matplotlib's fonts. `size`: side of the images in pixels,
+    at least 16. `seed`: of the split and of how the drawings vary. `cache`: see `cache_folder`. `progress(done, total)` is
+    called as images are drawn. Equal arguments, fonts and Pillow give equal pixels.
+
+    Left out: characters that fewer than `FEWEST_FACES` faces draw differently, and those drawn as an earlier one is (Greek
+    Α is Latin A in most fonts), because nothing in the image could tell them apart.
+    """
+    if size < 16:
+        raise ValueError(f"size={size} is too small to draw characters in; it must be at least 16, and 64 is the usual.")
+    faces = _faces([Path(path) for path in fonts], round(_EM * size * _FINER))
+    drawn_from = [(face.name, face.digest) for face in faces]
+    key = cache_key("glyphs", RECIPE, GROUPS, size, seed, features.version("freetype2"), drawn_from)
+    folder = kept("glyphs", key, lambda folder: _build(folder, faces, size, seed, progress), cache=cache)
+    return Manifest.read(folder / "manifest.parquet", root=folder)
+
+
+def _faces(fonts: Sequence[Path], em: int) -> list[Face]:
+    """matplotlib's faces and then those of the fonts given, at a size of `em` pixels."""
+    try:
+        from matplotlib import get_data_path
+    except ImportError as error:
+        raise ImportError('glyphs are drawn from the fonts of matplotlib: pip install "suprank[vision]"') from error
+    folder = Path(get_data_path(), "fonts", "ttf")
+    ours = [face(folder / file, em, trusted) for file, trusted in _FACES.items() if (folder / file).is_file()]
+    given = [face(path, em) for path in fonts]
+    for path, font in zip(fonts, given, strict=True):
+        if not font.has & characters().keys():
+            raise ValueError(f"{path} has none of the characters that glyphs draws; leave it out.")
+    return named_apart([*ours, *given])
+
+
+def _build(folder: Path, faces: Sequence[Face], size: int, seed: int, progress: Callable[[int, int], None] | None) -> None:
+    groups = characters()
+    shapes = distinct_shapes(groups, faces, FEWEST_FACES)
+    if not shapes:
+        raise FileNotFoundError(
+            f"no character has {FEWEST_FACES} different shapes in the {len(faces)} fonts found; matplotlib should bring "
+            f"{len(_FACES)}: install it again, or give fonts of your own."
+        )
+    rows = [(character, shape) for character, several in shapes.items() for shape in several]
+    columns = {
+        "path": write_archive(folder, _images(shapes, size, seed, progress)),
+        "split": ["train"] * len(rows),
+        "label_character": [label(character) for character, _ in rows],
+        "label_group": [groups[character].name for character, _ in rows],
+        "label_script": [groups[character].script for character, _ in rows],
+        "character": [character for character, _ in rows],
+        "font": [shape.face for _, shape in rows],
+    }
+    manifest = Manifest.of(columns, root=folder, about="glyphs")
+    holdout_classes(manifest, 0.5, seed=seed).save(folder / "manifest.parquet")
+
+
+def _images(
+    shapes: Mapping[str, Sequence[Shape]], size: int, seed: int, progress: Callable[[int, int], None] | None
+) -> Iterator[tuple[str, bytes]]:
+    done, total = 0, sum(len(several) for several in shapes.values())
+    for character, several in shapes.items():
+        generator = np.random.default_rng([seed, ord(character)])  # its own: a font more leaves other characters as they were
+        for shape in several:
+            file = io.BytesIO()
+            _varied(shape, size, generator).save(file, "PNG", compress_level=1)
+            yield f"{ord(character):04x}/{shape.face}.png", file.getvalue()
+            done += 1
+        if progress is not None:
+            progress(done, total)
+
+
+def _varied(shape: Shape, size: int, generator: np.random.Generator) -> Image.Image:
+    """The shape in the middle of a grey image, a little turned, slanted, scaled, moved, with its own ink on its own paper."""
+    turn, slant, wider, taller, right, down, ink, paper = generator.uniform(_LEAST, _MOST)
+    turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
+    scales = np.exp([wider, taller]) * _shrunk(shape, size) / _FINER
+    forward = turned @ np.array([[1, slant], [0, 1]]) * scales
+    back = np.linalg.inv(forward)  # PIL asks, for each pixel of the image, where in the bitmap it comes from
+    border = 2  # outside of the bitmap PIL does not blend: let edges fade into a border of nothing
+    origin = _middle(shape, size) - back @ (size * np.array([0.5 + right, 0.5 + down])) + border
+    bitmap = ImageOps.expand(Image.frombytes("L", shape.size, shape.pixels), border)
+    data = (*back[0], origin[0], *back[1], origin[1])
+    coverage = bitmap.transform((size, size), Image.Transform.AFFINE, data, Image.Resampling.BILINEAR)
+    return Image.fromarray(np.rint(paper + (ink - paper) / 255 * np.asarray(coverage)).astype(np.uint8))
+
+
+def _shrunk(shape: Shape, size: int) -> float:
+    """What to scale a shape by so that it fits in the frame: 1 for most."""
+    return min(1.0, _FRAME * size * _FINER / max(shape.size))
+
+
+def _middle(shape: Shape, size: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The point of the bitmap that comes to the image's middle.
+
+    Upright, the line through the middle of a capital, so that a comma stays below an apostrophe; but no further from the
+    bitmap than the frame allows.
+    """
+    width, height = shape.size
+    slack = _FRAME * size * _FINER / _shrunk(shape, size) / 2
+    line = -shape.top - _MIDDLE * _EM * size * _FINER
+    return np.array([width / 2, np.clip(line, height - slack, slack)])

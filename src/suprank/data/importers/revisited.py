@@ -1,0 +1,76 @@
+"""Revisited Oxford and Paris (Radenović et al., CVPR 2018): 70 queries each, judged image by image instead of by label."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from suprank.data.importers.base import Importer, required
+from suprank.data.manifest import Manifest
+from suprank.revisited_file import read_content
+
+
+def read(root: Path, name: str) -> dict[str, Manifest]:
+    """Queries, then gallery, each in the order of the ground truth; unlabelled, with the image's name as its id.
+
+    `gnd_<name>.pkl` is read without running code; `gnd_<name>.json`, with the same keys, does as well. A query's `box` is the
+    `bbx` that the protocol crops it to. Which images are easy, hard or junk for it stays in that file, which counts gallery
+    images in this order: `suprank.evaluation.revisited` reads it.
+    """
+    path = root / f"gnd_{name}.json"
+    if not path.is_file():
+        path = required(root, f"gnd_{name}.pkl", name, _layout(name))
+    gallery, queries, judged = read_content(path)
+    for key, listed in (("imlist", gallery), ("qimlist", queries)):
+        _check_names(listed, f"{path}: {key}")
+    boxes = _boxes(judged, queries, path)
+    names = [*queries, *gallery]
+    columns = {
+        "path": [f"jpg/{name}.jpg" for name in names],
+        "split": ["query"] * len(queries) + ["gallery"] * len(gallery),
+        "id": names,
+        "box": pa.array([*boxes, *[None] * len(gallery)], pa.list_(pa.float32())),
+    }
+    return {"": Manifest.of(columns, root=root, levels=(), about=str(path))}
+
+
+def _check_names(names: list[str], where: str) -> None:
+    if not names or not all(names):
+        raise ValueError(f"{where} must be a list of image names, such as all_souls_000013.")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{where} has {twice!r} twice; which of them do the judgements mean?")
+
+
+def _boxes(judged: list[dict[str, Any]], queries: list[str], path: Path) -> list[list[float] | None]:
+    boxes: list[list[float] | None] = []
+    for query, row in zip(queries, judged, strict=True):
+        corners = None if row.get("bbx") is None else np.asarray(row["bbx"], np.float64).reshape(-1)
+        if corners is not None and len(corners) != 4:
+            raise ValueError(f"{path}: bbx of {query!r} has {len(corners)} numbers, but a box is x1, y1, x2, y2.")
+        boxes.append(None if corners is None else corners.tolist())
+    return boxes
+
+
+def _layout(name: str) -> str:
+    return f"""\
+gnd_{name}.pkl     queries, gallery and what is positive (or gnd_{name}.json)
+jpg/<name>.jpg{" " * (len(name) - 6)}         all photographs in one folder"""
+
+
+def _importer(name: str, place: str, gallery: int) -> Importer:
+    return Importer(
+        name=name,
+        title=f"Revisited {place}: 70 query regions against {gallery:,} photographs, without labels",
+        layout=_layout(name),
+        read=partial(read, name=name),
+        published={"query": {"images": 70}, "gallery": {"images": gallery}},
+    )
+
+
+ROXFORD5K = _importer("roxford5k", "Oxford", 4_993)
+RPARIS6K = _importer("rparis6k", "Paris", 6_322)

@@ -1,0 +1,29 @@
+"""Where images meet a model: a manifest embedded into files, and a projection computed from it."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from suprank.embedding.result import EmbeddedPart, read_embedded
+
+if TYPE_CHECKING:
+    from suprank.embedding.collection import embed_collection
+    from suprank.embedding.principal import principal_moments
+    from suprank.embedding.processes import Processes, launched
+    from suprank.embedding.reading import Reading
+
+__all__ = ["EmbeddedPart", "Processes", "Reading", "embed_collection", "launched", "principal_moments", "read_embedded"]
+
+# These import timm, which takes seconds; reading what was embedded does not.
+_WHERE = {
+    "Processes": "processes",
+    "Reading": "reading",
+    "embed_collection": "collection",
+    "launched": "processes",
+    "principal_moments": "principal",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

@@ -1,0 +1,122 @@
+"""How a manifest's images are read for a model: transform, batches, workers, and what is done about broken ones."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch.utils.data import DataLoader
+
+from suprank.data import transforms
+from suprank.data.datasets import Batch, ImageDataset, collated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from suprank.data.manifest import Manifest
+    from suprank.models.embedder import Embedder
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Images in row order, decoded by worker processes and transformed, `batch_size` at a time.
+
+    `normalise` is applied to whole batches on the model's device: with a transform that stops at bytes, workers do less.
+    `at_least` is the short side that images are decoded to at least (see `ImageDataset`). `workers` are processes (default: one
+    a core, 16 at most); 0 decodes in this one. `on_broken` is "raise", or "skip", which leaves broken images out and logs them.
+    """
+
+    transform: Callable[[Any], torch.Tensor]
+    normalise: Callable[[torch.Tensor], torch.Tensor] | None = None
+    at_least: int | None = None
+    batch_size: int = 64
+    workers: int | None = None
+    on_broken: str = "raise"
+
+    @classmethod
+    def for_model(
+        cls,
+        embedder: Embedder,
+        *,
+        size: int | None = None,
+        resize: int | None = None,
+        squash: bool = False,
+        fast_jpeg: bool = False,
+        **further: Any,
+    ) -> Self:
+        """As a model's weights were tested: its size, crop, colours and interpolation, unless told otherwise.
+
+        `size` is the side of the central crop, `resize` the short side before it (0: the image as it is), `squash` resizes both
+        sides and loses the aspect. `fast_jpeg` decodes large JPEGs at a fraction of their size, which is several times faster
+        and changes pixels by a few grey levels. The rest are fields of this class.
+        """
+        said = embedder.input
+        if size is None and said.size[0] != said.size[1]:
+            raise ValueError(
+                f"the model takes images of {said.size[0]} × {said.size[1]} pixels; crops are square, so give a size."
+            )
+        side = said.size[0] if size is None else size
+        before = round(side / said.crop) if resize is None else resize or None
+        known = said.interpolation in transforms.INTERPOLATIONS
+        transform = transforms.test_transform(
+            side,
+            resize=before,
+            squash=squash,
+            interpolation=said.interpolation if known else "bicubic",  # PIL's Lanczos has no like among tensors
+            mean=None,
+        )
+        normalise = transforms.Normalise(said.mean, said.std)
+        return cls(transform, normalise, transforms.at_least(transform) if fast_jpeg else None, **further)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size={self.batch_size} must be 1 or more.")
+
+    def before(self, forward: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What takes a batch as `batches` gives it and calls `forward` on it normalised."""
+        normalise = self.normalise
+        return forward if normalise is None else lambda images: forward(normalise(images))
+
+    def batches(self, manifest: Manifest, rows: NDArray[np.int64], *, pinned: bool) -> Iterator[Batch]:
+        """The images of these rows in their order, the last batch with what is left; in pinned memory on the way to a GPU."""
+        dataset = ImageDataset(manifest, self.transform, on_broken=self.on_broken, at_least=self.at_least)
+        chunks = [rows[start : start + self.batch_size].tolist() for start in range(0, len(rows), self.batch_size)]
+        loader: DataLoader[Any] = DataLoader(
+            dataset,
+            batch_sampler=chunks,
+            num_workers=min(_cores() if self.workers is None else self.workers, len(chunks)),
+            collate_fn=collated,
+            pin_memory=pinned,
+        )
+        batches = iter(loader)
+        while (batch := _next(batches, alone=not loader.num_workers)) is not None:
+            for broken in batch.broken:
+                _log.warning("skipped %s: %s", broken.path, broken.reason)
+            yield batch
+
+
+def _next(batches: Iterator[Batch], *, alone: bool) -> Batch | None:
+    """The next batch, or None at the end. Where this process decodes `alone`, it does so on one thread, as workers do.
+
+    Images are too small to share: on a busy machine, threads that wait for each other took 20 times as long.
+    """
+    if not alone:
+        return next(batches, None)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return next(batches, None)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _cores() -> int:
+    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)

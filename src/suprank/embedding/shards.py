@@ -1,0 +1,229 @@
+"""Embeddings of millions of images into one `.npy`, part by part, so that an interruption costs a part and not the run.
+
+    out/run.json           what is being embedded, by what, into what: a run continues only where all of it is the same
+    out/parts/00012.npy    a finished part; removed once all are joined
+    out/embeddings.npy     the result, there when it is whole
+
+Parts are dealt to the processes of a torchrun in turn. As a part is the same whoever computes it, a run may be continued by
+another number of processes than began it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from suprank.atomic import write_atomically, writing_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from os import PathLike
+
+    from numpy.typing import NDArray
+
+    EmbedRows = Callable[[NDArray[np.int64]], Iterator[NDArray[Any]]]
+
+RESULT, RECORD, PARTS = "embeddings.npy", "run.json", "parts"
+
+
+def write_embeddings(
+    embed_rows: EmbedRows,
+    count: int,
+    dim: int,
+    out: str | PathLike[str],
+    *,
+    fingerprint: Mapping[str, Any],
+    shard_rows: int = 8192,
+    dtype: Literal["float32", "float16"] = "float32",
+    rank: int = 0,
+    world_size: int = 1,
+    barrier: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Write the embeddings of rows 0 to `count` − 1 into `out/embeddings.npy`, `[count, dim]`, and return its path.
+
+    `embed_rows(rows)` is called once in each process with the rows left to it, ascending, and yields their embeddings in that
+    order, in arrays of any length; too few or too many rows are an error, so an image that cannot be embedded must raise or be
+    given a vector. Each `shard_rows` of them are written as a part. After an interruption the same call computes the parts that
+    are missing and no other; after the end it returns at once. Where it was interrupted does not show in the result, as far as
+    `embed_rows` does not depend on how rows are batched: with a `shard_rows` that the batch size divides, batches are the same.
+
+    `fingerprint` is whatever makes embeddings comparable (model, manifest, precision, ...), in JSON's types. Where `out` holds
+    a run with another, a ValueError says which entries differ. float16 rounds the finished embeddings; it halves the file.
+
+    In a torchrun, give `rank`, `world_size` and a `barrier`, and the same `out` in each process. `progress(done, total)` counts
+    the rows of this process, those of earlier runs included.
+    """
+    run = _Run(Path(out), count, dim, shard_rows, np.dtype(dtype))
+    if rank == 0:
+        run.begin(fingerprint)
+    barrier()  # the others wait for the record
+    if rank != 0:
+        run.agree(fingerprint)
+    if not run.finished():
+        _embed_missing(run, embed_rows, range(rank, run.shards, world_size), progress)
+        barrier()  # the parts of all are written
+        if rank == 0:
+            run.join()
+    barrier()  # the result is there for all
+    if rank == 0:
+        shutil.rmtree(run.out / PARTS, ignore_errors=True)
+    return run.out / RESULT
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The folder of one run, and the names and sizes of what it holds."""
+
+    out: Path
+    count: int
+    dim: int
+    shard_rows: int
+    dtype: np.dtype[Any]
+
+    def __post_init__(self) -> None:
+        for name in ("count", "dim", "shard_rows"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={value} must be 1 or more.")
+        if self.dtype not in (np.dtype("float32"), np.dtype("float16")):
+            raise ValueError(f"dtype={self.dtype} must be float32 or float16.")
+
+    @property
+    def shards(self) -> int:
+        return -(-self.count // self.shard_rows)
+
+    def rows(self, shard: int) -> range:
+        return range(shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.count))
+
+    def part(self, shard: int) -> Path:
+        return self.out / PARTS / f"{shard:05d}.npy"
+
+    def begin(self, fingerprint: Mapping[str, Any]) -> None:
+        """Make the folder and its record, or check that they are of this very run."""
+        record = self._record(fingerprint)
+        if (self.out / RESULT).exists() and not (self.out / RECORD).exists():
+            raise ValueError(
+                f"{self.out / RESULT} is there, without a {RECORD} that says what it holds; choose another folder."
+            )
+        (self.out / PARTS).mkdir(parents=True, exist_ok=True)
+        if (self.out / RECORD).exists() and self._holds_anything():
+            self.agree(fingerprint)
+        else:
+            write_atomically(self.out / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+        for half_written in self.out.glob(".*.tmp"):  # by a process that was killed
+            half_written.unlink()
+
+    def _holds_anything(self) -> bool:
+        """Whether there is work to lose: a run that was refused or stopped before its first part leaves a record alone."""
+        return (self.out / RESULT).exists() or any((self.out / PARTS).glob("*.npy"))
+
+    def agree(self, fingerprint: Mapping[str, Any]) -> None:
+        """Raise a ValueError that names what differs where the folder's record is of another run."""
+        try:
+            found = dict(json.loads((self.out / RECORD).read_bytes()))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.out / RECORD} cannot be read ({error}); delete the folder or choose another.") from error
+        wanted = self._record(fingerprint)
+        differ = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
+        if differ:
+            said = "; ".join(f"{key} is {_short(wanted.get(key))} and was {_short(found.get(key))}" for key in differ)
+            raise ValueError(f"{self.out} holds another run: {said}. Choose another folder, or delete this one to start anew.")
+
+    def finished(self) -> bool:
+        return _holds(self.out / RESULT, (self.count, self.dim), self.dtype)
+
+    def missing(self, shards: range) -> list[int]:
+        """Those of the shards whose part is not there whole."""
+        return [i for i in shards if not _holds(self.part(i), (len(self.rows(i)), self.dim), self.dtype)]
+
+    def join(self) -> None:
+        """Write all parts behind one another."""
+        if missing := self.missing(range(self.shards)):
+            raise RuntimeError(
+                f"{self.out / PARTS} lacks {len(missing)} parts, the first {self.part(missing[0]).name}; run again."
+            )
+        header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count, self.dim)}
+        with writing_atomically(self.out / RESULT) as file:
+            np.lib.format.write_array_header_1_0(file, header)
+            for shard in range(self.shards):
+                file.write(np.load(self.part(shard), allow_pickle=False).tobytes())
+
+    def _record(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+        """As JSON gives it back, so that it compares with what was read: tuples are lists."""
+        own = {"count": self.count, "dim": self.dim, "dtype": self.dtype.name, "shard_rows": self.shard_rows}
+        if taken := own.keys() & fingerprint.keys():
+            raise ValueError(f"fingerprint has the entries {sorted(taken)}, which the run adds itself; rename them.")
+        try:
+            return dict(json.loads(json.dumps({**own, **fingerprint})))
+        except TypeError as error:
+            raise TypeError(f"fingerprint must hold text, numbers, lists and dictionaries of them ({error}).") from error
+
+
+def _short(value: Any) -> str:
+    """A hash by its first digits; anything else as it is."""
+    digits = isinstance(value, str) and re.fullmatch(r"[0-9a-f]{40,}", value)
+    return f"{value[:12]}..." if digits else repr(value)
+
+
+def _embed_missing(run: _Run, embed_rows: EmbedRows, shards: range, progress: Callable[[int, int], None]) -> None:
+    total, missing = sum(len(run.rows(i)) for i in shards), run.missing(shards)
+    done = total - sum(len(run.rows(i)) for i in missing)
+    progress(done, total)
+    if not missing:
+        return
+    rows = np.concatenate([np.arange(run.rows(i).start, run.rows(i).stop) for i in missing])
+    stream = _Stream(embed_rows(rows), run.dim)
+    for shard in missing:
+        part = np.empty((len(run.rows(shard)), run.dim), run.dtype)
+        filled = 0
+        while filled < len(part):
+            taken = stream.take(len(part) - filled)
+            part[filled : filled + len(taken)] = taken
+            filled += len(taken)
+            done += len(taken)
+            progress(done, total)
+        with writing_atomically(run.part(shard)) as file:
+            np.save(file, part, allow_pickle=False)
+    stream.close()
+
+
+class _Stream:
+    """Arrays of any length, taken from in pieces of the length that is wanted."""
+
+    def __init__(self, arrays: Iterator[NDArray[Any]], dim: int):
+        self.arrays, self.dim = iter(arrays), dim
+        self.left: NDArray[Any] = np.empty((0, dim))
+
+    def take(self, at_most: int) -> NDArray[Any]:
+        """From 1 to `at_most` rows."""
+        while not len(self.left):
+            try:
+                self.left = next(self.arrays)
+            except StopIteration:
+                raise ValueError(
+                    f"embed_rows stopped early, {at_most} rows or more before the end; it owes one row each."
+                ) from None
+            if self.left.ndim != 2 or self.left.shape[1] != self.dim:
+                raise ValueError(f"embed_rows gave an array {list(self.left.shape)}; give [rows, {self.dim}].")
+        taken, self.left = self.left[:at_most], self.left[at_most:]
+        return taken
+
+    def close(self) -> None:
+        """The end must have been reached."""
+        if len(self.left) or any(len(array) for array in self.arrays):
+            raise ValueError("embed_rows gave more rows than it was asked for; it owes one row each.")
+
+
+def _holds(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
+    """Whether the file is a whole array of this shape and type; a file cut short is not."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False
+    return array.shape == shape and array.dtype == dtype

@@ -1,0 +1,28 @@
+"""Images → embeddings: a timm backbone, a pooling, a normalisation, a projection; its weights, its folder, its exports."""
+
+from suprank.models.backbone import Backbone
+from suprank.models.config import EmbedderConfig, Input
+from suprank.models.embedder import Embedder
+from suprank.models.export import ExportError, export_onnx, export_program
+from suprank.models.inference import embed, multiscale
+from suprank.models.networks import ALIASES
+from suprank.models.pca import Moments, pca_projection
+from suprank.models.pooling import GeM
+from suprank.models.weights import WeightsError
+
+__all__ = [
+    "ALIASES",
+    "Backbone",
+    "Embedder",
+    "EmbedderConfig",
+    "ExportError",
+    "GeM",
+    "Input",
+    "Moments",
+    "WeightsError",
+    "embed",
+    "export_onnx",
+    "export_program",
+    "multiscale",
+    "pca_projection",
+]

@@ -1,0 +1,113 @@
+"""What an embedder is made of: the part of a model folder that a person can read, and all that is needed to build it again."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Pooling = Literal["timm", "avg", "max", "avg+max", "gem", "gem-fixed", "token"]
+Normalisation = Literal["none", "layer", "l2"]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+RGB = tuple[float, float, float]
+
+
+class Input(NamedTuple):
+    """What images should look like: size (height, width) in pixels, mean and std of RGB in [0, 1], and how they are resized."""
+
+    size: tuple[int, int]
+    mean: RGB
+    std: RGB
+    interpolation: Interpolation
+    crop: float
+
+
+class EmbedderConfig(BaseModel):
+    """backbone → pooling → normalisation → projection → L2. By default nothing is added to the backbone's own features.
+
+    The five entries on images, from `image_size` on, are what the weights were trained with. `None` is what timm says of the
+    backbone: an `Embedder` fills it in, so that its `config` and its saved folder always have the values.
+
+    Example:
+        >>> EmbedderConfig(backbone="resnet50", pooling="gem", normalisation="l2", dim=2048).pooling
+        'gem'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backbone: str
+    """A name of `timm.list_models()`, with or without a tag of its weights, or of `ALIASES` in `networks.py`."""
+
+    pooling: Pooling = "timm"
+    """How the places of an image become one vector: as timm does it for this backbone (the mean for most, the class token for
+    DeiT and ViT), the mean, the maximum, their sum, GeM with a learnable or a fixed power, or the class token."""
+
+    gem_power: float = Field(default=3.0, gt=0, allow_inf_nan=False)
+    """p of GeM, before training; read by "gem" and "gem-fixed" only."""
+
+    normalisation: Normalisation = "none"
+    """Of the pooled vector: none, LayerNorm without affine, or L2."""
+
+    dim: int | None = Field(default=None, ge=1)
+    """Width of the linear projection, and so of the embeddings; None for no projection."""
+
+    bias: bool = True
+    """Whether the projection has a bias."""
+
+    freeze_batchnorm: bool = False
+    """Keep BatchNorm on its stored mean and variance while training, as the authors do with ImageNet weights. Its scale and
+    shift are still trained."""
+
+    image_size: tuple[int, int] | None = None
+    """Height and width in pixels; one number for a square."""
+
+    mean: RGB | None = None
+    """Of red, green and blue in [0, 1]. The authors use ImageNet's, also for the ViT that timm gives 0.5."""
+
+    std: RGB | None = None
+    """Of red, green and blue in [0, 1]."""
+
+    interpolation: Interpolation | None = None
+    """How images are resized."""
+
+    crop: float | None = Field(default=None, gt=0, le=1)
+    """The share of the resized image's side that the central crop keeps: 224 of 256 is 0.875."""
+
+    @field_validator("backbone")
+    @classmethod
+    def _plain(cls, name: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+            raise ValueError(
+                f"backbone={name!r} must be a plain timm name: a place such as 'hf-hub:...' would be asked whenever the model "
+                "is built; name the architecture, and give a file of its weights as weights=FILE"
+            )
+        return name
+
+    @field_validator("image_size", mode="before")
+    @classmethod
+    def _square(cls, size: object) -> object:
+        return (size, size) if isinstance(size, int) else size
+
+    @field_validator("image_size")
+    @classmethod
+    def _positive(cls, size: tuple[int, int] | None) -> tuple[int, int] | None:
+        if size is not None and min(size) < 1:
+            raise ValueError(f"image_size={size} must be 1 or more pixels each way")
+        return size
+
+    @field_validator("std")
+    @classmethod
+    def _divides(cls, std: RGB | None) -> RGB | None:
+        if std is not None and min(std) <= 0:
+            raise ValueError(f"std={std} must be above 0: images are divided by it")
+        return std
+
+    @property
+    def input(self) -> Input:
+        """What images should look like; of an embedder's `config`, where no entry is None."""
+        if self.image_size is None or self.mean is None or self.std is None or self.interpolation is None or self.crop is None:
+            raise ValueError(
+                "this config leaves entries on images to the backbone; ask the config of an Embedder made from it."
+            )
+        return Input(self.image_size, self.mean, self.std, self.interpolation, self.crop)

@@ -1,0 +1,104 @@
+"""The folder of a saved embedder: `model.safetensors`, all weights, and `embedder.json`, all settings.
+
+The JSON has the version of this format, the settings, the versions of suprank, timm and torch that wrote it, and the hash of
+the weights file. It is written last, so that a folder half written, or weights that were replaced, are noticed on reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from suprank import __version__
+from suprank.atomic import write_atomically
+from suprank.models.config import EmbedderConfig
+from suprank.models.weights import WeightsError, misfits
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from torch import Tensor, nn
+
+FORMAT = 1
+WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
+
+
+class _Record(BaseModel):
+    """The content of `embedder.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int
+    written_by: dict[str, str]
+    weights_sha256: str
+    config: EmbedderConfig
+
+
+def write(folder: str | PathLike[str], config: EmbedderConfig, state: dict[str, Tensor]) -> None:
+    """Write both files, each to a temporary name first; an older embedder in the folder is replaced."""
+    where = Path(folder)
+    where.mkdir(parents=True, exist_ok=True)
+    weights = packed(state)
+    packages = {"suprank": __version__, "timm": version("timm"), "torch": version("torch")}
+    record = _Record(format=FORMAT, written_by=packages, weights_sha256=hashlib.sha256(weights).hexdigest(), config=config)
+    write_atomically(where / WEIGHTS, weights)
+    write_atomically(where / SETTINGS, (record.model_dump_json(indent=2) + "\n").encode())
+
+
+def read(folder: str | PathLike[str]) -> tuple[EmbedderConfig, dict[str, Tensor]]:
+    """The settings and the weights of a folder that `write` wrote, checked; errors name the file and the entry."""
+    where = Path(folder)
+    for name in (SETTINGS, WEIGHTS):
+        if not (where / name).is_file():
+            raise FileNotFoundError(f"{where} is no folder of a saved embedder: it has no {name}; Embedder.save writes one.")
+    record = _record(where / SETTINGS)
+    weights = (where / WEIGHTS).read_bytes()
+    if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
+        raise WeightsError(
+            f"{where / WEIGHTS} is not the file that {SETTINGS} describes: a save was interrupted, or the file was replaced or "
+            "damaged; save or copy the folder again."
+        )
+    return record.config, safetensors.torch.load(weights)
+
+
+def put(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str]) -> None:
+    """Load the weights of a folder into the embedder built from its settings."""
+    if complaints := misfits(state, embedder):
+        raise WeightsError(
+            f"the weights in {Path(folder)} do not fit its settings: {'; '.join(complaints)}. Another timm may build this "
+            f"backbone differently: {SETTINGS} names the version that wrote it, and this is {version('timm')}."
+        )
+    embedder.load_state_dict(state)
+
+
+def packed(state: dict[str, Tensor]) -> bytes:
+    """A state dict as the bytes of a safetensors file: the same for equal tensors, whatever their device or memory format."""
+    return safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in state.items()})
+
+
+def _record(path: Path) -> _Record:
+    try:
+        entries: Any = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error}); save the embedder again.") from error
+    found = entries.get("format") if isinstance(entries, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path} has format {found!r}, and suprank {__version__} reads {FORMAT}; a newer suprank may read it: "
+            "pip install --upgrade suprank"
+        )
+    try:
+        return _Record.model_validate(entries)
+    except ValidationError as error:
+        raise ValueError(f"{path} does not describe an embedder: {sentences(error)}.") from error
+
+
+def sentences(error: ValidationError) -> str:
+    """What is wrong with which entry, without pydantic's links."""
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())

@@ -1,0 +1,90 @@
+"""Batches of images → rows of embeddings, on any device and in any precision, at one scale or several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import torch
+from torch.nn.functional import interpolate, normalize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy as np
+    from jaxtyping import Float
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from suprank.models.embedder import Embedder
+
+SCALES = (1.0, 2**-0.5, 0.5)  # the authors' for landmarks
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class ImageBatch(Protocol):
+    """What `embed` reads of a batch; `suprank.data` makes such."""
+
+    @property
+    def images(self) -> Tensor: ...
+    @property
+    def indices(self) -> Tensor: ...
+
+
+def embed(
+    embedder: Embedder,
+    batches: Iterable[ImageBatch],
+    *,
+    device: torch.device | str | None = None,
+    amp: Literal["bf16", "fp16"] | None = None,
+    forward: Callable[[Tensor], Tensor] | None = None,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Batch by batch, the indices of the images and their embeddings, float32 `[batch, dim]`.
+
+    The embedder is moved to `device` (default: it stays where it is) and runs in evaluation mode, without gradients, under
+    autocast if `amp` names a precision; its mode is put back at the end. `forward` replaces the embedder's own: give
+    `embedder.features` for a PCA, or `functools.partial(multiscale, embedder)` for several scales. A batch without images
+    (all of them broken, and skipped) gives nothing.
+    """
+    if amp is not None and amp not in PRECISIONS:
+        raise ValueError(f"amp={amp!r} must be 'bf16', 'fp16', or None for float32.")
+    where = torch.device(device) if device is not None else next(embedder.parameters()).device
+    training = embedder.training
+    embedder.to(where).eval()
+    embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster, on a CPU too
+    try:
+        for batch in batches:
+            if len(batch.images):
+                images = batch.images.to(where, non_blocking=True, memory_format=torch.channels_last)
+                yield batch.indices.numpy(), _rows(forward or embedder, images, amp)
+    finally:
+        embedder.train(training)
+
+
+@torch.inference_mode()  # a function of its own: in a generator it would reach the caller between batches
+def _rows(forward: Callable[[Tensor], Tensor], images: Tensor, amp: str | None) -> NDArray[np.float32]:
+    with torch.autocast(images.device.type, dtype=PRECISIONS.get(amp or ""), enabled=amp is not None):
+        return forward(images).float().cpu().numpy()
+
+
+def multiscale(
+    embedder: Embedder, images: Float[Tensor, "batch 3 height width"], scales: Sequence[float] = SCALES
+) -> Float[Tensor, "batch dim"]:
+    """The mean of the embeddings at several scales, brought to length 1.
+
+    Images are resized (bilinear, antialiased), each side to the nearest multiple of the backbone's patch. The mean is of unit
+    vectors, so that each scale counts alike. The authors take a generalised mean of projected vectors, whose negative entries
+    have no fractional power: theirs gives NaN.
+    """
+    if not scales or min(scales) <= 0:
+        raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, for example {SCALES}.")
+    return normalize(
+        torch.stack([embedder(_resized(images, scale, embedder.backbone.step)) for scale in scales]).mean(0), dim=-1
+    )
+
+
+def _resized(images: Tensor, scale: float, step: tuple[int, int]) -> Tensor:
+    sides = zip(images.shape[-2:], step, strict=True)
+    size = tuple(max(round(side * scale / multiple), 1) * multiple for side, multiple in sides)
+    if size == tuple(images.shape[-2:]):
+        return images
+    return interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)

@@ -1,0 +1,272 @@
+"""suprank embed: from a folder of pictures to numbers, however often it is interrupted and by however many processes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from suprank import evaluation
+from suprank.data import ImageDataset, Manifest, test_transform
+from suprank.embedding import read_embedded
+from suprank.evaluation import Report
+from suprank.models import Embedder
+from tests.cli.collection import done, photographs, refused
+from tests.models.tiny import embedder
+
+FAST = ("--size", 32, "--resize", 0, "--batch-size", 5, "--workers", 0, "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working folder, with photos/ of 9 classes in 3 groups, their manifest, all for test, and a model."""
+    monkeypatch.chdir(tmp_path)
+    photographs(tmp_path / "photos")
+    done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+    embedder(dim=8).save("model")
+    return tmp_path
+
+
+def embed(*arguments, manifest="m.parquet", out="e"):
+    return done("embed", "--model", "model", "--manifest", manifest, "--out", out, *FAST, *arguments)
+
+
+def refusal(*arguments):
+    return refused("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *FAST, *arguments)
+
+
+def plain(model, manifest, transform):
+    """One image at a time: no batches, no files."""
+    with torch.inference_mode():
+        dataset = ImageDataset(manifest, transform)
+        return torch.cat([model(dataset[row].image[None]) for row in range(len(dataset))])
+
+
+def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder):
+    done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "split.parquet")
+    done("data", "check", "split.parquet")
+    done("data", "show", "split.parquet")
+    done("models", "create", "test_resnet", "--untrained", "--dim", 16, "--out", "made")
+    result = done("embed", "--model", "made", "--manifest", "split.parquet", "--out", "e", "--size", 40, "--workers", 0)
+    assert result.stdout == "test: e/test\n"
+    assert "embedding test" in result.stderr
+    assert "16/16" in result.stderr
+    shown = done("evaluate", "--embeddings", "e", "--device", "cpu", "--out", "r.json").stdout
+    assert "16 queries, 16 items" in shown
+
+    model, test = Embedder.load("made").eval(), Manifest.read("split.parquet").split("test")
+    side, said = round(40 / model.input.crop), model.input
+    transform = test_transform(40, resize=side, interpolation=said.interpolation, mean=said.mean, std=said.std)
+    rows = plain(model, test, transform)
+    np.testing.assert_allclose(read_embedded("e", "test").embeddings, rows, atol=1e-5)
+    expected = evaluation.evaluate(rows, test.labels, level_names=test.levels, device="cpu", progress=False)
+    assert Report.load("r.json").values == pytest.approx(dict(expected.values), abs=1e-5, nan_ok=True)
+
+
+def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(folder):
+    paths = [f"group{group}/class{group}{one}/{image}.png" for group in "012" for one in "01" for image in "012"]
+    splits = [split for place in range(6) for split in ("query", "gallery", "distractor" if place > 3 else "gallery")]
+    labels = ["" if split == "distractor" else path.split("/")[1] for path, split in zip(paths, splits, strict=True)]
+    columns = {
+        "path": [*paths, paths[0]],  # the first query is in the gallery too
+        "split": [*splits, "gallery"],
+        "label_class": [*labels, labels[0]],
+        "id": [*(f"photograph {place}" for place in range(len(paths))), "photograph 0"],
+    }
+    manifest = Manifest.of(columns, root=folder / "photos")
+    manifest.save("q.parquet")
+    embed(manifest="q.parquet")
+    query, gallery = (read_embedded("e", part) for part in ("query", "gallery"))
+    assert (len(query.items), len(gallery.items)) == (6, 13)
+    assert gallery.items.splits == {"gallery": 11, "distractor": 2}
+    done("evaluate", "--embeddings", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--run", "run.json")
+    found = Report.load("r.json")
+    assert found.query_ids.tolist() == [f"photograph {3 * place}" for place in range(6)]
+    first = dict(evaluation.Run.load("run.json"))["photograph 0"]
+    assert "photograph 0" not in [item for item, _ in first]
+    assert len(first) == 12
+
+    model = Embedder.load("model").eval()
+    transform = test_transform(32, resize=None, mean=model.input.mean, std=model.input.std)
+    rows = plain(model, manifest, transform)
+    is_query = np.asarray(columns["split"]) == "query"
+    ids = np.asarray(columns["id"])
+    expected = evaluation.evaluate(
+        rows[is_query],
+        manifest.labels[is_query],
+        rows[~is_query],
+        manifest.labels[~is_query],
+        level_names=manifest.levels,
+        ids=ids[is_query].tolist(),
+        gallery_ids=ids[~is_query].tolist(),
+        device="cpu",
+        progress=False,
+    )
+    assert found.values == pytest.approx(dict(expected.values), abs=1e-5, nan_ok=True)
+
+
+def test_splits_levels_precision_and_scales_can_be_chosen():
+    done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "m.parquet")
+    assert embed("--split", "train", "--split", "test", "--quiet").stderr == ""
+    assert [len(read_embedded("e", part).embeddings) for part in ("train", "test")] == [20, 16]
+    shown = done("evaluate", "--embeddings", "e", "--level", "group", "--metric", "AP", "--device", "cpu").stdout
+    assert "group" in shown
+    assert "class" not in shown
+    embed("--dtype", "float16", out="half")
+    assert read_embedded("half", "test").embeddings.dtype == np.float16
+    embed("--scale", 1, "--scale", 0.5, out="scales")
+    embed("--precision", "bf16", out="bf16")
+    plain, half, scales, bf16 = (np.asarray(read_embedded(out, "test").embeddings) for out in ("e", "half", "scales", "bf16"))
+    assert np.abs(half - plain).max() < 1e-3
+    assert 0 < np.abs(bf16 - plain).max() < 0.05
+    assert np.abs(scales - plain).max() > 1e-3
+
+
+def test_a_finished_run_is_not_done_again_and_another_is_refused(folder):
+    embed()
+    written = (folder / "e/test/embeddings.npy").stat()
+    embed()
+    assert (folder / "e/test/embeddings.npy").stat().st_mtime_ns == written.st_mtime_ns
+    assert "e/test holds another run: transform is" in refusal("--size", 40)
+    embedder(dim=8, seed=1).save("other")
+    said = refused("embed", "--model", "other", "--manifest", "m.parquet", "--out", "e", *FAST)
+    assert "holds another run: model is" in said
+    assert "Choose another folder, or delete this one to start anew." in said
+
+
+def test_a_broken_image_is_named_with_the_way_out(folder):
+    (folder / "photos/group1/class10/2.png").write_text("no image")
+    said = refusal()
+    assert "Invalid value: group1/class10/2.png: is not an image" in said
+    assert "--skip-broken leaves such images out" in said
+
+
+def test_broken_images_can_be_left_out_of_embeddings_and_numbers(folder, caplog):
+    for name in ("group1/class10/2.png", "group2/class22/3.png"):
+        (folder / "photos" / name).write_text("no image")
+    embed("--skip-broken")
+    assert "skipped group1/class10/2.png" in caplog.text
+    result = done("evaluate", "--embeddings", "e", "--device", "cpu")
+    assert "test: 2 broken images are left out" in result.stderr
+    assert "34 queries, 34 items" in result.stdout
+
+
+def test_a_missing_image_or_root_is_named(folder):
+    assert "the root gone is not a folder" in refusal("--root", "gone")
+    (folder / "photos/group1/class10/2.png").unlink()
+    assert "group1/class10/2.png is not under" in refusal("--out", "e2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--manifest", "gone.parquet"), "gone.parquet: the manifest is not there"),
+        (("--model", "resnet5O"), "resnet50"),
+        (("--model", "gone/model"), "gone/model is not a folder; give a saved embedder, or the name of a timm backbone."),
+        (("--model", "photos"), "photos is no folder of a saved embedder"),
+        (("--weights", "w.pth"), "model is a saved embedder, with weights and settings of its own"),
+        (("--model", "test_resnet", "--weights", "gone.pth"), "gone.pth"),
+        (("--model", "test_resnet", "--weights", "m.parquet"), "'.parquet' is none of .safetensors, .pth"),
+        (("--model", "test_resnet", "--weights", "w.pth"), "w.pth"),
+        (("--model", "test_vit", "--weights", "model/model.safetensors"), "does not fit test_vit"),
+        (("--split", "valid"), "there is no split 'valid' here; choose from test."),
+        (("--size", "64", "--resize", "32"), "resize=32 must be at least size=64"),
+        (("--squash",), "squash=True resizes to resize × resize, so it needs a resize"),
+        (("--scale", "0"), "0.0 is no scale; give numbers above 0"),
+        (("--device", "tpu"), "'tpu' is not a device"),
+        (("--out", "m.parquet"), "m.parquet is a file; name a folder."),
+        (("--batch-size", "0"), "--batch-size"),
+    ],
+)
+def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, arguments, message):
+    (folder / "w.pth").write_text("no weights")
+    weights = next(Path("model").glob("*.safetensors")).name
+    arguments = [argument.replace("model.safetensors", weights) for argument in arguments]
+    assert message in refusal(*arguments)
+    assert not (folder / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gone",), "there is no folder gone; give one that `suprank embed` wrote, or a file."),
+        (("photos",), "photos holds no embeddings"),
+        (("e", "--level", "order"), "e has no level 'order'; choose from class, group."),
+        (("e", "--labels", "m.parquet"), "a folder of embeddings brings its labels"),
+    ],
+)
+def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):
+    embed()
+    assert message in refused("evaluate", "--embeddings", *arguments)
+
+
+SMALL_SHARDS = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+from suprank.embedding import collection
+collection.SHARD_ROWS = 8
+from suprank.cli.main import main
+main()
+"""
+
+
+def started(*arguments):
+    command = [sys.executable, "-c", SMALL_SHARDS, *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+
+
+def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(folder):
+    rows = 320
+    lines = ["path,split,label_class", *(f"group0/class00/{row % 4}.png,test,c{row % 4}" for row in range(rows))]
+    (folder / "long.csv").write_text("\n".join(lines))
+    command = ("embed", "--model", "model", "--manifest", "long.csv", "--root", "photos", "--out", "e", *FAST[:-2])
+    command = (*command, "--batch-size", 8, "--workers", 1)
+    parts = folder / "e/test/parts"
+    first = started(*command)
+    until = time.monotonic() + 60
+    while not (parts / "00001.npy").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    _, said = first.communicate(timeout=60)
+    assert first.returncode == 130, said
+    assert said.endswith("\nsuprank: stopped.\n")
+    assert "Traceback" not in said
+    finished = {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}
+    assert 2 <= len(finished) < rows // 8
+    assert not (folder / "e/test/embeddings.npy").exists()
+    assert "interrupted; give the same command again" in refused("evaluate", "--embeddings", "e")
+
+    again = started(*command)
+    _, said = again.communicate(timeout=60)
+    assert again.returncode == 0, said
+    found = np.asarray(read_embedded("e", "test").embeddings)
+    assert len(found) == rows
+    np.testing.assert_allclose(found, np.tile(found[:4], (rows // 4, 1)), atol=1e-6)
+
+
+def test_the_processes_of_a_torchrun_share_the_images(folder):
+    embed(out="alone")
+    torchrun = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--standalone",
+        "-m",
+        "suprank.cli.main",
+    )
+    command = ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "shared", *map(str, FAST))
+    run = subprocess.run(
+        [*torchrun, *command], capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    assert run.stdout == "test: shared/test\n"
+    alone, shared = (np.asarray(read_embedded(out, "test").embeddings) for out in ("alone", "shared"))
+    np.testing.assert_allclose(alone, shared, atol=1e-6)

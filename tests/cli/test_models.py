@@ -1,0 +1,129 @@
+"""suprank models: embedders made, projected, exported and listed; refusals."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+
+from suprank.data import ImageDataset, Manifest, test_transform
+from suprank.models import Embedder
+from tests.cli.collection import done, photographs, refused
+from tests.models.tiny import embedder, images
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def manifest(folder):
+    photographs(folder / "photos")
+    done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "m.parquet")
+    return Manifest.read("m.parquet")
+
+
+def test_an_embedder_is_made_as_asked_and_saved(folder):
+    settings = ("--pooling", "gem", "--normalisation", "layer", "--dim", 16, "--freeze-batchnorm", "--image-size", 96)
+    said = done("models", "create", "test_resnet", "--untrained", *settings, "--out", "made/model").stdout
+    assert said == "made/model: test_resnet, 0.4 M parameters, embeddings of width 16\n"
+    saved = json.loads((folder / "made/model/embedder.json").read_text())
+    asked = {"pooling": "gem", "normalisation": "layer", "dim": 16, "freeze_batchnorm": True}
+    assert asked.items() <= (saved.get("config") or saved).items()
+    model = Embedder.load("made/model").eval()
+    assert model.input.size == (96, 96)
+    assert model(images(2)).norm(dim=1).tolist() == pytest.approx([1, 1])
+
+
+def test_the_authors_colours_are_an_option():
+    done("models", "create", "test_vit", "--untrained", "--imagenet-colours", "--out", "model")
+    said = Embedder.load("model").input
+    assert (said.mean, said.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def test_weights_can_come_from_a_file():
+    model = embedder()
+    torch.save(model.backbone.net.state_dict(), "w.pth")
+    done("models", "create", "test_resnet", "--weights", "w.pth", "--out", "model")
+    assert torch.equal(Embedder.load("model").eval()(images()), model(images()))
+
+
+def test_a_projection_starts_from_the_principal_components_of_the_train_images(manifest):
+    embedder(normalisation="l2").save("model")
+    options = ("--size", 32, "--resize", 0, "--workers", 0, "--batch-size", 6, "--device", "cpu")
+    result = done(
+        "models", "pca", "--model", "model", "--manifest", "m.parquet", "--dim", 5, "--whiten", "--out", "pca", *options
+    )
+    assert result.stdout == "pca: 20 images, 96 features → 5, whitened\n"
+    assert "20/20" in result.stderr
+    model = Embedder.load("pca").eval()
+    transform = test_transform(32, resize=None, mean=model.input.mean, std=model.input.std)
+    train = ImageDataset(manifest.split("train"), transform)
+    with torch.inference_mode():
+        batch = torch.stack([train[row].image for row in range(len(train))])
+        features, embeddings = model.features(batch).numpy(), model(batch).numpy()
+    projected = PCA(5, whiten=True, svd_solver="full").fit_transform(features)
+    expected = projected / np.linalg.norm(projected, axis=1, keepdims=True)
+    signs = np.sign((expected * embeddings).sum(0))  # a direction and its opposite are one component
+    np.testing.assert_allclose(embeddings, signs * expected, atol=2e-3)
+
+
+def test_an_exported_program_gives_the_same_embeddings():
+    model = embedder(dim=8)
+    model.save("model")
+    assert done("models", "export", "--model", "model", "--out", "m.pt2").stdout == "m.pt2: gives the embeddings of model\n"
+    program = torch.export.load("m.pt2").module()
+    batch = images(3, model.input.size[0])
+    np.testing.assert_allclose(program(batch).detach(), model(batch).detach(), atol=1e-5)
+
+
+def test_onnx_is_written_where_the_name_asks_for_it(monkeypatch):
+    written = []
+    monkeypatch.setattr("suprank.models.export_onnx", lambda model, out: written.append((model.dim, out.name)))
+    embedder(dim=8).save("model")
+    done("models", "export", "--model", "model", "--out", "m.onnx")
+    assert written == [(8, "m.onnx")]
+
+
+def test_backbones_are_listed_by_pattern():
+    listed = done("models", "list", "*resnet50*").stdout.split()
+    assert "resnet50" in listed
+    assert all("resnet50" in name for name in listed)
+    assert {"test_vit", "vit_base_patch16_224"} <= set(done("models", "list").stdout.split())
+    assert set(done("models", "list", "--pretrained", "*resnet50*").stdout.split()) < set(listed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("create", "resnet5O"), "backbone='resnet5O' is no network of timm"),
+        (("create", "resnet5O"), "the nearest are resnet50"),
+        (("create", "test_resnet", "--untrained", "--weights", "w.pth"), "--untrained and --weights contradict each other"),
+        (("create", "test_resnet", "--weights", "gone.pth"), "there is no weights file gone.pth"),
+        (("create", "test_vit", "--weights", "w.pth"), "w.pth does not fit test_vit: "),
+        (("create", "test_vit", "--weights", "w.pth"), "entries are missing ("),
+        (("create", "test_resnet", "--untrained", "--pooling", "token"), "choose from timm, avg, max"),
+        (("create", "test_resnet", "--untrained", "--pooling", "mean"), "--pooling"),
+        (("create", "test_resnet", "--untrained", "--out", "w.pth"), "w.pth is a file; name a folder."),
+        (("pca", "--dim", "500"), "--dim 500 is more than the 96 features that model has"),
+        (("pca", "--dim", "50"), "dim=50 is more than the 19 directions in which 20 features"),
+        (("pca", "--dim", "5", "--split", "query"), "there is no split 'query' here; choose from train, test."),
+        (("export", "--out", "m.zip"), "m.zip must end in .onnx or .pt2."),
+        (("export", "--model", "photos", "--out", "m.onnx"), "photos is no folder of a saved embedder"),
+    ],
+)
+def test_what_cannot_be_done_is_said_plainly_and_nothing_is_written(folder, manifest, arguments, message):
+    model = embedder()
+    model.save("model")
+    torch.save(model.backbone.net.state_dict(), "w.pth")
+    given = {
+        "create": (),
+        "pca": ("--model", "model", "--manifest", "m.parquet", "--workers", 0),
+        "export": ("--model", "model"),
+    }
+    given = (*given[arguments[0]], *(() if "--out" in arguments else ("--out", "made")))
+    assert message in refused("models", arguments[0], *given, *arguments[1:])
+    assert not (folder / "made").exists()
