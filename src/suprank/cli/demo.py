@@ -31,7 +31,7 @@ def demo(
 ) -> None:
     """Train a small network with HAPPIER on drawings, in about a minute, and print exact metrics before and after.
 
-    The drawings are made on the first call and kept: emoji by six artists, from npm (two minutes), or characters in many
+    The drawings are made on the first call and kept: emoji by six artists, from npm (about a minute), or characters in many
     fonts, from what is installed (seconds).
     """
     for name, given, least, usual in (("--seed", seed, 0, 0), ("--steps", steps, 1, 300)):

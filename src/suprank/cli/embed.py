@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ from suprank.cli import terminal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from suprank.embedding import Reading
     from suprank.models import Embedder
 
 
@@ -94,7 +95,7 @@ def embed(
     """
     with terminal.plain_errors("a smaller --batch-size"):
         from suprank.data import Manifest
-        from suprank.embedding import Reading, embed_collection, launched
+        from suprank.embedding import embed_collection, launched
 
         terminal.device(device)
         terminal.check_folder(out)
@@ -103,16 +104,8 @@ def embed(
             raise typer.BadParameter(f"{min(scales)} is no scale; give numbers above 0, such as 0.7.", param_hint="--scale")
         read = Manifest.read(manifest, root=root)
         embedder = embedder_of(model, weights)
-        reading = Reading.for_model(
-            embedder,
-            size=size,
-            resize=resize,
-            squash=squash,
-            fast_jpeg=fast_jpeg,
-            batch_size=batch_size or usual_batch(device),
-            workers=workers,
-            on_broken="skip" if skip_broken else "raise",
-        )
+        images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
+        reading = reading_of(embedder, images, batch_size or usual_batch(device), workers, skip_broken)
         with launched() as processes, ExitStack() as bars:
             folders = embed_collection(
                 embedder,
@@ -143,6 +136,14 @@ def embedder_of(model: str, weights: Path | None, **settings: object) -> Embedde
     if "/" in model:
         raise FileNotFoundError(f"{model} is not a folder; give a saved embedder, or the name of a timm backbone.")
     return Embedder.create(model, pretrained=weights is None, weights=weights, **settings).eval()
+
+
+def reading_of(embedder: Embedder, images: dict[str, Any], batch_size: int, workers: int | None, skip_broken: bool) -> Reading:
+    """How to read images for a model: `images` are the options on their size and decoding."""
+    from suprank.embedding import Reading
+
+    on_broken = "skip" if skip_broken else "raise"
+    return Reading.for_model(embedder, **images, batch_size=batch_size, workers=workers, on_broken=on_broken)
 
 
 def usual_batch(device: str | None) -> int:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from suprank.evaluation.tables import Labels
 
 RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
+GROUND_TRUTH_ALONE = (
+    "--ground-truth judges a folder of `suprank embed`; --level, --metric, --weight, --against and --run are for labels."
+)
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -93,15 +96,7 @@ def evaluate(
     Against an earlier report, query by query:
       suprank evaluate --embeddings new.parquet --labels new.parquet --against ours.json
     """
-    if (gallery is None) != (gallery_labels is None):
-        raise typer.BadParameter("--gallery and --gallery-labels go together; give both, or neither.")
-    if embeddings.is_dir() and (labels, gallery, id) != (None, None, None):
-        raise typer.BadParameter("a folder of embeddings brings its labels, gallery and ids; name files instead to use others.")
-    if not embeddings.exists() and not embeddings.suffix:
-        said = f"there is no folder {embeddings}; give one that `suprank embed` wrote, or a file."
-        raise typer.BadParameter(said, param_hint="--embeddings")
-    if labels is None and not embeddings.is_dir():
-        raise typer.BadParameter("embeddings in a file need their labels; add --labels.", param_hint="--labels")
+    _check_sources(embeddings, labels, gallery, gallery_labels, id)
     if per_query and out is None:
         raise typer.BadParameter("values per query are saved beside the report; add --out.", param_hint="--per-query")
     if run is not None and run.suffix.lower() not in RUN_FILES:
@@ -117,8 +112,7 @@ def evaluate(
         earlier = None if against is None else _earlier(against)
         if ground_truth is not None:
             if not embeddings.is_dir() or any((level, metric, weight, against, run)):
-                said = "--ground-truth judges a folder of `suprank embed`; --level, --metric, --weight, --against and --run "
-                raise ValueError(f"{said}are for labels.")
+                raise ValueError(GROUND_TRUTH_ALONE)
             report = _revisited(embeddings, ground_truth, tuple(k or (1, 5, 10)), target, budget, per_query, bootstrap, quiet)
             _print_and_save(report, quiet=quiet, out=out, csv=csv, latex=embeddings.stem if latex else None, chosen=True)
             return
@@ -159,6 +153,21 @@ def evaluate(
                     progress=progress,
                 )
             found.save(run)
+
+
+def _check_sources(
+    embeddings: Path, labels: Path | None, gallery: Path | None, gallery_labels: Path | None, id: str | None
+) -> None:
+    """Raise where the files named do not make queries, labels and a gallery."""
+    if (gallery is None) != (gallery_labels is None):
+        raise typer.BadParameter("--gallery and --gallery-labels go together; give both, or neither.")
+    if embeddings.is_dir() and (labels, gallery, id) != (None, None, None):
+        raise typer.BadParameter("a folder of embeddings brings its labels, gallery and ids; name files instead to use others.")
+    if not embeddings.exists() and not embeddings.suffix:
+        said = f"there is no folder {embeddings}; give one that `suprank embed` wrote, or a file."
+        raise typer.BadParameter(said, param_hint="--embeddings")
+    if labels is None and not embeddings.is_dir():
+        raise typer.BadParameter("embeddings in a file need their labels; add --labels.", param_hint="--labels")
 
 
 class _Read(NamedTuple):

@@ -132,7 +132,7 @@ def emoji(
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Emoji as up to six artists drew them: openly licensed packages from npm, drawn in two minutes and kept."""
+    """Emoji as up to six artists drew them: openly licensed packages from npm (100 MB), drawn in about a minute and kept."""
     from suprank.data.importers.emoji import LICENCES, read
 
     manifest = _drawn(lambda progress: read(size=size, seed=seed, progress=progress), out, quiet)

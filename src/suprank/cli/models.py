@@ -20,6 +20,7 @@ from suprank.cli.embed import (
     Weights,
     Workers,
     embedder_of,
+    reading_of,
     usual_batch,
 )
 
@@ -121,7 +122,7 @@ def pca(
     """
     with terminal.plain_errors("a smaller --batch-size"):
         from suprank.data import Manifest
-        from suprank.embedding import Reading, launched, principal_moments
+        from suprank.embedding import launched, principal_moments
         from suprank.models import pca_projection
 
         terminal.device(device)
@@ -130,16 +131,8 @@ def pca(
         embedder = embedder_of(model, weights)
         if dim > embedder.features_dim:
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features that {model} has; give fewer.")
-        reading = Reading.for_model(
-            embedder,
-            size=size,
-            resize=resize,
-            squash=squash,
-            fast_jpeg=fast_jpeg,
-            batch_size=batch_size or usual_batch(device),
-            workers=workers,
-            on_broken="skip" if skip_broken else "raise",
-        )
+        sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
+        reading = reading_of(embedder, sizes, batch_size or usual_batch(device), workers, skip_broken)
         with launched() as processes, terminal.progress("analysing", quiet or processes.rank > 0) as progress:
             moments = principal_moments(
                 embedder, images, reading=reading, device=processes.device(device), processes=processes, progress=progress

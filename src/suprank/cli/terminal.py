@@ -30,9 +30,8 @@ def plain_errors(smaller: str) -> Iterator[None]:
     except (ValueError, TypeError, OSError, ImportError) as error:
         raise typer.BadParameter(_said(error)) from error
     except (MemoryError, RuntimeError) as error:
-        if (
-            not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError"
-        ):  # torch's; not imported for its name
+        # torch's OutOfMemoryError goes by its name, because torch takes a second to import.
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
             raise
         said = str(error).splitlines()[0] if str(error) else "out of memory"
         raise typer.BadParameter(f"{said} Give {smaller}.") from error
