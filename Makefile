@@ -10,12 +10,12 @@ INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-ch
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.cli  ## train a small network on drawings with HAPPIER, and measure it
-	@$(BIN)/suprank demo
+demo: $(VENV)/.cli  ## train a small network on emoji, or on DATA=glyphs, with Smooth-AP and with HAPPIER, and compare
+	@$(BIN)/suprank demo $(if $(DATA),--data "$(DATA)")
 
 # One thread for each of the two workers: threads within and workers beside would fight over the cores.
 test: $(VENV)/.installed  ## run every test; those for a GPU where there is one
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 lint: $(VENV)/.installed  ## check style, format and types
 	$(BIN)/ruff check
@@ -41,7 +41,7 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 $(VENV)/.cli: $(VENV)/.torch pyproject.toml
-	@$(INSTALL) --editable '.[cli,vision]'
+	@$(INSTALL) --editable '.[cli,train]'
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import data, embedding, evaluation, losses, models, ranking
+from suprank import data, embedding, evaluation, losses, models, ranking, training
 from suprank.data import importers
+from suprank.training.config import Part
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT.parent / "shared" / "paper.tex"
@@ -46,7 +47,7 @@ def test_no_equation_of_the_paper_is_missing():
     assert labels <= {label for label, _ in ROWS}
 
 
-PACKAGES = [ranking, losses, evaluation, data, importers, models, embedding]
+PACKAGES = [ranking, losses, evaluation, data, importers, models, embedding, training]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
@@ -54,6 +55,16 @@ def test_the_api_page_has_every_public_name(package):
     api = (ROOT / "docs" / "api.md").read_text()
     documented = re.findall(rf"^\.\. [\w:]+:: {package.__name__}\.(\w+)$", api, flags=re.MULTILINE)
     assert sorted(documented) == sorted(package.__all__)
+
+
+def test_the_api_page_has_every_entry_of_a_recipe():
+    api = (ROOT / "docs" / "api.md").read_text()
+    tables = re.findall(r"^\.\. autoclass:: suprank\.training\.config\.(\w+)\n   :members: (.+)$", api, flags=re.MULTILINE)
+    shown = {name: members.split(", ") for name, members in tables}
+    for field in training.TrainConfig.model_fields.values():
+        kinds = [kind for kind in field.annotation.__mro__ if kind.__module__ == "suprank.training.config" and kind is not Part]
+        own = [entry for kind in kinds for entry in kind.__annotations__ if entry in kind.model_fields]
+        assert sorted(own) == sorted(entry for kind in kinds for entry in shown[kind.__name__])
 
 
 def test_the_page_on_data_has_every_importer_and_every_preset():
@@ -73,7 +84,7 @@ def test_the_page_on_models_has_every_setting_and_alias():
     assert {*models.EmbedderConfig.model_fields, *models.ALIASES} <= set(re.findall(r"`(\w+)`", cells))
 
 
-PAGES = ["README", "docs/quickstart", "docs/data", "docs/models", "docs/evaluation", "docs/conventions"]
+PAGES = ["README", "docs/quickstart", "docs/data", "docs/models", "docs/training", "docs/evaluation", "docs/conventions"]
 
 
 @pytest.mark.parametrize("page", [f"{page}.md" for page in PAGES])

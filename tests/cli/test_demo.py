@@ -1,126 +1,319 @@
-"""suprank demo: what it trains on, that training helps, that a seed is a seed; refusals."""
+"""suprank demo: what it trains and on what, its table, how it ends and goes on; refusals."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
 
-from suprank.cli import experiment
+from suprank.cli import demo as verb
+from suprank.cli import side_by_side
+from suprank.cli.side_by_side import TrainingError
 from suprank.data import Manifest
+from suprank.evaluation import Report
+from suprank.training import checkpoint
+from suprank.training.recipe import read_recipe
 from tests.cli.collection import done, invoke, photographs, refused
+
+pytestmark = pytest.mark.xdist_group("demo")  # its trainings are started once, and not by every worker of pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "images": {"size": 32, "test_resize": 32},
+    "batch": {"size": 32},
+    "logging": {"every": 1, "tensorboard": False},
+    "engine": {"accelerator": "cpu"},
+}
+_recipe = verb._recipe
+
+
+def small_recipe(*arguments):
+    """The demo's recipe, for the 72 training images below."""
+    config = _recipe(*arguments)
+    return config.model_copy(update={name: getattr(config, name).model_copy(update=table) for name, table in SMALL.items()})
+
+
+def command_line():
+    """`suprank` with small recipes, for a process of its own."""
+    from suprank.cli.main import main
+
+    verb._recipe = small_recipe
+    main()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """A folder with the manifest of 144 pictures of 36 classes in 6 groups, half of the classes for test."""
+    folder = tmp_path_factory.mktemp("pictures")
+    root = photographs(folder / "photos", groups=6, classes=6, side=32)
+    done("data", "import", "folder", "--root", root, "--holdout-classes", 0.5, "--out", folder / "m.parquet")
+    return folder
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """The working folder, with the manifest of 144 pictures of 36 classes in 6 groups, half of the classes for test."""
+def folder(pictures, monkeypatch, tmp_path):
+    """The working folder, in which the manifest is m.parquet."""
     monkeypatch.chdir(tmp_path)
-    photographs(tmp_path / "photos", groups=6, classes=6, tint=0.5)
-    done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.5, "--out", "m.parquet")
+    Manifest.read(pictures / "m.parquet").save("m.parquet")
     return tmp_path
 
 
-def demo(*arguments):
-    return done("demo", "--data", "m.parquet", *arguments)
+def report(h_ap, levels):
+    values = {"R@1": 0.5, "mAP@R": 0.2, "AP": 0.4, **{f"AP/{level}": 0.25 for level in levels[1:]}, "ASI": 0.3, "NDCG": 0.6}
+    counts = {"queries": 72, "items": 72, "levels": levels, "without_positives": dict.fromkeys(levels, 0)}
+    return Report({**values, "H-AP": h_ap}, **counts)
+
+
+@pytest.fixture
+def training(monkeypatch):
+    """In place of training: remembers what it was asked for, writes reports, and ends as it is told to."""
+    fake = SimpleNamespace(calls=[], error=None, stopped=None, levels=("class", "group"))
+
+    def trained(runs, at_once):
+        fake.calls.append((runs, at_once))
+        if fake.error is not None:
+            raise fake.error
+        for h_ap, (config, folder) in zip((0.375, 0.5), runs.values(), strict=True):
+            for epoch, value in ((0, 0.125), (config.run.epochs, h_ap)):
+                path = folder / "reports" / f"test-epoch-{epoch:04}.json"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                report(value, fake.levels).save(path)
+        return fake.stopped
+
+    monkeypatch.setattr(side_by_side, "trained", trained)
+    return fake
 
 
 def row(output, metric):
-    """The numbers in the row of that name: of pixels, before training, after it."""
+    """The cells in the row of that name: untrained, Smooth-AP, HAPPIER, and the difference."""
     (line,) = [line for line in output.splitlines() if re.match(rf"\W+{metric} ", line)]
-    return [float(number) for number in re.findall(r"([\d.]+)%", line)]
+    return [cell.strip() for cell in line.split("│")[2:-1]]
 
 
-def test_a_short_demo_says_what_it_reads_and_raises_every_metric_on_unseen_classes():
-    result = demo("--steps", 40, "--batch-size", 32)
+# With real training
+
+
+@pytest.fixture(scope="module")
+def interrupted(pictures):
+    """The demo in a process of its own, that a terminal's Ctrl-C has stopped when both trainings had begun."""
+    script = "from tests.cli.test_demo import command_line; command_line()"
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", script, "demo", "--data", "m.parquet", "--epochs", "16"]
+    with subprocess.Popen(
+        command, cwd=pictures, env=variables, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        begun = [pictures / f"runs/demo/m-seed0-16epochs/{name}/metrics.jsonl" for name in ("smooth-ap", "happier")]
+        end = time.monotonic() + 120
+        while not all(file.is_file() and '"loss"' in file.read_text() for file in begun):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        out, errors = process.communicate(timeout=120)
+    return SimpleNamespace(folder=pictures, code=process.returncode, out=out, errors=errors)
+
+
+def test_ctrl_c_saves_both_trainings_and_says_that_the_same_command_goes_on(interrupted):
+    assert interrupted.code == 130
+    assert interrupted.errors.endswith("what was learned is kept; the same command goes on.\nsuprank: stopped.\n")
+    assert "Traceback" not in interrupted.errors
+    assert "HAPPIER − Smooth-AP" not in interrupted.out
+    for name in ("smooth-ap", "happier"):
+        assert checkpoint.newest_step(interrupted.folder / "runs/demo/m-seed0-16epochs" / name / "checkpoints") > 0
+
+
+def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(interrupted, monkeypatch):
+    monkeypatch.chdir(interrupted.folder)
+    monkeypatch.setattr(verb, "_recipe", small_recipe)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    result = done("demo", "--data", "m.parquet", "--epochs", 16)
     assert "train  72 images: 18 class, 6 group" in result.stdout
     assert "test   72 images: 18 class, 6 group" in result.stdout
-    assert "reading" in result.stderr
-    assert "training  loss" in result.stderr
-    assert "40/40" in result.stderr
-    for metric in ("H-AP", "AP", "R@1"):
-        _, before, after = row(result.stdout, metric)
-        assert after > before + 15
+    assert result.stderr.count(": going on from runs/demo/m-seed0-16epochs") == 2
+    folder = Path("runs/demo/m-seed0-16epochs")
+    reports = [
+        Report.load(folder / name)
+        for name in (
+            *("happier/reports/test-epoch-0000.json", "smooth-ap/reports/test-epoch-0016.json"),
+            "happier/reports/test-epoch-0016.json",
+        )
+    ]
+    for metric in ("R@1", "AP", "H-AP", "NDCG", "ASI", "AP/group"):
+        numbers = [100 * one[metric] for one in reports]
+        assert row(result.stdout, metric) == [f"{number:.1f}" for number in numbers] + [f"{numbers[2] - numbers[1]:+.1f}"]
+    assert reports[2]["H-AP"] > reports[0]["H-AP"], "training helps"
+    for label, name in {"Smooth-AP": "smooth-ap", "HAPPIER": "happier"}.items():
+        assert f"{label}: {folder / name / 'model'}\n" in result.stdout
+        assert (folder / name / "model").is_dir()
+
+    monkeypatch.setattr(side_by_side, "SPAWN", None)  # no process is begun
+    again = done("demo", "--data", "m.parquet", "--epochs", 16)
+    assert again.stdout == result.stdout
+    assert again.stderr.count("is finished already.") == 2
 
 
-def test_a_seed_gives_the_same_numbers_again_and_another_gives_others():
-    first, again, other = (demo("--steps", 2, "--batch-size", 16, "--seed", seed).stdout for seed in (1, 1, 0))
-    assert first == again
-    assert row(first, "H-AP") != row(other, "H-AP")
+# What is trained
 
 
-def test_emoji_are_the_first_choice_where_npm_is_and_glyphs_elsewhere(monkeypatch):
+def test_both_methods_are_trained_alike_but_for_the_loss(training):
+    done("demo", "--data", "m.parquet", "--epochs", 3, "--seed", 7, "--out", "here")
+    (((label, (plain, one)), (other_label, (whole, other))),) = [tuple(runs.items()) for runs, _ in training.calls]
+    assert (label, one) == ("Smooth-AP", Path("here/m-seed7-3epochs/smooth-ap"))
+    assert (other_label, other) == ("HAPPIER", Path("here/m-seed7-3epochs/happier"))
+    assert (plain.loss.name, whole.loss.name) == ("smooth-ap", "happier")
+    assert plain.model_copy(update={"loss": whole.loss, "proxies": whole.proxies}) == whole
+    assert (whole.data.manifest, whole.run.epochs, whole.run.seed) == ("m.parquet", 3, 7)
+    assert whole.evaluation.at_start, "for the column of the untrained network"
+
+
+def test_without_epochs_the_recipe_has_its_say_and_each_seed_a_folder(training):
+    for seed in (0, 1):
+        done("demo", "--data", "m.parquet", "--seed", seed)
+    configs_and_folders = [runs["HAPPIER"] for runs, _ in training.calls]
+    assert [folder for _, folder in configs_and_folders] == [Path(f"runs/demo/m-seed{seed}/happier") for seed in (0, 1)]
+    recipe = read_recipe("emoji/happier")
+    assert all(config.run.epochs == recipe.run.epochs for config, _ in configs_and_folders)
+
+
+def test_a_manifest_elsewhere_is_found_by_a_relative_path(training, folder, monkeypatch):
+    (folder / "below").mkdir()
+    monkeypatch.chdir(folder / "below")
+    done("demo", "--data", "../m.parquet")
+    ((runs, _),) = training.calls
+    config, run = runs["HAPPIER"]
+    assert config.data.manifest == "../m.parquet"
+    assert run == Path("runs/demo/m-seed0/happier")
+
+
+def test_a_core_trains_one_network_at_a_time(training, monkeypatch):
+    for cores, at_once in ((1, 1), (2, 2), (16, 2)):
+        monkeypatch.setattr("suprank.data.workers.cores", lambda cores=cores: cores)
+        done("demo", "--data", "m.parquet")
+        assert training.calls[-1][1] == at_once
+
+
+def drawn(monkeypatch, missing=()):
+    """The sets asked for, which are all of the small manifest; `missing` cannot be had."""
     asked = []
-    small = Manifest.read("m.parquet")
-    monkeypatch.setattr(experiment, "collection", lambda name, progress: asked.append(name) or small)
-    for there in (True, False):
+
+    def manifest_of(name, root=None, progress=None):
+        asked.append(name)
+        if name in missing:
+            raise OSError("npm [bold] found no network.")
+        return Manifest.read("m.parquet")
+
+    monkeypatch.setattr("suprank.training.manifests.manifest_of", manifest_of)
+    return asked
+
+
+def test_emoji_are_the_first_choice_where_npm_is_and_glyphs_elsewhere(training, monkeypatch):
+    asked = drawn(monkeypatch)
+    for there, name in ((True, "emoji"), (False, "glyphs")):
         monkeypatch.setattr("suprank.data.importers.emoji.available", lambda there=there: there)
-        done("demo", "--steps", 1, "--batch-size", 8)
+        assert f"Training on {name}.\n" in done("demo").stdout
+        config, run = training.calls[-1][0]["HAPPIER"]
+        # Its own recipe, but for what a demo changes.
+        changed = {"data": {"workers": 0}, "evaluation": {"at_start": True}}
+        own = read_recipe(f"{name}/happier")
+        tables = {table: getattr(own, table).model_copy(update=entries) for table, entries in changed.items()}
+        assert config == own.model_copy(update=tables)
+        assert run == Path(f"runs/demo/{name}-seed0/happier")
     assert asked == ["emoji", "glyphs"]
 
 
-def test_glyphs_stand_in_for_emoji_that_cannot_be_fetched_but_not_for_those_asked_for(monkeypatch):
-    small = Manifest.read("m.parquet")
-
-    def collection(name, progress):
-        if name == "emoji":
-            raise OSError("npm found no network.")
-        return small
-
-    monkeypatch.setattr(experiment, "collection", collection)
+def test_glyphs_can_be_asked_for_where_emoji_are_there(training, monkeypatch):
+    asked = drawn(monkeypatch)
     monkeypatch.setattr("suprank.data.importers.emoji.available", lambda: True)
-    said = done("demo", "--steps", 1, "--batch-size", 8).stdout
-    assert "no emoji: npm found no network.\nTaking glyphs instead." in said
-    assert "npm found no network." in refused("demo", "--data", "emoji")
+    done("demo", "--data", "glyphs")
+    assert asked == ["glyphs"]
 
 
-def test_images_are_small_squares_and_classes_are_numbered_without_gaps():
-    manifest = Manifest.read("m.parquet").split("test")
-    counted = []
-    found = experiment.images(manifest, lambda done, total: counted.append((done, total)))
-    assert found.pixels.shape == (72, 3, experiment.SIDE, experiment.SIDE)
-    assert found.labels[:, 0].unique().tolist() == list(range(found.classes)), "proxies need 0, 1, 2, ..."
-    names = np.unique(manifest.labels[:, 0])
-    assert (names[found.labels[:, 0]] == manifest.labels[:, 0]).all()
-    assert counted[-1] == (72, 72)
+def test_glyphs_stand_in_for_emoji_that_cannot_be_fetched_but_not_for_those_asked_for(training, monkeypatch):
+    drawn(monkeypatch, missing=["emoji"])
+    monkeypatch.setattr("suprank.data.importers.emoji.available", lambda: True)
+    said = done("demo").stdout
+    assert "no emoji: npm [bold] found no network.\nTaking glyphs instead." in said
+    assert training.calls[0][0]["HAPPIER"][0].data.manifest == "glyphs"
+    assert "found no network." in refused("demo", "--data", "emoji")
 
 
-def test_a_batch_holds_different_images_of_whole_classes():
-    train = experiment.images(Manifest.read("m.parquet").split("train"), lambda done, total: None)
-    batch = next(experiment.batches(train, 32, seed=0))
-    classes, counts = batch.labels[:, 0].unique(return_counts=True)
-    assert len(classes) == 32 // experiment.IMAGES_PER_CLASS
-    assert counts.tolist() == [experiment.IMAGES_PER_CLASS] * len(classes)
-    assert len(torch.unique(batch.pixels, dim=0)) == 32
+# What is shown
+
+
+def test_the_table_sets_both_beside_the_untrained_network(training):
+    shown = done("demo", "--data", "m.parquet").stdout
+    assert row(shown, "H-AP") == ["12.5", "37.5", "50.0", "+12.5"]
+    assert row(shown, "AP/group") == ["25.0", "25.0", "25.0", "+0.0"]
+    metrics = [line.split()[1] for line in shown.splitlines() if line.startswith("│")]
+    assert metrics == ["R@1", "AP", "H-AP", "NDCG", "ASI", "AP/group"]
+
+
+def test_one_level_is_enough(training):
+    training.levels = ("class",)
+    whole = Manifest.read("m.parquet")
+    columns = {
+        "path": whole.paths.to_pylist(),
+        "split": ["test" if path < "group3" else "train" for path in whole.paths.to_pylist()],
+        "label_class": [path.split("/")[1] for path in whole.paths.to_pylist()],
+    }
+    Manifest.of(columns, root=whole.root).save("one.parquet")
+    shown = done("demo", "--data", "one.parquet").stdout
+    assert "test   72 images: 18 class\n" in shown
+    assert row(shown, "H-AP")[-1] == "+12.5"
+    assert "AP/" not in shown
+
+
+# How it ends
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_demo_ends_with_the_shells_code_and_without_a_table(training, number):
+    training.stopped = number
+    ended = invoke("demo", "--data", "m.parquet")
+    assert ended.exit_code == 128 + number
+    assert "the same command goes on." in ended.stderr
+    assert "H-AP" not in ended.stdout
+
+
+def test_a_bad_end_is_told_in_a_line(training):
+    training.error = TrainingError("HAPPIER was killed by SIGKILL")
+    ended = invoke("demo", "--data", "m.parquet")
+    assert ended.exit_code == 1
+    assert ended.stderr == "suprank: HAPPIER was killed by SIGKILL\n"
+
+
+def test_what_training_refuses_is_refused_in_plain_words(training):
+    training.error = ValueError("batch_size=128 needs 32 classes.")
+    assert "batch_size=128 needs 32 classes." in refused("demo", "--data", "m.parquet")
+
+
+def test_a_fault_of_ours_keeps_its_traceback(training):
+    training.error = RuntimeError("a bug")
+    assert isinstance(invoke("demo", "--data", "m.parquet").exception, RuntimeError)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--batch-size", "30"), "batch_size=30 must be a multiple of"),
-        (("--batch-size", "4000"), "batch_size=4000"),
-        (("--steps", "0"), "0 must be 1 or more"),
-        (("--seed", "-1"), "-1 must be 0 or more"),
-        (("--seed", str(2**63)), "below 2⁶³"),
-        (("--steps", "many"), "valid integer"),
+        (("--epochs", "0"), "run.epochs: 0 should be greater than or equal to 1"),
+        (("--epochs", "many"), "valid integer"),
+        (("--seed", "-1"), "run.seed: -1 should be greater than or equal to 0"),
+        (("--seed", str(2**31)), "run.seed: 2147483648 should be less than 2147483648"),
+        (("--seed", str(2**70)), "run.seed"),
         (("--data", "gone.parquet"), "gone.parquet: the manifest is not there"),
         (("--data", "emojis"), "a manifest is a .parquet or .csv file"),
         (("--data", "train.parquet"), "there is no split 'test' here"),
+        (("--data", "test.parquet"), "there is no split 'train' here"),
+        (("--out", "m.parquet"), "m.parquet is a file; name a folder."),
     ],
 )
 def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(arguments, message):
-    Manifest.read("m.parquet").split("train").save("train.parquet")
+    for split in ("train", "test"):
+        Manifest.read("m.parquet").split(split).save(f"{split}.parquet")
     data = () if "--data" in arguments else ("--data", "m.parquet")
     assert message in refused("demo", *data, *arguments)
-
-
-def test_one_level_is_enough():
-    done("data", "import", "csv", "--root", "photos", "--table", table(), "--out", "one.parquet")
-    assert "H-AP" in invoke("demo", "--data", "one.parquet", "--steps", 1, "--batch-size", 8).stdout
-
-
-def table():
-    paths = Manifest.read("m.parquet").paths.to_pylist()
-    lines = [f"{path},{'train' if path < 'group3' else 'test'},{path.split('/')[1]}\n" for path in paths]
-    with open("one.csv", "w") as file:  # noqa: PTH123
-        file.writelines(["path,split,label_class\n", *lines])
-    return "one.csv"

@@ -13,7 +13,7 @@ from tests.cli.collection import photographs
 
 def test_help_names_every_verb():
     for group, verbs in {
-        (): {"demo", "embed", "evaluate", "data", "models", "bench"},
+        (): {"demo", "train", "recipes", "sweep", "embed", "evaluate", "data", "models", "bench"},
         ("data",): {"import", "check", "show"},
         ("models",): {"create", "pca", "export", "list"},
     }.items():
@@ -48,11 +48,13 @@ def without(part, *arguments):
 @pytest.mark.parametrize(
     ("part", "arguments", "extra"),
     [
-        ("typer", ("demo", "--steps", "1"), "cli"),
-        ("rich", ("demo", "--steps", "1"), "cli"),
+        ("typer", ("demo",), "cli"),
+        ("rich", ("demo", "--data", "m.parquet"), "cli"),
         ("pyarrow", ("data", "import", "sop", "--root", ".", "--out", "m.parquet"), "vision"),
         ("pyarrow", ("embed", "--model", "m", "--manifest", "m.parquet", "--out", "e"), "vision"),
-        ("PIL", ("demo", "--steps", "1"), "vision"),
+        ("PIL", ("demo", "--data", "glyphs"), "vision"),
+        ("pydantic", ("recipes",), "vision"),
+        ("lightning", ("train", "glyphs/happier"), "train"),
     ],
 )
 def test_a_missing_part_names_the_extra_that_brings_it(part, arguments, extra):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from suprank.losses import RetrievalBatch, SupAP, SupHAP
+from suprank.losses import RetrievalBatch, SupAP, SupHAP, unchecked
 from suprank.ranking import IGNORED
 from tests import reference
 from tests.losses.batches import COMPOSITIONS, DIM, batch, every_loss, rows
@@ -51,6 +51,71 @@ def test_references_have_a_size_of_their_own_and_self_is_in_the_list_unless_its_
 def test_a_self_index_within_the_batch_replaces_the_diagonal():
     found = RetrievalBatch.of(torch.eye(2), torch.tensor([0, 0]), self_index=torch.tensor([1, -1]))
     assert found.level().tolist() == [[1, IGNORED], [1, 1]]
+
+
+def test_references_with_the_querys_id_are_the_query_however_many_there_are():
+    embeddings, labels = torch.eye(3), torch.tensor([0, 1, 1])
+    references, ref_labels = torch.eye(3)[[0, 0, 1, 2, 0]], torch.tensor([0, 0, 1, 1, 0])
+    ids, ref_ids = torch.tensor([7, 5, -1]), torch.tensor([7, 3, 5, -1, 7])
+    found = RetrievalBatch.of(embeddings, labels, None, references, ref_labels, ids=ids, ref_ids=ref_ids)
+    # Item 1 is another image of class 0. The last query is nobody, and neither is item 3: unknown is not the same.
+    assert found.level().tolist() == [[IGNORED, 1, 0, 0, IGNORED], [0, 0, IGNORED, 1, 0], [0, 0, 1, 1, 0]]
+    assert found.fine().tolist() == found.level().tolist()
+    assert found.level(include_self=True).tolist() == [[1, 1, 0, 0, 1], [0, 0, 1, 1, 0], [0, 0, 1, 1, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_ids_of_any_integer_dtype_are_compared(dtype):
+    ids = torch.tensor([4, 9])
+    found = RetrievalBatch.of(
+        torch.eye(2), torch.tensor([0, 0]), None, torch.eye(2), torch.tensor([0, 0]), ids=ids.to(dtype), ref_ids=ids
+    )
+    assert found.level().tolist() == [[IGNORED, 1], [1, IGNORED]]
+
+
+def test_ids_take_references_out_of_a_users_relevance_too():
+    ids, relevance = torch.tensor([2, 3]), torch.tensor([[1.0, 0.5], [0.2, 0.0]])
+    found = RetrievalBatch.of(torch.eye(2), None, None, torch.eye(2), relevance=relevance, ids=ids, ref_ids=ids)
+    torch.testing.assert_close(found.level(), torch.tensor([[-1, 0.5], [0.2, -1]]))
+    assert relevance[0, 0] == 1, "the user's matrix was edited in place"
+
+
+@pytest.mark.parametrize("name", every_loss())
+def test_ids_that_occur_once_give_what_self_index_gives(name):
+    loss = every_loss()[name].to(torch.float64)
+    embeddings, labels = batch("three levels")
+    references, ref_labels = batch("three levels", seed=1)
+    gallery = {"ref_emb": torch.cat([embeddings[:5], references]), "ref_labels": torch.cat([labels[:5], ref_labels])}
+    ids, ref_ids = torch.arange(100, 108), torch.cat([torch.arange(100, 105), torch.arange(8)])
+    self_index = torch.tensor([0, 1, 2, 3, 4, -1, -1, -1])
+    results = []
+    for own in ({"self_index": self_index}, {"ids": ids, "ref_ids": ref_ids}):
+        leaf = embeddings.clone().requires_grad_()
+        value = loss(leaf, labels, **gallery, **own)
+        value.backward()
+        results.append((value.detach(), leaf.grad))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("name", every_loss())
+def test_stale_copies_of_a_query_under_its_own_id_change_neither_loss_nor_gradient(name):
+    loss = every_loss()[name].to(torch.float64)
+    embeddings, labels = batch("three levels")
+    references, ref_labels = batch("three levels", seed=1)
+    noticed = False
+    for query in range(8):
+        own, own_labels = embeddings[query : query + 1], labels[query : query + 1]
+        gallery = torch.cat([references, own, own + 0.1, own.flip(1)]), torch.cat([ref_labels, own_labels.expand(3, -1)])
+        results = []
+        for ref_emb, ref_labels_, copies in ((references, ref_labels, []), (*gallery, [5, 5, 5]), (*gallery, [-1, -1, -1])):
+            leaf, ref_ids = own.clone().requires_grad_(), torch.tensor([*range(10, 18), *copies])
+            value = loss(leaf, own_labels, None, ref_emb, ref_labels_, ids=torch.tensor([5]), ref_ids=ref_ids)
+            value.backward()
+            results.append((value.detach(), leaf.grad))
+        torch.testing.assert_close(results[1], results[0])
+        noticed |= not torch.allclose(results[2][0], results[0][0])
+    assert noticed == (name != "ProxySoftmax"), "copies without an id are items, except to proxies"
 
 
 def test_an_exact_copy_of_the_query_is_a_legitimate_item():
@@ -135,6 +200,7 @@ def test_a_zero_embedding_scores_zero_and_its_gradient_does_not_explode():
 
 
 FEW, NAMES = torch.randn(4, DIM), torch.tensor([0, 0, 1, 1])
+GALLERY = {"ref_emb": FEW, "ref_labels": NAMES}
 
 
 def with_value(value, row=2):
@@ -180,6 +246,16 @@ def with_value(value, row=2):
         ({"self_index": torch.tensor([0, 1, 2, 9])}, ValueError, ["self_index", "9", "4 items", "−1"]),
         ({"self_index": torch.tensor([0, 1, 2, -5])}, ValueError, ["self_index", "-5", "4 items", "−1"]),
         ({"self_index": [0, 1, 2, 3]}, (TypeError, ValueError), ["self_index", "list", "4 integers"]),
+        ({"ids": NAMES, "ref_ids": NAMES}, ValueError, ["ids", "without ref_emb", "leave them out"]),
+        (GALLERY | {"ids": NAMES}, ValueError, ["ids", "without ref_ids", "give both", "−1"]),
+        (GALLERY | {"ref_ids": NAMES}, ValueError, ["ref_ids", "without ids", "give both"]),
+        (GALLERY | {"ids": NAMES, "ref_ids": NAMES, "self_index": NAMES}, ValueError, ["ids and self_index", "give one"]),
+        (GALLERY | {"ids": NAMES[:3], "ref_ids": NAMES}, ValueError, ["ids is", "(3,)", "4 integers"]),
+        (GALLERY | {"ids": NAMES, "ref_ids": NAMES[:3]}, ValueError, ["ref_ids is", "(3,)", "4 integers"]),
+        (GALLERY | {"ids": NAMES[:, None], "ref_ids": NAMES}, ValueError, ["ids is", "(4, 1)", "4 integers"]),
+        (GALLERY | {"ids": NAMES.float(), "ref_ids": NAMES}, ValueError, ["ids is", "float32", "which image"]),
+        (GALLERY | {"ids": NAMES, "ref_ids": NAMES.bool()}, ValueError, ["ref_ids is", "bool", "which image"]),
+        (GALLERY | {"ids": NAMES.tolist(), "ref_ids": NAMES}, ValueError, ["ids is", "list", "4 integers"]),
     ],
 )
 def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
@@ -198,3 +274,19 @@ def test_every_loss_has_the_same_door(name):
         loss(FEW, NAMES, (NAMES, NAMES, NAMES))
     with pytest.raises(TypeError, match="float32"):
         loss(FEW, NAMES.float())
+
+
+def test_within_unchecked_values_are_not_looked_at_and_afterwards_they_are():
+    with unchecked():
+        assert math.isnan(SupHAP()(with_value(math.nan), NAMES).item())
+        with pytest.raises(TypeError, match="float32"):
+            SupHAP()(FEW, NAMES.float())
+    with pytest.raises(ValueError, match=r"embeddings\[2\] holds nan"):
+        SupHAP()(with_value(math.nan), NAMES)
+
+
+def test_unchecked_ends_with_an_error_too():
+    with pytest.raises(RuntimeError, match="out"), unchecked():
+        raise RuntimeError("out")
+    with pytest.raises(ValueError, match=r"embeddings\[2\] holds nan"):
+        SupHAP()(with_value(math.nan), NAMES)

@@ -9,11 +9,17 @@ from suprank.cli import bench, data, importing, models, terminal
 from suprank.cli.demo import demo
 from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
+from suprank.cli.recipes import recipes
+from suprank.cli.sweep import sweep
+from suprank.cli.train import train
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
 app.command()(demo)
 app.command()(embed)
 app.command()(evaluate)
+app.command()(train)
+app.command()(recipes)
+app.command()(sweep)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")

@@ -1,8 +1,9 @@
-"""suprank demo: a small network trained with HAPPIER on drawings, and judged by exact metrics on classes it never saw."""
+"""suprank demo: one small network, trained on fine labels alone and on the whole tree, judged on classes it never saw."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,12 +11,16 @@ import typer
 from suprank.cli import terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from rich.table import Table
 
-    from suprank.cli.experiment import Images
     from suprank.data import Manifest
+    from suprank.evaluation import Report
+    from suprank.training import TrainConfig
+
+METHODS = {"Smooth-AP": "smooth-ap", "HAPPIER": "happier"}
+METRICS = ("R@1", "AP", "H-AP", "NDCG", "ASI")
 
 
 def demo(
@@ -26,95 +31,99 @@ def demo(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of weights and batches: the same seed gives the same numbers.")] = 0,
-    steps: Annotated[int, typer.Option(help="Batches to train on.")] = 300,
-    batch_size: Annotated[int, typer.Option(help="Images in a batch, four of each class.")] = 128,
+    epochs: Annotated[int | None, typer.Option(help="Times through the images.", show_default="the recipe's")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the two runs are kept.")] = Path("runs/demo"),
 ) -> None:
-    """Train a small network with HAPPIER on drawings, in about a minute, and print exact metrics before and after.
+    """Train one small network twice on drawings, in minutes: on fine labels alone, and on the whole tree of labels.
+
+    Smooth-AP sees the finest classes, HAPPIER all levels; network, images and budget are the same. The table at the end is of
+    classes that neither has seen. Both runs are kept: given again, the command goes on with what was interrupted, and shows
+    what is finished.
 
     The drawings are made on the first call and kept: emoji by six artists, from npm (about a minute), or characters in many
     fonts, from what is installed (seconds).
     """
-    for name, given, least, usual in (("--seed", seed, 0, 0), ("--steps", steps, 1, 300)):
-        if not least <= given < 2**63:
-            raise typer.BadParameter(f"{given} must be {least} or more, and below 2⁶³; try {usual}.", param_hint=name)
-
-    import torch
     from rich.console import Console
 
-    from suprank.cli import experiment
-    from suprank.losses import ProxySoftmax, happier
-
-    # Threads that wait for each other on a busy machine made it five times slower (69 s against 14 s for 100 batches).
-    torch.set_num_threads(1)
     console = Console()
-    with terminal.plain_errors("a smaller --batch-size"):
-        manifest = _manifest(data, console.print)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    with terminal.plain_errors("a smaller batch: `suprank train emoji/happier batch.size=64`"):
+        terminal.check_folder(out)
+        name, manifest = _manifest(data, say)
         for split in ("train", "test"):
-            console.print(f"{split:5}  {_counts(manifest.split(split))}", highlight=False)
-        train, test = (_images(manifest.split(split), f"reading {split}") for split in ("train", "test"))
-        stream = experiment.batches(train, batch_size, seed)
-    torch.manual_seed(seed)  # weights and proxies
-    model = experiment.embedder()
-    loss = happier(ProxySoftmax(train.classes, experiment.EMBEDDING))
-    judged = {
-        "pixels": experiment.exact_metrics(experiment.unit(test.pixels).flatten(1), test),
-        "untrained": experiment.exact_metrics(experiment.embeddings(model, test), test),
-    }
-    with _progress(steps) as advance:
-        for value in experiment.training(model, loss, stream, steps, seed):
-            advance(value)
-    judged["trained"] = experiment.exact_metrics(experiment.embeddings(model, test), test)
-    console.print(_table(judged, experiment.METRICS))
+            say(f"{split:5}  {_counts(manifest.split(split))}")
+        # The folder tells runs apart that are not to be mixed up.
+        folder = out / "-".join([Path(name).stem, f"seed{seed}", *([f"{epochs}epochs"] if epochs is not None else [])])
+        runs = {label: (_recipe(name, recipe, seed, epochs), folder / recipe) for label, recipe in METHODS.items()}
 
+        from suprank.cli.side_by_side import TrainingError, trained
+        from suprank.data.workers import cores
 
-def _manifest(data: str | None, say: Callable[[str], None]) -> Manifest:
-    """What was asked for; or emoji, and glyphs where those cannot be had."""
-    from suprank.cli import experiment
-
-    with terminal.progress("drawing", quiet=False) as progress:
-        chosen = data or experiment.first_choice()
         try:
-            return experiment.collection(chosen, progress)
+            stopped = trained(runs, at_once=min(len(runs), cores()))
+        except TrainingError as error:
+            typer.echo(f"suprank: {error}", err=True)
+            raise typer.Exit(1) from None
+        if stopped is not None:
+            typer.echo("what was learned is kept; the same command goes on.", err=True)
+            raise typer.Exit(128 + stopped)  # as shells say it of a process that a signal ended
+        judged = {"untrained": _report(runs["HAPPIER"][1], 0)}
+        judged |= {label: _report(run, config.run.epochs) for label, (config, run) in runs.items()}
+    console.print(_table(judged))
+    for label, (_, run) in runs.items():
+        say(f"{label}: {run / 'model'}")
+
+
+def _recipe(name: str, recipe: str, seed: int, epochs: int | None) -> TrainConfig:
+    from suprank.training.recipe import read_recipe
+
+    set_of_recipes = "glyphs" if name == "glyphs" else "emoji"
+    # Images are held in memory, and each process has a core: workers would only be in the way.
+    changes = [f"data.manifest={name}", "data.workers=0", f"run.seed={seed}", "evaluation.at_start=true"]
+    return read_recipe(f"{set_of_recipes}/{recipe}", [*changes, *([f"run.epochs={epochs}"] if epochs is not None else [])])
+
+
+def _manifest(data: str | None, say: Callable[[str], None]) -> tuple[str, Manifest]:
+    """What was asked for; or emoji, and glyphs where those cannot be had. By its name, too."""
+    from suprank.data.importers import emoji
+    from suprank.training.manifests import manifest_of
+
+    chosen = data or ("emoji" if emoji.available() else "glyphs")
+    say(f"Training on {chosen}.")
+    with terminal.progress("drawing", quiet=False) as progress:
+        try:
+            return chosen, manifest_of(chosen, progress=progress)
         except (OSError, ImportError) as error:
             if data is not None or chosen == "glyphs":
                 raise
             say(f"no emoji: {error}\nTaking glyphs instead.")
     with terminal.progress("drawing", quiet=False) as progress:
-        return experiment.collection("glyphs", progress)
+        return "glyphs", manifest_of("glyphs", progress=progress)
 
 
-def _images(manifest: Manifest, doing: str) -> Images:
-    from suprank.cli import experiment
+def _report(run: Path, epoch: int) -> Report:
+    from suprank.evaluation import Report
 
-    with terminal.progress(doing, quiet=False) as progress:
-        return experiment.images(manifest, progress)
+    return Report.load(run / "reports" / f"test-epoch-{epoch:04}.json")
 
 
 def _counts(manifest: Manifest) -> str:
-    """`4,518 images of 835 emoji, 93 subgroup, 9 group`"""
+    """`4,518 images: 835 emoji, 93 subgroup, 9 group`"""
     tree = manifest.to_tree()
     classes = [f"{int((images > 0).sum()):,} {level}" for level, images in zip(tree.levels, tree.images, strict=True)]
     return f"{len(manifest):,} images: {', '.join(classes)}"
 
 
-@contextmanager
-def _progress(steps: int) -> Iterator[Callable[[float], None]]:
-    """A bar that shows the loss; the function it gives takes the loss of one more step."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = TextColumn("training  loss {task.fields[loss]:.3f}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("", total=steps, loss=float("nan"))
-        yield lambda value: progress.update(task, advance=1, loss=value)
-
-
-def _table(judged: dict[str, dict[str, float]], metrics: tuple[str, ...]) -> Table:
+def _table(judged: dict[str, Report]) -> Table:
     from rich.table import Table
 
-    table = Table("test classes, HAPPIER", *judged)
+    some = next(iter(judged.values()))
+    metrics = [*METRICS, *(f"AP/{level}" for level in some.levels[1:])]
+    table = Table("% on unseen classes", *judged, "HAPPIER − Smooth-AP")
     for column in table.columns[1:]:
         column.justify = "right"
-    for metric in metrics:
-        table.add_row(metric, *(f"{values[metric]:.1%}" for values in judged.values()))
+    for metric in (metric for metric in metrics if metric in some):
+        values = {label: 100 * report[metric] for label, report in judged.items()}
+        difference = values["HAPPIER"] - values["Smooth-AP"]
+        table.add_row(metric, *(f"{value:.1f}" for value in values.values()), f"{difference:+.1f}")
     return table

@@ -282,18 +282,23 @@ def _print_and_save(
     if csv is not None:
         report.to_csv(csv)
     if not quiet:
-        from rich.console import Console
-
-        console, table = Console(), _table(report)
-        # A table wider than the terminal, or than the 80 columns of a pipe, is worth more whole than cut.
-        needed = console.measure(table, options=console.options.update(width=10_000)).maximum
-        console.width = max(console.width, needed)
-        console.print(table)
-        typer.echo(_counts(report))
+        print_report(report)
     if latex is not None:
         # All that was asked for; or else, because rows of eighty numbers fit no page, what carries no level's name.
         keys = list(report) if chosen else [key for key in report if "/" not in key]
         typer.echo(f"{report.latex_header(keys)}\n{report.latex_row(keys, label=latex)}")
+
+
+def print_report(report: Report) -> None:
+    """The table of a report, and how many queries and items it is of."""
+    from rich.console import Console
+
+    console, table = Console(), _table(report)
+    # A table wider than the terminal, or than the 80 columns of a pipe, is worth more whole than cut.
+    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+    typer.echo(_counts(report))
 
 
 def _table(report: Report) -> Table:

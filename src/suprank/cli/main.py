@@ -3,9 +3,11 @@
 import sys
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
-EXTRAS = {"typer": "cli", "rich": "cli"} | dict.fromkeys(
-    ("PIL", "matplotlib", "pyarrow", "pydantic", "safetensors", "scipy", "timm", "torchvision"), "vision"
-)
+EXTRAS = {
+    **dict.fromkeys(("rich", "typer"), "cli"),
+    **dict.fromkeys(("PIL", "matplotlib", "pyarrow", "pydantic", "safetensors", "scipy", "timm", "torchvision"), "vision"),
+    **dict.fromkeys(("lightning", "submitit", "tensorboard"), "train"),
+}
 """What the verbs import, and the extra that brings it."""
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from suprank.data.archives import UnreadableArchiveError
     from suprank.data.check import Checked, checked
     from suprank.data.datasets import Batch, Broken, ImageDataset, Item, collated
+    from suprank.data.held import HeldImages
     from suprank.data.images import BrokenImageError
     from suprank.data.samplers import HierarchicalSampler, MPerClassSampler
     from suprank.data.sheet import contact_sheet
@@ -22,6 +23,7 @@ __all__ = [
     "Broken",
     "BrokenImageError",
     "Checked",
+    "HeldImages",
     "HierarchicalSampler",
     "ImageDataset",
     "Item",
@@ -44,6 +46,7 @@ _WHERE = {
     "archives": ["UnreadableArchiveError"],
     "check": ["Checked", "checked"],
     "datasets": ["Batch", "Broken", "ImageDataset", "Item", "collated"],
+    "held": ["HeldImages"],
     "images": ["BrokenImageError"],
     "samplers": ["HierarchicalSampler", "MPerClassSampler"],
     "sheet": ["contact_sheet"],

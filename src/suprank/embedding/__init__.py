@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from suprank.embedding.result import EmbeddedPart, read_embedded
+from suprank.embedding.sides import Side, Sides, ranked_parts, ranked_sides
 
 if TYPE_CHECKING:
     from suprank.embedding.collection import embed_collection
@@ -11,7 +12,19 @@ if TYPE_CHECKING:
     from suprank.embedding.processes import Processes, launched
     from suprank.embedding.reading import Reading
 
-__all__ = ["EmbeddedPart", "Processes", "Reading", "embed_collection", "launched", "principal_moments", "read_embedded"]
+__all__ = [
+    "EmbeddedPart",
+    "Processes",
+    "Reading",
+    "Side",
+    "Sides",
+    "embed_collection",
+    "launched",
+    "principal_moments",
+    "ranked_parts",
+    "ranked_sides",
+    "read_embedded",
+]
 
 # These import timm, which takes seconds; reading what was embedded does not.
 _WHERE = {

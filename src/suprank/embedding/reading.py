@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from suprank.data import transforms
 from suprank.data.datasets import Batch, ImageDataset, collated
+from suprank.data.workers import cores, ignore_signals, next_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,38 +85,28 @@ class Reading:
         normalise = self.normalise
         return forward if normalise is None else lambda images: forward(normalise(images))
 
-    def batches(self, manifest: Manifest, rows: NDArray[np.int64], *, pinned: bool) -> Iterator[Batch]:
-        """The images of these rows in their order, the last batch with what is left; in pinned memory on the way to a GPU."""
-        dataset = ImageDataset(manifest, self.transform, on_broken=self.on_broken, at_least=self.at_least)
+    def dataset(self, manifest: Manifest) -> ImageDataset:
+        """The images of a manifest, transformed one by one."""
+        return ImageDataset(manifest, self.transform, on_broken=self.on_broken, at_least=self.at_least)
+
+    def batches(self, images: Manifest | ImageDataset, rows: NDArray[np.int64], *, pinned: bool) -> Iterator[Batch]:
+        """The images of these rows in their order, the last batch with what is left; in pinned memory on the way to a GPU.
+
+        Who reads a manifest more than once may give its `dataset`, or a `HeldImages` of that.
+        """
+        dataset = images if isinstance(images, ImageDataset) else self.dataset(images)
         chunks = [rows[start : start + self.batch_size].tolist() for start in range(0, len(rows), self.batch_size)]
         loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=chunks,
-            num_workers=min(_cores() if self.workers is None else self.workers, len(chunks)),
+            num_workers=min(cores() if self.workers is None else self.workers, len(chunks)),
             collate_fn=collated,
             pin_memory=pinned,
+            worker_init_fn=ignore_signals,
+            generator=torch.Generator(),  # else it would draw from the process's own random numbers
         )
         batches = iter(loader)
-        while (batch := _next(batches, alone=not loader.num_workers)) is not None:
+        while (batch := next_batch(batches, alone=not loader.num_workers)) is not None:
             for broken in batch.broken:
                 _log.warning("skipped %s: %s", broken.path, broken.reason)
             yield batch
-
-
-def _next(batches: Iterator[Batch], *, alone: bool) -> Batch | None:
-    """The next batch, or None at the end. Where this process decodes `alone`, it does so on one thread, as workers do.
-
-    Images are too small to share: on a busy machine, threads that wait for each other took 20 times as long.
-    """
-    if not alone:
-        return next(batches, None)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return next(batches, None)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _cores() -> int:
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)

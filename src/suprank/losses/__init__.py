@@ -1,9 +1,10 @@
 """Rank losses, decomposability losses and their combinations, called as pytorch-metric-learning's losses are."""
 
 from suprank.losses.base import RetrievalLoss
-from suprank.losses.batch import RetrievalBatch
+from suprank.losses.batch import RetrievalBatch, unchecked
 from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_recall
 from suprank.losses.decomposability import PairCalibration, ProxySoftmax
+from suprank.losses.mixup import SimilarityMixup
 from suprank.losses.surrogate import (
     RankLoss,
     SmoothAP,
@@ -23,6 +24,7 @@ __all__ = [
     "RankLoss",
     "RetrievalBatch",
     "RetrievalLoss",
+    "SimilarityMixup",
     "SmoothAP",
     "SmoothHAP",
     "SmoothNDCG",
@@ -35,4 +37,5 @@ __all__ = [
     "roadmap",
     "rod_ndcg",
     "rod_recall",
+    "unchecked",
 ]

@@ -26,16 +26,30 @@ class RetrievalLoss(nn.Module):
         *,
         relevance: Float[Tensor, "queries items"] | None = None,
         self_index: Integer[Tensor, " queries"] | None = None,
+        ids: Integer[Tensor, " queries"] | None = None,
+        ref_ids: Integer[Tensor, " items"] | None = None,
     ) -> Float[Tensor, ""]:
         """The loss of `embeddings` as queries, against each other or against `ref_emb`.
 
         Embeddings of any floating dtype are normalised here and scored in float32. Labels are integers `[B]` or
         `[B, L]`, column 0 the finest. `relevance` gives a graded relevance for each pair in place of levels (labels
-        are then needed by proxies only). `self_index` is the position of each query among the references, −1 where it
-        is absent: the query is never in its own list. `indices_tuple` is refused: a rank needs the whole batch.
+        are then needed by proxies only). `indices_tuple` is refused: a rank needs the whole batch.
+
+        The query is never in its own list, and among references it is found in one of two ways. `self_index` is the
+        position of each query, −1 where it is absent. `ids` and `ref_ids` number the images: a reference with the
+        query's id is the query, however many there are, as in a memory that has seen an image several times. An id
+        below 0 is no identity, and matches nothing.
         """
         batch = RetrievalBatch.of(
-            embeddings, labels, indices_tuple, ref_emb, ref_labels, relevance=relevance, self_index=self_index
+            embeddings,
+            labels,
+            indices_tuple,
+            ref_emb,
+            ref_labels,
+            relevance=relevance,
+            self_index=self_index,
+            ids=ids,
+            ref_ids=ref_ids,
         )
         return self.on(batch)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.ranking import IGNORED, common_level, ignoring
+from suprank.ranking import IGNORED, common_level
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
 
@@ -21,9 +24,9 @@ _SHORTEST = 1e-12  # a shorter vector, the zero vector first of all, is not scal
 class RetrievalBatch:
     """A batch of queries against items: unit-length embeddings in float32 (or float64), integer labels `[N, L]`.
 
-    `within` says that the items are the queries themselves; otherwise `own`, if given, is the index of each query among
-    the items (−1 where it is absent). `relevance`, if the user gave one, replaces what labels say about levels. Build it
-    with `of`, which checks everything a caller can get wrong.
+    `within` says that the items are the queries themselves. `own`, if given, is a mask `[queries, items]` of the items that
+    are the query itself; without it that is the diagonal within a batch, and nothing among references. `relevance`, if the
+    user gave one, replaces what labels say about levels. Build it with `of`, which checks everything a caller can get wrong.
     """
 
     queries: Tensor
@@ -47,6 +50,8 @@ class RetrievalBatch:
         *,
         relevance: Float[Tensor, "queries items"] | None = None,
         self_index: Integer[Tensor, " queries"] | None = None,
+        ids: Integer[Tensor, " queries"] | None = None,
+        ref_ids: Integer[Tensor, " items"] | None = None,
     ) -> RetrievalBatch:
         """The checked batch. Without references the queries are each other's items."""
         if indices_tuple is not None:
@@ -79,7 +84,15 @@ class RetrievalBatch:
             raise ValueError("ref_labels was given without ref_emb; give both, or neither to rank within the batch.")
         if relevance is not None:
             relevance = _graded(relevance, queries, items)
-        own = None if self_index is None else _own_index(self_index, queries, items)
+        own = None
+        if ids is not None or ref_ids is not None:
+            if ref_emb is None:
+                raise ValueError("ids were given without ref_emb, but within a batch each query is one item; leave them out.")
+            if self_index is not None:
+                raise ValueError("ids and self_index were both given, and both say which references are the query; give one.")
+            own = _own_by_id(ids, ref_ids, queries, items)
+        elif self_index is not None:
+            own = _own_by_index(self_index, queries, items)
         return cls(queries, items, labels, item_labels, relevance, own, within=ref_emb is None)
 
     @property
@@ -122,7 +135,7 @@ class RetrievalBatch:
 
     def _without_self(self, fresh: Tensor) -> Tensor:
         if self.own is not None:
-            return ignoring(fresh, self.own)
+            return fresh.masked_fill_(self.own, IGNORED)
         return fresh.fill_diagonal_(IGNORED) if self.within else fresh
 
 
@@ -206,30 +219,58 @@ def _graded(relevance: Tensor, queries: Tensor, items: Tensor) -> Tensor:
     return relevance
 
 
-def _own_index(self_index: Tensor, queries: Tensor, items: Tensor) -> Tensor:
-    if not isinstance(self_index, torch.Tensor) or self_index.shape != (len(queries),) or not _integral(self_index):
-        found = (
-            f"{self_index.dtype} of shape {tuple(self_index.shape)}"
-            if isinstance(self_index, torch.Tensor)
-            else type(self_index)
-        )
-        raise ValueError(
-            f"self_index is {found}, but must be {len(queries)} integers: "
-            f"the position of each query among the items, −1 where it is not among them."
-        )
-    own = self_index.to(queries.device).long()
+def _own_by_index(self_index: Tensor, queries: Tensor, items: Tensor) -> Tensor:
+    own = _integers(
+        self_index, queries, "self_index", "the position of each query among the items, −1 where it is not among them"
+    )
     if may_wait_for(own):
         for index in own[(own < -1) | (own >= len(items))][:1].tolist():
             raise ValueError(f"self_index holds {index}, but there are {len(items)} items; use −1 for a query that is not one.")
-    return own
+    return own[:, None] == torch.arange(len(items), device=own.device)
+
+
+def _own_by_id(ids: Tensor | None, ref_ids: Tensor | None, queries: Tensor, items: Tensor) -> Tensor:
+    if ids is None or ref_ids is None:
+        given, missing = ("ref_ids", "ids") if ids is None else ("ids", "ref_ids")
+        raise ValueError(f"{given} were given without {missing}, but they are compared; give both, −1 where an id is unknown.")
+    own = _integers(ids, queries, "ids", "which image each query is, −1 where that is unknown")
+    theirs = _integers(ref_ids, items, "ref_ids", "which image each reference is, −1 where that is unknown")
+    return (own[:, None] == theirs) & (own >= 0)[:, None]
+
+
+def _integers(values: Tensor, embeddings: Tensor, name: str, meaning: str) -> Tensor:
+    if not isinstance(values, torch.Tensor) or values.shape != (len(embeddings),) or not _integral(values):
+        found = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values)
+        raise ValueError(f"{name} is {found}, but must be {len(embeddings)} integers: {meaning}.")
+    return values.to(embeddings.device, torch.int64)
 
 
 def _integral(values: Tensor) -> bool:
     return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
 
 
+_trusting = False
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Losses called within look at shapes and types only, and not at values: whether embeddings are finite, labels in range.
+
+    On a GPU each look waits until all that was asked of it is done. For training loops that look themselves, once a step.
+    """
+    global _trusting
+    before, _trusting = _trusting, True
+    try:
+        yield
+    finally:
+        _trusting = before
+
+
 def may_wait_for(values: Tensor) -> bool:
-    """Whether a check may read values: not while a compiler or a CUDA graph records what the device will do later."""
-    if torch.compiler.is_compiling():
+    """Whether a check may read values: not while a compiler or a CUDA graph records what the device will do later.
+
+    Nor where the caller has said that it need not, by `unchecked`.
+    """
+    if torch.compiler.is_compiling() or _trusting:
         return False
     return not (values.is_cuda and torch.cuda.is_current_stream_capturing())

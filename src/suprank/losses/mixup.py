@@ -1,0 +1,96 @@
+"""SiMix: virtual examples between two images of a class, by mixing similarities (Patel et al., CVPR 2022)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from suprank.losses.base import RetrievalLoss
+from suprank.losses.batch import RetrievalBatch
+from suprank.losses.decomposability import ProxySoftmax
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Integer
+    from torch import Tensor
+
+
+class SimilarityMixup(RetrievalLoss):
+    """`loss` on the batch and a virtual example between every two images x and z of a fine class:
+
+        s(u, [x, z; α]) = α·s(u, x) + (1 − α)·s(u, z),   α ~ U(0, 1) for each pair, at each call
+
+    Virtual examples are queries and items like any others, of their class at every level; the similarity of two of them
+    is mixed on both sides. So each is α·v_x + (1 − α)·v_z, unit vectors mixed and not normalised again. A class of m images
+    has m(m − 1)/2: a batch of four a class grows to two and a half times its size, and one of a few large classes to
+    its square. A class of one image has none.
+
+    An example made of the query, or of an image that the query is made of, is not in the query's list, where it would be
+    a positive that contains s(x, x) = 1. A loss with `include_self=True` keeps it there, as SiMix's released code does. A
+    pair that is a whole class thus has no positives as a query: virtual queries count in `queries_without_positives` too.
+
+    References stay as they are: the loss against a memory is not mixed. α comes from torch's random numbers on the CPU,
+    whatever the device, so that processes with one seed and one batch draw alike.
+
+    Example:
+        >>> from suprank.losses import SupAP
+        >>> loss = SimilarityMixup(SupAP())
+        >>> embeddings, labels = torch.randn(8, 16, requires_grad=True), torch.tensor([0, 0, 0, 1, 1, 1, 2, 2])
+        >>> loss(embeddings, labels).backward()
+        >>> loss.log["queries_without_positives"]  # the virtual example of the last class
+        tensor(1)
+    """
+
+    def __init__(self, loss: RetrievalLoss) -> None:
+        super().__init__()
+        if not isinstance(loss, RetrievalLoss):
+            raise TypeError(
+                f"loss is a {type(loss).__name__}, but must be a loss of suprank, which takes similarities of virtual examples."
+            )
+        for part in loss.modules():
+            if isinstance(part, ProxySoftmax):
+                raise TypeError(
+                    "ProxySoftmax ranks no items, so there are no similarities to mix; mix the surrogate alone: "
+                    "Combined(SimilarityMixup(surrogate), ProxySoftmax(...))."
+                )
+            if isinstance(part, SimilarityMixup):
+                raise TypeError(
+                    "SimilarityMixup is in the loss already, and virtual examples are not mixed again; use it once."
+                )
+        self.loss = loss
+
+    @property
+    def log(self) -> dict[str, Tensor]:
+        """The log of the loss inside."""
+        return getattr(self.loss, "log", {})
+
+    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        return self.loss.on(_with_virtual_examples(batch) if batch.within else batch)
+
+
+def _with_virtual_examples(batch: RetrievalBatch) -> RetrievalBatch:
+    if batch.relevance is not None or batch.labels is None:
+        raise ValueError(
+            "relevance was given, but a virtual example has the labels of its class, and no relevance of its own; "
+            "give labels alone, or leave SimilarityMixup out."
+        )
+    x, z = batch.fine(include_self=True).triu(1).nonzero(as_tuple=True)
+    if not len(x):
+        return batch
+    # float32 whatever the embeddings are: a seed then draws the same α in every precision.
+    alpha = torch.rand(len(x), 1, dtype=torch.float32, device="cpu").to(batch.queries)
+    mixed = torch.cat([batch.queries, alpha * batch.queries[x] + (1 - alpha) * batch.queries[z]])
+    labels = torch.cat([batch.labels, batch.labels[x]])
+    real = torch.arange(len(batch.queries), device=x.device)
+    own = _sharing(batch, torch.cat([real, x]), torch.cat([real, z]))
+    return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, own=own, within=True)
+
+
+def _sharing(
+    batch: RetrievalBatch, one: Integer[Tensor, " examples"], other: Integer[Tensor, " examples"]
+) -> Bool[Tensor, "examples examples"]:
+    """Whether an image that the row's example is made of is one that the column's is made of."""
+    if batch.own is None:
+        return (one[:, None] == one) | (one[:, None] == other) | (other[:, None] == one) | (other[:, None] == other)
+    rows = batch.own[one] | batch.own[other]
+    return rows[:, one] | rows[:, other]

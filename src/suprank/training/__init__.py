@@ -1,0 +1,44 @@
+"""Training end to end: a recipe in, a run folder with a model and its exact metrics out."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from suprank.training.config import TrainConfig
+    from suprank.training.loop import NonFiniteLossError, Result, train
+    from suprank.training.memory import CrossBatchMemory
+    from suprank.training.recipe import RecipeError, all_recipes, read_recipe
+    from suprank.training.watch import StepValues, Watch
+
+__all__ = [
+    "CrossBatchMemory",
+    "NonFiniteLossError",
+    "RecipeError",
+    "Result",
+    "StepValues",
+    "TrainConfig",
+    "Watch",
+    "all_recipes",
+    "read_recipe",
+    "train",
+]
+
+# The loop imports timm and Lightning, which takes seconds; a memory or a recipe needs neither.
+_WHERE = {
+    "CrossBatchMemory": "memory",
+    "NonFiniteLossError": "loop",
+    "RecipeError": "recipe",
+    "Result": "loop",
+    "StepValues": "watch",
+    "TrainConfig": "config",
+    "Watch": "watch",
+    "all_recipes": "recipe",
+    "read_recipe": "recipe",
+    "train": "loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

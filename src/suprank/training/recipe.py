@@ -1,0 +1,304 @@
+"""A recipe is a TOML file of a `TrainConfig`, which may extend others; entries can be given beside it as `key=value`.
+
+    extends = "base.toml"        # one file or several, relative to this one, or the name of a shipped recipe
+
+    [loss]
+    name = "roadmap"
+    weight = 0.3
+
+Tables of an extended file are completed and overruled by those of the file that extends it, entry by entry; a list is replaced
+as a whole. Of several extended files the later overrules the earlier.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import ValidationError
+
+from suprank.training import entries
+from suprank.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from os import PathLike
+
+    from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
+
+SUFFIX = ".toml"
+_EXAMPLE = "write KEY=VALUE, such as loss.weight=0.3 or data.manifest=cub.parquet"
+_LEAVE_OUT = " On the command line KEY= leaves KEY out: loss.rho= or proxies=."
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class RecipeError(ValueError):
+    """A recipe or an override that cannot be read; the message names file, entry and way out."""
+
+
+class _Tables(NamedTuple):
+    """Tables, and where each entry in them was written, by dotted name."""
+
+    values: dict[str, Any]
+    origins: dict[str, str]
+
+    def over(self, below: _Tables) -> _Tables:
+        """Both, these winning."""
+        return _Tables(_merged(below.values, self.values), below.origins | self.origins)
+
+
+def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
+    """The settings in a TOML file, or in the shipped recipe of that name ("cub/roadmap"), with `overrides` on top, in turn.
+
+    An override is `key=value`, the key with dots. The value is read as TOML, and taken as text where it is none:
+    `batch.size=64`, `images.crop_scale=[0.4, 1]`, `data.manifest=cub.parquet`. A table given so replaces the recipe's. With
+    nothing behind the `=` the entry, or table, is left out, so that its default holds: `proxies=`.
+
+    Raises `RecipeError`; several faults are named at once, one sentence each.
+    """
+    file = recipe_file(where)
+    values, origins = _read(file, ())
+    for override in overrides:
+        place, value = _parsed(override)
+        given = _nested(place, {} if value is None and entries.table(place) else value)
+        if wrong := list(entries.complaints(given)):
+            raise RecipeError(_sentences(f"{name}: {why} ({override})" for name, why in wrong))
+        _assign(values, place, value, override)
+        origins.update(dict.fromkeys(_places(given), override))
+    try:
+        return TrainConfig.model_validate(values)
+    except ValidationError as error:
+        said = _sentences(_told(error, origins, str(file)))
+        how = _LEAVE_OUT if overrides and re.search("leave .* out|left out", said) else ""
+        raise RecipeError(said + how) from None
+
+
+def recipes_folder() -> Path:
+    """Where the shipped recipes are: in the installed package, or in the repository of an editable install."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "recipes", package.parents[1] / "recipes"):
+        if folder.is_dir():
+            return folder
+    raise RecipeError(f"there are no recipes beside {package}; install suprank again, or name a file.")
+
+
+def all_recipes() -> dict[str, Path]:
+    """The shipped recipes by name ("cub/roadmap"); files called base, or _something, are parts that others extend."""
+    folder = recipes_folder()
+    files = [file for file in folder.rglob(f"*{SUFFIX}") if file.stem != "base" and not file.stem.startswith("_")]
+    named = {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
+    return dict(sorted(named.items()))
+
+
+def recipe_file(where: str | PathLike[str]) -> Path:
+    """The file at this path, or else the shipped recipe, or part of recipes, of this name; refused if there is neither."""
+    path = Path(where)
+    if path.is_file():
+        return path
+    shipped = _shipped(path)
+    if shipped is not None:
+        return shipped
+    name = path.as_posix().removesuffix(SUFFIX).removeprefix("recipes/")
+    near = difflib.get_close_matches(name, all_recipes(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`suprank recipes` lists those that come with suprank."
+    what = "is a folder, not a recipe" if path.is_dir() else "is neither a file nor a recipe that comes with suprank"
+    raise RecipeError(f"{path} {what}; {hint}")
+
+
+def header(file: Path) -> str:
+    """The comment a recipe opens with, without its #."""
+    lines = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").removeprefix(" "))
+    return "\n".join(lines)
+
+
+def to_toml(config: TrainConfig) -> str:
+    """The whole config as a recipe: every entry that is not None, whether by default or not, so that it outlives the defaults.
+
+    `read_recipe` of it gives an equal config.
+    """
+    parts = []
+    for name in type(config).model_fields:
+        part: BaseModel = getattr(config, name)
+        lines = [f"{entry} = {_toml(value)}" for entry, value in part.model_dump().items() if value is not None]
+        parts.append("\n".join([f"[{name}]", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return repr(value)
+        case str():
+            # JSON's escapes are TOML's, but TOML wants DEL escaped too, and knows no halves of a character (surrogates).
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return f"[{', '.join(_toml(one) for one in value)}]"
+        case dict():
+            return f"{{{', '.join(f'{_key(name)} = {_toml(one)}' for name, one in value.items())}}}"
+    raise TypeError(f"{value!r} has no form in TOML")
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _toml(name)
+
+
+def _shipped(name: Path) -> Path | None:
+    if name.is_absolute() or ".." in name.parts or not name.parts:
+        return None
+    folder = recipes_folder()
+    inside = Path(*name.parts[1:]) if name.parts[0] == folder.name and len(name.parts) > 1 else name
+    file = folder / inside.parent / f"{inside.name.removesuffix(SUFFIX)}{SUFFIX}"
+    return file if file.is_file() else None
+
+
+def _read(file: Path, extending: tuple[Path, ...]) -> _Tables:
+    """A file with what it extends; `extending` are the files on the way to it."""
+    if any(file.samefile(one) for one in extending):
+        chain = " → ".join(str(one) for one in (*extending, file))
+        raise RecipeError(f"recipes extend each other in a circle: {chain}; take one extends out.")
+    values = _parsed_file(file)
+    bases = values.pop("extends", [])
+    if isinstance(bases, str):
+        bases = [bases]
+    if not isinstance(bases, list) or not all(isinstance(one, str) and one for one in bases):
+        raise RecipeError(f'extends: {bases!r} should be a file, "base.toml", or a list of files ({file}).')
+    if wrong := list(entries.complaints(values)):
+        raise RecipeError(_sentences(f"{name}: {why} ({file})" for name, why in wrong))
+    below = _Tables({}, {})
+    for base in bases:
+        below = _read(_extended(base, file), (*extending, file)).over(below)
+    return _Tables(values, dict.fromkeys(_places(values), str(file))).over(below)
+
+
+def _extended(base: str, file: Path) -> Path:
+    beside = file.parent / base
+    found = beside if beside.is_file() else _shipped(Path(base))
+    if found is None:
+        raise RecipeError(f"{file} extends {base!r}, but there is no {beside}, nor a recipe of that name.")
+    return found
+
+
+def _parsed_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
+    except tomllib.TOMLDecodeError as error:
+        what, _, place = str(error).partition(" (at ")
+        at = f" at {place.removesuffix(')')}" if place else ""
+        raise RecipeError(f"{file} is not TOML{at}: {what[:1].lower()}{what[1:]}.") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{file} is not text in UTF-8 (byte {error.start}); save it as such.") from None
+    except OSError as error:
+        raise RecipeError(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _parsed(override: str) -> tuple[tuple[str, ...], Any]:
+    """Where `key=value` belongs, and its value; None where there is none."""
+    key, equals, text = override.partition("=")
+    place = tuple(key.strip().split("."))
+    if not equals or not all(place):
+        raise RecipeError(f"{override!r} {'names no entry' if equals else 'has no ='}; {_EXAMPLE}.")
+    return place, _value(text.strip()) if text.strip() else None
+
+
+def _value(text: str) -> Any:
+    """What the text is in TOML; itself where it is nothing, or a date, which no entry is."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = found.pop("value")
+    return value if not found and isinstance(value, bool | int | float | str | list | dict) else text
+
+
+def _assign(values: dict[str, Any], place: tuple[str, ...], value: Any, override: str) -> None:
+    """Put the value there, or with None take out what is there; tables on the way are made."""
+    *tables, last = place
+    for depth, name in enumerate(tables):
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            raise RecipeError(
+                f"{'.'.join(place[: depth + 1])} is an entry and not a table, so it has no {last!r} ({override})."
+            )
+    if value is None:
+        values.pop(last, None)
+    else:
+        values[last] = value
+
+
+def _nested(place: tuple[str, ...], value: Any) -> dict[str, Any]:
+    for name in reversed(place):
+        value = {name: value}
+    return value
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both tables in one, entries of `above` winning; tables in both are merged likewise."""
+    found = dict(below)
+    for name, value in above.items():
+        under = found.get(name)
+        found[name] = _merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value
+    return found
+
+
+def _places(values: dict[str, Any], at: str = "") -> Iterator[str]:
+    """The dotted names of tables and of entries in them."""
+    for name, value in values.items():
+        yield at + name
+        if isinstance(value, dict):
+            yield from _places(value, f"{at}{name}.")
+
+
+def _told(error: ValidationError, origins: dict[str, str], file: str) -> list[str]:
+    """What pydantic found, in a sentence for each entry: "table.entry: what is wrong (where it was written)"."""
+    reasons: dict[str, list[str]] = {}
+    for one in error.errors(include_url=False):
+        name = _entry(one["loc"])
+        reason = _reason(one, name)
+        if reason not in reasons.setdefault(name, []):
+            reasons[name].append(reason)
+    return [
+        f"{name + ': ' if name else ''}{', or '.join(why)} ({_origin(name, origins) or file})" for name, why in reasons.items()
+    ]
+
+
+def _entry(location: tuple[int | str, ...]) -> str:
+    """The dotted name of the entry, without what pydantic adds: places in a list, and members of a union."""
+    place: tuple[str, ...] = ()
+    for part in location:
+        model = entries.table(place)
+        if not isinstance(part, str) or model is None or part not in model.model_fields:
+            break
+        place = (*place, part)
+    return ".".join(place)
+
+
+def _reason(error: ErrorDetails, name: str) -> str:
+    if error["type"] == "missing":
+        is_table = entries.table(tuple(name.split("."))) is not None
+        return f"this {'table' if is_table else 'entry'} is missing; a recipe needs it"
+    said = error["msg"].removeprefix("Value error, ").removesuffix(".")
+    if said.startswith("Input "):
+        said = f"{error['input']!r}{said.removeprefix('Input')}"
+    return said
+
+
+def _origin(name: str, origins: dict[str, str]) -> str | None:
+    """Where the entry was written; a fault of a whole table is for the recipe itself."""
+    return origins.get(name) if entries.table(tuple(name.split("."))) is None else None
+
+
+def _sentences(parts: Iterable[str]) -> str:
+    return "; ".join(parts) + "."

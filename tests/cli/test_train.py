@@ -1,0 +1,290 @@
+"""suprank train: from a recipe to a run, what it shows on the way, and how it ends. The training itself is a fake."""
+
+import io
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from suprank.cli.main import EXTRAS
+from suprank.cli.train import default_folder, is_first_process
+from suprank.cli.training_display import TrainingDisplay, metrics_line, step_line
+from suprank.evaluation import Report
+from suprank.training import checkpoint, loop
+from suprank.training.loop import NonFiniteLossError, Result
+from suprank.training.recipe import read_recipe
+from suprank.training.watch import StepValues, Watch
+from tests.cli.collection import done, invoke, refused
+
+RECIPE = """
+[data]
+manifest = "m.parquet"
+
+[loss]
+name = "roadmap"
+"""
+
+
+def report(**values):
+    counts = {"queries": 4, "items": 5, "levels": ("species", "genus"), "without_positives": {"species": 0, "genus": 0}}
+    return Report(values or {"R@1": 0.75, "AP/species": 0.5, "AP/genus": 0.625, "H-AP": float("nan")}, **counts)
+
+
+def values(step=1, **changed):
+    rates = {"backbone": 1e-5, "head": 1e-5}
+    given = {"step": step, "epoch": 0.5, "values": {"loss": 0.25, "surrogate": 1 / 3}, "rates": rates}
+    return StepValues(**{**given, "images_per_second": 1234.5, "seconds_left": 3723.4, **changed})
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(RECIPE)
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK", "WORLD_SIZE", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+class Training:
+    """In place of `loop.train`: remembers what it was called with, tells the display something, and ends as it is told to."""
+
+    def __init__(self):
+        self.calls = []
+        self.reports = {"test": report()}
+        self.stopped = None
+        self.error = None
+
+    def __call__(self, config, folder, *, resume=False, watch=None):
+        self.calls.append((config, folder, resume))
+        assert isinstance(watch, Watch)
+        watch.begin(0, 10, "roadmap on 5 images")
+        watch.step(values())
+        watch.judged(1, self.reports)
+        watch.say("a warning")
+        if self.error is not None:
+            raise self.error
+        best = {"epoch": 1, "metric": "AP", "value": 0.5, "metrics": {}}
+        return Result(Path(folder), self.reports, best, self.stopped)
+
+
+@pytest.fixture(autouse=True)
+def training(monkeypatch):
+    fake = Training()
+    monkeypatch.setattr(loop, "train", fake)
+    return fake
+
+
+def test_a_recipe_with_overrides_is_trained_and_its_metrics_and_model_are_printed(training):
+    shown = done("train", "mine.toml", "loss.weight=0.3", "run.epochs=7", "--out", "here")
+    ((config, folder, resume),) = training.calls
+    assert config == read_recipe("mine.toml", ["loss.weight=0.3", "run.epochs=7"])
+    assert (config.loss.weight, config.run.epochs) == (0.3, 7)
+    assert (folder, resume) == (Path("here"), False)
+    assert re.search(r"AP\s*│\s*50.00\s*│\s*62.50", shown.stdout)
+    assert "4 queries, 5 items" in shown.stdout
+    assert "model: here/model\nbest:  here/best, epoch 1, AP 50.00\n" in shown.stdout
+    assert "\ntest\n" not in shown.stdout, "one test set needs no name"
+    assert shown.stderr == "roadmap on 5 images\nepoch 1: R@1 75.00  AP 50.00  H-AP --\na warning\n"
+
+
+def test_every_test_set_has_a_table_under_its_name(training):
+    training.reports = {"fine": report(), "coarse": report()}
+    shown = done("train", "mine.toml")
+    assert shown.stdout.index("\nfine\n") < shown.stdout.index("\ncoarse\n")
+    assert shown.stdout.count("4 queries, 5 items") == 2
+    assert "epoch 1 coarse: R@1 75.00" in shown.stderr
+
+
+def test_a_dry_run_prints_a_recipe_that_reads_the_same_and_trains_nothing(training):
+    shown = done("train", "mine.toml", "run.seed=5", "--dry-run").stdout
+    Path("resolved.toml").write_text(shown)
+    assert read_recipe("resolved.toml") == read_recipe("mine.toml", ["run.seed=5"])
+    assert training.calls == []
+    assert not Path("runs").exists()
+
+
+def test_quiet_shows_warnings_only():
+    shown = done("train", "mine.toml", "--quiet")
+    assert (shown.stdout, shown.stderr) == ("", "a warning\n")
+
+
+def test_the_folder_of_a_run_is_named_after_its_recipe(training, monkeypatch):
+    done("train", "mine.toml", "--resume")
+    ((_, folder, resume),) = training.calls
+    assert (folder, resume) == (Path("runs/mine"), True)
+    shipped = Path(loop.__file__).parents[3] / "recipes"
+    for name in ("cub/roadmap", str(shipped / "cub/roadmap.toml"), "recipes/cub/roadmap.toml"):
+        assert default_folder(name) == Path("runs/cub-roadmap")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+def test_a_stopped_run_says_how_to_go_on_and_ends_with_the_shells_code(training, number, code):
+    checkpoint.save(Path("my runs/checkpoints"), 7, {}, keep=2)
+    training.stopped = number
+    ended = invoke("train", "mine.toml", "run.seed=1", "--out", "my runs")
+    assert ended.exit_code == code
+    command = "suprank train mine.toml run.seed=1 --out 'my runs' --resume"
+    assert f"stopped at step 7; go on with: {command}\n" in ended.stderr
+    assert ended.stdout == ""
+
+
+def test_a_run_stopped_at_once_or_in_several_processes_says_so_too(training, monkeypatch):
+    training.stopped = signal.SIGTERM
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ended = invoke("train", "mine.toml", "--quiet")
+    assert "stopped before the first checkpoint; go on with: the same command and --resume\n" in ended.stderr
+
+
+def test_a_loss_that_is_not_finite_is_told_without_a_traceback(training):
+    training.error = NonFiniteLossError("step 3, epoch 0: the loss is nan")
+    ended = invoke("train", "mine.toml")
+    assert ended.exit_code == 1
+    assert ended.stderr.endswith("suprank: step 3, epoch 0: the loss is nan\n")
+    assert "Traceback" not in ended.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("absent.toml",), "absent.toml is neither a file nor a recipe"),
+        (("mine.toml", "loss.wieght=1"), "did you mean loss.weight?"),
+        (("mine.toml", "loss.weight"), "has no ="),
+        ((), "Missing argument"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_a_line(training, arguments, told):
+    assert told in refused("train", *arguments)
+    assert training.calls == []
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(ValueError("engine.devices=9"), "engine.devices=9"), (MemoryError(), "Give a smaller batch.chunk")]
+)
+def test_what_training_refuses_is_told_in_a_line(training, error, told):
+    training.error = error
+    assert told in refused("train", "mine.toml")
+
+
+def test_faults_of_ours_keep_their_traceback(training):
+    training.error = RuntimeError("a bug")
+    assert isinstance(invoke("train", "mine.toml").exception, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("variables", "first"),
+    [
+        ({}, True),
+        ({"RANK": "0", "LOCAL_RANK": "0"}, True),
+        ({"RANK": "8", "LOCAL_RANK": "0"}, False),
+        ({"SLURM_PROCID": "0"}, True),
+        ({"SLURM_PROCID": "3"}, False),
+        ({"LOCAL_RANK": "1", "NODE_RANK": "0", "SLURM_PROCID": "0"}, False),  # begun by Lightning, in a job of one task
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, False),
+    ],
+)
+def test_only_the_first_process_prints(monkeypatch, training, variables, first):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_first_process() == first
+    for arguments in ((), ("--dry-run",)):
+        assert bool(done("train", "mine.toml", *arguments).stdout) == first
+
+
+def test_help_tells_how_to_run_on_many_machines_and_the_extra_is_known():
+    shown = " ".join(done("train", "--help").stdout.split())
+    for told in ("torchrun --nnodes 4", "srun suprank train hgldv2/happier", "--resume", "KEY=VALUE"):
+        assert told in shown
+    assert {EXTRAS["lightning"], EXTRAS["tensorboard"]} == {"train"}
+
+
+# The display
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def display(terminal, **settings):
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=100, color_system=None, **settings)
+    clock = Clock()
+    return TrainingDisplay(console=console, clock=clock), console.file, clock
+
+
+def test_a_pipe_gets_a_line_every_half_minute():
+    shown, file, clock = display(terminal=False)
+    with shown:
+        shown.begin(0, 10, "about")
+        for step, now in ((1, 10), (2, 29.9), (3, 30), (4, 31), (5, 60)):
+            clock.now = now
+            shown.step(values(step))
+        clock.now = 95
+        shown.evaluating("test", 3, 9)
+        shown.evaluating("test", 4, 9)
+    first, second, third, fourth = file.getvalue().splitlines()
+    assert first == "about"
+    assert second == f"epoch 0.50  step 3/10  {step_line(values())}"
+    assert third.startswith("epoch 0.50  step 5/10")
+    assert fourth == "evaluating test  3/9"
+
+
+def test_a_terminal_gets_a_bar_for_training_one_for_each_evaluation_and_lines_above_them():
+    shown, file, _ = display(terminal=True)
+    with shown:
+        shown.begin(3, 10, "about [bold]")
+        shown.step(values(4, epoch=1.5))
+        shown._live.refresh()
+        assert "epoch 2" in file.getvalue()
+        assert "4/10" in file.getvalue()
+        assert "loss 0.25" in file.getvalue()
+        shown.step(values(5, epoch=2.0))
+        shown._live.refresh()
+        assert "epoch 3" not in file.getvalue(), "the last step of the second epoch"
+        for name in ("fine", "coarse"):
+            shown.evaluating(name, 5, 9)
+            shown._live.refresh()
+            assert f"evaluating {name}" in file.getvalue()
+        before = len(file.getvalue())
+        shown.judged(2, {"fine": report()})
+        shown._live.refresh()
+        assert "evaluating" not in file.getvalue()[before:]
+        shown.say("a warning")
+    assert "about [bold]" in file.getvalue()
+    assert "epoch 2: R@1 75.00" in file.getvalue()
+    assert "a warning" in file.getvalue()
+    assert shown._live is None
+
+
+def test_the_line_of_a_step_has_the_loss_its_parts_rates_speed_and_time_left():
+    assert step_line(values()) == "loss 0.25  surrogate 0.3333  lr 1e-05  1,234 images/s  1:02:03 left"
+    different = values(rates={"backbone": 1e-5, "proxies": 0.01}, seconds_left=float("inf"))
+    assert step_line(different) == "loss 0.25  surrogate 0.3333  lr backbone 1e-05, proxies 0.01  1,234 images/s"
+
+
+def test_the_line_of_an_evaluation_has_the_main_metrics_at_the_finest_level_or_what_there_is():
+    assert metrics_line(report()) == "R@1 75.00  AP 50.00  H-AP --"
+    assert metrics_line(report(**{"P@10": 0.25, "ASI": 0.125})) == "P@10 25.00  ASI 12.50"
+
+
+def test_a_watch_that_shows_nothing_may_be_told_everything(capsys):
+    watch = Watch()
+    watch.begin(0, 1, "about")
+    watch.step(values())
+    watch.evaluating("test", 0, 1)
+    watch.judged(1, {"test": report()})
+    watch.say("something")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_comes_before_training_has_a_bar_of_its_own_which_training_takes_the_place_of():
+    shown, _, _ = display(terminal=True)
+    with shown:
+        for what in ("drawing emoji", "decoding test images"):
+            shown.preparing(what, 3, 9)
+            assert [(task.description, task.completed, task.total) for task in shown._bars.tasks] == [(what, 3, 9)]
+        shown.begin(0, 5, "happier on 9 images")
+        assert [task.description for task in shown._bars.tasks] == ["training"]

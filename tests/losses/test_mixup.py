@@ -1,0 +1,289 @@
+"""Similarity mixup: virtual examples by their definition, who is in whose list, and what is left alone."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+
+from suprank.losses import (
+    Combined,
+    PairCalibration,
+    ProxySoftmax,
+    RetrievalBatch,
+    RetrievalLoss,
+    SimilarityMixup,
+    SmoothAP,
+    SupAP,
+    SupHAP,
+    happier,
+    roadmap,
+)
+from suprank.ranking import IGNORED, definition
+from tests import reference
+from tests.losses.batches import COMPOSITIONS, DIM, RANK_LOSSES, batch, rows, slow_loss_of_lists
+
+
+class Seen(RetrievalLoss):
+    """Keeps the batch it is given."""
+
+    def on(self, batch):
+        self.batch = batch
+        return batch.scores.sum()
+
+
+def mixed(embeddings, labels, **options):
+    seen = Seen()
+    SimilarityMixup(seen)(embeddings, labels, **options)
+    return seen.batch
+
+
+def seeded(loss, embeddings, labels, seed=0, **options):
+    torch.manual_seed(seed)
+    return loss(embeddings, labels, **options)
+
+
+def virtual_lists(embeddings, labels, seed=0, *, include_self=False):
+    """The lists of every query, real and virtual, in loops: an example is a sequence of (weight, image)."""
+    n = len(labels)
+    pairs = [(x, z) for x in range(n) for z in range(x + 1, n) if labels[x] == labels[z]]
+    torch.manual_seed(seed)
+    alphas = torch.rand(len(pairs), 1)[:, 0].double().tolist()
+    examples = [[(1.0, x)] for x in range(n)]
+    examples += [[(alpha, x), (1 - alpha, z)] for alpha, (x, z) in zip(alphas, pairs, strict=True)]
+    similarity = [[reference.cosine(one, other) for other in embeddings] for one in embeddings]
+    lists = []
+    for query in examples:
+        scores = [sum(a * b * similarity[x][y] for a, x in query for b, y in item) for item in examples]
+        level = [reference.common_level(labels[query[0][1]], labels[item[0][1]]) for item in examples]
+        for place, item in enumerate(examples):
+            if not include_self and {x for _, x in query} & {y for _, y in item}:
+                level[place] = IGNORED
+        lists.append((scores, level))
+    return lists
+
+
+# Worked examples
+
+
+def test_two_classes_of_two_by_hand():
+    angle = torch.tensor([0.0, 60.0, 90.0, 170.0], dtype=torch.float64).deg2rad()
+    embeddings, labels = torch.stack([angle.cos(), angle.sin()], -1), torch.tensor([0, 0, 1, 1])
+    torch.manual_seed(0)
+    alpha, beta = torch.rand(2, 1)[:, 0].double().tolist()  # between the first two, between the last two
+    step, cos = reference.h_minus(), lambda degrees: math.cos(math.radians(degrees))
+
+    def one_positive(score, *others):
+        return 1 / (1 + sum(step(other - score) for other in others))
+
+    aps = [
+        # Each image has its mate, the other class and the virtual example between the other class; not the one it is in.
+        one_positive(cos(60), cos(90), cos(170), beta * cos(90) + (1 - beta) * cos(170)),
+        one_positive(cos(60), cos(30), cos(110), beta * cos(30) + (1 - beta) * cos(110)),
+        one_positive(cos(80), cos(90), cos(30), alpha * cos(90) + (1 - alpha) * cos(30)),
+        one_positive(cos(80), cos(170), cos(110), alpha * cos(170) + (1 - alpha) * cos(110)),
+    ]
+    loss = SimilarityMixup(SupAP())
+    assert seeded(loss, embeddings, labels).item() == pytest.approx(1 - sum(aps) / 4, rel=1e-6)
+    assert loss.log["queries_without_positives"].item() == 2, "a virtual example of both images of a class has no positive"
+
+
+def test_who_is_in_whose_list_in_a_class_of_three():
+    found = mixed(torch.eye(4), torch.tensor([[0, 0], [0, 0], [0, 0], [1, 0]]))
+    out = IGNORED
+    assert found.level().tolist() == [  # 0, 1, 2, then the stranger 3, then between 0 and 1, 0 and 2, 1 and 2
+        [out, 2, 2, 1, out, out, 2],
+        [2, out, 2, 1, out, 2, out],
+        [2, 2, out, 1, 2, out, out],
+        [1, 1, 1, out, 1, 1, 1],
+        [out, out, 2, 1, out, out, out],
+        [out, 2, out, 1, out, out, out],
+        [2, out, out, 1, out, out, out],
+    ]
+    assert found.level(include_self=True).min() == 1
+    assert torch.equal(found.fine(), torch.where(found.level() < 0, out, (found.level() == 2).to(torch.int8)))
+
+
+def test_a_virtual_example_lies_between_two_images_and_is_not_normalised_again():
+    found = mixed(2 * torch.eye(4), torch.tensor([0, 0, 1, 1]))
+    assert found.queries is found.items
+    weights = found.scores[4:, :4]  # with unit vectors along the axes, similarities are the weights
+    torch.testing.assert_close(weights.sum(1), torch.ones(2))
+    assert weights[0, 2:].eq(0).all()
+    assert weights[1, :2].eq(0).all()
+    assert ((weights[0, :2] > 0) & (weights[0, :2] < 1)).all()
+    torch.testing.assert_close(found.scores[4, 4], weights[0].square().sum())
+    assert not torch.equal(weights[0, :2], weights[1, 2:]), "each pair has an α of its own"
+
+
+# Against the definition
+
+
+@pytest.mark.parametrize("include_self", [False, True], ids=["without self", "with self"])
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+@pytest.mark.parametrize("name", ["SupAP", "SupHAP", "SmoothAP", "SupNDCG", "SupRecall"])
+def test_a_mixed_loss_equals_the_definition_in_loops(name, composition, include_self):
+    embeddings, labels = batch(composition)
+    lists = virtual_lists(embeddings.tolist(), rows(labels), include_self=include_self)
+    found = seeded(SimilarityMixup(RANK_LOSSES[name](include_self=include_self)), embeddings, labels)
+    assert found.item() == pytest.approx(slow_loss_of_lists(name, lists, len(rows(labels)[0])), rel=1e-9, abs=1e-12)
+
+
+def test_mixed_pair_calibration_and_roadmap_equal_the_definition():
+    embeddings, labels = batch("unequal classes")
+    lists = virtual_lists(embeddings.tolist(), rows(labels))
+    pairs = reference.pair_calibration(lists)
+    assert seeded(SimilarityMixup(PairCalibration()), embeddings, labels).item() == pytest.approx(pairs, rel=1e-9)
+    expected = 0.9 * slow_loss_of_lists("SupAP", lists, 1) + 0.1 * pairs
+    loss = SimilarityMixup(roadmap())
+    assert seeded(loss, embeddings, labels).item() == pytest.approx(expected, rel=1e-9)
+    assert set(loss.log) == {"SupAP", "PairCalibration", "loss", "queries_without_positives"}
+
+
+@pytest.mark.parametrize("composition", ["unequal classes", "three levels"])
+def test_gradients_are_those_of_finite_differences(composition):
+    embeddings, labels = batch(composition, seed=1)
+    for inner in (SmoothAP(tau=0.05), SupHAP(tau=0.05), PairCalibration()):
+        loss = SimilarityMixup(inner)
+        assert torch.autograd.gradcheck(lambda values: seeded(loss, values, labels), embeddings.requires_grad_())  # noqa: B023
+
+
+def test_the_gradient_is_autograds_through_a_matrix_of_mixed_similarities():
+    embeddings, labels = batch("one class only")
+    labels = torch.tensor([0, 0, 0, 1])
+    weights = torch.eye(7, 4, dtype=torch.float64)  # rows: the examples, as weights of the images
+    torch.manual_seed(0)
+    for row, (x, z), alpha in zip(range(4, 7), [(0, 1), (0, 2), (1, 2)], torch.rand(3, 1)[:, 0].double(), strict=True):
+        weights[row, x], weights[row, z] = alpha, 1 - alpha
+    leaf = embeddings.clone().requires_grad_()
+    unit = torch.nn.functional.normalize(leaf)
+    similarity = weights @ (unit @ unit.T) @ weights.T
+    sharing = (weights > 0).double() @ (weights > 0).double().T > 0
+    classes = torch.cat([labels, labels.new_zeros(3)])
+    level = (classes[:, None] == classes).int().masked_fill(sharing, IGNORED)
+    found = definition(similarity, level)
+    positive = level > 0
+    precision = (found.plus / (found.plus + found.minus)).where(positive, 0).sum(1) / positive.sum(1).clamp(min=1)
+    expected = 1 - precision.sum() / positive.any(1).sum()
+    expected.backward()
+    other = embeddings.clone().requires_grad_()
+    value = seeded(SimilarityMixup(SupAP()), other, labels)
+    value.backward()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(other.grad, leaf.grad)
+
+
+# Random numbers
+
+
+def test_a_seed_reproduces_the_loss_and_calls_differ():
+    embeddings, labels = batch("equal classes")
+    loss = SimilarityMixup(PairCalibration())
+    first, second = seeded(loss, embeddings, labels).item(), loss(embeddings, labels).item()
+    assert first != second
+    assert seeded(loss, embeddings, labels).item() == first
+    assert loss(embeddings, labels).item() == second
+
+
+def test_every_precision_and_default_draws_the_same():
+    embeddings, labels = batch("equal classes", dtype=torch.float32)
+    expected = seeded(SimilarityMixup(SupAP()), embeddings.double(), labels).item()
+    assert seeded(SimilarityMixup(SupAP()), embeddings, labels).item() == pytest.approx(expected, rel=1e-4)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert seeded(SimilarityMixup(SupAP()), embeddings.double(), labels).item() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_what_the_cpu_draws():
+    embeddings, labels = batch("three levels", dtype=torch.float32)
+    expected = seeded(SimilarityMixup(SupHAP()), embeddings, labels)
+    found = seeded(SimilarityMixup(SupHAP()), embeddings.cuda(), labels.cuda())
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+# What is left alone
+
+
+@pytest.mark.parametrize("name", RANK_LOSSES)
+@pytest.mark.parametrize("composition", ["singletons only", "one image", "coarse company only", "a fine id under two parents"])
+def test_without_two_images_of_a_class_it_is_the_plain_loss(name, composition):
+    embeddings, labels = batch(composition)
+    if composition == "a fine id under two parents":
+        embeddings, labels = embeddings[:2], labels[:2]  # one fine id, two classes
+    state = torch.get_rng_state()
+    found = SimilarityMixup(RANK_LOSSES[name]())(embeddings, labels)
+    assert torch.equal(found, RANK_LOSSES[name]()(embeddings, labels))
+    assert torch.equal(torch.get_rng_state(), state), "nothing to mix, nothing drawn"
+
+
+def test_references_are_not_mixed():
+    embeddings, labels = batch("three levels")
+    references, ref_labels = batch("three levels", seed=1)
+    memory = {"ref_emb": references, "ref_labels": ref_labels, "ids": torch.arange(8), "ref_ids": torch.arange(4, 12)}
+    assert torch.equal(SimilarityMixup(SupHAP())(embeddings, labels, **memory), SupHAP()(embeddings, labels, **memory))
+
+
+def test_a_self_index_within_the_batch_reaches_virtual_examples():
+    embeddings, labels = batch("unequal classes")
+    usual = mixed(embeddings, labels).level()
+    assert torch.equal(mixed(embeddings, labels, self_index=torch.arange(7)).level(), usual)
+    nobody = mixed(embeddings, labels, self_index=torch.full((7,), -1))
+    assert torch.equal(nobody.level(), mixed(embeddings, labels).level(include_self=True))
+
+
+def test_it_goes_beside_proxies_in_a_combination():
+    embeddings, labels = batch("three levels")
+    proxies = ProxySoftmax(5, DIM).to(torch.float64)
+    loss = Combined(SimilarityMixup(SupHAP()), proxies, 0.25)
+    found = seeded(loss, embeddings, labels)
+    expected = 0.75 * seeded(SimilarityMixup(SupHAP()), embeddings, labels) + 0.25 * proxies(embeddings, labels)
+    assert found.item() == pytest.approx(expected.item())
+    assert {"SimilarityMixup", "ProxySoftmax", "queries_without_positives", "loss"} == set(loss.log)
+
+
+def test_half_precision_is_mixed_in_float32():
+    embeddings, labels = batch("equal classes", dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert mixed(embeddings, labels).scores.dtype == torch.float32
+
+
+def test_it_survives_being_copied_and_pickled_after_a_call_and_has_no_state():
+    embeddings, labels = batch("three levels")
+    loss = SimilarityMixup(SupHAP(decay=3.0))
+    expected = seeded(loss, embeddings.requires_grad_(), labels).item()
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert seeded(other, embeddings, labels).item() == expected
+    assert loss.state_dict() == {}
+    assert "decay=3.0" in repr(loss)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fragments"),
+    [
+        (lambda: SimilarityMixup(torch.nn.MSELoss()), TypeError, ["MSELoss", "a loss of suprank"]),  # type: ignore[arg-type]
+        (lambda: SimilarityMixup(ProxySoftmax(3, DIM)), TypeError, ["ProxySoftmax", "no items", "Combined(SimilarityMixup("]),
+        (lambda: SimilarityMixup(happier(ProxySoftmax(3, DIM))), TypeError, ["ProxySoftmax", "surrogate alone"]),
+        (lambda: SimilarityMixup(SimilarityMixup(SupAP())), TypeError, ["SimilarityMixup", "use it once"]),
+        (
+            lambda: SimilarityMixup(SupAP())(torch.eye(2), torch.tensor([0, 0]), relevance=torch.ones(2, 2)),
+            ValueError,
+            ["relevance", "labels of its class", "leave SimilarityMixup out"],
+        ),
+    ],
+)
+def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
+    with pytest.raises(error) as raised:
+        call()
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
+
+
+def test_the_plain_batch_is_not_edited():
+    plain = RetrievalBatch.of(*batch("equal classes"))
+    before = plain.queries.clone(), plain.fine().clone()
+    SimilarityMixup(SupAP()).on(plain)
+    assert torch.equal(plain.queries, before[0])
+    assert torch.equal(plain.fine(), before[1])

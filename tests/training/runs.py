@@ -1,0 +1,246 @@
+"""Small runs to interrupt: pictures, a recipe, a watch that notes what it is told, and training in a process of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from PIL import Image
+
+from suprank.data import Manifest
+from suprank.evaluation import Report
+from suprank.training import checkpoint
+from suprank.training.config import TrainConfig
+from suprank.training.loop import train
+from suprank.training.watch import StepValues, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+ROOT = Path(__file__).parents[2]
+CLASSES, TRAIN, TEST = 8, 6, 3  # three batches of 16, two images of each class, are an epoch
+
+
+def pictures(folder: Path, *, classes: int = CLASSES, tests: int = TEST, noise: int = 40) -> Path:
+    """The file of a manifest: classes of noisy pictures, four to a group, of which the test images come first."""
+    draw = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    columns: dict[str, list[str]] = {"path": [], "split": [], "label_fine": [], "label_coarse": []}
+    for number in range(classes):
+        colours = draw.uniform(0, 255, (3, 3, 3))
+        for image in range(tests + TRAIN):
+            name = f"{number}-{image}.png"
+            noisy = np.clip(colours + draw.uniform(-noise, noise, colours.shape), 0, 255).astype(np.uint8)
+            Image.fromarray(noisy).resize((40, 36)).save(folder / name)
+            for column, value in zip(
+                columns.values(), (name, "train" if image >= tests else "test", f"f{number}", f"c{number // 4}"), strict=True
+            ):
+                column.append(value)
+    file = folder / "manifest.parquet"
+    Manifest.of(columns, root=folder).save(file)
+    return file
+
+
+def recipe(manifest: Path | str, **tables: dict[str, Any]) -> TrainConfig:
+    """A run of nine steps, of about 0.02 s each; entries of tables that are given replace those here."""
+    usual: dict[str, dict[str, Any]] = {
+        "data": {"manifest": str(manifest), "workers": 0},
+        "images": {"size": 32, "test_resize": 32, "crop_scale": (0.6, 1.0)},
+        "model": {"backbone": "test_resnet", "pretrained": False, "dim": 8},
+        "loss": {"name": "roadmap"},
+        "batch": {"size": 16, "images_per_class": 2},
+        "optimizer": {"lr": 2e-3},
+        "run": {"epochs": 3},
+        "engine": {"accelerator": "cpu"},
+        "evaluation": {"every": 2, "metrics": ("R@1", "AP", "H-AP")},
+        "logging": {"every": 1, "tensorboard": False},
+    }
+    merged = {name: usual.get(name, {}) | tables.get(name, {}) for name in usual | tables}
+    return TrainConfig.model_validate(merged)
+
+
+class Told(Watch):
+    """Notes what it is told, in order, and calls `acts` by the same names, which may do harm."""
+
+    def __init__(self, **acts: Callable[..., None]) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.acts = acts
+
+    def begin(self, done: int, steps: int, about: str) -> None:
+        self._note("begin", done, steps, about)
+
+    def step(self, at: StepValues) -> None:
+        self._note("step", at)
+
+    def evaluating(self, name: str, done: int, total: int) -> None:
+        self._note("evaluating", name, done, total)
+
+    def judged(self, epoch: int, reports: Any) -> None:
+        self._note("judged", epoch, reports)
+
+    def say(self, text: str) -> None:
+        self._note("say", text)
+
+    def of(self, name: str) -> list[Any]:
+        """What was told under this name."""
+        return [values[0] if len(values) == 1 else values for kind, *values in self.told if kind == name]
+
+    def _note(self, name: str, *values: Any) -> None:
+        self.told.append((name, *values))
+        if name in self.acts:
+            self.acts[name](*values)
+
+
+def at_step(number: int, act: Callable[[], None]) -> Callable[[StepValues], None]:
+    """What to do when this step is told."""
+    return lambda at: act() if at.step == number else None
+
+
+def signalled(number: int = signal.SIGTERM) -> None:
+    """Send this process a signal."""
+    os.kill(os.getpid(), number)
+
+
+def judging(values: Iterable[float]) -> Callable[..., dict[str, Report]]:
+    """In place of a judge's metrics: these values of H-AP, one an evaluation, and an R@1 below all of them."""
+    left = iter(values)
+    levels = ("fine", "coarse")
+    counts: dict[str, Any] = {"queries": 1, "items": 1, "levels": levels, "without_positives": dict.fromkeys(levels, 0)}
+    return lambda self, forward, *, device, progress: {"test": Report({"H-AP": next(left), "R@1": 0.01}, **counts)}
+
+
+def weights(folder: Path, name: str = "model") -> dict[str, torch.Tensor]:
+    return safetensors.torch.load((folder / name / "model.safetensors").read_bytes())
+
+
+def everything(folder: Path) -> dict[str, Any]:
+    """The last checkpoint, less the time that training took: weights, optimizers, memory, proxies, position."""
+    found = checkpoint.newest(folder / "checkpoints", lambda text: None)
+    assert found is not None
+    state, _ = found
+    state["position"].pop("seconds")
+    return state
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states are equal, bit for bit."""
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """What metrics.jsonl says, without what depends on the clock."""
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in ("time", "images per second")} for line in found]
+
+
+# In a process of its own
+
+
+def started(folder: Path, config: TrainConfig, **settings: Any) -> Any:
+    """A process that trains into the folder; what it writes to standard error is in a file beside, NAME.stderr.
+
+    A server, which imports torch and the rest once, forks it off: that takes a fraction of a second instead of many.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    with _variables(PYTHONPATH=paths, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES=""):
+        process = context.Process(target=_main, args=(folder, config), kwargs=settings)
+        process.start()
+    return process
+
+
+def stderr(folder: Path) -> str:
+    return folder.with_suffix(".stderr").read_text()
+
+
+def steps_told(folder: Path) -> list[int]:
+    """The steps of all processes that trained into the folder, one after another."""
+    file = folder.with_suffix(".steps")
+    return [int(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+
+def waited(until: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Return when it is so."""
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, f"nothing came of it in {seconds} seconds"
+        time.sleep(0.002)
+
+
+def _main(
+    folder: Path,
+    config: TrainConfig,
+    *,
+    pause: float = 0.0,
+    slow_at: int | None = None,
+    variables: dict[str, str] | None = None,
+) -> None:
+    """Train or go on, and end with the code of the signal that stopped it, as `suprank train` does.
+
+    `NAME.steps` beside the folder has a line for each step, so that others may wait for one; a step is `pause` seconds longer.
+    The checkpoint of step `slow_at` is half written for a while.
+    """
+    os.setsid()  # a group of its own, with its workers
+    multiprocessing.set_start_method("fork", force=True)  # of these, as usual: it has the server's
+    with folder.with_suffix(".stderr").open("ab", buffering=0) as errors:
+        os.dup2(errors.fileno(), sys.stderr.fileno())
+    os.environ.update(variables or {})
+    torch.set_num_threads(1)
+    if slow_at is not None:
+        checkpoint.torch = SimpleNamespace(**vars(torch) | {"save": partial(_saved_slowly, slow_at)})  # type: ignore[assignment]
+    with folder.with_suffix(".steps").open("a") as steps:
+
+        def note(at: StepValues) -> None:
+            steps.write(f"{at.step}\n")
+            steps.flush()
+            time.sleep(pause)
+
+        result = train(config, folder, resume=True, watch=Told(step=note))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    sys.exit(128 + result.stopped if result.stopped else 0)
+
+
+def _saved_slowly(step: int, state: Any, file: Any) -> None:
+    whole = io.BytesIO()
+    torch.save(state, whole)
+    half = len(whole.getvalue()) // 2
+    file.write(whole.getvalue()[:half])
+    if state["position"]["step"] == step:
+        file.flush()
+        time.sleep(30)
+    file.write(whole.getvalue()[half:])
+
+
+@contextmanager
+def _variables(**given: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,73 @@
+"""The settings of a run: what they refuse, and what they make of each other."""
+
+import pytest
+from pydantic import ValidationError
+
+from suprank.training.config import TrainConfig
+from suprank.training.loss_names import LOSSES
+
+
+def config(**tables):
+    tables.setdefault("loss", {"name": "roadmap"})
+    return TrainConfig.model_validate({"data": {"manifest": "m.parquet"}, **tables})
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_is_written_with_every_default_is_read_to_the_same(name):
+    whole = config(loss={"name": name})
+    assert TrainConfig.model_validate(whole.model_dump()) == whole
+    assert TrainConfig.model_validate_json(whole.model_dump_json()) == whole
+
+
+def test_nothing_can_be_changed_afterwards():
+    with pytest.raises(ValidationError, match="frozen"):
+        config().run.epochs = 3
+
+
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        ({"loss": {"name": "road-map"}}, "there is no loss 'road-map'; choose from sup-ap, "),
+        ({"loss": {"name": "smooth-ap", "rho": 3}}, "smooth-ap does not read rho"),
+        ({"loss": {"name": "nsm", "weight": 0.3}}, "nsm does not read weight"),
+        ({"loss": {"name": "roadmap", "decomposability": "proxies", "average": "violating"}}, "does not read average"),
+        ({"loss": {"name": "roadmap", "weight": 1.5}}, "less than or equal to 1"),
+        ({"batch": {"size": 30, "images_per_class": 4}}, "batch.size=30 must be a multiple of batch.images_per_class=4"),
+        ({"batch": {"level": "genus"}}, "the m-per-class sampler does not read level"),
+        ({"batch": {"sampler": "hierarchical", "max_images_per_class": 8}}, "does not read max_images_per_class"),
+        ({"memory": {"size": 10}, "loss": {"name": "nsm"}}, "of no use to nsm, which ranks no items"),
+        ({"memory": {"size": 10, "per_item": True}}, 'size=10 must be "all"'),
+        ({"memory": {"start_epoch": 3}}, "start_epoch"),
+        ({"proxies": {"lr": 3.0}}, "proxies are set, but roadmap has none"),
+        ({"optimizer": {"schedule": "steps"}}, "needs milestones"),
+        ({"optimizer": {"floor": 1e-6, "schedule": "constant"}}, "the constant schedule does not read floor"),
+        ({"optimizer": {"momentum": 0.5}}, "adam does not read momentum"),
+        ({"run": {"epochs": 3, "frozen_epochs": 3}}, "run.frozen_epochs=3 must be fewer than run.epochs=3"),
+        ({"run": {"frozen_epochs": 1}}, "would train nothing: there is no projection"),
+        ({"model": {"start": "folder", "dim": 8}}, "start brings a whole embedder, so dim must be left out"),
+        ({"model": {"image_size": 64}}, r"image_size must be left out: the table \[images\] says"),
+        ({"images": {"size": 64, "test_resize": 32}}, "test_resize=32 must be size=64 or more, or 0"),
+        ({"images": {"sise": 64}}, "Extra inputs are not permitted"),
+    ],
+)
+def test_what_makes_no_sense_or_has_no_effect_is_refused(tables, told):
+    with pytest.raises(ValidationError, match=told):
+        config(**tables)
+
+
+def test_an_entry_at_its_default_is_harmless_where_nobody_reads_it():
+    assert config(loss={"name": "smooth-ap", "rho": 100.0}) == config(loss={"name": "smooth-ap"})
+
+
+def test_a_network_takes_the_recipes_images_for_its_own():
+    made = config(images={"size": 224, "test_resize": 256, "interpolation": "bicubic"}, model={"dim": 8}).embedder
+    assert (made.image_size, made.crop, made.interpolation, made.dim) == ((224, 224), 0.875, "bicubic", 8)
+    assert config(images={"size": 96, "test_resize": 0}).embedder.crop == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "proxies", "items"), [("nsm", True, False), ("roadmap", False, True), ("happier", True, True)]
+)
+def test_a_loss_says_whether_it_has_proxies_and_ranks_items(name, proxies, items):
+    loss = config(loss={"name": name}).loss
+    assert (loss.has_proxies, loss.ranks_items) == (proxies, items)

@@ -1,0 +1,622 @@
+"""Runs that are stopped, killed, starved and poisoned: nothing is lost, and who goes on ends as if nothing had happened."""
+
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from suprank.data import Manifest
+from suprank.training import checkpoint, learner, loop
+from suprank.training.checkpoint import CheckpointError
+from suprank.training.feeding import Feed
+from suprank.training.judging import Judge
+from suprank.training.loop import NonFiniteLossError, train
+from suprank.training.recipe import to_toml
+from tests.training.runs import (
+    ROOT,
+    Told,
+    at_step,
+    everything,
+    judging,
+    lines,
+    pictures,
+    recipe,
+    same,
+    signalled,
+    started,
+    stderr,
+    steps_told,
+    waited,
+    weights,
+)
+
+AT_EVERY_STEP = {"minutes": 1e-6}
+"""Of checkpoints."""
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    return pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def plain(manifest, tmp_path_factory):
+    """The folder of a run of the usual recipe that nothing has disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    train(recipe(manifest), folder)
+    return folder
+
+
+def assert_as_if_nothing_had_happened(folder, undisturbed):
+    """Weights, optimizers, memory and position are the same bits; every step and evaluation is written down once."""
+    assert same(everything(folder), everything(undisturbed))
+    assert same(weights(folder), weights(undisturbed))
+    assert same(weights(folder, "best"), weights(undisturbed, "best"))
+    assert lines(folder) == lines(undisturbed)
+    reports = {file.name: file.read_text() for file in (folder / "reports").iterdir()}
+    assert reports == {file.name: file.read_text() for file in (undisturbed / "reports").iterdir()}
+
+
+# Signals
+
+
+def in_evaluation(number):
+    """A signal while the test images are embedded, or ranked."""
+    count = iter(range(10))
+    return lambda *_: signalled() if next(count) == number else None
+
+
+WHEN = {
+    "after the first step": {"step": at_step(1, signalled)},
+    "in the middle of an epoch": {"step": at_step(5, signalled)},
+    "after the last step of an epoch": {"step": at_step(3, signalled)},
+    "before an evaluation": {"step": at_step(6, signalled)},
+    "in an evaluation": {"evaluating": in_evaluation(0)},
+    "after an evaluation": {"judged": lambda epoch, reports: signalled()},
+    "in the last epoch": {"step": at_step(8, signalled)},
+    "after the last step": {"step": at_step(9, signalled)},
+}
+STEP = [1, 5, 3, 6, 6, 6, 8, 9]
+
+
+@pytest.mark.parametrize(("when", "step"), list(zip(WHEN, STEP, strict=True)))
+def test_a_signal_stops_with_a_checkpoint_from_which_the_run_ends_as_if_nothing_had_happened(
+    manifest, plain, tmp_path, when, step
+):
+    stopped = train(recipe(manifest), tmp_path / "run", watch=Told(**WHEN[when]))
+    assert stopped.stopped == signal.SIGTERM
+    assert checkpoint.newest_step(tmp_path / "run/checkpoints") == step
+    assert not (tmp_path / "run/result.json").exists()
+    told = Told()
+    result = train(recipe(manifest), tmp_path / "run", resume=True, watch=told)
+    assert result.stopped is None
+    assert told.told[:2] == [
+        ("say", f"going on from {tmp_path}/run/checkpoints/step-{step:08}.pt, step {step}."),
+        ("begin", step, 9, "roadmap on 48 images of 8 classes, cpu"),
+    ]
+    assert [at.step for at in told.of("step")] == list(range(step + 1, 10))
+    assert_as_if_nothing_had_happened(tmp_path / "run", plain)
+
+
+def test_a_signal_after_the_last_evaluation_finds_the_run_finished(manifest, plain, tmp_path):
+    told = Told(judged=lambda epoch, reports: signalled() if epoch == 3 else None)
+    result = train(recipe(manifest), tmp_path / "run", watch=told)
+    assert result.stopped is None
+    assert set(result.reports) == {"test"}
+    assert_as_if_nothing_had_happened(tmp_path / "run", plain)
+
+
+@settings(max_examples=3, deadline=None)
+@given(steps=st.sets(st.integers(1, 9), min_size=2, max_size=4))
+def test_any_number_of_interruptions_changes_nothing(manifest, plain, tmp_path_factory, steps):
+    folder = tmp_path_factory.mktemp("interrupted") / "run"
+    for step in sorted(steps):
+        number = random.Random(step).choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+        stopping = Told(step=at_step(step, lambda number=number: signalled(number)))
+        assert train(recipe(manifest), folder, resume=True, watch=stopping).stopped == number
+    assert train(recipe(manifest), folder, resume=True).stopped is None
+    assert_as_if_nothing_had_happened(folder, plain)
+
+
+SGD = {"name": "sgd", "lr": 0.05}
+VIT = {"model": {"backbone": "test_vit", "pretrained": False, "dim": 8}}
+CARRIES = {
+    "momentum and a memory": {"optimizer": SGD, "memory": {"size": 40}},
+    "a place for each image, and proxies": {
+        "loss": {"name": "happier"},
+        "memory": {"size": "all", "per_item": True, "start_epoch": 1},
+        "proxies": {**SGD, "schedule": "steps", "milestones": (1, 2)},
+    },
+    "mixup, clipped": {"loss": {"name": "sup-recall", "mixup": True}, "run": {"epochs": 3, "clip": 0.5}},
+    "a frozen backbone, accumulated": {
+        "loss": {"name": "happier"},
+        "batch": {"accumulate": 2},
+        "run": {"epochs": 3, "frozen_epochs": 1},
+        "optimizer": {"name": "adamw", "lr": 2e-3, "weight_decay": 0.1, "warmup": 1.5},
+    },
+    "dropout": VIT,
+    "dropout in chunks": {**VIT, "batch": {"chunk": 5}},
+}
+
+
+def with_dropout(config, made=learner.embedder_of):
+    embedder = made(config)
+    found = [module for module in embedder.modules() if isinstance(module, nn.Dropout)]
+    assert found
+    for module in found:
+        module.p = 0.3
+    return embedder
+
+
+@pytest.mark.parametrize("name", CARRIES)
+def test_whatever_a_run_carries_goes_on_with_it(manifest, tmp_path, monkeypatch, name):
+    if "dropout" in name:
+        monkeypatch.setattr(learner, "embedder_of", with_dropout)
+    config = recipe(manifest, **CARRIES[name])
+    told = Told()
+    train(config, tmp_path / "undisturbed", watch=told)
+    steps = len(told.of("step"))
+    stops = [{"step": at_step(step, signalled)} for step in (1, steps // 3 + 2, steps - 1)]
+    for acts in (*stops, {"evaluating": in_evaluation(0)}):
+        assert train(config, tmp_path / "run", resume=True, watch=Told(**acts)).stopped == signal.SIGTERM
+    train(config, tmp_path / "run", resume=True)
+    assert_as_if_nothing_had_happened(tmp_path / "run", tmp_path / "undisturbed")
+
+
+def test_a_run_stopped_in_the_evaluation_at_its_start_begins_anew(manifest, plain, tmp_path):
+    config = recipe(manifest, evaluation={"at_start": True})
+    assert train(config, tmp_path / "run", watch=Told(evaluating=in_evaluation(0))).stopped == signal.SIGTERM
+    assert checkpoint.newest_step(tmp_path / "run/checkpoints") is None
+    told = Told()
+    train(config, tmp_path / "run", resume=True, watch=told)
+    assert [epoch for epoch, _ in told.of("judged")] == [0, 2, 3]
+    assert same(weights(tmp_path / "run"), weights(plain))
+
+
+def test_a_second_interrupt_ends_at_once_and_the_folder_is_free_again(manifest, plain, tmp_path):
+    def twice():
+        signalled(signal.SIGINT)
+        signalled(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe(manifest, checkpoint=AT_EVERY_STEP), tmp_path / "run", watch=Told(step=at_step(5, twice)))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert checkpoint.newest_step(tmp_path / "run/checkpoints") == 4
+    train(recipe(manifest, checkpoint=AT_EVERY_STEP), tmp_path / "run", resume=True)
+    assert_as_if_nothing_had_happened(tmp_path / "run", plain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_the_process_and_its_workers_ends_them_all_without_a_word(manifest, plain, tmp_path, number):
+    folder, config = tmp_path / "run", recipe(manifest, data={"workers": 2})
+    process = started(folder, config, pause=0.5)
+    waited(lambda: len(steps_told(folder)) > 1)
+    assert len(group_of(process.pid)) >= 3
+    os.killpg(process.pid, number)
+    process.join(20)
+    assert process.exitcode == 128 + number
+    waited(lambda: not group_of(process.pid), 10)
+    assert stderr(folder) == ""
+    assert checkpoint.newest_step(folder / "checkpoints") == steps_told(folder)[-1]
+    if number == signal.SIGTERM:
+        train(config, folder, resume=True)
+        assert_as_if_nothing_had_happened(folder, plain)
+
+
+@pytest.mark.slow
+def test_ctrl_c_to_the_command_and_its_workers_says_how_to_go_on(manifest, tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        to_toml(recipe(manifest, data={"workers": 2}, run={"epochs": 10_000}, evaluation={"every": 0}))
+    )
+    command = [sys.executable, "-m", "suprank.cli.main", "train", "mine.toml", "--out", "run"]
+    paths = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env={**os.environ, **paths}, start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        metrics = tmp_path / "run/metrics.jsonl"
+        waited(lambda: process.poll() is not None or (metrics.is_file() and len(lines(tmp_path / "run")) > 1), 120)
+        os.killpg(process.pid, signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, told
+    step = checkpoint.newest_step(tmp_path / "run/checkpoints")
+    assert step == lines(tmp_path / "run")[-1]["step"]
+    assert told.splitlines() == [
+        "roadmap on 48 images of 8 classes, cpu",
+        f"stopped at step {step}; go on with: suprank train mine.toml --out run --resume",
+        "suprank: stopped.",
+    ]
+    waited(lambda: not group_of(process.pid), 10)
+
+
+def group_of(leader):
+    """The processes of a group."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError):
+            if os.getpgid(int(process.name)) == leader:
+                found.append(int(process.name))
+    return found
+
+
+# Kills
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(manifest, plain, tmp_path, seed):
+    draw, folder = random.Random(seed), tmp_path / "run"
+    config = recipe(manifest, checkpoint=AT_EVERY_STEP, data={"workers": seed})
+    killed = 0
+    for attempt in range(100):
+        before = len(steps_told(folder))
+        process = started(folder, config, pause=0.1)
+        if attempt < 8:
+            if attempt % 2:  # or else at any moment, of the start too
+                waited(lambda before=before, process=process: len(steps_told(folder)) > before or not process.is_alive())
+            process.join(draw.uniform(0, 0.25))
+            process.kill()
+        process.join(60)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        killed += 1
+    assert killed >= 3
+    assert_as_if_nothing_had_happened(folder, plain)
+
+
+@pytest.mark.slow
+def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(manifest, plain, tmp_path):
+    folder, config = tmp_path / "run", recipe(manifest, checkpoint=AT_EVERY_STEP)
+    process = started(folder, config, slow_at=5)
+
+    def half_written():
+        return [file for file in (folder / "checkpoints").glob(".step-00000005.pt.*.tmp") if file.stat().st_size > 10_000]
+
+    waited(half_written)
+    process.kill()
+    process.join(20)
+    assert half_written()
+    assert checkpoint.newest_step(folder / "checkpoints") == 4
+    told = Told()
+    train(config, folder, resume=True, watch=told)
+    assert told.of("step")[0].step == 5
+    assert not half_written()
+    assert_as_if_nothing_had_happened(folder, plain)
+
+
+# Several processes
+
+
+def two_ranks():
+    """What torchrun tells each of two processes."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    common |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    return [{**common, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs torch.distributed with gloo")
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        ({"data": {"manifest": "nowhere.parquet"}}, "nowhere.parquet: the manifest is not there"),
+        ({"run": {"epochs": 7}}, "holds a run of another recipe"),
+    ],
+    ids=["manifest", "folder"],
+)
+def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_word(manifest, tmp_path, tables, told):
+    folder = tmp_path / "run"
+    if "run" in tables:
+        train(recipe(manifest, run={"epochs": 1}), folder)
+    config = recipe(manifest, **tables)
+    first, second = (started(folder, config, variables=variables) for variables in two_ranks())
+    try:
+        for process in (first, second):
+            process.join(60)
+            assert process.exitcode == 1
+    finally:
+        for process in (first, second):
+            process.kill()
+    assert told in stderr(folder)
+    assert stderr(folder).count("Traceback") == 1, stderr(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs torch.distributed with gloo")
+def test_processes_that_are_stopped_at_different_times_stop_together_and_one_alone_goes_on(manifest, tmp_path):
+    config = recipe(manifest, model={"freeze_batchnorm": True}, optimizer={"name": "sgd", "lr": 0.02}, evaluation={"every": 1})
+    train(config, tmp_path / "alone")
+    folder = tmp_path / "run"
+    first, second = (started(folder, config, variables=variables, pause=0.5) for variables in two_ranks())
+    try:
+        waited(lambda: len(steps_told(folder)) == 4)
+        second.terminate()
+        time.sleep(0.05)
+        first.terminate()
+        for process in (first, second):
+            process.join(30)
+            assert process.exitcode == 128 + signal.SIGTERM, stderr(folder)
+    finally:
+        for process in (first, second):
+            process.kill()
+    step = steps_told(folder)[-1]
+    assert 4 <= step < 9
+    assert checkpoint.newest_step(folder / "checkpoints") == step
+    told = Told()
+    train(config, folder, resume=True, watch=told)
+    assert [at.step for at in told.of("step")] == list(range(step + 1, 10))
+    for one, other in zip(lines(folder), lines(tmp_path / "alone"), strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-4)
+    ended, expected = weights(folder), weights(tmp_path / "alone")
+    for name, value in expected.items():
+        torch.testing.assert_close(ended[name], value, rtol=1e-3, atol=1e-4)
+
+
+# The disk
+
+
+@pytest.fixture
+def disk():
+    """`disk(bytes)` lets files grow no larger, as a full disk would, and `disk()` makes room again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size=soft):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    yield limit
+    limit()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
+def test_a_disk_that_is_full_for_a_while_is_told_and_costs_a_few_files(manifest, plain, tmp_path, disk, caplog):
+    folder = tmp_path / "run"
+    intact = {}
+
+    def acts(at):
+        if at.step == 4:
+            disk(1000)
+        if at.step == 7:
+            intact.update(everything(folder))
+            disk()
+
+    told = Told(step=acts)
+    config = recipe(manifest, checkpoint=AT_EVERY_STEP, logging={"tensorboard": True})
+    result = train(config, folder, watch=told)
+    missing = [f"the checkpoint of step {step}" for step in (4, 5, 6)] + ["the best model of step 6"]
+    said = "could not be written ([Errno 27] File too large); training goes on."
+    assert told.of("say") == [f"{what} {said}" for what in missing]
+    assert [record.message for record in caplog.records if "metrics.jsonl" in record.message] == [
+        "metrics.jsonl could not be written ([Errno 27] File too large); training goes on without what is missing there."
+    ]
+    assert intact["position"]["step"] == 2, "step 3 ended an epoch, which began just now"
+    assert sorted(file.name for file in (folder / "checkpoints").iterdir()) == ["step-00000008.pt", "step-00000009.pt"]
+    assert same(weights(folder), weights(plain))
+    assert result.best["epoch"] == 3, "the better one of epoch 2, if it was, is not there"
+    assert same(weights(folder, "best"), weights(folder))
+    assert lines(folder) == [line for line in lines(plain) if line["step"] < 4 or line["step"] > 6]
+
+
+def test_a_model_that_could_not_be_written_is_not_called_the_best(manifest, tmp_path, monkeypatch, disk):
+    monkeypatch.setattr(Judge, "__call__", judging((0.5, 0.9, 0.6, 0.4)))
+    acts = {"step": at_step(5, lambda: disk(1000)), "judged": lambda epoch, reports: disk()}
+    told = Told(**acts)
+    result = train(recipe(manifest, evaluation={"every": 1}, run={"epochs": 4}), tmp_path / "run", watch=told)
+    assert [said.split(" could")[0] for said in told.of("say")] == ["the checkpoint of step 6", "the best model of step 6"]
+    assert (result.best["epoch"], result.best["value"]) == (3, 0.6)
+
+
+def test_a_run_stopped_on_a_full_disk_goes_on_from_what_is_there(manifest, plain, tmp_path, monkeypatch):
+    def full(*arguments, **named):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def acts():
+        monkeypatch.setattr(checkpoint, "save", full)
+        signalled()
+
+    config = recipe(manifest, checkpoint=AT_EVERY_STEP)
+    told = Told(step=at_step(5, acts))
+    assert train(config, tmp_path / "run", watch=told).stopped == signal.SIGTERM
+    assert told.told[-1] == (
+        "say",
+        "the checkpoint of step 5 could not be written ([Errno 28] No space left on device); stopping without it.",
+    )
+    monkeypatch.undo()
+    again = Told()
+    train(config, tmp_path / "run", resume=True, watch=again)
+    assert again.of("step")[0].step == 5
+    assert_as_if_nothing_had_happened(tmp_path / "run", plain)
+
+
+def test_a_model_that_could_not_be_written_is_an_error_and_written_by_a_resumed_run(manifest, plain, tmp_path, disk):
+    told = Told(judged=lambda epoch, reports: disk(1000) if epoch == 3 else None)
+    error = r"training is done, but could not be written to \S+/run/model \(.*File too large\)"
+    with pytest.raises(OSError, match=error) as raised:
+        train(recipe(manifest), tmp_path / "run", watch=told)
+    disk()
+    assert str(raised.value).endswith(f"--resume goes on from {tmp_path}/run/checkpoints/step-00000009.pt.")
+    assert not (tmp_path / "run/result.json").exists()
+    again = Told()
+    result = train(recipe(manifest), tmp_path / "run", resume=True, watch=again)
+    assert again.of("step") == []
+    assert result.reports["test"].values == told.of("judged")[-1][1]["test"].values
+    assert_as_if_nothing_had_happened(tmp_path / "run", plain)
+
+
+@pytest.mark.parametrize("place", ["file", "file/run"])
+def test_a_file_in_the_way_of_the_folder_is_refused_before_training(manifest, tmp_path, place):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(OSError, match=f"{place} cannot be written to .*; name another folder"):
+        train(recipe(manifest), tmp_path / place)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_of_checkpoints_that_is_lost_on_the_way_costs_no_training(manifest, plain, tmp_path):
+    folder = tmp_path / "run"
+
+    def lost():
+        shutil.rmtree(folder / "checkpoints")
+        (folder / "checkpoints").write_text("in the way")
+
+    told = Told(step=at_step(4, lost))
+    train(recipe(manifest, checkpoint=AT_EVERY_STEP), folder, watch=told)
+    assert len(told.of("say")) == 7  # steps 4 to 9, and the last one before and after its evaluation
+    assert all("File exists" in said or "Not a directory" in said for said in told.of("say"))
+    assert same(weights(folder), weights(plain))
+
+
+# Damaged checkpoints
+
+
+@pytest.fixture
+def stopped(manifest, tmp_path):
+    """The folder of a run that was stopped after step 7, with checkpoints of steps 6 and 7."""
+    train(recipe(manifest), tmp_path / "run", watch=Told(step=at_step(7, signalled)))
+    files = sorted((tmp_path / "run/checkpoints").iterdir())
+    assert [file.name for file in files] == ["step-00000006.pt", "step-00000007.pt"]
+    return tmp_path / "run"
+
+
+def cut(file, share):
+    os.truncate(file, int(file.stat().st_size * share))
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 0.999])
+def test_a_truncated_checkpoint_is_told_and_the_one_before_is_taken(manifest, plain, stopped, share):
+    cut(stopped / "checkpoints/step-00000007.pt", share)
+    told = Told()
+    train(recipe(manifest), stopped, resume=True, watch=told)
+    damaged, going_on = told.of("say")
+    assert damaged.startswith(f"{stopped}/checkpoints/step-00000007.pt is damaged (")
+    assert damaged.endswith("); going on from step-00000006.pt")
+    assert going_on.startswith(f"going on from {stopped}/checkpoints/step-00000006.pt")
+    assert_as_if_nothing_had_happened(stopped, plain)
+
+
+def test_without_a_whole_checkpoint_nothing_is_begun(manifest, stopped):
+    for file in (stopped / "checkpoints").iterdir():
+        cut(file, 0.5)
+    with pytest.raises(CheckpointError, match="is whole"):
+        train(recipe(manifest), stopped, resume=True)
+    assert len(lines(stopped)) == 8, "seven steps and an evaluation"
+
+
+# Numbers that are none
+
+
+def poisoned_weight(learning):
+    with torch.no_grad():
+        learning.embedder.projection.weight[0, 0] = torch.nan
+
+
+def poisoned_loss(learning):
+    forward = learning.objective.forward
+
+    def poisoned(*arguments, **named):
+        value = forward(*arguments, **named) * torch.nan
+        learning.objective.log["loss"] = value.detach()
+        return value
+
+    learning.objective.forward = poisoned
+
+
+def poisoned_gradient(learning):
+    next(learning.embedder.backbone.parameters()).register_hook(lambda gradient: gradient * torch.inf)
+
+
+POISONS = {
+    "weight": (poisoned_weight, "the embeddings of 16 of 16 images are not finite"),
+    "loss": (poisoned_loss, "the loss is nan"),
+    "gradient": (poisoned_gradient, "the gradient norm is "),
+}
+
+
+@pytest.mark.parametrize("name", POISONS)
+def test_what_is_not_finite_stops_the_run_names_the_step_and_writes_down_the_batch(
+    manifest, plain, tmp_path, monkeypatch, name
+):
+    poison, reason = POISONS[name]
+    folder, at = tmp_path / "run", 4
+    step = learner.Learner.step
+    parameters = []
+
+    def poisoned(self, batches, number, *arguments):
+        if number != at:
+            return step(self, batches, number, *arguments)
+        poison(self)
+        before = [value.detach().clone() for value in self.embedder.parameters()]
+        try:
+            return step(self, batches, number, *arguments)
+        finally:
+            parameters.append((before, [value.detach() for value in self.embedder.parameters()]))
+
+    monkeypatch.setattr(learner.Learner, "step", poisoned)
+    config = recipe(manifest, checkpoint=AT_EVERY_STEP)
+    with pytest.raises(NonFiniteLossError) as raised:
+        train(config, folder, watch=Told())
+    message = str(raised.value)
+    assert message.startswith(f"step {at}, epoch 1: {reason}")
+    assert f"the last checkpoint is {folder}/checkpoints/step-00000004.pt." in message
+    assert f"Its images are in {folder}/bad-batch-step-{at}.json." in message
+    ((before, after),) = parameters
+    for one, other in zip(before, after, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+
+    feed = Feed.of(config, Manifest.read(manifest))
+    ids = next(feed.batches(1, 1, 3)).ids.tolist()
+    written = json.loads((folder / f"bad-batch-step-{at}.json").read_text())
+    train_paths = Manifest.read(manifest).split("train").table["path"].to_pylist()
+    assert written["images"] == [{"row": row, "path": train_paths[row]} for row in ids]
+    assert (written["step"], written["epoch"]) == (at, 1)
+    assert written["values"]["error"].startswith(reason)
+
+    kept = everything(folder)
+    assert kept["position"]["step"] == at
+    assert all(value.isfinite().all() for value in kept["model"].values())
+    monkeypatch.undo()
+    train(config, folder, resume=True)
+    assert_as_if_nothing_had_happened(folder, plain)
+
+
+def test_all_batches_of_a_bad_step_are_written_down(manifest, tmp_path, monkeypatch):
+    monkeypatch.setattr(learner.Learner, "_backward", refusing)
+    config = recipe(manifest, batch={"accumulate": 2})
+    with pytest.raises(NonFiniteLossError):
+        train(config, tmp_path / "run")
+    written = json.loads((tmp_path / "run/bad-batch-step-0.json").read_text())
+    batches = Feed.of(config, Manifest.read(manifest)).batches(0, 0, 1)
+    assert [image["row"] for image in written["images"]] == [*next(batches).ids.tolist(), *next(batches).ids.tolist()]
+
+
+def test_a_bad_batch_that_cannot_be_written_down_is_told_all_the_same(manifest, tmp_path, monkeypatch, disk):
+    monkeypatch.setattr(learner.Learner, "_backward", refusing)
+    with pytest.raises(NonFiniteLossError, match="there is no checkpoint yet. Its images could not be written down") as raised:
+        train(recipe(manifest), tmp_path / "run", watch=Told(begin=lambda *_: disk(10)))
+    assert "step 0, epoch 0: the loss is inf" in str(raised.value)
+    assert loop.NonFiniteError is type(raised.value.__cause__)
+
+
+def refusing(self, *arguments, **named):
+    raise learner.NonFiniteError("the loss is inf")

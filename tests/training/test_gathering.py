@@ -1,0 +1,17 @@
+"""One process alone is a world of one; several are in test_distributed.py."""
+
+import torch
+
+from suprank.training import gathering
+
+
+def test_one_process_gathers_what_it_has_and_averages_with_nobody():
+    own = torch.randn(3, 2)
+    assert gathering.world_size() == 1
+    assert gathering.gathered(own) is own
+    assert gathering.own_part(own) is own
+    before = own.clone()
+    gathering.average([own])
+    gathering.share_first([own])
+    assert torch.equal(own, before)
+    assert gathering.agreed([0, 1, 1], torch.device("cpu")) == [0, 1, 1]

@@ -1,0 +1,293 @@
+"""A run from recipe to result, undisturbed; test_faults.py disturbs it."""
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from suprank.data import Manifest
+from suprank.data.transforms import test_transform as transform_of_test_images
+from suprank.evaluation import Report, evaluate
+from suprank.models import Embedder
+from suprank.training import loop
+from suprank.training.feeding import Feed
+from suprank.training.judging import Judge
+from suprank.training.loop import train
+from suprank.training.recipe import read_recipe
+from suprank.training.run_folder import RunFolderError
+from suprank.training.watch import StepValues
+from tests.training.runs import Told, everything, judging, lines, pictures, recipe, same, weights
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    return pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="module")
+def plain(manifest, tmp_path_factory):
+    """A run of the usual recipe: its result, what was told, and its folder."""
+    told, folder = Told(), tmp_path_factory.mktemp("runs") / "plain"
+    return train(recipe(manifest), folder, watch=told), told, folder
+
+
+def test_a_run_leaves_its_recipe_metrics_reports_models_and_result(plain, manifest):
+    result, _, folder = plain
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    models = {f"{name}/{file}" for name in ("best", "model") for file in ("model.safetensors", "embedder.json")}
+    # checkpoints: before the evaluation at the end, and after it, at the same step; and before that of the second epoch
+    states = {"checkpoints/step-00000006.pt", "checkpoints/step-00000009.pt"}
+    reports = {"reports/test-epoch-0002.json", "reports/test-epoch-0003.json"}
+    others = {"recipe.toml", "environment.json", "metrics.jsonl", "result.json", ".lock"}
+    assert there == models | states | reports | others
+    assert result.folder == folder
+    assert result.stopped is None
+    assert read_recipe(folder / "recipe.toml") == recipe(manifest)
+    written = json.loads((folder / "result.json").read_text())
+    assert written["metrics"] == {"test": result.reports["test"].values}
+    assert written["best"] == result.best
+    assert (written["epoch"], written["step"]) == (3, 9)
+    assert Report.load(folder / "reports/test-epoch-0003.json").values == result.reports["test"].values
+
+
+def test_the_saved_model_has_the_metrics_of_the_last_report(plain, manifest):
+    result, _, folder = plain
+    embedder = Embedder.load(folder / "model").eval()
+    tests = Manifest.read(manifest).split("test")
+    prepared = transform_of_test_images(32, resize=32, mean=embedder.input.mean, std=embedder.input.std)
+    pixels = [prepared(Image.open(tests.root / path).convert("RGB")) for path in tests.table["path"].to_pylist()]
+    with torch.inference_mode():
+        found = embedder(torch.stack(pixels))
+    values = evaluate(found, tests.labels, metrics=("R@1", "AP", "H-AP"), level_names=tests.levels).values
+    assert values == pytest.approx(result.reports["test"].values, abs=1e-6)
+
+
+def test_metrics_jsonl_has_every_step_and_every_evaluation(plain):
+    result, told, folder = plain
+    steps = [line for line in lines(folder) if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 10))
+    assert [line["epoch"] for line in steps] == pytest.approx([step / 3 for step in range(1, 10)], abs=1e-6)
+    assert [line["loss"] for line in steps] == [at.values["loss"] for at in told.of("step")]
+    assert set(steps[0]) == {
+        *("step", "epoch", "loss", "SupAP", "PairCalibration", "queries_without_positives", "gradient norm"),
+        *("learning rate/backbone", "learning rate/head"),
+    }
+    evaluations = [line for line in lines(folder) if "test/AP" in line]
+    assert [(line["step"], line["epoch"]) for line in evaluations] == [(6, 2.0), (9, 3.0)]
+    assert {name: evaluations[-1][f"test/{name}"] for name in ("R@1", "AP", "H-AP")} == result.reports["test"].values
+
+
+def test_the_watch_is_told_everything_in_order(plain):
+    _, told, _ = plain
+    assert told.told[0] == ("begin", 0, 9, "roadmap on 48 images of 8 classes, cpu")
+    kinds = [kind for kind, *_ in told.told if kind != "evaluating"]
+    assert kinds == ["begin", *["step"] * 6, "judged", *["step"] * 3, "judged"]
+    assert [epoch for epoch, _ in told.of("judged")] == [2, 3]
+    counts = told.of("evaluating")
+    assert {(name, total) for name, _, total in counts} == {("test", 48)}  # 24 images to embed, then 24 queries
+    half = [done for _, done, _ in counts[: len(counts) // 2]]
+    assert half == sorted(half)
+    assert half[-1] == 48
+    last = told.of("step")[-1]
+    assert isinstance(last, StepValues)
+    assert (last.step, last.epoch, last.seconds_left) == (9, 3.0, 0.0)
+    assert last.images_per_second > 0
+    assert set(last.rates) == {"backbone", "head"}
+
+
+def test_the_loss_falls_where_there_is_something_to_learn(manifest, tmp_path):
+    told = Told()
+    result = train(
+        recipe(manifest, run={"epochs": 12}, evaluation={"every": 0, "at_start": True}), tmp_path / "run", watch=told
+    )
+    losses = [at.values["loss"] for at in told.of("step")]
+    assert np.mean(losses[-6:]) < 0.5 * np.mean(losses[:6])
+    (_, before), (_, after) = told.of("judged")
+    assert after["test"].values["H-AP"] > before["test"].values["H-AP"]
+    assert result.best["epoch"] == 12
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_same_recipe_gives_the_same_bits_with_any_number_of_workers(plain, manifest, tmp_path, workers):
+    _, _, folder = plain
+    train(recipe(manifest, data={"workers": workers}), tmp_path / "run")
+    assert same(everything(tmp_path / "run"), everything(folder))
+    assert lines(tmp_path / "run") == lines(folder)
+
+
+def test_another_seed_gives_another_model(plain, manifest, tmp_path):
+    _, _, folder = plain
+    train(recipe(manifest, run={"seed": 1, "epochs": 1}), tmp_path / "run")
+    assert not same(weights(tmp_path / "run"), weights(folder))
+    assert lines(tmp_path / "run")[0]["loss"] != lines(folder)[0]["loss"]
+
+
+# Evaluations
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ((0.2, 0.5, 0.4), 2),
+        ((0.5, 0.5, 0.4), 1),
+        ((0.2, 0.3, 0.4), 3),
+        ((0.2, math.nan, 0.1), 1),
+        ((math.nan, 0.3, 0.2), 2),
+    ],
+)
+def test_the_best_model_is_that_of_the_highest_metric_and_the_first_of_equals(manifest, tmp_path, monkeypatch, values, best):
+    monkeypatch.setattr(Judge, "__call__", judging(values))
+    saved = {}
+    monkeypatch.setattr(loop.Learner, "save_model", lambda self, folder: saved.setdefault(folder.name, []).append(self.rates))
+    told = Told()
+    batch = {"size": 8, "batches": 1}
+    result = train(recipe(manifest, evaluation={"every": 1, "metrics": None}, batch=batch), tmp_path / "run", watch=told)
+    assert result.best["epoch"] == best
+    assert (result.best["metric"], result.best["value"]) == ("H-AP", values[best - 1])
+    assert saved["best"][-1] == told.of("step")[best - 1].rates  # the learning rate tells the moment
+    assert len(saved["model"]) == 1
+
+
+def test_best_holds_the_weights_of_its_evaluation(manifest, tmp_path, monkeypatch):
+    for epochs in (1, 2):
+        monkeypatch.setattr(Judge, "__call__", judging((0.9, 0.5)))
+        config = recipe(manifest, evaluation={"every": 1}, optimizer={"schedule": "constant"}, run={"epochs": epochs})
+        train(config, tmp_path / f"{epochs}")
+    assert same(weights(tmp_path / "2", "best"), weights(tmp_path / "1", "model"))
+    assert not same(weights(tmp_path / "2", "best"), weights(tmp_path / "2", "model"))
+
+
+def test_evaluations_come_at_the_start_every_n_epochs_and_at_the_end(manifest, tmp_path, monkeypatch):
+    found = {}
+    for name, asked in {"all": {"every": 2, "at_start": True}, "last": {"every": 0}, "each": {"every": 1}}.items():
+        monkeypatch.setattr(Judge, "__call__", judging([0.5] * 9))
+        told = Told()
+        config = recipe(manifest, evaluation={"metrics": None, **asked}, run={"epochs": 5}, batch={"size": 8, "batches": 1})
+        train(config, tmp_path / name, watch=told)
+        found[name] = [epoch for epoch, _ in told.of("judged")]
+    assert found == {"all": [0, 2, 4, 5], "last": [5], "each": [1, 2, 3, 4, 5]}
+    assert [kind for kind, *_ in told.told][:2] == ["begin", "step"]
+    at_start = [line["step"] for line in lines(tmp_path / "all") if "test/H-AP" in line]
+    assert at_start == [0, 2, 4, 5]
+
+
+def test_further_test_sets_have_reports_of_their_own(manifest, tmp_path):
+    other = pictures(tmp_path / "other", classes=4, tests=2)
+    result = train(recipe(manifest, data={"tests": {"other/set": str(other)}}, run={"epochs": 1}), tmp_path / "run")
+    assert {name: report.queries for name, report in result.reports.items()} == {"test": 24, "other/set": 8}
+    assert sorted(file.name for file in (tmp_path / "run/reports").iterdir()) == [
+        "other%2Fset-epoch-0001.json",
+        "test-epoch-0001.json",
+    ]
+    assert result.best["value"] == result.reports["test"].values["H-AP"]
+    assert "other/set/R@1" in lines(tmp_path / "run")[-1]
+    again = train(recipe(manifest, data={"tests": {"other/set": str(other)}}, run={"epochs": 1}), tmp_path / "run", resume=True)
+    assert {name: report.values for name, report in again.reports.items()} == {
+        name: report.values for name, report in result.reports.items()
+    }
+
+
+@pytest.mark.parametrize("at_start", [False, True])
+def test_without_test_images_it_trains_and_has_no_metrics(tmp_path, at_start):
+    without = pictures(tmp_path / "pictures", classes=8, tests=0)
+    config = recipe(without, run={"epochs": 1}, evaluation={"at_start": at_start})
+    told = Told()
+    result = train(config, tmp_path / "run", watch=told)
+    assert (result.reports, result.best, result.stopped) == ({}, None, None)
+    assert told.of("judged") == []
+    assert not (tmp_path / "run/best").exists()
+    written = json.loads((tmp_path / "run/result.json").read_text())
+    assert (written["metrics"], written["best"]) == ({}, None)
+    Embedder.load(tmp_path / "run/model")
+    assert train(config, tmp_path / "run", resume=True).reports == {}
+
+
+# Steps
+
+
+def test_the_last_step_of_an_epoch_takes_the_batches_that_are_left(manifest, tmp_path, monkeypatch):
+    groups = []
+    step = loop.Learner.step
+
+    def noting(self, batches, number, epoch, consumed, length):
+        groups.append((number, epoch, consumed, [batch.ids.tolist() for batch in batches]))
+        return step(self, batches, number, epoch, consumed, length)
+
+    monkeypatch.setattr(loop.Learner, "step", noting)
+    told = Told()
+    config = recipe(manifest, batch={"accumulate": 2}, run={"epochs": 2}, evaluation={"every": 0})
+    train(config, tmp_path / "run", watch=told)
+    assert [(number, epoch, consumed, len(ids)) for number, epoch, consumed, ids in groups] == [
+        (0, 0, 0, 2),
+        (1, 0, 2, 1),
+        (2, 1, 0, 2),
+        (3, 1, 2, 1),
+    ]
+    assert [at.epoch for at in told.of("step")] == pytest.approx([2 / 3, 1, 5 / 3, 2])
+    assert told.told[0] == ("begin", 0, 4, "roadmap on 48 images of 8 classes, cpu")
+    expected = [batch.ids.tolist() for batch in Feed.of(config, Manifest.read(manifest)).batches(0, 0, 2)]
+    assert [ids for *_, group in groups for ids in group] == expected
+
+
+def test_lines_of_steps_are_as_far_apart_as_asked(manifest, tmp_path):
+    train(recipe(manifest, logging={"every": 4}), tmp_path / "run")
+    assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [1, 4, 8]
+
+
+# A folder that is there
+
+
+def test_a_second_run_into_the_folder_is_refused_and_changes_nothing(plain, manifest):
+    _, _, folder = plain
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+    with pytest.raises(RunFolderError, match="holds a run; --resume goes on with it"):
+        train(recipe(manifest), folder)
+    with pytest.raises(RunFolderError, match="optimizer.lr was 0.002 and is 0.1"):
+        train(recipe(manifest, optimizer={"lr": 0.1}), folder, resume=True)
+    assert before == {path: path.read_bytes() for path in before}
+
+
+def test_a_finished_run_is_not_resumed_but_told(plain, manifest, monkeypatch):
+    result, _, folder = plain
+    monkeypatch.setattr(loop, "Learner", None)  # nothing is built
+    told = Told()
+    again = train(recipe(manifest), folder, resume=True, watch=told)
+    assert told.told == [("say", f"{folder} is finished already.")]
+    assert again.stopped is None
+    assert again.best == result.best
+    assert {name: report.values for name, report in again.reports.items()} == {"test": result.reports["test"].values}
+
+
+def test_resuming_where_there_is_nothing_begins_a_run(plain, manifest, tmp_path):
+    _, _, folder = plain
+    told = Told()
+    train(recipe(manifest), tmp_path / "run", resume=True, watch=told)
+    assert told.of("say") == []
+    assert same(everything(tmp_path / "run"), everything(folder))
+
+
+def test_other_images_are_not_resumed(manifest, tmp_path):
+    stopping = Told(step=lambda at: os.kill(os.getpid(), signal.SIGTERM))
+    mine = pictures(tmp_path / "pictures")
+    train(recipe(mine), tmp_path / "run", watch=stopping)
+    table = Manifest.read(mine)
+    columns = {name: table.table[name].to_pylist() for name in table.table.column_names}
+    columns["path"] = columns["path"][::-1]
+    Manifest.of(columns, root=Path(table.root)).save(mine)
+    with pytest.raises(ValueError, match="the training images or their labels are not those of the run that is resumed"):
+        train(recipe(mine), tmp_path / "run", resume=True)
+
+
+def test_a_resumed_run_may_ask_for_another_best_metric(manifest, tmp_path, monkeypatch):
+    monkeypatch.setattr(Judge, "__call__", judging((0.5, 0.6)))
+    stopping = Told(judged=lambda epoch, reports: os.kill(os.getpid(), signal.SIGTERM))
+    stopped = train(recipe(manifest), tmp_path / "run", watch=stopping)
+    assert (stopped.best["metric"], stopped.best["epoch"]) == ("H-AP", 2)
+    result = train(recipe(manifest, evaluation={"best": "R@1"}), tmp_path / "run", resume=True)
+    assert (result.best["metric"], result.best["epoch"], result.best["value"]) == ("R@1", 3, 0.01)

@@ -1,0 +1,391 @@
+"""Recipes read: extended files, overrides, what is refused and what is suggested; and written, to be read again."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suprank.training.config import TrainConfig
+from suprank.training.recipe import RecipeError, header, read_recipe, recipe_file, recipes_folder, to_toml
+
+SMALLEST = '[data]\nmanifest = "birds.parquet"\n[loss]\nname = "roadmap"\n'
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(name, text):
+    """The name of a recipe with this text."""
+    file = Path(name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return name
+
+
+def refused(*arguments):
+    with pytest.raises(RecipeError) as caught:
+        read_recipe(*arguments)
+    return str(caught.value)
+
+
+def test_a_recipe_says_what_it_says_and_the_rest_is_as_usual():
+    config = read_recipe(written("mine.toml", SMALLEST + "weight = 0.3\n[images]\ncrop_scale = [0.4, 1]\n"))
+    assert config == TrainConfig.model_validate(
+        {
+            "data": {"manifest": "birds.parquet"},
+            "images": {"crop_scale": (0.4, 1.0)},
+            "loss": {"name": "roadmap", "weight": 0.3},
+        }
+    )
+    assert config.batch.size == 256
+
+
+# Extending
+
+
+def test_the_extending_file_wins_entry_by_entry_and_lists_are_replaced():
+    written(
+        "parts/base.toml", SMALLEST + 'weight = 0.3\ntau = 0.02\n[data.tests]\na = "a.csv"\n[images]\ncrop_scale = [0.4, 1]\n'
+    )
+    text = 'extends = "parts/base.toml"\n[loss]\nweight = 0.5\n[data.tests]\nb = "b.csv"\n[images]\ncrop_scale = [0.2, 0.9]\n'
+    config = read_recipe(written("mine.toml", text))
+    assert (config.loss.name, config.loss.weight, config.loss.tau) == ("roadmap", 0.5, 0.02)
+    assert config.data.tests == {"a": "a.csv", "b": "b.csv"}
+    assert config.images.crop_scale == (0.2, 0.9)
+
+
+def test_paths_of_extended_files_are_relative_to_the_file_and_of_several_the_later_wins():
+    written("a/one.toml", SMALLEST + "weight = 0.3\ntau = 0.02\n")
+    written("b/two.toml", "[loss]\nweight = 0.4\n")
+    written("b/both.toml", 'extends = ["../a/one.toml", "two.toml"]\n')
+    config = read_recipe(written("mine.toml", 'extends = "b/both.toml"\n'))
+    assert (config.loss.weight, config.loss.tau) == (0.4, 0.02)
+
+
+def test_two_ways_to_one_file_are_no_circle():
+    written("base.toml", SMALLEST)
+    written("one.toml", 'extends = "base.toml"\n[loss]\nweight = 0.3\n')
+    written("two.toml", 'extends = "base.toml"\n[loss]\ntau = 0.02\n')
+    config = read_recipe(written("mine.toml", 'extends = ["one.toml", "two.toml"]\n'))
+    assert (config.loss.weight, config.loss.tau) == (0.3, 0.02)
+
+
+def test_a_recipe_of_ones_own_can_extend_a_shipped_one():
+    config = read_recipe(written("mine.toml", 'extends = "cub/roadmap"\n[data]\nmanifest = "birds.csv"\n'))
+    assert config == read_recipe("cub/roadmap", ["data.manifest=birds.csv"])
+
+
+def test_a_circle_is_refused_with_its_chain(folder):
+    written("one.toml", 'extends = "two.toml"\n')
+    written("two.toml", 'extends = "./one.toml"\n')
+    said = refused("one.toml")
+    assert "circle" in said
+    assert "one.toml → two.toml → one.toml" in said
+    assert "circle" in refused(written("self.toml", 'extends = "self.toml"\n'))
+
+
+@pytest.mark.parametrize(
+    ("extends", "complaint"),
+    [
+        ("3", "3 should be a file"),
+        ("[1]", "[1] should be a file"),
+        ('""', "should be a file"),
+        ('"gone.toml"', "there is no gone"),
+    ],
+)
+def test_what_cannot_be_extended_is_refused(extends, complaint):
+    said = refused(written("mine.toml", f"extends = {extends}\n{SMALLEST}"))
+    assert complaint in said
+    assert "mine.toml" in said
+
+
+# Overrides
+
+
+@pytest.mark.parametrize(
+    ("override", "place", "value"),
+    [
+        ("data.manifest=cub.parquet", ("data", "manifest"), "cub.parquet"),
+        ('data.manifest="cub.parquet"', ("data", "manifest"), "cub.parquet"),
+        ("data.manifest=a=b.csv", ("data", "manifest"), "a=b.csv"),
+        ("data.manifest=2024-01-01", ("data", "manifest"), "2024-01-01"),
+        ("data.root=true\nroot=x", ("data", "root"), "true\nroot=x"),
+        ("loss.weight=0.3", ("loss", "weight"), 0.3),
+        ("loss.weight=.3", ("loss", "weight"), 0.3),
+        ("optimizer.lr=1e-4", ("optimizer", "lr"), 1e-4),
+        ("batch.size=64", ("batch", "size"), 64),
+        (" batch.size = 64 ", ("batch", "size"), 64),
+        ("data.hold=true", ("data", "hold"), True),
+        ("loss.name=happier", ("loss", "name"), "happier"),
+        ("memory.size=all", ("memory", "size"), "all"),
+        ("images.crop_scale=[0.4,1]", ("images", "crop_scale"), (0.4, 1.0)),
+        ("images.size=96", ("images", "size"), 96),
+        ("data.tests.far=far.csv", ("data", "tests"), {"far": "far.csv"}),
+        ('data.tests={near="near.csv"}', ("data", "tests"), {"near": "near.csv"}),
+    ],
+)
+def test_an_override_is_toml_or_else_text(override, place, value):
+    found = read_recipe(written("mine.toml", SMALLEST), [override])
+    for name in place:
+        found = getattr(found, name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_the_last_override_wins_and_none_is_lost():
+    config = read_recipe(written("mine.toml", SMALLEST), ["loss.weight=0.3", "loss.tau=0.02", "loss.weight=0.4"])
+    assert (config.loss.weight, config.loss.tau) == (0.4, 0.02)
+
+
+def test_nothing_behind_the_equals_sign_brings_the_default_back():
+    file = written("mine.toml", SMALLEST + 'decomposability = "proxies"\n[proxies]\nlr = 3.0\n[batch]\nchunk = 8\n')
+    assert read_recipe(file, ["batch.chunk="]).batch.chunk is None
+    config = read_recipe(file, ["loss.decomposability=pairs", "proxies="])
+    assert config.proxies == TrainConfig.model_fields["proxies"].default
+    assert read_recipe(file, ["model.weights="]) == read_recipe(file)  # there was nothing to take out
+
+
+def test_a_table_given_as_a_whole_replaces_that_of_the_recipe():
+    file = written("mine.toml", SMALLEST + "weight = 0.3\ntau = 0.02\n")
+    loss = read_recipe(file, ['loss={name="roadmap", weight=0.4}']).loss
+    assert (loss.weight, loss.tau) == (0.4, 0.01)
+
+
+@pytest.mark.parametrize("override", ["loss.weight", "=3", "loss.=3", ".weight=3", "loss..weight=3", "", "  =3"])
+def test_an_override_without_key_or_value_is_refused_with_an_example(override):
+    said = refused(written("mine.toml", SMALLEST), [override])
+    assert repr(override) in said
+    assert "loss.weight=0.3" in said
+
+
+# Unknown names
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("batch_size", "batch.size"),
+        ("batchsize", "batch"),
+        ("los.weight", "loss"),
+        ("loss.wieght", "loss.weight"),
+        ("loss.batch_size", "batch.size"),
+        ("optimizer.epochs", "run.epochs"),
+        ("epochs", "run.epochs"),
+        ("lr", "optimizer.lr or proxies.lr"),
+        ("optimizer.learning_rate", "[optimizer] has name, lr"),
+        ("loss.epoch", "run.epochs"),
+        ("model.backbon", "model.backbone"),
+    ],
+)
+@pytest.mark.parametrize("in_file", [True, False])
+def test_an_unknown_name_is_refused_with_the_one_that_was_meant(key, meant, in_file):
+    override = f"{key}=3"
+    if in_file:
+        table, _, name = key.rpartition(".")
+        said = refused(written("mine.toml", f"[{table}]\n{name} = 3\n" if table else f"{name} = 3\n"))
+        assert "(mine.toml)" in said
+    else:
+        said = refused(written("mine.toml", SMALLEST), [override])
+        assert f"({override})" in said
+    suggestion = meant if meant.startswith("[") else f"did you mean {meant}?"
+    assert suggestion in said
+
+
+def test_an_entry_has_no_entries():
+    file = written("mine.toml", SMALLEST + "[batch]\nsize = 64\n")
+    assert refused(file, ["batch.size.more=3"]).startswith("batch.size is an entry and not a table, so it has no 'more'")
+    assert refused(file, ["batch.chunk.more=3"]).startswith("batch.chunk: {'more': 3} should be a valid integer")
+
+
+def test_a_name_without_any_likeness_gets_the_list():
+    assert "a recipe has data, images, model, loss" in refused(written("mine.toml", "zzzzzz = 3\n"))
+
+
+def test_an_unknown_name_is_refused_also_where_it_is_to_be_left_out():
+    assert "did you mean batch.chunk?" in refused(written("mine.toml", SMALLEST), ["batch.chonk="])
+
+
+def test_extends_belongs_in_a_file():
+    assert "there is no such entry" in refused(written("mine.toml", SMALLEST), ["extends=other.toml"])
+
+
+def test_an_unknown_name_in_an_extended_file_is_blamed_on_that_file():
+    written("base.toml", "[loss]\nnmae = 'roadmap'\n")
+    assert "(base.toml)" in refused(written("mine.toml", 'extends = "base.toml"\n'))
+
+
+def test_every_unknown_name_of_a_file_is_told_at_once():
+    said = refused(written("mine.toml", "epochs = 3\n[loss]\nnmae = 'x'\nwieght = 1\n"))
+    for name in ("epochs: ", "loss.nmae: ", "loss.wieght: "):
+        assert name in said
+
+
+# Wrong values
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("loss.weight=2", "loss.weight: 2 should be less than or equal to 1 (loss.weight=2)."),
+        (
+            "loss.weight=much",
+            "loss.weight: 'much' should be a valid number, unable to parse string as a number (loss.weight=much).",
+        ),
+        ("engine.precision=fp8", "engine.precision: 'fp8' should be 'fp32', 'bf16' or 'fp16' (engine.precision=fp8)."),
+        ("images.crop_scale=[0, 1]", "images.crop_scale: 0 should be greater than 0 (images.crop_scale=[0, 1])."),
+        (
+            "memory.size=some",
+            "memory.size: 'some' should be a valid integer, unable to parse string as an integer, or 'some' should be 'all' "
+            "(memory.size=some).",
+        ),
+        ("loss=3", "loss: 3 should be a table; write [loss] and the entries below it (loss=3)."),
+        ("data.manifest=", "data.manifest: this entry is missing; a recipe needs it (data.manifest=)."),
+        ("loss=", "loss: this table is missing; a recipe needs it (mine.toml)."),
+        ("batch.images_per_class=3", "batch.size=256 must be a multiple of batch.images_per_class=3 (mine.toml)."),
+    ],
+)
+def test_a_wrong_value_is_told_in_a_sentence_with_where_it_stands(override, said):
+    assert refused(written("mine.toml", SMALLEST), [override]) == said
+
+
+def test_several_wrong_values_are_told_at_once_each_with_its_file():
+    written("base.toml", SMALLEST + "weight = 2\n")
+    said = refused(written("mine.toml", 'extends = "base.toml"\n[batch]\nsize = 0\n'), ["run.epochs=0"])
+    assert said == (
+        "loss.weight: 2 should be less than or equal to 1 (base.toml); batch.size: 0 should be greater than or equal to 1 "
+        "(mine.toml); run.epochs: 0 should be greater than or equal to 1 (run.epochs=0)."
+    )
+
+
+def test_what_the_chosen_loss_does_not_read_is_refused():
+    said = refused(written("mine.toml", SMALLEST), ["loss.name=smooth-ap", "loss.rho=10"])
+    assert said.startswith(
+        "loss: smooth-ap does not read rho; leave it out (mine.toml). On the command line KEY= leaves KEY out"
+    )
+    by_file = refused(written("mine.toml", SMALLEST.replace("roadmap", "smooth-ap") + "rho = 10\n"))
+    assert by_file == "loss: smooth-ap does not read rho; leave it out (mine.toml)."
+
+
+# Files
+
+
+def test_a_syntax_error_names_file_and_line():
+    said = refused(written("mine.toml", SMALLEST + "weight 0.3\n"))
+    assert said.startswith("mine.toml is not TOML at line 5, column 8: ")
+
+
+def test_a_file_that_is_no_text_is_refused(folder):
+    (folder / "mine.toml").write_bytes(b"[data]\nmanifest = '\xff'\n")
+    assert refused("mine.toml") == "mine.toml is not text in UTF-8 (byte 19); save it as such."
+
+
+def test_a_byte_order_mark_is_no_obstacle(folder):
+    (folder / "mine.toml").write_bytes(b"\xef\xbb\xbf" + SMALLEST.encode())
+    assert read_recipe(folder / "mine.toml").loss.name == "roadmap"
+
+
+@pytest.mark.parametrize("name", ["cub/roadmp", "cub/roadmp.toml", "recipes/cub/roadmp.toml"])
+def test_a_file_that_is_not_there_gets_the_nearest_recipes(name):
+    said = refused(name)
+    assert said.startswith(f"{name} is neither a file nor a recipe")
+    assert "did you mean cub/roadmap" in said
+
+
+def test_a_name_like_no_recipe_gets_the_way_to_the_list(folder):
+    assert "`suprank recipes` lists" in refused("qqqq")
+    (folder / "cub").mkdir()
+    assert "cub is a folder" in refused("cub")
+
+
+@pytest.mark.parametrize("name", ["cub/roadmap", "cub/roadmap.toml", "recipes/cub/roadmap.toml"])
+def test_a_shipped_recipe_goes_by_its_name_wherever_one_is(name):
+    assert recipe_file(name) == recipes_folder() / "cub/roadmap.toml"
+
+
+def test_a_file_goes_before_a_shipped_recipe_of_its_name():
+    assert read_recipe(written("cub/roadmap.toml", SMALLEST)).data.manifest == "birds.parquet"
+    assert read_recipe("cub/roadmap").data.manifest == "cub.parquet"  # there is no file of this name
+
+
+def test_a_name_cannot_climb_out_of_the_shipped_recipes():
+    assert "neither" in refused("../pyproject")
+
+
+def test_a_header_is_the_comment_before_the_first_other_line(folder):
+    file = folder / "mine.toml"
+    file.write_text("# One.\n#\n#   two\n\n# not this\n", encoding="utf-8")
+    assert header(file) == "One.\n\n  two"
+
+
+# Writing
+
+
+def test_a_config_is_written_as_toml_that_a_person_can_read():
+    config = read_recipe(written("mine.toml", SMALLEST), ["optimizer.lr=1e-5", "data.tests={fine='a b.csv'}"])
+    lines = to_toml(config).splitlines()
+    assert lines[:2] == ["[data]", 'manifest = "birds.parquet"']
+    for line in ('tests = {fine = "a b.csv"}', "lr = 1e-05", "crop_scale = [0.16, 1.0]", "tensorboard = true", "size = 256"):
+        assert line in lines
+    assert not any(line.startswith("root") for line in lines)  # None has no form in TOML, and is what is left out
+    tables = [line[1:-1] for line in lines if line.startswith("[")]
+    assert tables == list(TrainConfig.model_fields)
+
+
+def test_every_default_is_written_so_that_the_file_outlives_it():
+    config = read_recipe(written("mine.toml", SMALLEST))
+    assert tomllib.loads(to_toml(config)) == json.loads(config.model_dump_json(exclude_none=True))
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+NUMBER = st.floats(1e-12, 1e12)
+OVERRIDES = {
+    "data.manifest": TEXT,
+    "data.root": TEXT,
+    "data.tests": st.dictionaries(TEXT, TEXT, max_size=3),
+    "data.levels": st.lists(TEXT, max_size=3),
+    "data.hold": st.booleans(),
+    "images.size": st.integers(1, 256),
+    "images.crop_scale": st.tuples(NUMBER, NUMBER),
+    "loss.weight": st.floats(0, 1),
+    "loss.tau": NUMBER,
+    "loss.jump": st.floats(allow_nan=False),
+    "loss.ks": st.lists(st.integers(1, 99), max_size=4),
+    "memory.size": st.one_of(st.integers(0, 10**6), st.just("all")),
+    "model.dim": st.integers(1, 4096),
+    "model.mean": st.tuples(NUMBER, NUMBER, NUMBER),
+    "run.clip": NUMBER,
+    "evaluation.metrics": st.lists(TEXT, max_size=3),
+    "logging.wandb": TEXT,
+}
+
+
+@given(st.fixed_dictionaries({}, optional=OVERRIDES))
+def test_what_is_written_is_read_to_an_equal_config(tmp_path_factory, chosen):
+    values = {"data": {"manifest": "m"}, "loss": {"name": "rod-recall"}}
+    for key, value in chosen.items():
+        table, name = key.split(".")
+        values.setdefault(table, {})[name] = value
+    config = TrainConfig.model_validate(values)
+    file = tmp_path_factory.getbasetemp() / "written.toml"
+    file.write_text(to_toml(config), encoding="utf-8", newline="")
+    assert read_recipe(file) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("memory.start_epoch=3", "memory: size=0 is no memory, and does not read start_epoch; leave it out"),
+        ("data.root=elsewhere", "data: glyphs is drawn by suprank, which knows where, and does not read root; leave it out"),
+        ("images={squash = true, test_resize = 0}", "images: squash=true resizes test images, and test_resize=0 does not"),
+    ],
+)
+def test_what_nobody_would_read_is_refused(override, told):
+    with pytest.raises(RecipeError, match=re.escape(told)):
+        read_recipe("glyphs/happier", [override])
