@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
 
 
 def cores() -> int:
@@ -35,7 +37,14 @@ def next_batch(batches: Iterator[Any], *, alone: bool) -> Any | None:
 def ignore_signals(worker: int) -> None:
     """For `DataLoader(worker_init_fn=...)`: Ctrl-C and a scheduler's signal reach workers too, but are meant for their parent.
 
-    It may have something to save first, and errors of workers that are gone would be in its way. They end with it.
+    It may have something to save first, and errors of workers that are gone would be in its way. They end with it. Nor do they
+    tell of a parent that is gone while they hand it an image: the thread that does so would print a traceback.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    sys.excepthook = _told_unless_the_parent_is_gone
+
+
+def _told_unless_the_parent_is_gone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
