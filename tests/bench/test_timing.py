@@ -1,11 +1,13 @@
 import builtins
 import importlib
 import math
+import time
 
 import pytest
 import torch
 
 from suprank.bench import CASES, Case, Workload
+from suprank.bench.cases import SimilarityProduct
 from suprank.bench.timing import CpuMeter, in_child, in_process
 
 CPU = torch.device("cpu")
@@ -70,6 +72,34 @@ def test_a_loss_that_raises_is_a_note(error, note):
         raise error
 
     assert in_process(Case("broken", "ours", broken), Workload(16), device=CPU, repeats=1, seconds=1).note == note
+
+
+class Sleeping(SimilarityProduct):
+    """The similarity product after a sleep, in the first `slow` runs at any size above the miniature's."""
+
+    def __init__(self, slow):
+        super().__init__()
+        self.slow = slow
+
+    def forward(self, embeddings, labels):
+        if len(embeddings) > 16 and self.slow > 0:
+            self.slow -= 1
+            time.sleep(0.3)
+        return super().forward(embeddings, labels)
+
+
+def test_what_the_first_run_at_a_size_compiles_is_not_timed():
+    # SupHAP compiled its kernels for sorted lists at batch 4096 first: 2.5 s for 24 ms, over the limit, so never run again.
+    case = Case("compiles", "ours", lambda _: Sleeping(slow=1))
+    found = in_process(case, Workload(32), device=CPU, repeats=3, seconds=0.25)
+    assert found.runs == 3
+    assert found.fastest <= found.seconds < 0.2
+
+
+def test_a_loss_over_the_time_limit_is_timed_once():
+    found = in_process(Case("slow", "ours", lambda _: Sleeping(slow=9)), Workload(32), device=CPU, repeats=3, seconds=0.25)
+    assert found.runs == 1
+    assert found.seconds >= 0.3
 
 
 def test_a_process_of_its_own_sees_the_memory_a_case_takes():

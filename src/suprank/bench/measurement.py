@@ -15,7 +15,7 @@ class Measurement:
     items: int
     memory: int  # 0 when the queries rank each other
     seconds: float | None = None  # median
-    runs: int = 0  # what the median is over; 1: the first run, which alone passed the time limit
+    runs: int = 0  # what the median is over; 1: the first timed run, which alone passed the time limit
     fastest: float | None = None  # far below the median, it tells of a busy machine
     extra_bytes: int | None = None
     loss: float | None = None  # the value, so that two ways to compute one loss can be seen to agree

@@ -136,16 +136,15 @@ def measured_or_note(measured: Callable[[], T], device: torch.device) -> T | str
 def _measured(case: Case, workload: Workload, device: torch.device, repeats: int, seconds: float) -> Measurement:
     _call(case, workload.miniature, workload.miniature.inputs(device))()  # libraries load, threads start
     inputs, gauge = workload.inputs(device), meter(device)
-    times: list[float] = []
     gauge.start()
     call = _call(case, workload, inputs)
-    first, value = gauge.timed(call)  # compiles and picks algorithms, so it counts for time only if it stays alone
-    if device.type == "cuda" and first <= seconds and not case.graphed:
-        gauge.start()  # forget what autotuning took; on a CPU, what the first run gave back would hide later peaks
-    while first <= seconds and len(times) < repeats and sum(times) <= seconds:
+    call()  # compiles and picks algorithms for this very size: not timed, however long it took
+    if device.type == "cuda" and not case.graphed:
+        gauge.start()  # forget what autotuning took; on a CPU, what that run gave back would hide later peaks
+    times: list[float] = []
+    while not times or (len(times) < repeats and sum(times) <= seconds):
         took, value = gauge.timed(call)
         times.append(took)
-    times = times or [first]
     return replace(
         blank(case, workload),
         seconds=statistics.median(times),
@@ -186,7 +185,7 @@ def in_child(case: Case, workload: Workload, *, repeats: int, seconds: float, ma
     So its peak is its own, and running out of memory ends it and not us. The limit holds on Linux only.
     """
     task = {"case": case.name, "workload": asdict(workload), "repeats": repeats, "seconds": seconds, "max_bytes": max_bytes}
-    found = answer("suprank.bench.timing", task, limit=_START_SECONDS + _PATIENCE * seconds)
+    found = answer("suprank.bench.timing", task, limit=_START_SECONDS + 2 * _PATIENCE * seconds)  # untimed, then timed
     return blank(case, workload, found) if isinstance(found, str) else Measurement(**found)
 
 

@@ -280,3 +280,11 @@ def test_happier_trains_under_autocast_on_a_gpu():
     assert value.dtype == torch.float32
     assert net.weight.grad.isfinite().all()
     assert net.weight.grad.norm() > 0
+
+
+def test_a_batch_of_256_is_not_asked_how_many_positives_it_has():
+    """The answer would wait for the device. A tensor on "meta" has no values that could be read."""
+    counts = torch.empty(256, 3, dtype=torch.int32, device="meta")
+    assert not module._many_positives(counts, 256)
+    with pytest.raises(RuntimeError, match="meta"):
+        module._many_positives(counts, 257)

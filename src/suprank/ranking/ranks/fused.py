@@ -179,7 +179,7 @@ def _ranks(
 
 def _many_positives(counts: Tensor, items: int) -> bool:
     """Whether sorting pays. The answer waits for the device, so it is not asked for where it must be no."""
-    if items < SORT_FROM or (counts.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if items <= SORT_FROM or (counts.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
     return int(counts[:, 0].sum()) >= SORT_FROM * len(counts)
 
