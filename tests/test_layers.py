@@ -33,6 +33,7 @@ MAY_IMPORT["cli"] = set(MAY_IMPORT)  # and nobody imports cli
 CORE = ("ranking", "losses", "evaluation")
 CORE_NEEDS = {"torch", "numpy"}
 ALSO = {  # imported when they are there and of use, with an error that names the extra where they must be
+    "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
     "ranking/ranks/fused.py": {"triton"},
     "ranking/ranks/kernels.py": {"triton"},
     "ranking/order/fused.py": {"triton"},

@@ -1,7 +1,10 @@
+import pytest
 import torch
 
 from suprank.bench import CASES, Measurement, Settings, Workload, measurements, plan
 from suprank.bench import losses as bench_losses
+from suprank.bench.timing import in_process
+from suprank.losses import baselines
 
 SETTINGS = Settings(torch.device("cpu"), repeats=2, seconds=1.0, max_bytes=2**30)
 
@@ -58,4 +61,28 @@ def test_limits_within_batches_do_not_skip_the_memory(monkeypatch):
 
 def test_the_plan_has_every_case_at_every_size():
     assert len(plan([256, 512])) == 2 * len(CASES)
-    assert {case.kind for case, _ in plan([256])} == {"ours", "peer", "plain torch", "floor"}
+    assert {case.kind for case, _ in plan([256])} == {"ours", "baseline", "peer", "plain torch", "floor"}
+
+
+def test_every_baseline_is_measured():
+    workload = Workload(16)
+    measured = [case for case in CASES.values() if case.kind == "baseline"]
+    assert {type(case.loss(workload)).__name__ for case in measured} == set(baselines.__all__)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [("FastAP", "PML FastAPLoss"), ("TripletSemiHard", "PML TripletMarginLoss, semi-hard")]
+)
+def test_peers_are_measured_on_the_same_work(ours, theirs):
+    values = [
+        in_process(CASES[name], Workload(64), device=torch.device("cpu"), repeats=1, seconds=10).loss for name in (ours, theirs)
+    ]
+    assert values[0] > 0
+    assert values[0] == pytest.approx(values[1], rel=1e-4)
+
+
+def test_there_are_proxies_for_the_classes_of_every_level():
+    by_level = CASES["SumOverLevels, ProxySoftmax"].loss(Workload(256)).losses
+    assert [len(loss.proxies) for loss in by_level] == [64, 16, 4]
+    assert CASES["CSL"].loss(Workload(256)).class_labels.shape == (64, 3)
+    assert CASES["CSL"].loss(Workload(16, 96)).class_labels.shape == (24, 3)

@@ -3,10 +3,13 @@
 import tomllib
 
 import pytest
+from typer.testing import CliRunner
 
+from suprank.cli.app import app
 from suprank.training.config import LossConfig, TrainConfig
 from suprank.training.loss_names import LOSSES
-from suprank.training.recipe import all_recipes, read_recipe, recipes_folder
+from suprank.training.presets import compositions, methods, presets
+from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder
 from tests.cli.collection import done, refused
 
 
@@ -28,16 +31,52 @@ def rows(text):
     return found
 
 
-def test_all_recipes_are_listed_with_what_they_are():
+def test_presets_and_methods_and_what_is_neither_are_listed_with_what_they_are():
     listed = rows(done("recipes").stdout)
+    heads = [row[0] for row in listed]
+    further = sorted(set(all_recipes()) - set(compositions(recipes_folder())))
+    at = [heads.index(kind) for kind in ("preset", "method", "further recipe")]
+    assert heads[at[0] + 2 : at[1]] == list(presets(recipes_folder()))
+    assert heads[at[1] + 2 : at[2]] == list(methods(recipes_folder()))
+    assert heads[at[2] + 2 : -2] == further
+    assert ["fast-ap", "FastAP: AP of a soft histogram of distances"] in listed
+    assert ["inat-full", "iNaturalist 2018 with seven levels: the setting of inat-base"] in listed
+    assert ["cub/roadmap-vit", "ROADMAP on CUB-200-2011 with a memory and ViT-B/16"] in listed
+    assert "suprank train cub112/fast-ap" in heads[-2]
+
+
+@pytest.mark.parametrize("arguments", [(), ("sop",), ("dyml-product",), ("cub112",)])
+def test_lists_fit_into_a_small_terminal_and_break_no_name(arguments):
+    lines = CliRunner().invoke(app, ["recipes", *arguments], env={"COLUMNS": "80", "TERM": "dumb"}).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = {line.split()[0] for line in lines if line.strip() and not line.startswith("   ")}
+    assert names >= {row[0] for row in rows(done("recipes", *arguments).stdout) if "/" in row[0] and " " not in row[0]}
+
+
+def test_the_files_of_a_preset_are_listed_with_their_networks():
+    listed = rows(done("recipes", "sop").stdout)
     assert listed[0] == ["recipe", "network", "what"]
-    assert [row[0] for row in listed[2:]] == list(all_recipes())
+    assert [row[0] for row in listed[2:-2]] == [name for name in all_recipes() if name.startswith("sop/")]
     assert ["sop/roadmap", "resnet50", "ROADMAP on Stanford Online Products: Sup-AP and L*_DG"] in listed
-    assert next(row for row in listed if row[0] == "hgldv2/happier")[1] == "hgldv2-start"
+    assert listed[-1] == ["What they share: suprank recipes sop/base"]
+    assert next(row for row in rows(done("recipes", "hgldv2").stdout) if row[0] == "hgldv2/happier")[1] == "hgldv2-start"
+
+
+def test_a_preset_without_files_says_how_it_is_used():
+    assert done("recipes", "cub112").stdout.splitlines() == [
+        "cub112/METHOD is a recipe for every method that suprank recipes lists.",
+        "What they share: suprank recipes cub112/base",
+    ]
 
 
 def test_a_recipe_is_printed_as_it_stands():
     assert done("recipes", "cub/roadmap").stdout == (recipes_folder() / "cub/roadmap.toml").read_text(encoding="utf-8")
+
+
+def test_a_recipe_without_a_file_is_printed_as_it_is_put_together():
+    said = done("recipes", "cub112/fast-ap").stdout
+    assert said == recipe_text("cub112/fast-ap")
+    assert tomllib.loads(said) == {"extends": ["cub112/base", "methods/fast-ap"]}
 
 
 def test_a_recipe_is_printed_with_every_entry(folder):
@@ -65,7 +104,7 @@ def test_the_losses_are_listed_with_the_entries_they_read():
     assert proxies == "with proxies: temperature"
 
 
-@pytest.mark.parametrize("name", all_recipes())
+@pytest.mark.parametrize("name", ["cub/roadmap-vit", "dyml-animal/happier", "inat-full/arcface"])
 def test_a_printed_recipe_is_the_same_recipe_in_any_folder(name, folder):
     (folder / "mine.toml").write_text(done("recipes", name).stdout)
     assert read_recipe("mine.toml") == read_recipe(name)
@@ -89,6 +128,8 @@ def test_what_the_list_says_is_read_is_what_the_config_takes(name):
     [
         (("sop/roadmp",), "did you mean sop/roadmap"),
         (("sop/roadmp", "--resolved"), "did you mean sop/roadmap"),
+        (("cub112/fast-pa",), "did you mean cub112/fast-ap"),
+        (("cub112", "--resolved"), "cub112 is a preset, and no recipe without a method"),
         (("--resolved",), "--resolved prints one recipe; name it, such as sop/roadmap."),
         (("--losses", "sop/roadmap"), "--losses lists losses and takes no recipe"),
         (("sop/base", "--resolved"), "loss: this table is missing"),

@@ -117,6 +117,7 @@ def test_the_folder_of_a_run_is_named_after_its_recipe(training, monkeypatch):
     shipped = Path(loop.__file__).parents[3] / "recipes"
     for name in ("cub/roadmap", str(shipped / "cub/roadmap.toml"), "recipes/cub/roadmap.toml"):
         assert default_folder(name) == Path("runs/cub-roadmap")
+    assert default_folder("cub112/fast-ap") == Path("runs/cub112-fast-ap")  # which has no file
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])

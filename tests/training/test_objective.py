@@ -9,7 +9,8 @@ from suprank.training.loss_names import LOSSES
 from suprank.training.memory import CrossBatchMemory
 from suprank.training.objective import SURROGATES, Objective, gradients, loss_of
 
-CLASSES, DIM = 6, 8
+FINE = torch.arange(6)
+CLASSES, DIM = torch.stack([FINE, FINE // 2], -1), 8
 SUP = {"tau": 0.03, "rho": 50.0, "delta": 0.1, "jump": 0.25, "value_at_delta": 1.2, "include_self": True}
 SMOOTH = {"tau": 0.03, "include_self": True}
 RECALL = {"ks": (1, 3), "rank_tau": 0.7}
@@ -18,7 +19,7 @@ HOT = {"temperature": 0.2}
 
 
 def proxies():
-    return losses.ProxySoftmax(CLASSES, DIM, **HOT)
+    return losses.ProxySoftmax(6, DIM, **HOT)
 
 
 # Entries of a recipe, each another than its default, beside the loss by hand.
@@ -49,12 +50,42 @@ BY_HAND = {
         {**SUP, **HOT, "weight": 0.3},
         lambda: losses.rod_ndcg(proxies(), decomposability_weight=0.3, **SUP),
     ),
+    "fast-ap": ({"bins": 7, "include_self": True}, lambda: losses.FastAP(bins=7, include_self=True)),
+    "softbin-ap": ({"bins": 7, "include_self": True}, lambda: losses.SoftBinAP(bins=7, include_self=True)),
+    "blackbox-ap": (
+        {"interpolation": 40.0, "margin": 0.5, "include_self": True},
+        lambda: losses.BlackBoxAP(interpolation=40.0, margin=0.5, include_self=True),
+    ),
+    "triplet-sh": ({"margin": 0.4}, lambda: losses.TripletSemiHard(margin=0.4)),
+    "triplet-dw": (
+        {"margin": 0.4, "cutoff": 1.2, "farthest": 1.5},
+        lambda: losses.DistanceWeightedTriplet(margin=0.4, cutoff=1.2, farthest=1.5),
+    ),
+    "contrastive-xbm": ({"margin": 0.2}, lambda: losses.ContrastiveXBM(margin=0.2)),
+    "multi-similarity": (
+        {"alpha": 3.0, "beta": 40.0, "base": 0.3},
+        lambda: losses.MultiSimilarity(alpha=3.0, beta=40.0, base=0.3),
+    ),
+    "proxy-nca": ({"scale": 2.0}, lambda: losses.ProxyNCA(6, DIM, scale=2.0)),
+    "proxy-anchor": ({"margin": 0.2, "scale": 20.0}, lambda: losses.ProxyAnchor(6, DIM, margin=0.2, scale=20.0)),
+    "arcface": ({"margin": 0.2, "scale": 20.0}, lambda: losses.ArcFace(6, DIM, margin=0.2, scale=20.0)),
+    "cosface": ({"margin": 0.2, "scale": 20.0}, lambda: losses.CosFace(6, DIM, margin=0.2, scale=20.0)),
+    "csl": ({"margins": (0.1, 0.3), "scale": 20.0}, lambda: losses.CSL(CLASSES, DIM, margins=(0.1, 0.3), scale=20.0)),
+    "sum-triplet-sh": (
+        {"margin": 0.4},
+        lambda: losses.SumOverLevels([losses.TripletSemiHard(margin=0.4), losses.TripletSemiHard(margin=0.4)]),
+    ),
+    "sum-nsm": (HOT, lambda: losses.SumOverLevels([proxies(), losses.ProxySoftmax(3, DIM, **HOT)])),
+    "sum-proxy-nca": (
+        {"scale": 2.0},
+        lambda: losses.SumOverLevels([losses.ProxyNCA(6, DIM, scale=2.0), losses.ProxyNCA(3, DIM, scale=2.0)]),
+    ),
 }
 
 
 def data(seed=0, count=12):
     generator = torch.Generator().manual_seed(seed)
-    fine = torch.arange(count) % CLASSES
+    fine = torch.arange(count) % 6
     ids = torch.randperm(30, generator=generator)[:count]
     return torch.randn(count, DIM, generator=generator), torch.stack([fine, fine // 2], -1), ids
 
@@ -64,16 +95,20 @@ def seeded(make):
     return make()
 
 
+def value_of(make):
+    loss = seeded(make)
+    embeddings, labels, _ = data()
+    return seeded(lambda: loss(embeddings, labels))  # some losses draw at every call
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_is_the_one_built_by_hand_with_all_that_it_reads(name):
     entries, by_hand = BY_HAND[name]
-    assert set(entries) | {"mixup", "decomposability"} >= LOSSES[name].reads(None), "an entry is not tried"
-    loss = seeded(lambda: loss_of(LossConfig(name=name, **entries), CLASSES, DIM))
-    default = seeded(lambda: loss_of(LossConfig(name=name), CLASSES, DIM))
-    embeddings, labels, _ = data()
-    expected = seeded(by_hand)(embeddings, labels)
-    assert torch.equal(loss(embeddings, labels), expected)
-    assert abs(default(embeddings, labels) - expected) > 1e-4
+    tried = set(entries) | {"mixup", "decomposability", "level_weights"}
+    assert tried >= LOSSES[name].reads(None), "an entry is not tried"
+    expected = value_of(by_hand)
+    assert torch.equal(value_of(lambda: loss_of(LossConfig(name=name, **entries), CLASSES, DIM)), expected)
+    assert abs(value_of(lambda: loss_of(LossConfig(name=name), CLASSES, DIM)) - expected) > 1e-4
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -82,11 +117,36 @@ def test_each_entry_that_a_loss_reads_has_an_effect(name):
     entries, _ = BY_HAND[name]
     embeddings, labels, _ = data()
 
-    def value(given):
-        return seeded(lambda: loss_of(LossConfig(name=name, **given), CLASSES, DIM))(embeddings, labels)
+    def found(given):
+        """The value and its slopes: the solver's step of blackbox-ap moves these alone."""
+        loss = seeded(lambda: loss_of(LossConfig(name=name, **given), CLASSES, DIM))
+        leaf = embeddings.clone().requires_grad_()
+        value = seeded(lambda: loss(leaf, labels))
+        return torch.cat([value.detach()[None], torch.autograd.grad(value, leaf)[0].flatten()])
 
     for entry in entries:
-        assert value(entries) != value({key: entries[key] for key in entries if key != entry}), entry
+        others = {key: entries[key] for key in entries if key != entry}
+        assert not torch.equal(found(entries), found(others)), entry
+
+
+@pytest.mark.parametrize("name", ["sup-hap", "smooth-hap", "happier"])
+def test_level_weights_make_it_a_sum_of_ap_over_levels(name):
+    def value(weights):
+        return value_of(lambda: loss_of(LossConfig(name=name, level_weights=weights), CLASSES, DIM))
+
+    by_hand = {
+        "sup-hap": lambda: losses.SupHAP(weights=(0.5, 0.5)),
+        "smooth-hap": lambda: losses.SmoothHAP(weights=(0.5, 0.5)),
+        "happier": lambda: losses.happier(losses.ProxySoftmax(6, DIM), weights=(0.5, 0.5)),
+    }[name]
+    assert torch.equal(value("equal"), value_of(by_hand))
+    assert torch.equal(value((0.5, 0.5)), value_of(by_hand))
+    assert value((0.1, 0.9)) != value("equal")
+
+
+def test_level_weights_for_other_levels_are_refused_before_the_first_step():
+    with pytest.raises(ValueError, match=r"level_weights=\(1\.0, 2\.0, 3\.0\) are 3, but the labels have 2 level\(s\)"):
+        loss_of(LossConfig(name="sup-hap", level_weights=(1.0, 2.0, 3.0)), CLASSES, DIM)
 
 
 @pytest.mark.parametrize("name", ["roadmap", "happier", "rod-recall", "rod-ndcg"])
@@ -96,7 +156,7 @@ def test_either_decomposability_loss_can_be_chosen(name, decomposability):
     assert isinstance(loss, losses.Combined)
     assert isinstance(loss.surrogate, SURROGATES[LOSSES[name].surrogate])
     assert isinstance(loss.decomposability, losses.PairCalibration if decomposability == "pairs" else losses.ProxySoftmax)
-    assert sum(parameter.numel() for parameter in loss.parameters()) == (CLASSES * DIM if decomposability == "proxies" else 0)
+    assert sum(parameter.numel() for parameter in loss.parameters()) == (6 * DIM if decomposability == "proxies" else 0)
 
 
 @pytest.mark.parametrize("name", [name for name, made in LOSSES.items() if made.surrogate])
@@ -181,10 +241,11 @@ def test_gradients_are_those_of_backward(name, remembers):
             memory.add(*data(1))
         return Objective(loss, memory)(embeddings, labels, ids)
 
-    on_embeddings, on_parameters = gradients(value(), embeddings, parameters)
-    value().backward()
+    on_embeddings, on_parameters = gradients(seeded(value), embeddings, parameters)
+    seeded(value).backward()
     torch.testing.assert_close(on_embeddings, embeddings.grad)
-    assert len(on_parameters) == len(parameters) == LossConfig(name=name).has_proxies
+    assert len(on_parameters) == len(parameters)
+    assert bool(parameters) == LossConfig(name=name).has_proxies
     for found, parameter in zip(on_parameters, parameters, strict=True):
         torch.testing.assert_close(found, parameter.grad)
     assert embeddings.grad.norm() > 0

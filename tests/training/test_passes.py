@@ -76,7 +76,7 @@ def images(size=4, dtype=torch.float64):
 def objective(name):
     """The loss of a batch, and gradients on it; with a memory that holds two batches, of which some images come again."""
     torch.manual_seed(2)
-    loss = loss_of(LossConfig(**OBJECTIVES[name]), worker.CLASSES, 16)
+    loss = loss_of(LossConfig(**OBJECTIVES[name]), worker.TREE, 16)
     memory = None
     if "memory" in name:
         memory = CrossBatchMemory(30, 16, 2)

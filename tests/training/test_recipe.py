@@ -1,4 +1,4 @@
-"""Recipes read: extended files, overrides, what is refused and what is suggested; and written, to be read again."""
+"""Recipes read: extended files, presets with methods, overrides, what is refused and suggested; and written, to be read."""
 
 import json
 import re
@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from suprank.training import recipe as reading
 from suprank.training.config import TrainConfig
-from suprank.training.recipe import RecipeError, header, read_recipe, recipe_file, recipes_folder, to_toml
+from suprank.training.presets import composed, header, sentence
+from suprank.training.recipe import (
+    RecipeError,
+    read_recipe,
+    recipe_name,
+    recipe_text,
+    recipes_folder,
+    to_toml,
+)
 
 SMALLEST = '[data]\nmanifest = "birds.parquet"\n[loss]\nname = "roadmap"\n'
 
@@ -104,6 +113,125 @@ def test_what_cannot_be_extended_is_refused(extends, complaint):
     said = refused(written("mine.toml", f"extends = {extends}\n{SMALLEST}"))
     assert complaint in said
     assert "mine.toml" in said
+
+
+# A preset with a method
+
+
+@pytest.fixture
+def small(folder, monkeypatch):
+    """In place of the shipped recipes: two presets, one without proxies of its own, and three methods."""
+    base = "# A set: in short.\n#\n#   suprank train {}/METHOD\n\n[data]\nmanifest = '{}.csv'\n[batch]\nsize = 64\n"
+    for preset in ("birds", "cars"):
+        written(f"shipped/{preset}/base.toml", base.format(preset, preset))
+    written("shipped/birds/_proxies.toml", "[proxies]\nlr = 3.0\n")
+    written("shipped/methods/plain.toml", "# Plain: without.\n\n[loss]\nname = 'smooth-ap'\ntau = 0.02\n")
+    written("shipped/methods/soft.toml", "# Soft: with.\n\n[loss]\nname = 'nsm'\n")
+    written(
+        "shipped/methods/stored.toml", "# Stored: more.\n\n[loss]\nname = 'sup-ap'\n[memory]\nsize = 9\n[batch]\nsize = 32\n"
+    )
+    monkeypatch.setattr(reading, "recipes_folder", lambda: folder / "shipped")
+    return folder / "shipped"
+
+
+def test_a_preset_with_a_method_is_read_as_a_file_that_extends_both(small):
+    config = read_recipe("birds/plain")
+    assert config == read_recipe(written("mine.toml", 'extends = ["birds/base", "methods/plain"]\n'))
+    assert (config.data.manifest, config.loss.name, config.loss.tau, config.batch.size) == ("birds.csv", "smooth-ap", 0.02, 64)
+    stored = read_recipe("birds/stored", ["run.epochs=7"])
+    assert (stored.memory.size, stored.batch.size, stored.run.epochs) == (9, 32, 7)  # the method goes over the preset
+
+
+def test_the_proxies_of_a_preset_are_for_losses_that_have_some(small):
+    assert read_recipe("birds/soft").proxies.lr == 3.0
+    assert read_recipe("birds/plain").proxies == TrainConfig.model_fields["proxies"].default
+    assert read_recipe("cars/soft").proxies == TrainConfig.model_fields["proxies"].default  # cars has none of its own
+    assert recipe_text("birds/soft").endswith('\nextends = ["birds/base", "birds/_proxies", "methods/soft"]\n')
+
+
+def test_what_is_put_together_says_what_it_is_and_how_it_is_run(small):
+    assert recipe_text("cars/soft").splitlines() == [
+        "# Soft on A set: with.",
+        "#",
+        "#   suprank train cars/soft",
+        "#",
+        "# Put together of a preset and a method, which say more:",
+        "#",
+        "#   suprank recipes cars/base",
+        "#   suprank recipes methods/soft",
+        "",
+        'extends = ["cars/base", "methods/soft"]',
+    ]
+
+
+def test_a_file_goes_before_what_could_be_put_together(small):
+    written("shipped/birds/plain.toml", 'extends = ["birds/base", "methods/plain"]\n[loss]\ntau = 0.5\n')
+    assert read_recipe("birds/plain").loss.tau == 0.5
+    written("birds/soft.toml", SMALLEST)
+    assert read_recipe("birds/soft.toml").loss.name == "roadmap"  # a file of one's own, by its path
+    assert read_recipe("birds/soft").loss.name == "nsm"
+
+
+@pytest.mark.parametrize("extends", ['"birds/soft"', '"birds/soft.toml"', '["cars/plain", "birds/soft"]'])
+def test_a_recipe_of_ones_own_can_extend_a_preset_with_a_method(small, extends):
+    overruled = "[loss]\ntau = 0.01\n" if "plain" in extends else ""  # nsm would not read what plain says
+    config = read_recipe(written("mine.toml", f"extends = {extends}\n[run]\nepochs = 3\n{overruled}"))
+    assert config == read_recipe("birds/soft", ["run.epochs=3"])
+
+
+def test_what_is_wrong_is_blamed_on_the_file_that_says_it(small):
+    written("shipped/methods/plain.toml", "# Plain: without.\n\n[loss]\nname = 'smooth-ap'\n[run]\nepochs = 0\n")
+    written("shipped/cars/base.toml", (small / "cars/base.toml").read_text().replace("64", "-1"))
+    said = refused("cars/plain")
+    assert f"batch.size: -1 should be greater than or equal to 1 ({small / 'cars/base.toml'})" in said
+    assert f"run.epochs: 0 should be greater than or equal to 1 ({small / 'methods/plain.toml'})" in said
+    assert refused("birds/soft", ["memory.size=3"]) == (
+        "memory.size=3 is of no use to nsm, which ranks no items; use 0 (birds/soft)."
+    )
+    written("shipped/birds/base.toml", "# A set: in short.\n#\n#   go\n\nextends = 'gone'\n")
+    assert refused("birds/soft") == (
+        f"{small / 'birds/base.toml'} extends 'gone', but there is no {small / 'birds/gone'}, nor a recipe of that name."
+    )
+
+
+def test_a_circle_through_a_preset_with_a_method_is_refused(small):
+    written("shipped/methods/plain.toml", "# Plain: without.\n\nextends = 'birds/plain'\n[loss]\nname = 'smooth-ap'\n")
+    assert f"circle: birds/plain → {small / 'methods/plain.toml'} → birds/plain; take" in refused("birds/plain")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("cub112/fast-pa", "did you mean cub112/fast-ap"),
+        ("cub112/roadmp.toml", "did you mean cub112/roadmap"),
+        ("fast-ap", "/fast-ap"),
+        ("cub112", "cub112 is a preset, and no recipe without a method; try cub112/roadmap"),
+        ("methods/fast-ap", "data: this table is missing"),
+        ("cub112/base", "loss: this table is missing"),
+        ("methods/base", "neither a file nor a recipe"),
+        ("cub112/fast-ap/more", "neither a file nor a recipe"),
+        ("../cub112/fast-ap", "neither a file nor a recipe"),
+    ],
+)
+def test_what_can_not_be_put_together_is_refused_with_the_way_out(name, told):
+    assert told in refused(name)
+
+
+@pytest.mark.parametrize("name", ["cub112/fast-ap", "cub112/fast-ap.toml", "recipes/cub112/fast-ap.toml"])
+def test_a_preset_with_a_method_goes_by_its_name_wherever_one_is(name):
+    assert read_recipe(name).loss.name == "fast-ap"
+    assert recipe_name(name) == "cub112/fast-ap"
+
+
+def test_a_recipe_has_the_name_it_was_shipped_with_or_that_of_its_file():
+    assert recipe_name(recipes_folder() / "cub/roadmap.toml") == recipe_name("cub/roadmap") == "cub/roadmap"
+    assert recipe_name(written("some/mine.toml", SMALLEST)) == "mine"
+    assert "neither" in refused("cub/nothing-like-it-at-all-that-there-is")
+
+
+def test_without_preset_or_method_nothing_is_put_together(small):
+    for name in ("birds", "birds/", "/plain", "birds/gone", "gone/plain", "methods/plain", "birds/plain/more", ""):
+        assert composed(name, small) is None
 
 
 # Overrides
@@ -300,13 +428,14 @@ def test_a_file_that_is_not_there_gets_the_nearest_recipes(name):
 
 def test_a_name_like_no_recipe_gets_the_way_to_the_list(folder):
     assert "`suprank recipes` lists" in refused("qqqq")
-    (folder / "cub").mkdir()
-    assert "cub is a folder" in refused("cub")
+    (folder / "zz").mkdir()
+    assert "zz is a folder" in refused("zz")
 
 
 @pytest.mark.parametrize("name", ["cub/roadmap", "cub/roadmap.toml", "recipes/cub/roadmap.toml"])
 def test_a_shipped_recipe_goes_by_its_name_wherever_one_is(name):
-    assert recipe_file(name) == recipes_folder() / "cub/roadmap.toml"
+    assert recipe_name(name) == "cub/roadmap"
+    assert recipe_text(name) == (recipes_folder() / "cub/roadmap.toml").read_text(encoding="utf-8")
 
 
 def test_a_file_goes_before_a_shipped_recipe_of_its_name():
@@ -318,10 +447,12 @@ def test_a_name_cannot_climb_out_of_the_shipped_recipes():
     assert "neither" in refused("../pyproject")
 
 
-def test_a_header_is_the_comment_before_the_first_other_line(folder):
-    file = folder / "mine.toml"
-    file.write_text("# One.\n#\n#   two\n\n# not this\n", encoding="utf-8")
-    assert header(file) == "One.\n\n  two"
+def test_a_header_is_the_comment_before_the_first_other_line():
+    assert header("# One.\n#\n#   two\n\n# not this\n") == "One.\n\n  two"
+
+
+def test_the_first_sentence_of_a_header_may_take_two_lines():
+    assert sentence("One thing\nis said. Then another.\n\n  two") == "One thing is said"
 
 
 # Writing

@@ -1,17 +1,28 @@
-"""The recipes that come with suprank: each loads, says what it should, and takes a step on miniature data."""
+"""The recipes that come with suprank, in files and put together: each loads and says what it should; some take a step."""
 
 import json
 import math
 import re
+import tomllib
+from itertools import cycle
+from pathlib import Path
 
 import pytest
+import torch
 
 from suprank.data.manifest import Manifest
 from suprank.models import Embedder
-from suprank.training.recipe import all_recipes, header, read_recipe, recipes_folder, to_toml
+from suprank.training.loss_names import LOSSES
+from suprank.training.objective import loss_of
+from suprank.training.presets import compositions, header, methods, presets
+from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder, to_toml
 from tests.data.pictures import encoded, smooth
 
+ROOT = Path(__file__).parents[2]
+PAPER = ROOT.parent / "shared" / "paper.tex"
 RECIPES = all_recipes()
+PRESETS = presets(recipes_folder())
+METHODS = methods(recipes_folder())
 
 LEVELS = {
     "sop": ("product", "category"),
@@ -26,32 +37,66 @@ LEVELS = {
     "glyphs": ("character", "group", "script"),
     "cub112": ("species", "genus", "family", "order"),
     "emoji64": ("emoji", "subgroup", "group"),
+    "omniglot56": ("character", "alphabet"),
 }
 """Of the manifests that `suprank data import` makes of the dataset, by the folder of its recipes."""
 
-PAPERS = {  # what the paper's tables have, and so what must be there
-    "sop": "roadmap roadmap-memory rod-recall happier happier-f rod-ndcg smooth-ap nsm recall-4096",
-    "cub": "roadmap happier rod-recall smooth-ap nsm",
-    "inat-base": "roadmap rod-recall happier happier-f rod-ndcg",
-    "inat-full": "happier rod-ndcg",
-    "dyml-vehicle": "happier",
-    "dyml-animal": "happier",
-    "dyml-product": "happier",
-    "hgldv2": "roadmap happier",
+_APPROXIMATIONS = "fast-ap softbin-ap blackbox-ap smooth-ap roadmap contrastive-xbm "
+_ABLATION = "sup-ap roadmap-pairs smooth-recall sup-recall rod-recall rod-recall-pairs "
+_FINE = "triplet-sh nsm proxy-nca smooth-ap "
+_SUMS = "sum-triplet-sh sum-nsm sum-proxy-nca csl "
+_OURS = "happier happier-f rod-ndcg "
+_DYML = "triplet-sh nsm smooth-ap roadmap-pairs sum-triplet-sh sum-nsm csl happier"
+PAPERS = {  # what the paper's tables have, and so what must have a file that says what to expect
+    "sop": _APPROXIMATIONS + _ABLATION + _FINE + _SUMS + _OURS + "roadmap-memory roadmap-deit recall-4096",
+    "cub": "roadmap roadmap-vit happier rod-recall smooth-ap nsm",
+    "inat-base": _APPROXIMATIONS + _ABLATION + _FINE + _SUMS + _OURS + "roadmap-vit smooth-hap sup-hap sup-wap",
+    "inat-full": _FINE + _SUMS + _OURS,
+    "dyml-vehicle": _DYML,
+    "dyml-animal": _DYML,
+    "dyml-product": _DYML,
+    "hgldv2": "softbin-ap smooth-ap smooth-recall roadmap csl happier happier-f",
     "emoji": "happier smooth-ap",
     "glyphs": "happier smooth-ap",
-    "cub112": "roadmap happier smooth-ap nsm",
-    "emoji64": "roadmap happier smooth-ap nsm",
 }
 
 
-def test_every_dataset_has_the_losses_that_the_paper_compares():
-    wanted = {f"{folder}/{name}" for folder, names in PAPERS.items() for name in names.split()}
-    assert wanted <= set(RECIPES)
-    assert {name.partition("/")[0] for name in RECIPES} == set(LEVELS)
+def test_every_result_of_the_paper_has_a_file():
+    wanted = {f"{preset}/{name}" for preset, names in PAPERS.items() for name in names.split()}
+    assert set(RECIPES) == wanted
+    assert set(PRESETS) == set(LEVELS)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+def test_every_loss_is_a_method_that_says_its_whole_table():
+    named = {method: tomllib.loads(file.read_text(encoding="utf-8")) for method, file in METHODS.items()}
+    assert {tables["loss"]["name"] for tables in named.values()} == set(LOSSES)
+    for method, tables in named.items():
+        assert set(tables) <= {"loss", "memory"}, method  # what belongs to the data or the network is the preset's
+
+
+def test_the_losses_of_pytorch_metric_learning_are_told_and_no_others():
+    wrapped = {"MultiSimilarity", "ProxyAnchor", "CosFace"}
+    fine = torch.arange(6)
+    for method, file in METHODS.items():
+        config = read_recipe(f"glyphs/{method}").loss
+        theirs = type(loss_of(config, torch.stack([fine, fine // 2], -1), 8)).__name__ in wrapped
+        assert ("pytorch-metric-learning's)" in LOSSES[config.name].meaning) == theirs, method
+        assert ("The loss is pytorch-metric-learning's" in header(file.read_text(encoding="utf-8"))) == theirs, method
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_goes_with_every_method(preset, tmp_path):
+    file = tmp_path / "resolved.toml"
+    for method in METHODS:
+        config = read_recipe(f"{preset}/{method}")
+        assert config.loss.name == tomllib.loads(METHODS[method].read_text(encoding="utf-8"))["loss"]["name"]
+        assert config.data.manifest in (preset, f"{preset}.parquet")
+        assert config.proxies.changed() <= (set(type(config.proxies).model_fields) if config.loss.has_proxies else set())
+        file.write_text(to_toml(config), encoding="utf-8")
+        assert read_recipe(file) == config
+
+
+@pytest.mark.parametrize("name", sorted(set(RECIPES) - set(compositions(recipes_folder()))))
 def test_a_recipe_survives_being_written_out(name, tmp_path):
     config = read_recipe(name)
     (tmp_path / "resolved.toml").write_text(to_toml(config), encoding="utf-8")
@@ -60,38 +105,85 @@ def test_a_recipe_survives_being_written_out(name, tmp_path):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_header_gives_commands_hardware_expectation_and_date(name):
-    said = header(RECIPES[name])
-    assert re.match(r"[^\n]{20,110}\.\n\n", said), "the first line is one sentence, which `suprank recipes` lists"
-    assert f"\n  suprank train {name}" in said
-    manifest = read_recipe(name).data.manifest
-    assert f"--out {manifest}" in said.replace("glyphs.parquet", "glyphs").replace("emoji.parquet", "emoji")
+    said = header(RECIPES[name].read_text(encoding="utf-8"))
+    opens_with_a_sentence_and_commands(said, name)
     for word in ("Hardware: ", "Expected", "Date last run: "):
         assert f"\n{word}" in said
     tables = re.findall(r"tab:\w+", said)
     assert tables or "the paper has no" in said.lower(), "numbers are cited, or said to be missing"
 
 
+def rows_of_the_paper(table):
+    """The numbers of each row of a table of the paper, by its label."""
+    text = PAPER.read_text(encoding="utf-8")
+    body = text[text.index(f"label{{{table}}}") :].partition(r"\end{tabularx")[0]
+    for row in body.split(r"\\"):
+        cells = [re.sub(r"\\(textbf|underline)|[{}\s]", "", cell) for cell in row.split("&")]
+        yield [cell for cell in cells if re.fullmatch(r"\d+\.\d+", cell)]
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
+def test_the_papers_numbers_stand_in_a_row_of_the_table_that_is_cited():
+    checked = 0
+    for name, file in RECIPES.items():
+        told = header(file.read_text(encoding="utf-8"))
+        for tables, values in re.findall(r"Expected, the paper's \(([^)]*)\): (.*?)(?:\.\s|;)", told, re.DOTALL):
+            numbers = re.findall(r"\d+\.\d+", values)
+            rows = [row for table in re.findall(r"tab:\w+", tables) for row in rows_of_the_paper(table)]
+            places = [row[start : start + len(numbers)] for row in rows for start in range(len(row))]
+            assert numbers in places, name
+            checked += 1
+    assert checked > 80
+
+
+def test_the_manual_names_every_preset_and_every_method():
+    manual = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    assert {*PRESETS, *METHODS} <= set(re.findall(r"`([a-z0-9-]+)`", manual))
+
+
+def test_the_text_of_a_recipe_is_the_same_recipe_in_any_folder(tmp_path):
+    for name in {*RECIPES, *compositions(recipes_folder())[::5]}:
+        (tmp_path / "mine.toml").write_text(recipe_text(name), encoding="utf-8")
+        assert read_recipe(tmp_path / "mine.toml") == read_recipe(name)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_is_put_together_opens_as_a_file_does(preset):
+    for method in METHODS:
+        name = f"{preset}/{method}"
+        if name not in RECIPES:
+            said = header(recipe_text(name))
+            opens_with_a_sentence_and_commands(said, name)
+            assert f"\n  suprank recipes {preset}/base\n" in said
+            assert said.endswith(f"\n  suprank recipes methods/{method}")
+
+
+def opens_with_a_sentence_and_commands(said, name):
+    assert re.match(r"[^\n]{20,110}\.\n\n", said), "the first line is one sentence, which `suprank recipes` lists"
+    assert re.search(rf"\n  suprank train {name}( |\n)", said)
+    manifest = read_recipe(name).data.manifest
+    assert f"--out {manifest}" in said.replace("glyphs.parquet", "glyphs").replace("emoji.parquet", "emoji")
+    assert "METHOD" not in said
+
+
 def test_parts_are_extended_by_some_recipe_and_are_no_recipes_themselves():
     folder = recipes_folder()
     files = set(folder.rglob("*.toml"))
     parts = files - set(RECIPES.values())
-    assert parts == {file for file in files if file.stem == "base" or file.stem.startswith("_")}
+    assert parts == {file for file in files if file.stem == "base" or file.stem.startswith("_")} | set(METHODS.values())
+    texts = [file.read_text(encoding="utf-8") for file in files] + [recipe_text(name) for name in compositions(folder)]
     extended = set()
-    for file in files:
-        extends = re.search(r"^extends = (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    for text in texts:
+        extends = re.search(r"^extends = (.*)$", text, re.MULTILINE)
         named = re.findall(r'"([^"]+)"', extends[1]) if extends else []
         extended |= {(folder / f"{one}.toml").resolve() for one in named}  # by their names, so that a copy reads the same
     assert {part.resolve() for part in parts} <= extended
 
 
 def test_no_line_of_a_recipe_is_wider_than_the_code():
-    wide = [
-        (file.name, line)
-        for file in recipes_folder().rglob("*.toml")
-        for line in file.read_text("utf-8").splitlines()
-        if len(line) > 128
-    ]
-    assert wide == []
+    texts = {str(file): file.read_text("utf-8") for file in recipes_folder().rglob("*.toml")}
+    texts |= {name: recipe_text(name) for name in compositions(recipes_folder())}
+    assert [(name, line) for name, text in texts.items() for line in text.splitlines() if len(line) > 128] == []
 
 
 def value(config, entry):
@@ -163,7 +255,8 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "proxies.lr": 1e-5,
         "memory.size": "all",
     },
-    "sop/rod-recall": {
+    "sop/rod-recall": {"loss.weight": 0.5, "loss.decomposability": "proxies", "proxies.lr": 10.0},
+    "sop/rod-recall-pairs": {
         "loss.weight": 0.5,
         "loss.decomposability": "pairs",
         "loss.ks": (1, 2, 4, 8, 16),
@@ -177,6 +270,34 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
     "sop/rod-ndcg": {"loss.name": "rod-ndcg", "loss.weight": 0.1},
     "sop/smooth-ap": {"loss.name": "smooth-ap", "loss.tau": 0.01},
     "sop/nsm": {"loss.name": "nsm", "loss.temperature": 0.05, "proxies.lr": 10.0},
+    "sop/fast-ap": {"loss.bins": 10},
+    "sop/softbin-ap": {"loss.bins": 20},
+    "sop/blackbox-ap": {"loss.interpolation": 4.0, "loss.margin": 0.02},
+    "sop/triplet-sh": {"loss.margin": 0.05, "batch.size": 256},
+    "sop/contrastive-xbm": {
+        "loss.margin": 0.5,
+        "batch.size": 128,
+        "memory.size": "all",
+        "memory.start_epoch": 5,
+        "memory.weight": 0.5,
+        "model.pooling": "avg",
+    },
+    "sop/proxy-nca": {
+        "loss.scale": 3.0,
+        "proxies.name": "adam",
+        "proxies.lr": 1e-4,
+        "proxies.weight_decay": 1e-4,
+        "proxies.floor": 0.0,
+    },
+    "sop/csl": {
+        "loss.scale": 32.0,
+        "loss.margins": None,
+        "proxies.lr": 10.0,
+        "proxies.weight_decay": 0.0,
+        "proxies.floor": 0.0,
+    },
+    "sop/sum-nsm": {"loss.temperature": 0.05, "proxies.lr": 10.0},
+    "sop/arcface": {"loss.margin": 0.3, "loss.scale": 30.0, "proxies.lr": 10.0},
     "sop/recall-4096": {
         "loss.name": "smooth-recall",
         "loss.mixup": True,
@@ -239,6 +360,10 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
     },
     "inat-base/rod-recall": {"loss.weight": 0.5, "loss.decomposability": "proxies"},
     "inat-base/happier-f": {"loss.weight": 0.5, "loss.decay": 3.0},
+    "inat-base/proxy-nca": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.floor": 1e-6},
+    "inat-base/csl": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.floor": 1e-6},
+    "inat-base/sup-wap": {"loss.name": "sup-hap", "loss.level_weights": "equal", "loss.decay": 1.0},
+    "inat-full/nsm": {"data.manifest": "inat-full.parquet", "proxies.lr": 10.0, "run.frozen_epochs": 5},
     "inat-full/happier": {"data.manifest": "inat-full.parquet", "loss.decay": 1.0, "optimizer.lr": 1e-5, "proxies.lr": 10.0},
     "dyml-vehicle/happier": {
         "model.backbone": "resnet34",
@@ -256,6 +381,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "run.epochs": 100,
         "run.frozen_epochs": 0,
     },
+    "dyml-vehicle/csl": {"proxies.name": "sgd", "proxies.lr": 0.1, "proxies.momentum": 0.9},
     "dyml-animal/happier": {"loss.weight": 0.5, "optimizer.lr": 0.1, "model.pretrained": False},
     "dyml-product/happier": {
         "model.pretrained": True,
@@ -277,6 +403,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "images.squash": True,
         "run.epochs": 40,
     },
+    "hgldv2/csl": {"proxies.lr": 10.0, "proxies.floor": 0.0},
     "cub112/roadmap": {
         "model.backbone": "tf_efficientnet_lite0",
         "model.mean": None,
@@ -299,6 +426,15 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "optimizer.lr": 2e-4,
         "optimizer.head_lr": 4e-4,
     },
+    "omniglot56/happier": {
+        "images.size": 56,
+        "images.test_resize": 56,
+        "images.crop_scale": (0.4, 1.0),
+        "images.flip": 0.0,
+        "optimizer.lr": 2e-4,
+        "optimizer.head_lr": 4e-4,
+        "run.epochs": 10,
+    },
 }
 
 
@@ -313,13 +449,30 @@ def test_an_epoch_on_sop_has_330_batches():
     assert math.comb(12, batch.coarse_per_batch) * batch.batches_per_combination == 330
 
 
-@pytest.mark.parametrize("name", ["sop/roadmap", "cub/roadmap", "inat-base/roadmap", "hgldv2/roadmap", "cub112/roadmap"])
-def test_pairs_can_take_the_place_of_proxies_as_the_comment_says(name):
-    assert "# loss.decomposability=pairs proxies=\n" in RECIPES[name].read_text(encoding="utf-8")
-    assert not read_recipe(name, ["loss.decomposability=pairs", "proxies="]).loss.has_proxies
+def test_pairs_can_take_the_place_of_proxies_as_the_comment_says():
+    assert "# loss.decomposability=pairs proxies=\n" in METHODS["roadmap"].read_text(encoding="utf-8")
+    for preset in PRESETS:
+        assert not read_recipe(f"{preset}/roadmap", ["loss.decomposability=pairs", "proxies="]).loss.has_proxies
 
 
-# A step of each, on the way that a user takes
+def test_omniglots_small_drawings_are_enlarged_to_fill_the_square(tmp_path):
+    from PIL import Image
+
+    from suprank.data.transforms import test_transform, train_transform
+
+    images = read_recipe("omniglot56/smooth-ap").images
+    white = Image.new("RGB", (35, 35), "white")
+    crop = train_transform(images.size, resize=images.resize, scale=images.crop_scale, flip=images.flip, mean=None)
+    whole = test_transform(images.size, resize=images.test_resize, squash=images.squash, mean=None)
+    for found in (crop(white), whole(white)):
+        assert found.shape == (3, 56, 56)
+        assert found.min() == 255  # no black border
+
+
+# A step, on the way that a user takes: of every method once, on the presets in turn, and of what else has a file
+
+STEPPED = [f"{preset}/{method}" for preset, method in zip(cycle(PRESETS), METHODS, strict=False)]
+STEPPED += sorted(set(RECIPES) - set(compositions(recipes_folder())))
 
 CLASSES, IMAGES = 12, 2
 """Of the train images; the test images are of as many other classes."""
@@ -408,8 +561,13 @@ def in_miniature(config, start):
     yield from ["memory.size=20"] * (config.memory.size not in (0, "all"))
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_step_of_every_recipe_on_miniature_data(name, prepared, start, tmp_path):
+def test_every_method_and_every_preset_takes_a_step():
+    assert {name.split("/")[0] for name in STEPPED} == set(PRESETS)
+    assert {name.split("/")[1] for name in STEPPED} >= set(METHODS)
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_a_step_on_miniature_data(name, prepared, start, tmp_path):
     from suprank.training.loop import train
 
     small = in_miniature(read_recipe(name), start)

@@ -26,7 +26,8 @@ from tests.models import tiny
 
 CLASSES, IMAGES_OF_CLASS, BATCH, SIDE, STEPS = 12, 3, 12, 32, 3
 FINE = torch.arange(CLASSES).repeat_interleave(IMAGES_OF_CLASS)
-FEED: Any = SimpleNamespace(classes=CLASSES, labels=torch.stack([FINE, FINE // 3], -1), levels=("fine", "coarse"))
+TREE = torch.stack([torch.arange(CLASSES), torch.arange(CLASSES) // 3], -1)
+FEED: Any = SimpleNamespace(labels=TREE[FINE], levels=("fine", "coarse"))
 
 RESNET = {"backbone": "test_resnet", "pretrained": False, "dim": 16, "freeze_batchnorm": True}
 VIT = {"backbone": "test_vit", "pretrained": False, "dim": 16}

@@ -1,11 +1,12 @@
-"""What is timed: our losses, the definition in plain torch, pytorch-metric-learning's losses, and the similarity product."""
+"""What is timed: our losses and baselines, plain torch, pytorch-metric-learning's losses, and the similarity product."""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn
 from torch.nn.functional import normalize
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-Kind = Literal["ours", "plain torch", "peer", "floor"]
+Kind = Literal["ours", "baseline", "plain torch", "peer", "floor"]
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,46 @@ class SimilarityProduct(nn.Module):
         return (queries @ items.T).mean()
 
 
-def _peer(name: str) -> Case:
-    def loss(_: Workload) -> nn.Module:
-        peer: nn.Module = getattr(importlib.import_module("pytorch_metric_learning.losses"), name)()
-        return peer
+class MinedTriplets(nn.Module):
+    """pytorch-metric-learning's triplet loss on the semi-hard triplets of cosines that its miner finds."""
 
-    return Case(f"PML {name}", "peer", loss, takes_tree=False)
+    def __init__(self, margin: float = 0.05) -> None:
+        super().__init__()
+        cosine = _theirs("distances", "CosineSimilarity")
+        self.miner = _theirs("miners", "TripletMarginMiner", margin=margin, type_of_triplets="semihard", distance=cosine)
+        self.loss = _theirs("losses", "TripletMarginLoss", margin=margin, distance=cosine)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        value: Tensor = self.loss(embeddings, labels, self.miner(embeddings, labels))
+        return value
+
+
+def _theirs(module: str, name: str, **options: Any) -> nn.Module:
+    theirs: nn.Module = getattr(importlib.import_module(f"pytorch_metric_learning.{module}"), name)(**options)
+    return theirs
+
+
+def _peer(name: str) -> Case:
+    return Case(f"PML {name}", "peer", lambda _: _theirs("losses", name), takes_tree=False)
 
 
 def _proxies(workload: Workload) -> losses.ProxySoftmax:
     return losses.ProxySoftmax(workload.classes, DIM)
+
+
+def _class_labels(workload: Workload) -> Tensor:
+    """The labels of every fine class, `[classes, levels]`."""
+    inputs = workload.inputs(torch.device("cpu"))
+    return (inputs.labels if inputs.ref_labels is None else inputs.ref_labels).unique(dim=0)
+
+
+def _over_levels(loss: Callable[[int], losses.RetrievalLoss]) -> Callable[[Workload], nn.Module]:
+    """One loss for each level, made from how many classes there are."""
+
+    def summed(workload: Workload) -> nn.Module:
+        return losses.SumOverLevels([loss(last + 1) for last in _class_labels(workload).amax(0).tolist()])
+
+    return summed
 
 
 CASES: dict[str, Case] = {
@@ -79,8 +110,24 @@ CASES: dict[str, Case] = {
         Case("rod_ndcg", "ours", lambda workload: losses.rod_ndcg(_proxies(workload))),
         Case("SupAP, CUDA graph", "ours", lambda _: losses.SupAP(), graphed=True),
         Case("SupHAP, CUDA graph", "ours", lambda _: losses.SupHAP(), graphed=True),
+        Case("FastAP", "baseline", lambda _: losses.FastAP(), takes_memory=True),
+        Case("SoftBinAP", "baseline", lambda _: losses.SoftBinAP(), takes_memory=True),
+        Case("BlackBoxAP", "baseline", lambda _: losses.BlackBoxAP(), takes_memory=True),
+        Case("TripletSemiHard", "baseline", lambda _: losses.TripletSemiHard(), takes_memory=True),
+        Case("DistanceWeightedTriplet", "baseline", lambda _: losses.DistanceWeightedTriplet(), takes_memory=True),
+        Case("ContrastiveXBM", "baseline", lambda _: losses.ContrastiveXBM(), takes_memory=True),
+        Case("MultiSimilarity", "baseline", lambda _: losses.MultiSimilarity(), takes_memory=True),
+        Case("ProxyNCA", "baseline", lambda workload: losses.ProxyNCA(workload.classes, DIM)),
+        Case("ProxyAnchor", "baseline", lambda workload: losses.ProxyAnchor(workload.classes, DIM)),
+        Case("ArcFace", "baseline", lambda workload: losses.ArcFace(workload.classes, DIM)),
+        Case("CosFace", "baseline", lambda workload: losses.CosFace(workload.classes, DIM)),
+        Case("CSL", "baseline", lambda workload: losses.CSL(_class_labels(workload), DIM)),
+        Case("SumOverLevels, TripletSemiHard", "baseline", _over_levels(lambda _: losses.TripletSemiHard())),
+        Case("SumOverLevels, ProxySoftmax", "baseline", _over_levels(lambda classes: losses.ProxySoftmax(classes, DIM))),
+        Case("SumOverLevels, ProxyNCA", "baseline", _over_levels(lambda classes: losses.ProxyNCA(classes, DIM))),
         _peer("SmoothAPLoss"),
         _peer("FastAPLoss"),
+        Case("PML TripletMarginLoss, semi-hard", "peer", lambda _: MinedTriplets(), takes_tree=False),
         Case("plain torch SupAP", "plain torch", lambda _: losses.SupAP(using=definition)),
         Case("plain torch SupHAP", "plain torch", lambda _: losses.SupHAP(using=definition)),
     ]

@@ -21,32 +21,67 @@ if TYPE_CHECKING:
     from suprank.bench.measurement import Evaluated
     from suprank.bench.report import Run
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart: one for each measure; markers tell losses apart.
-_LOOKS = {
-    "similarity product": ("#999999", "."),
-    "SupAP": ("#0072B2", "o"),
-    "SmoothAP": ("#0072B2", "s"),
-    "roadmap": ("#0072B2", "^"),
-    "SupRecall": ("#CC79A7", "o"),
-    "SmoothRecall": ("#CC79A7", "s"),
-    "rod_recall": ("#CC79A7", "^"),
-    "PairCalibration": ("#F0E442", "o"),
-    "ProxySoftmax": ("#F0E442", "s"),
-    "SupHAP": ("#D55E00", "o"),
-    "SmoothHAP": ("#D55E00", "s"),
-    "happier": ("#D55E00", "^"),
-    "SupNDCG": ("#009E73", "o"),
-    "SmoothNDCG": ("#009E73", "s"),
-    "rod_ndcg": ("#009E73", "^"),
-    "SupAP, CUDA graph": ("#0072B2", "*"),
-    "SupHAP, CUDA graph": ("#D55E00", "*"),
-    "PML SmoothAPLoss": ("#000000", "s"),
-    "PML FastAPLoss": ("#000000", "D"),
-    "plain torch SupAP": ("#0072B2", "x"),
-    "plain torch SupHAP": ("#D55E00", "x"),
+# Okabe and Ito's colours, which colour-blind readers can tell apart. One look in a panel belongs to one loss.
+_BLUE, _SKY, _GREEN, _ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
+_RED, _PINK, _BLACK, _GREY = "#D55E00", "#CC79A7", "#000000", "#999999"
+_FLOOR = {"similarity product": (_GREY, ".")}
+_SUPAP = {"SupAP": (_BLUE, "o")}
+_PEERS = {"PML FastAPLoss": (_BLACK, "D"), "PML TripletMarginLoss, semi-hard": (_BLACK, "v")}
+_PANELS = {
+    "Flat losses": {
+        **_FLOOR,
+        **_SUPAP,
+        "SmoothAP": (_BLUE, "s"),
+        "roadmap": (_BLUE, "^"),
+        "SupRecall": (_PINK, "o"),
+        "SmoothRecall": (_PINK, "s"),
+        "rod_recall": (_PINK, "^"),
+        "PairCalibration": (_ORANGE, "o"),
+        "ProxySoftmax": (_ORANGE, "s"),
+        "SupAP, CUDA graph": (_BLUE, "*"),
+        "plain torch SupAP": (_BLUE, "x"),
+        "PML SmoothAPLoss": (_BLACK, "s"),
+        **_PEERS,
+    },
+    "Hierarchical losses": {
+        **_FLOOR,
+        **_SUPAP,
+        "SupHAP": (_RED, "o"),
+        "SmoothHAP": (_RED, "s"),
+        "happier": (_RED, "^"),
+        "SupNDCG": (_GREEN, "o"),
+        "SmoothNDCG": (_GREEN, "s"),
+        "rod_ndcg": (_GREEN, "^"),
+        "SupHAP, CUDA graph": (_RED, "*"),
+        "plain torch SupHAP": (_RED, "x"),
+    },
+    "Baselines on pairs and lists": {
+        **_FLOOR,
+        **_SUPAP,
+        "FastAP": (_GREEN, "D"),
+        "SoftBinAP": (_GREEN, "s"),
+        "BlackBoxAP": (_RED, "P"),
+        "TripletSemiHard": (_ORANGE, "v"),
+        "DistanceWeightedTriplet": (_ORANGE, "^"),
+        "ContrastiveXBM": (_PINK, "X"),
+        "MultiSimilarity": (_SKY, "h"),
+        **_PEERS,
+    },
+    "Baselines with proxies or over levels": {
+        **_FLOOR,
+        **_SUPAP,
+        "ProxyNCA": (_ORANGE, "s"),
+        "ProxyAnchor": (_ORANGE, "D"),
+        "ArcFace": (_GREEN, "^"),
+        "CosFace": (_GREEN, "v"),
+        "CSL": (_PINK, "P"),
+        "SumOverLevels, ProxySoftmax": (_RED, "o"),
+        "SumOverLevels, ProxyNCA": (_RED, "s"),
+        "SumOverLevels, TripletSemiHard": (_RED, "v"),
+    },
 }
-_LINES = {"ours": "-", "floor": "-", "peer": "--", "plain torch": ":"}
-
+_REFERENCES = {*_FLOOR, *_SUPAP, *_PEERS}
+_LINES = {"ours": "-", "baseline": "-", "floor": "-", "peer": "--", "plain torch": ":"}
 
 _EVALUATORS = {
     "similarity product alone": ("#999999", "."),
@@ -59,27 +94,49 @@ _EVALUATORS = {
 
 
 def draw(run: Run, path: Path) -> None:
-    """Writes the figure. Batches are drawn; a run against a memory alone is drawn over its items."""
+    """Writes the figure: a row for each family of losses, with time on the left and memory on the right.
+
+    Batches are drawn; a run against a memory alone is drawn over its items.
+    """
     drawn = [found for found in run.measurements if not found.memory] or list(run.measurements)
-    figure = Figure(figsize=(12, 5), layout="constrained")
-    time, memory = figure.subplots(1, 2)
-    for case in dict.fromkeys(found.case for found in drawn):
-        points = [found for found in drawn if found.case == case and found.seconds is not None]
-        if points:
-            color, marker = _LOOKS.get(case, ("#56B4E9", "v"))
-            look = {"color": color, "marker": marker, "linestyle": _LINES[points[0].kind], "label": case}
-            sizes = [found.items for found in points]
-            time.plot(sizes, [found.seconds for found in points], **look)
-            memory.plot(sizes, [max(found.extra_bytes or 0, 2**16) for found in points], **look)
     across = "items in memory" if drawn and drawn[0].memory else "batch size"
     sizes = sorted({found.items for found in drawn})
-    time.set_yscale("log")
-    memory.set_yscale("log", base=4)
-    _label(time, "Time, forward + backward", across, sizes, duration)
-    _label(memory, "Peak extra memory", across, sizes, size)
-    figure.legend(*time.get_legend_handles_labels(), loc="outside right center", frameon=False, handlelength=3)
-    figure.suptitle(f"{run.hardware}\nsolid: suprank; dashed: pytorch-metric-learning; dotted: plain torch", fontsize=10)
+    rows = panels(dict.fromkeys(found.case for found in drawn if found.seconds is not None)) or {"": {}}
+    figure = Figure(figsize=(13, 0.8 + 3.9 * len(rows)), layout="constrained")
+    for (time, memory), (title, looks) in zip(figure.subplots(len(rows), 2, squeeze=False), rows.items(), strict=True):
+        for case, (color, marker) in looks.items():
+            points = [found for found in drawn if found.case == case and found.seconds is not None]
+            look = {"color": color, "marker": marker, "linestyle": _LINES.get(points[0].kind, "-"), "label": case}
+            at = [found.items for found in points]
+            time.plot(at, [found.seconds for found in points], **look)
+            once = [(found.items, found.seconds) for found in points if found.runs == 1]
+            if once:
+                time.plot(*zip(*once, strict=True), color=color, marker=marker, linestyle="", markerfacecolor="white")
+            memory.plot(at, [max(found.extra_bytes or 0, 2**16) for found in points], **look)
+        time.set_yscale("log", subs=[])
+        time.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        memory.set_yscale("log", base=4)
+        _label(time, f"{title}: time", across, sizes, duration)
+        _label(memory, f"{title}: peak extra memory", across, sizes, size)
+        if looks:
+            memory.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3)
+    keys = "forward + backward; solid: suprank; dashed: pytorch-metric-learning; dotted: plain torch; hollow: timed in one run"
+    figure.suptitle(f"{run.hardware}\n{keys}", fontsize=10)
     figure.savefig(path, dpi=150)
+
+
+def panels(cases: Iterable[str]) -> dict[str, dict[str, tuple[str, str]]]:
+    """Which of these cases stand in which panel, each with its colour and marker; cases that no panel knows share the last.
+
+    References are at home in the first panel, and in another only beside its own losses.
+    """
+    here = list(cases)
+    found = {title: {case: look for case, look in looks.items() if case in here} for title, looks in _PANELS.items()}
+    unknown = [case for case in here if not any(case in looks for looks in _PANELS.values())]
+    looks = ((color, marker) for marker in "ov^sDPXh" for color in (_BLUE, _RED, _GREEN, _ORANGE, _PINK, _SKY))
+    found["Other losses"] = dict(zip(unknown, looks, strict=False))
+    first = next(iter(_PANELS))
+    return {title: looks for title, looks in found.items() if looks and (title == first or not looks.keys() <= _REFERENCES)}
 
 
 def draw_evaluation(run: EvaluationRun, path: Path) -> None:

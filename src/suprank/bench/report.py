@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
+from suprank.bench.cases import CASES
 from suprank.bench.measurement import Measurement, size
 from suprank.bench.settings import machine_bytes
 from suprank.bench.timing import meter
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
+_GROUPS = {
+    "ours": "suprank",
+    "baseline": "suprank's baselines",
+    "peer": "pytorch-metric-learning",
+    "plain torch": "plain torch",
+}
 
 Found = TypeVar("Found", bound="DataclassInstance")
 
@@ -92,18 +99,43 @@ class Run(Record[Measurement]):
             columns = sorted({found.items for found in within})
             rows = {found.case: {other.items: other for other in within if other.case == found.case} for found in within}
             head = ["loss", *(f"batch {batch}" for batch in columns)]
-            for title, text in (("Time", "time_text"), ("Peak extra memory", "memory_text")):
-                cells = [[case, *(getattr(row[at], text) if at in row else "" for at in columns)] for case, row in rows.items()]
-                parts += [f"## {title}, {COARSE_IN_BATCH} coarse classes", table(head, cells)]
+            for title, text in (("Time", _time), ("Peak extra memory", _memory)):
+                cells = [[case, *(text(row[at]) if at in row else "" for at in columns)] for case, row in rows.items()]
+                parts += [f"## {title}, {COARSE_IN_BATCH} coarse classes", table(head, self._grouped(cells))]
         if against:
-            cells = [[f.case, f"{f.queries} × {f.items}", f.time_text, f.memory_text] for f in against]
+            cells = [[f.case, f"{f.queries} × {f.items}", _time(f), _memory(f)] for f in against]
             title = f"## Queries against a memory, {COARSE_IN_MEMORY} coarse classes"
-            parts += [title, table(["loss", "queries × items", "time", "peak extra memory"], cells)]
+            parts += [title, table(["loss", "queries × items", "time", "peak extra memory"], self._grouped(cells))]
         return "\n\n".join(parts) + "\n"
 
     def _busy(self) -> str:
         ratios = [found.seconds / found.fastest for found in self.measurements if found.seconds and found.fastest]
         return f"; half of them are over {statistics.median(ratios):.2f} times the fastest run" if ratios else ""
+
+    def _grouped(self, rows: Iterable[list[str]]) -> list[list[str]]:
+        """The rows, whose first cell is a case, under a row with the name of their group; the floor and a lone group have none.
+
+        A case that is known has the kind it has now: the first baselines were saved as ours.
+        """
+        kinds = {found.case: CASES[found.case].kind if found.case in CASES else found.kind for found in self.measurements}
+        groups: dict[str, list[list[str]]] = {kind: [] for kind in ("floor", *_GROUPS)}
+        for row in rows:
+            groups.setdefault(kinds[row[0]], []).append(row)
+        floor = groups.pop("floor")
+        groups = {kind: group for kind, group in groups.items() if group}
+        lines = list(floor)
+        for kind, group in groups.items():
+            lines += [[f"**{_GROUPS.get(kind, kind)}**", *[""] * (len(group[0]) - 1)]] if len(groups) > 1 else []
+            lines += group
+        return lines
+
+
+def _time(found: Measurement) -> str:
+    return f"{found.time_text} (one run)" if found.runs == 1 else found.time_text
+
+
+def _memory(found: Measurement) -> str:
+    return found.memory_text
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

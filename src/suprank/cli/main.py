@@ -7,6 +7,7 @@ EXTRAS = {
     **dict.fromkeys(("rich", "typer"), "cli"),
     **dict.fromkeys(("PIL", "matplotlib", "pyarrow", "pydantic", "safetensors", "scipy", "timm", "torchvision"), "vision"),
     **dict.fromkeys(("lightning", "submitit", "tensorboard"), "train"),
+    "pytorch_metric_learning": "baselines",
 }
 """What the verbs import, and the extra that brings it."""
 

@@ -9,6 +9,7 @@ import typer
 from suprank.cli import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rich.table import Table
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="NAME|FILE", help="A recipe to print.", show_default="list all")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME|FILE|PRESET", help="A recipe to print, or a preset.", show_default="list all")
+    ] = None,
     resolved: Annotated[
         bool, typer.Option("--resolved", help="Print every entry of it, with what it extends and all defaults.")
     ] = False,
@@ -25,9 +28,12 @@ def recipes(
 ) -> None:
     """The recipes that come with suprank, or one of them in full.
 
+    Every preset goes with every method: cub112/fast-ap is a recipe, whether there is a file of it or not.
+
     \b
-    suprank recipes                            # names, networks, losses
-    suprank recipes sop/roadmap                # the file, with what to expect of it
+    suprank recipes                            # presets and methods
+    suprank recipes sop                        # those with results to expect
+    suprank recipes sop/roadmap                # one of them
     suprank recipes sop/roadmap --resolved     # every entry
     suprank recipes --losses
     suprank recipes cub/roadmap > mine.toml    # a beginning for your own; extends = "cub/roadmap" is another
@@ -38,20 +44,27 @@ def recipes(
         if name is None and resolved:
             raise ValueError("--resolved prints one recipe; name it, such as sop/roadmap.")
 
-        from suprank.training.recipe import read_recipe, recipe_file, to_toml
+        from suprank.training.presets import presets
+        from suprank.training.recipe import read_recipe, recipe_text, recipes_folder, to_toml
 
-        if name is None:
-            _show(_losses() if losses else _recipes())
+        if losses:
+            _show(_losses())
+        elif name is None:
+            _show(*_overview())
         elif resolved:
             typer.echo(to_toml(read_recipe(name)), nl=False)
+        elif name in presets(recipes_folder()):
+            _show(*_of_preset(name))
         else:
-            typer.echo(recipe_file(name).read_text(encoding="utf-8"), nl=False)
+            typer.echo(recipe_text(name), nl=False)
 
 
-def _show(table: Table) -> None:
+def _show(*parts: Table | str) -> None:
     from rich.console import Console
 
-    Console(highlight=False, markup=False).print(table)  # [loss] is no markup
+    console = Console(highlight=False, markup=False)  # [loss] is no markup
+    for part in parts:
+        console.print(part)
 
 
 def _table(*columns: str) -> Table:
@@ -65,21 +78,45 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _recipes() -> Table:
+def _overview() -> Iterator[Table | str]:
+    from suprank.training.presets import compositions, methods, presets
+    from suprank.training.recipe import all_recipes, recipes_folder
+
+    folder = recipes_folder()
+    combined = set(compositions(folder))
+    yield _abouts("preset", presets(folder))
+    yield _abouts("method", methods(folder))
+    yield _abouts("further recipe", {name: file for name, file in all_recipes().items() if name not in combined})
+    yield "Every PRESET/METHOD is a recipe: suprank train cub112/fast-ap"
+    yield "Of a preset, suprank recipes sop lists those with a result to expect."
+
+
+def _of_preset(preset: str) -> Iterator[Table | str]:
     from suprank.training.recipe import all_recipes, read_recipe
 
-    table = _table("recipe", "network", "what")
-    for name, file in all_recipes().items():
-        model = read_recipe(file).model
-        table.add_row(name, model.start or model.backbone, _sentence(file))
+    files = {name: file for name, file in all_recipes().items() if name.startswith(f"{preset}/")}
+    if files:
+        table = _table("recipe", "network", "what")
+        for name, file in files.items():
+            model = read_recipe(file).model
+            table.add_row(name, model.start or model.backbone, _about(file))
+        yield table
+    yield f"{preset}/METHOD is a recipe for every method that suprank recipes lists."
+    yield f"What they share: suprank recipes {preset}/base"
+
+
+def _abouts(kind: str, files: dict[str, Path]) -> Table:
+    table = _table(kind, "what")
+    for name, file in files.items():
+        table.add_row(name, _about(file))
     return table
 
 
-def _sentence(file: Path) -> str:
+def _about(file: Path) -> str:
     """The first sentence of the comment a recipe opens with."""
-    from suprank.training.recipe import header
+    from suprank.training.presets import header, sentence
 
-    return header(file).partition("\n\n")[0].replace("\n", " ").partition(". ")[0].removesuffix(".")
+    return sentence(header(file.read_text(encoding="utf-8")))
 
 
 def _losses() -> Table:

@@ -89,11 +89,9 @@ def train(
 
 def default_folder(recipe: str) -> Path:
     """runs/cub-roadmap for `cub/roadmap` and `recipes/cub/roadmap.toml`; for another file, runs/ and its name."""
-    from suprank.training.recipe import all_recipes, recipe_file
+    from suprank.training.recipe import recipe_name
 
-    file = recipe_file(recipe).resolve()
-    shipped = [name for name, path in all_recipes().items() if path.resolve() == file]
-    return Path("runs") / (shipped[0].replace("/", "-") if shipped else file.stem)
+    return Path("runs") / recipe_name(recipe).replace("/", "-")
 
 
 def is_first_process() -> bool:

@@ -1,6 +1,21 @@
-"""Rank losses, decomposability losses and their combinations, called as pytorch-metric-learning's losses are."""
+"""Rank losses, decomposability losses, their combinations and baselines, called as pytorch-metric-learning's losses are."""
 
 from suprank.losses.base import RetrievalLoss
+from suprank.losses.baselines import (
+    CSL,
+    ArcFace,
+    BlackBoxAP,
+    ContrastiveXBM,
+    CosFace,
+    DistanceWeightedTriplet,
+    FastAP,
+    MultiSimilarity,
+    ProxyAnchor,
+    ProxyNCA,
+    SoftBinAP,
+    SumOverLevels,
+    TripletSemiHard,
+)
 from suprank.losses.batch import RetrievalBatch, unchecked
 from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_recall
 from suprank.losses.decomposability import PairCalibration, ProxySoftmax
@@ -18,8 +33,18 @@ from suprank.losses.surrogate import (
 )
 
 __all__ = [
+    "CSL",
+    "ArcFace",
+    "BlackBoxAP",
     "Combined",
+    "ContrastiveXBM",
+    "CosFace",
+    "DistanceWeightedTriplet",
+    "FastAP",
+    "MultiSimilarity",
     "PairCalibration",
+    "ProxyAnchor",
+    "ProxyNCA",
     "ProxySoftmax",
     "RankLoss",
     "RetrievalBatch",
@@ -29,10 +54,13 @@ __all__ = [
     "SmoothHAP",
     "SmoothNDCG",
     "SmoothRecall",
+    "SoftBinAP",
+    "SumOverLevels",
     "SupAP",
     "SupHAP",
     "SupNDCG",
     "SupRecall",
+    "TripletSemiHard",
     "happier",
     "roadmap",
     "rod_ndcg",

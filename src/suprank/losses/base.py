@@ -1,20 +1,27 @@
-"""The call that every loss shares."""
+"""The call that every loss shares, and the mean over queries that every loss on a measure of lists shares."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Integer
+    from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
 
 
 class RetrievalLoss(nn.Module):
-    """A loss called as pytorch-metric-learning's are; a subclass says what it is `on` a checked batch."""
+    """A loss called as pytorch-metric-learning's are; a subclass says what it is `on` a checked batch.
+
+    `ranks_items` says whether a query is held against other images, so that a memory of them has a use. Losses that
+    compare it with proxies only set it False.
+    """
+
+    ranks_items: ClassVar[bool] = True
 
     def forward(
         self,
@@ -56,3 +63,30 @@ class RetrievalLoss(nn.Module):
     def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         """The loss on a batch that was already checked, normalised and, if need be, scored."""
         raise NotImplementedError
+
+
+@dataclass(eq=False, kw_only=True)
+class MeasureLoss(RetrievalLoss):
+    """1 − the mean of a measure over the queries that have positives (eq:optimizing_M).
+
+    A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients. How many
+    were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own
+    list as a positive, as the authors' training code does.
+    """
+
+    include_self: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.log: dict[str, Tensor] = {}
+
+    def measured(self, batch: RetrievalBatch) -> tuple[Float[Tensor, " queries"], Shaped[Tensor, " queries"]]:
+        """The measure of every query, and what it divides by: 0 for a query without positives."""
+        raise NotImplementedError
+
+    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        value, weight = self.measured(batch)
+        empty = weight <= 0
+        skipped = empty.sum()
+        self.log = {"queries_without_positives": skipped}
+        return (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)

@@ -113,10 +113,23 @@ class RetrievalBatch:
 
     def fine(self, *, include_self: bool = False) -> Integer[Tensor, "queries items"]:
         """Binary levels: 1 for items of the query's finest class (or of any user relevance above 0), 0 for the others."""
-        name = "fine with self" if include_self else "fine"
+        columns = 0 if self.labels is None else self.depth  # each level keeps its own: see `at_level`
+        name = f"fine of {columns} columns, {'with' if include_self else 'without'} self"
         if name not in self._kept:
             self._kept[name] = self._fine() if include_self else self._without_self(self._fine())
         return self._kept[name]
+
+    def at_level(self, level: int) -> RetrievalBatch:
+        """The batch as that level sees it: labels from column `level` on, so that its classes are the finest.
+
+        Two classes of a level that differ further up stay two. Scores are computed once for all levels, when the first
+        of them asks.
+        """
+        assert self.labels is not None
+        labels, item_labels = self.labels[:, level:], None if self.item_labels is None else self.item_labels[:, level:]
+        return RetrievalBatch(
+            self.queries, self.items, labels, item_labels, self.relevance, self.own, within=self.within, _kept=self._kept
+        )
 
     @property
     def depth(self) -> int:

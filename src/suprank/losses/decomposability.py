@@ -14,7 +14,7 @@ from suprank.losses.base import RetrievalLoss
 from suprank.losses.batch import may_wait_for
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Integer
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
@@ -54,7 +54,46 @@ class PairCalibration(RetrievalLoss):
         return (hinge.sum(-1) / count.clamp(min=1)).sum() / (count > 0).sum().clamp(min=1)
 
 
-class ProxySoftmax(RetrievalLoss):
+class ProxyLoss(RetrievalLoss):
+    """What losses against proxies share: learnable vectors that stand for the fine classes, and no other images.
+
+    A subclass holds the proxies, and says what the loss is on unit vectors `of_classes`. Labels are checked before, and
+    autocast is off.
+    """
+
+    ranks_items = False
+
+    def __init__(self, num_classes: int, embedding_size: int) -> None:
+        super().__init__()
+        above_zero(num_classes=num_classes, embedding_size=embedding_size)
+        self.num_classes, self.embedding_size = num_classes, embedding_size
+
+    def extra_repr(self) -> str:
+        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
+
+    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        if batch.labels is None:
+            raise ValueError(f"{type(self).__name__} needs labels: each embedding is drawn to the proxy of its fine class.")
+        if batch.queries.shape[1] != self.embedding_size:
+            raise ValueError(
+                f"embeddings have dimension {batch.queries.shape[1]} but proxies {self.embedding_size}; "
+                f"set embedding_size to match."
+            )
+        fine, classes = batch.labels[:, 0], self.num_classes
+        if may_wait_for(fine) and not ((fine >= 0) & (fine < classes)).all():
+            raise ValueError(
+                f"labels span {int(fine.min())}..{int(fine.max())}, but {classes} proxies stand for classes 0..{classes - 1}; "
+                f"renumber with torch.unique(labels, return_inverse=True) over the whole training set, or raise num_classes."
+            )
+        with torch.autocast(batch.queries.device.type, enabled=False):
+            return self.of_classes(batch.queries, fine)
+
+    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+        """The loss of unit vectors of these classes, outside of autocast."""
+        raise NotImplementedError
+
+
+class ProxySoftmax(ProxyLoss):
     """L*_DG = −log( exp(vᵀp_y/η) / Σ_z exp(vᵀp_z/η) )   (eq:cluster_loss), mean over the batch, η = `temperature`.
 
     One learnable proxy for each fine class, normalised on use; column 0 of the labels must hold 0..num_classes − 1.
@@ -63,32 +102,37 @@ class ProxySoftmax(RetrievalLoss):
     """
 
     def __init__(self, num_classes: int, embedding_size: int, *, temperature: float = 0.05) -> None:
-        super().__init__()
-        for name, value in (("num_classes", num_classes), ("embedding_size", embedding_size), ("temperature", temperature)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name}={value} must be a finite number above 0.")
+        super().__init__(num_classes, embedding_size)
+        above_zero(temperature=temperature)
         self.temperature = temperature
-        bound = embedding_size**-0.5
-        self.proxies = nn.Parameter(torch.empty(num_classes, embedding_size).uniform_(-bound, bound))
+        self.proxies = uniform_proxies(num_classes, embedding_size)
 
     def extra_repr(self) -> str:
-        classes, size = self.proxies.shape
-        return f"num_classes={classes}, embedding_size={size}, temperature={self.temperature}"
+        return f"{super().extra_repr()}, temperature={self.temperature}"
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        if batch.labels is None:
-            raise ValueError("ProxySoftmax needs labels: each embedding is drawn to the proxy of its fine class.")
-        fine = batch.labels[:, 0].long()
-        classes, size = self.proxies.shape
-        if batch.queries.shape[1] != size:
-            raise ValueError(
-                f"embeddings have dimension {batch.queries.shape[1]} but proxies {size}; set embedding_size to match."
-            )
-        if may_wait_for(fine) and not ((fine >= 0) & (fine < classes)).all():
-            raise ValueError(
-                f"labels span {int(fine.min())}..{int(fine.max())}, but {classes} proxies stand for classes 0..{classes - 1}; "
-                f"renumber with torch.unique(labels, return_inverse=True) over the whole training set, or raise num_classes."
-            )
-        with torch.autocast(batch.queries.device.type, enabled=False):
-            proxies = normalize(self.proxies.to(batch.queries.dtype), dim=-1)
-            return cross_entropy(batch.queries @ proxies.T / self.temperature, fine)
+    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+        return cross_entropy(cosines(queries, self.proxies) / self.temperature, fine)
+
+
+def uniform_proxies(num_classes: int, embedding_size: int) -> nn.Parameter:
+    """Proxies as the authors start them."""
+    return nn.Parameter(start_proxies(torch.empty(num_classes, embedding_size), embedding_size))
+
+
+@torch.no_grad()
+def start_proxies(proxies: Tensor, embedding_size: int) -> Tensor:
+    """Fill them as the authors do: uniform within ±1/√dimension."""
+    bound = embedding_size**-0.5
+    return proxies.uniform_(-bound, bound)
+
+
+def cosines(queries: Float[Tensor, "queries dim"], proxies: Float[Tensor, "classes dim"]) -> Float[Tensor, "queries classes"]:
+    """Of unit vectors with proxies of any length and floating dtype, in the precision of the vectors."""
+    return queries @ normalize(proxies.to(queries.dtype), dim=-1).T
+
+
+def above_zero(**values: float) -> None:
+    """Refuse hyper-parameters that are not finite numbers above 0."""
+    for name, value in values.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}={value} must be a finite number above 0.")

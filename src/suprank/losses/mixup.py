@@ -8,7 +8,6 @@ import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.batch import RetrievalBatch
-from suprank.losses.decomposability import ProxySoftmax
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer
@@ -48,10 +47,11 @@ class SimilarityMixup(RetrievalLoss):
                 f"loss is a {type(loss).__name__}, but must be a loss of suprank, which takes similarities of virtual examples."
             )
         for part in loss.modules():
-            if isinstance(part, ProxySoftmax):
+            if isinstance(part, RetrievalLoss) and not part.ranks_items:
+                name = type(part).__name__
                 raise TypeError(
-                    "ProxySoftmax ranks no items, so there are no similarities to mix; mix the surrogate alone: "
-                    "Combined(SimilarityMixup(surrogate), ProxySoftmax(...))."
+                    f"{name} ranks no items, so there are no similarities to mix; mix the surrogate alone: "
+                    f"Combined(SimilarityMixup(surrogate), {name}(...))."
                 )
             if isinstance(part, SimilarityMixup):
                 raise TypeError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.losses.base import RetrievalLoss
+from suprank.losses.base import MeasureLoss
 from suprank.ranking import (
     Sigmoid,
     Step,
@@ -26,7 +26,6 @@ from suprank.ranking import (
 )
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Shaped
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
@@ -34,20 +33,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, kw_only=True)
-class RankLoss(RetrievalLoss):
-    """1 − the mean of a measure of ranks over the queries that have positives.
+class RankLoss(MeasureLoss):
+    """1 − the mean of a measure of ranks over the queries that have positives. `using` names an implementation of `ranks`."""
 
-    A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients. How many
-    were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own
-    list as a positive, as the authors' training code does. `using` names an implementation of `ranks`.
-    """
-
-    include_self: bool = False
     using: Implementation | None = None
 
     def __post_init__(self) -> None:
-        super().__init__()
-        self.log: dict[str, Tensor] = {}
+        super().__post_init__()
         self.steps()  # they refuse bad values: better here than in the first step
 
     def steps(self) -> tuple[Step, Step]:
@@ -58,17 +50,6 @@ class RankLoss(RetrievalLoss):
         """Ranks under the loss's steps."""
         plus, minus = self.steps()
         return ranks(batch.scores, level, relevance, plus=plus, minus=minus, using=self.using)
-
-    def measured(self, batch: RetrievalBatch) -> tuple[Float[Tensor, " queries"], Shaped[Tensor, " queries"]]:
-        """The measure of every query, and what it divides by: 0 for a query without positives."""
-        raise NotImplementedError
-
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        value, weight = self.measured(batch)
-        empty = weight <= 0
-        skipped = empty.sum()
-        self.log = {"queries_without_positives": skipped}
-        return (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
 
 
 @dataclass(eq=False, kw_only=True)

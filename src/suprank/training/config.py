@@ -167,6 +167,9 @@ class LossConfig(Part):
     decay: NotNegative = 1.0
     """α of the relevance (l/L)^α / |Ω^(l)| (eq:hierarchy_relevance); above 1, HAPPIER_F."""
 
+    level_weights: tuple[NotNegative, ...] | Literal["equal"] | None = None
+    """w of Σ w_l AP^(l) (prop:link_hap_ap), one for each level, coarsest first, or all alike; then `decay` is not read."""
+
     include_self: bool = False
     """Rank the query among its own items, as the authors' training code does."""
 
@@ -183,7 +186,39 @@ class LossConfig(Part):
     """Over which pairs L_DG is the mean; the authors' code has the violating ones."""
 
     temperature: Positive = 0.05
-    """η of L*_DG."""
+    """η of L*_DG, and of sum-nsm."""
+
+    bins: int | None = Field(default=None, ge=2)
+    """Of the histogram of fast-ap (10 by default) and softbin-ap (20)."""
+
+    interpolation: Positive | None = None
+    """λ of blackbox-ap, by default 4: how far its solver steps along the gradient."""
+
+    margin: float | None = None
+    """By default 0.02 in blackbox-ap, where it scales the noise; 0.05 in triplet-sh, of cosines; 0.2 in triplet-dw, of
+    distances; 0.5 in contrastive-xbm, above which negatives count; 0.1 in proxy-anchor, 0.3 radians in arcface, 0.35 in
+    cosface."""
+
+    cutoff: Positive | None = None
+    """Distance below which triplet-dw draws no more often, by default 0.5."""
+
+    farthest: Positive | None = None
+    """Distance beyond which triplet-dw draws no negatives, by default 1.4."""
+
+    alpha: Positive | None = None
+    """Of multi-similarity, by default 2: how much the farthest positives count."""
+
+    beta: Positive | None = None
+    """Of multi-similarity, by default 50: how much the nearest negatives count."""
+
+    base: float | None = None
+    """λ of multi-similarity, by default 0.5: the similarity that parts positives from negatives."""
+
+    scale: Positive | None = None
+    """By default 3 in proxy-nca (1/√T), 32 in proxy-anchor and csl, 30 in arcface, 64 in cosface."""
+
+    margins: tuple[float, ...] | None = None
+    """Of csl, one for each level, finest first; by default the authors'."""
 
     @model_validator(mode="after")
     def _known_and_read(self) -> Self:
@@ -192,17 +227,18 @@ class LossConfig(Part):
         unread = self.changed() - {"name"} - LOSSES[self.name].reads(self.decomposability)
         if unread:
             raise ValueError(f"{self.name} does not read {', '.join(sorted(unread))}; leave it out")
+        if self.level_weights is not None and "decay" in self.changed():
+            raise ValueError("level_weights say what each level counts, and decay is not read beside them; leave one out")
         return self
 
     @property
     def has_proxies(self) -> bool:
-        return LOSSES[self.name].parts(self.decomposability)[1] == "proxies"
+        return LOSSES[self.name].has_proxies(self.decomposability)
 
     @property
     def ranks_items(self) -> bool:
         """Whether the loss looks at other images, and so can look at a memory of them."""
-        surrogate, decomposability = LOSSES[self.name].parts(self.decomposability)
-        return surrogate is not None or decomposability == "pairs"
+        return LOSSES[self.name].ranks_items(self.decomposability)
 
 
 class BatchConfig(Part):

@@ -57,7 +57,7 @@ class Learner:
         self.embedder = embedder_of(config)
         _check_batchnorm(self.embedder, config, fabric.world_size)
         _check_sharding(self.embedder, config)
-        loss = loss_of(config.loss, feed.classes, self.embedder.dim)
+        loss = loss_of(config.loss, feed.labels, self.embedder.dim)
         memory = None
         if config.memory.size:
             size = len(feed.labels) if config.memory.size == "all" else config.memory.size

@@ -7,7 +7,8 @@
     weight = 0.3
 
 Tables of an extended file are completed and overruled by those of the file that extends it, entry by entry; a list is replaced
-as a whole. Of several extended files the later overrules the earlier.
+as a whole. Of several extended files the later overrules the earlier. A name without a file, such as cub112/fast-ap, is put
+together of a preset and a method (`suprank.training.presets`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 
 from suprank.training import entries
 from suprank.training.config import TrainConfig
+from suprank.training.presets import BASE, METHODS, composed, compositions, presets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -52,8 +54,29 @@ class _Tables(NamedTuple):
         return _Tables(_merged(below.values, self.values), below.origins | self.origins)
 
 
+class _Source(NamedTuple):
+    """What a recipe is read from: a file, or a text that is put together and has none."""
+
+    name: str
+    """The file, or the name that was put together: what messages blame."""
+
+    text: str
+    file: Path | None
+
+    @classmethod
+    def of(cls, file: Path) -> _Source:
+        return cls(str(file), _text(file), file)
+
+    def is_in(self, others: Sequence[_Source]) -> bool:
+        if self.file is None:
+            return self in others
+        return any(one.file is not None and self.file.samefile(one.file) for one in others)
+
+
 def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
     """The settings in a TOML file, or in the shipped recipe of that name ("cub/roadmap"), with `overrides` on top, in turn.
+
+    A shipped name is that of a file, or else a preset with a method: "cub112/fast-ap".
 
     An override is `key=value`, the key with dots. The value is read as TOML, and taken as text where it is none:
     `batch.size=64`, `images.crop_scale=[0.4, 1]`, `data.manifest=cub.parquet`. A table given so replaces the recipe's. With
@@ -61,8 +84,8 @@ def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> Tr
 
     Raises `RecipeError`; several faults are named at once, one sentence each.
     """
-    file = recipe_file(where)
-    values, origins = _read(file, ())
+    source = _source(where)
+    values, origins = _read(source, ())
     for override in overrides:
         place, value = _parsed(override)
         given = _nested(place, {} if value is None and entries.table(place) else value)
@@ -73,7 +96,7 @@ def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> Tr
     try:
         return TrainConfig.model_validate(values)
     except ValidationError as error:
-        said = _sentences(_told(error, origins, str(file)))
+        said = _sentences(_told(error, origins, source.name))
         how = _LEAVE_OUT if overrides and re.search("leave .* out|left out", said) else ""
         raise RecipeError(said + how) from None
 
@@ -88,36 +111,29 @@ def recipes_folder() -> Path:
 
 
 def all_recipes() -> dict[str, Path]:
-    """The shipped recipes by name ("cub/roadmap"); files called base, or _something, are parts that others extend."""
+    """The files of the shipped recipes by name ("cub/roadmap").
+
+    Files called base, or _something, are parts that others extend. They and the methods make further recipes, which have no
+    files: `suprank.training.presets`.
+    """
     folder = recipes_folder()
-    files = [file for file in folder.rglob(f"*{SUFFIX}") if file.stem != "base" and not file.stem.startswith("_")]
+    files = [file for file in folder.rglob(f"*{SUFFIX}") if file.stem != BASE and not file.stem.startswith("_")]
     named = {file.relative_to(folder).with_suffix("").as_posix(): file for file in files}
-    return dict(sorted(named.items()))
+    return {name: file for name, file in sorted(named.items()) if not name.startswith(f"{METHODS}/")}
 
 
-def recipe_file(where: str | PathLike[str]) -> Path:
-    """The file at this path, or else the shipped recipe, or part of recipes, of this name; refused if there is neither."""
-    path = Path(where)
-    if path.is_file():
-        return path
-    shipped = _shipped(path)
-    if shipped is not None:
-        return shipped
-    name = path.as_posix().removesuffix(SUFFIX).removeprefix("recipes/")
-    near = difflib.get_close_matches(name, all_recipes(), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`suprank recipes` lists those that come with suprank."
-    what = "is a folder, not a recipe" if path.is_dir() else "is neither a file nor a recipe that comes with suprank"
-    raise RecipeError(f"{path} {what}; {hint}")
+def recipe_text(where: str | PathLike[str]) -> str:
+    """The recipe as it stands in its file, or as it is put together."""
+    return _source(where).text
 
 
-def header(file: Path) -> str:
-    """The comment a recipe opens with, without its #."""
-    lines = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").removeprefix(" "))
-    return "\n".join(lines)
+def recipe_name(where: str | PathLike[str]) -> str:
+    """The name by which a shipped recipe goes, "cub/roadmap" or "cub112/fast-ap"; of another file, its name without .toml."""
+    source, folder = _source(where), recipes_folder().resolve()
+    if source.file is None:
+        return source.name
+    file = source.file.resolve()
+    return file.relative_to(folder).with_suffix("").as_posix() if file.is_relative_to(folder) else source.file.stem
 
 
 def to_toml(config: TrainConfig) -> str:
@@ -155,53 +171,78 @@ def _key(name: str) -> str:
     return name if _BARE.fullmatch(name) else _toml(name)
 
 
-def _shipped(name: Path) -> Path | None:
-    if name.is_absolute() or ".." in name.parts or not name.parts:
+def _source(where: str | PathLike[str]) -> _Source:
+    """The file at this path, or else the shipped recipe, or part of recipes, of this name; refused if there is neither."""
+    path = Path(where)
+    found = _Source.of(path) if path.is_file() else _shipped(path)
+    if found is not None:
+        return found
+    asked, folder = path.as_posix().removesuffix(SUFFIX).removeprefix("recipes/"), recipes_folder()
+    if asked in presets(folder):
+        raise RecipeError(f"{path} is a preset, and no recipe without a method; try {asked}/roadmap, or see `suprank recipes`.")
+    near = difflib.get_close_matches(asked, sorted({*all_recipes(), *compositions(folder)}), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`suprank recipes` lists those that come with suprank."
+    what = "is a folder, not a recipe" if path.is_dir() else "is neither a file nor a recipe that comes with suprank"
+    raise RecipeError(f"{path} {what}; {hint}")
+
+
+def _shipped(path: Path) -> _Source | None:
+    """The shipped file of this name, or else what is put together under it."""
+    if path.is_absolute() or ".." in path.parts or not path.parts:
         return None
     folder = recipes_folder()
-    inside = Path(*name.parts[1:]) if name.parts[0] == folder.name and len(name.parts) > 1 else name
-    file = folder / inside.parent / f"{inside.name.removesuffix(SUFFIX)}{SUFFIX}"
-    return file if file.is_file() else None
+    inside = Path(*path.parts[1:]) if path.parts[0] == folder.name and len(path.parts) > 1 else path
+    name = inside.as_posix().removesuffix(SUFFIX)
+    file = folder / f"{name}{SUFFIX}"
+    if file.is_file():
+        return _Source.of(file)
+    text = composed(name, folder)
+    return None if text is None else _Source(name, text, file=None)
 
 
-def _read(file: Path, extending: tuple[Path, ...]) -> _Tables:
-    """A file with what it extends; `extending` are the files on the way to it."""
-    if any(file.samefile(one) for one in extending):
-        chain = " → ".join(str(one) for one in (*extending, file))
+def _read(source: _Source, extending: tuple[_Source, ...]) -> _Tables:
+    """A recipe with what it extends; `extending` are those on the way to it."""
+    if source.is_in(extending):
+        chain = " → ".join(one.name for one in (*extending, source))
         raise RecipeError(f"recipes extend each other in a circle: {chain}; take one extends out.")
-    values = _parsed_file(file)
+    values = _tables(source)
     bases = values.pop("extends", [])
     if isinstance(bases, str):
         bases = [bases]
     if not isinstance(bases, list) or not all(isinstance(one, str) and one for one in bases):
-        raise RecipeError(f'extends: {bases!r} should be a file, "base.toml", or a list of files ({file}).')
+        raise RecipeError(f'extends: {bases!r} should be a file, "base.toml", or a list of files ({source.name}).')
     if wrong := list(entries.complaints(values)):
-        raise RecipeError(_sentences(f"{name}: {why} ({file})" for name, why in wrong))
+        raise RecipeError(_sentences(f"{name}: {why} ({source.name})" for name, why in wrong))
     below = _Tables({}, {})
     for base in bases:
-        below = _read(_extended(base, file), (*extending, file)).over(below)
-    return _Tables(values, dict.fromkeys(_places(values), str(file))).over(below)
+        below = _read(_extended(base, source), (*extending, source)).over(below)
+    return _Tables(values, dict.fromkeys(_places(values), source.name)).over(below)
 
 
-def _extended(base: str, file: Path) -> Path:
-    beside = file.parent / base
-    found = beside if beside.is_file() else _shipped(Path(base))
+def _extended(base: str, source: _Source) -> _Source:
+    beside = None if source.file is None else source.file.parent / base
+    found = _Source.of(beside) if beside is not None and beside.is_file() else _shipped(Path(base))
     if found is None:
-        raise RecipeError(f"{file} extends {base!r}, but there is no {beside}, nor a recipe of that name.")
+        raise RecipeError(f"{source.name} extends {base!r}, but there is no {beside or base}, nor a recipe of that name.")
     return found
 
 
-def _parsed_file(file: Path) -> dict[str, Any]:
+def _text(file: Path) -> str:
     try:
-        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
-    except tomllib.TOMLDecodeError as error:
-        what, _, place = str(error).partition(" (at ")
-        at = f" at {place.removesuffix(')')}" if place else ""
-        raise RecipeError(f"{file} is not TOML{at}: {what[:1].lower()}{what[1:]}.") from None
+        return file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecipeError(f"{file} is not text in UTF-8 (byte {error.start}); save it as such.") from None
     except OSError as error:
         raise RecipeError(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def _tables(source: _Source) -> dict[str, Any]:
+    try:
+        return tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, place = str(error).partition(" (at ")
+        at = f" at {place.removesuffix(')')}" if place else ""
+        raise RecipeError(f"{source.name} is not TOML{at}: {what[:1].lower()}{what[1:]}.") from None
 
 
 def _parsed(override: str) -> tuple[tuple[str, ...], Any]:

@@ -1,0 +1,25 @@
+"""The methods that the paper compares against, called as every loss here is."""
+
+from suprank.losses.baselines.binned import FastAP, SoftBinAP
+from suprank.losses.baselines.blackbox import BlackBoxAP
+from suprank.losses.baselines.levels import SumOverLevels
+from suprank.losses.baselines.pairs import ContrastiveXBM
+from suprank.losses.baselines.proxies import CSL, ArcFace, ProxyNCA
+from suprank.losses.baselines.triplets import DistanceWeightedTriplet, TripletSemiHard
+from suprank.losses.baselines.wrapped import CosFace, MultiSimilarity, ProxyAnchor
+
+__all__ = [
+    "CSL",
+    "ArcFace",
+    "BlackBoxAP",
+    "ContrastiveXBM",
+    "CosFace",
+    "DistanceWeightedTriplet",
+    "FastAP",
+    "MultiSimilarity",
+    "ProxyAnchor",
+    "ProxyNCA",
+    "SoftBinAP",
+    "SumOverLevels",
+    "TripletSemiHard",
+]

@@ -1,0 +1,43 @@
+"""The contrastive loss that XBM was published with (Wang et al., CVPR 2020): pairs of images, each on its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from suprank.losses.base import RetrievalLoss
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from suprank.losses.batch import RetrievalBatch
+
+_COPY = 1 - 1e-5  # a positive from here on is taken for the image itself
+
+
+@dataclass(eq=False, kw_only=True)
+class ContrastiveXBM(RetrievalLoss):
+    """L = mean_i ( Σ_{p: s_p < 1 − 1e-5} (1 − s_p) + Σ_{n: s_n > m} s_n ), m = `margin`.
+
+    Sums and not means over pairs, so the loss grows with the number of items; a memory is just more of them (`ref_emb`). The
+    mean is over all queries: one without positives still has negatives. Both inequalities are strict, and the second term
+    jumps by m where a negative passes it, which gradients do not see: they are those of Σ [s_n − m]₊. Positives are of
+    the fine class, all other items are negatives, the query itself is neither.
+    """
+
+    margin: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        if not 0 <= self.margin < 1:
+            raise ValueError(
+                f"margin={self.margin} must be a cosine similarity from 0 to below 1, above which a negative is too close; "
+                f"Wang et al. use 0.5."
+            )
+
+    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        scores, level = batch.scores, batch.fine()
+        too_far = (1 - scores).where((level > 0) & (scores < _COPY), 0)
+        too_close = scores.where((level == 0) & (scores > self.margin), 0)
+        return (too_far + too_close).sum(-1).mean()

@@ -1,0 +1,148 @@
+"""Baselines with one proxy for each fine class: ProxyNCA++, ArcFace and CSL, the one of Dynamic Metric Learning."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, softplus
+
+from suprank.losses.decomposability import ProxyLoss, ProxySoftmax, above_zero, cosines, uniform_proxies
+from suprank.ranking import common_level
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float, Integer
+    from torch import Tensor
+
+
+class ProxyNCA(ProxySoftmax):
+    """ProxyNCA++: −log( exp(−σ²‖v − p_y‖²) / Σ_z exp(−σ²‖v − p_z‖²) ), mean over the batch, σ = `scale`.
+
+    Between unit vectors ‖v − p‖² = 2 − 2vᵀp, and the 2 cancels: this is `ProxySoftmax` with the temperature 1/(2σ²), and
+    proxies that start as N(0, 1)/8. Scale 3 is the temperature 1/9 of the ProxyNCA++ paper, which divides the squared
+    distance by it (Teh et al., ECCV 2020).
+    """
+
+    def __init__(self, num_classes: int, embedding_size: int, *, scale: float = 3.0) -> None:
+        above_zero(scale=scale)
+        super().__init__(num_classes, embedding_size, temperature=1 / (2 * scale**2))
+        self.scale = scale
+        nn.init.normal_(self.proxies, std=1 / 8)
+
+    def extra_repr(self) -> str:
+        return f"{ProxyLoss.extra_repr(self)}, scale={self.scale}"
+
+
+class ArcFace(ProxyLoss):
+    """ArcFace: the cross entropy of s·cos θ_z over proxies z, with s·cos(θ_y + m) at the image's own (Deng et al., CVPR 2019).
+
+    θ is the angle between embedding and proxy, s = `scale`, m = `margin` in radians. Beyond θ = π − m, where cos(θ + m) would
+    rise again, it is cos θ − m·sin m, as in the released code of the paper. An embedding that lies on its proxy is not turned
+    any further: there the slope of the angle is infinite, and pytorch-metric-learning's ArcFace returns NaN gradients.
+    """
+
+    def __init__(self, num_classes: int, embedding_size: int, *, margin: float = 0.3, scale: float = 30.0) -> None:
+        super().__init__(num_classes, embedding_size)
+        if not 0 <= margin <= math.pi:
+            raise ValueError(
+                f"margin={margin} must be an angle between 0 and π, in radians; the authors use 0.3, and 28.6 degrees are 0.5."
+            )
+        above_zero(scale=scale)
+        self.margin, self.scale = margin, scale
+        self.proxies = uniform_proxies(num_classes, embedding_size)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, margin={self.margin}, scale={self.scale}"
+
+    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+        cosine = cosines(queries, self.proxies)
+        own = cosine.gather(1, fine[:, None])
+        square = (1 - own) * (1 + own)  # of the sine; rounding may leave it below 0
+        sine = square.where(square > 0, 1).sqrt().where(square > 0, 0)
+        turned = own * math.cos(self.margin) - sine * math.sin(self.margin)
+        turned = turned.where(own >= -math.cos(self.margin), own - self.margin * math.sin(self.margin))
+        return cross_entropy(self.scale * cosine.scatter(1, fine[:, None], turned), fine)
+
+
+class CSL(ProxyLoss):
+    """The loss of Dynamic Metric Learning (Sun et al., CVPR 2021): proxies of fine classes, and margins that grow by level.
+
+        L = Σ_l mean_i softplus( LSE_{z ∉ class_l(i)} s·v_iᵀp_z − s·v_iᵀp_y + s·m_l ),   s = `scale`, m = `margins`
+
+    LSE is log Σ exp over the proxies of other classes at level l; the positive is the proxy of the fine class at every level.
+    A level with a single class has no negatives, and gives 0.
+
+    `class_labels` are the labels of every fine class `[classes, levels]`: row c has c in column 0, and then the classes above
+    it. Classes that differ further up are two, as everywhere. Of the labels of a batch only column 0 is read: where its other
+    columns say something else, that is not noticed. `margins` are one for each level, finest first; by default they go evenly
+    from 0.25 to 0.45, with seven levels from 0.15 to 0.75, as the authors' do.
+
+    Example:
+        >>> loss = CSL(torch.tensor([[0, 0], [1, 0], [2, 1]]), 16)
+        >>> loss.margins
+        (0.25, 0.45)
+        >>> loss(torch.randn(4, 16, requires_grad=True), torch.tensor([0, 1, 2, 2])).backward()
+    """
+
+    class_labels: Tensor
+
+    def __init__(
+        self,
+        class_labels: Integer[Tensor, "classes ..."],
+        embedding_size: int,
+        *,
+        margins: Sequence[float] | None = None,
+        scale: float = 32.0,
+    ) -> None:
+        labels = _tree(class_labels)
+        super().__init__(len(labels), embedding_size)
+        above_zero(scale=scale)
+        levels = labels.shape[1]
+        self.margins = _growing(levels) if margins is None else tuple(margins)
+        if len(self.margins) != levels or not all(map(math.isfinite, self.margins)):
+            raise ValueError(
+                f"margins={self.margins} must be {levels} finite numbers, one for each level of class_labels, finest first."
+            )
+        self.scale = scale
+        self.register_buffer("class_labels", labels)
+        self.proxies = uniform_proxies(len(labels), embedding_size)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, margins={self.margins}, scale={self.scale}"
+
+    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+        scores = self.scale * cosines(queries, self.proxies)
+        positive = scores.gather(1, fine[:, None])[:, 0]
+        shared = common_level(self.class_labels[fine], self.class_labels)
+        depth = len(self.margins)
+        loss = scores.new_zeros(())
+        for level, margin in enumerate(self.margins):
+            # Of a row of −∞ the log Σ exp is −∞, and has the gradient 0 in torch: no negatives, no loss.
+            negatives = scores.masked_fill(shared >= depth - level, -torch.inf).logsumexp(-1)
+            loss = loss + softplus(negatives - positive + self.scale * margin).mean()
+        return loss
+
+
+def _tree(class_labels: Tensor) -> Tensor:
+    if not isinstance(class_labels, torch.Tensor) or class_labels.dtype.is_floating_point or class_labels.dtype == torch.bool:
+        found = class_labels.dtype if isinstance(class_labels, torch.Tensor) else type(class_labels)
+        raise TypeError(f"class_labels is {found}, but must be an integer tensor [classes, levels], column 0 the finest level.")
+    labels = class_labels[:, None] if class_labels.ndim == 1 else class_labels
+    if labels.ndim != 2 or not labels.numel():
+        raise ValueError(f"class_labels has shape {tuple(class_labels.shape)}, but must be [classes, levels], finest first.")
+    labels = labels.detach().long().clone()
+    for row in (labels[:, 0].cpu() != torch.arange(len(labels))).nonzero()[:1, 0].tolist():
+        raise ValueError(
+            f"class_labels[{row}, 0] is {int(labels[row, 0])}, but row c must hold the labels of the fine class c; "
+            f"number the fine classes from 0, and give each a row: labels.unique(dim=0) of the whole training set."
+        )
+    return labels
+
+
+def _growing(levels: int) -> tuple[float, ...]:
+    first, last = (0.15, 0.75) if levels == 7 else (0.25, 0.45)
+    return tuple(round(first + (last - first) * level / max(levels - 1, 1), 6) for level in range(levels))

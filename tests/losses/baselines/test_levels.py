@@ -1,0 +1,336 @@
+"""A loss for each level, summed: against the separate losses, with scores computed once, and what each level sees."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from suprank.losses import (
+    Combined,
+    PairCalibration,
+    ProxySoftmax,
+    RetrievalBatch,
+    RetrievalLoss,
+    SimilarityMixup,
+    SupAP,
+    SupHAP,
+    roadmap,
+)
+from suprank.losses.baselines.levels import SumOverLevels
+from suprank.losses.baselines.proxies import CSL, ProxyNCA
+from suprank.losses.baselines.triplets import TripletSemiHard
+from suprank.training.memory import CrossBatchMemory
+from tests.losses.batches import COMPOSITIONS, DIM, batch
+
+COUNTS = (5, 3, 2)  # classes at each level of the composition "three levels"
+
+SUMS = {
+    "ΣTL": lambda: [TripletSemiHard(margin=0.5) for _ in COUNTS],
+    "ΣNSM": lambda: [ProxySoftmax(count, DIM) for count in COUNTS],
+    "ΣNCA++": lambda: [ProxyNCA(count, DIM) for count in COUNTS],
+    "ΣAP": lambda: [SupAP() for _ in COUNTS],
+}
+
+
+class Seen(RetrievalLoss):
+    """Keeps the batch it is given."""
+
+    def on(self, batch):
+        self.batch = batch
+        return batch.queries.sum()
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm)
+        return func(*args, **(kwargs or {}))
+
+
+def gradient(loss, embeddings, labels, **options):
+    leaf = embeddings.detach().clone().requires_grad_()
+    value = loss(leaf, labels, **options)
+    value.backward()
+    return value.detach(), leaf.grad
+
+
+# The sum
+
+
+def test_two_levels_by_hand():
+    # One pair of a fine class at a right angle; a stranger of the same coarse class, between them.
+    embeddings = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]).double()
+    labels = torch.tensor([[0, 0], [0, 0], [1, 0]])
+    half = math.sqrt(0.5)
+    fine = 0.9 + (half - 0.6)  # the positives at 0, and every negative at √½
+    coarse = (2 * (0.9 + 0.9 - half) / 2 + (0.9 - half)) / 3  # no negatives
+    loss = SumOverLevels([PairCalibration(), PairCalibration()])
+    assert loss(embeddings, labels).item() == pytest.approx((fine + coarse) / 2)
+    weighted = SumOverLevels([PairCalibration(), PairCalibration()], weights=(3.0, 0.25))
+    assert weighted(embeddings, labels).item() == pytest.approx(3 * fine + 0.25 * coarse)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_it_is_the_mean_of_the_separate_losses_on_the_columns(name):
+    embeddings, labels = batch("three levels")
+    losses = SUMS[name]()
+    loss = SumOverLevels(losses).double()
+    value, slope = gradient(loss, embeddings, labels)
+    expected = [gradient(one, embeddings, labels[:, level]) for level, one in enumerate(losses)]
+    torch.testing.assert_close(value, torch.stack([one for one, _ in expected]).mean())
+    torch.testing.assert_close(slope, torch.stack([one for _, one in expected]).mean(0))
+    assert slope.any()
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_weights_weigh(name):
+    embeddings, labels = batch("three levels")
+    losses, weights = SUMS[name](), (0.5, 0.0, 2.0)
+    expected = sum(
+        w * one(embeddings, labels[:, level]).item() for level, (w, one) in enumerate(zip(weights, losses, strict=True))
+    )
+    assert SumOverLevels(losses, weights=weights)(embeddings, labels).item() == pytest.approx(expected)
+
+
+def test_one_level_is_the_loss_itself():
+    embeddings, labels = batch("unequal classes")
+    assert torch.equal(SumOverLevels([SupAP()])(embeddings, labels), SupAP()(embeddings, labels))
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("first", [SupAP, SupHAP])
+def test_losses_of_other_kinds_may_stand_at_each_level(first, include_self):
+    embeddings, labels = batch("two levels")
+    losses = [first(include_self=include_self), ProxySoftmax(3, DIM)]
+    expected = (losses[0](embeddings, labels) + losses[1](embeddings, labels[:, 1])) / 2
+    assert SumOverLevels(losses)(embeddings, labels).item() == pytest.approx(expected.item())
+
+
+def test_gradients_are_those_of_finite_differences():
+    embeddings, labels = batch("three levels", seed=1)
+    loss = SumOverLevels([ProxySoftmax(5, DIM, temperature=0.5), PairCalibration(), ProxyNCA(2, DIM, scale=1.0)]).double()
+    assert torch.autograd.gradcheck(lambda values: loss(values, labels), embeddings.requires_grad_())
+
+
+# What a level sees
+
+
+def test_a_level_sees_its_column_and_those_above():
+    _, labels = batch("three levels")
+    seen = [Seen(), Seen(), Seen()]
+    SumOverLevels(seen)(torch.ones(8, DIM), labels)
+    for level, one in enumerate(seen):
+        assert torch.equal(one.batch.labels, labels[:, level:])
+        assert one.batch.depth == 3 - level
+        same = (labels[:, None, level:] == labels[None, :, level:]).all(-1)
+        assert torch.equal(one.batch.fine(include_self=True).bool(), same)
+        assert one.batch.fine().diagonal().eq(-1).all()
+
+
+def test_a_fine_id_under_two_parents_stays_two_classes():
+    _, labels = batch("a fine id under two parents")
+    seen = [Seen(), Seen()]
+    SumOverLevels(seen)(torch.eye(5), labels)
+    assert seen[0].batch.fine(include_self=True)[0].tolist() == [1, 0, 1, 0, 0]
+    assert seen[1].batch.fine(include_self=True)[0].tolist() == [1, 0, 1, 0, 0]
+    assert seen[1].batch.fine(include_self=True)[1].tolist() == [0, 1, 0, 1, 1]
+
+
+def test_scores_are_computed_once():
+    embeddings, labels = batch("three levels", dtype=torch.float32)
+    loss = Combined(SupHAP(), SumOverLevels([SupAP(), SupAP(), PairCalibration()]))
+    with Products() as counted:
+        loss(embeddings, labels)
+    assert counted.count == 1
+    proxies = SumOverLevels(SUMS["ΣNSM"]())
+    with Products() as counted:
+        proxies(embeddings, labels)
+    assert counted.count == 3, "one for each set of proxies: nobody asked for scores of images"
+
+
+def test_levels_of_a_batch_share_scores_and_leave_it_as_it_was():
+    embeddings, labels = batch("three levels")
+    whole = RetrievalBatch.of(embeddings, labels)
+    fine = whole.fine().clone()
+    coarse = whole.at_level(2)
+    assert coarse.scores is whole.scores
+    assert coarse.fine().sum() > fine.sum()
+    assert torch.equal(whole.fine(), fine)
+    assert torch.equal(whole.at_level(0).fine(), fine)
+    assert torch.equal(coarse.level(), RetrievalBatch.of(embeddings, labels[:, 2]).level())
+
+
+def test_references_and_who_is_who_reach_every_level():
+    embeddings, labels = batch("three levels")
+    references, ref_labels = batch("three levels", seed=1)
+    memory = {"ref_emb": references, "ids": torch.arange(8), "ref_ids": torch.arange(4, 12)}
+    losses = [SupAP(), PairCalibration(), SupAP()]
+    value, slope = gradient(SumOverLevels(losses), embeddings, labels, ref_labels=ref_labels, **memory)
+    expected = [
+        gradient(one, embeddings, labels[:, level], ref_labels=ref_labels[:, level], **memory)
+        for level, one in enumerate(losses)
+    ]
+    torch.testing.assert_close(value, torch.stack([one for one, _ in expected]).mean())
+    torch.testing.assert_close(slope, torch.stack([one for _, one in expected]).mean(0))
+
+
+def test_it_looks_at_a_cross_batch_memory():
+    embeddings, labels = batch("three levels", dtype=torch.float32)
+    memory, ids = CrossBatchMemory(20, DIM, 3), torch.arange(8)
+    memory.add(embeddings, labels, ids)
+    items = memory.contents()
+    loss = SumOverLevels(SUMS["ΣAP"]())
+    against = loss(embeddings, labels, ref_emb=items.embeddings, ref_labels=items.labels, ids=ids, ref_ids=items.ids)
+    torch.testing.assert_close(against, loss(embeddings, labels))
+
+
+@pytest.mark.parametrize("composition", [name for name, rows in COMPOSITIONS.items() if isinstance(rows[0], list)])
+def test_any_tree_backpropagates_finite_gradients(composition):
+    embeddings, labels = batch(composition)
+    value, slope = gradient(SumOverLevels([roadmap() for _ in range(labels.shape[1])]), embeddings, labels)
+    assert value.isfinite()
+    assert slope.isfinite().all()
+
+
+# Inside and around other losses
+
+
+def test_it_adds_up_inside_a_combination_and_within_itself():
+    embeddings, labels = batch("three levels")
+    proxies = SumOverLevels(SUMS["ΣNSM"]()).double()
+    combined = Combined(SupHAP(), proxies, 0.25)
+    expected = 0.75 * SupHAP()(embeddings, labels) + 0.25 * proxies(embeddings, labels)
+    assert combined(embeddings, labels).item() == pytest.approx(expected.item())
+    assert {"SupHAP", "SumOverLevels", "loss", "level 2 ProxySoftmax", "queries_without_positives"} <= set(combined.log)
+
+    embeddings, labels = batch("one column")
+    nested = SumOverLevels([SumOverLevels([SupAP()])])
+    assert torch.equal(nested(embeddings, labels), SupAP()(embeddings, labels))
+    assert "level 0 level 0 SupAP" in nested.log
+
+
+def test_combinations_stand_at_each_level():
+    embeddings, labels = batch("two levels")
+    loss = SumOverLevels([roadmap(), roadmap()])
+    expected = (roadmap()(embeddings, labels[:, 0]) + roadmap()(embeddings, labels[:, 1])) / 2
+    assert loss(embeddings, labels).item() == pytest.approx(expected.item())
+
+
+def test_it_can_be_mixed_up_if_it_ranks_items():
+    embeddings, labels = batch("two levels")
+    torch.manual_seed(0)
+    found = SimilarityMixup(SumOverLevels([SupAP(), SupAP()]))(embeddings, labels)
+    values = []
+    for level in (0, 1):
+        # Virtual examples lie within fine classes, so the tree has to stay whole: the other level weighs nothing.
+        torch.manual_seed(0)
+        weights = [0.5 * (level == other) for other in (0, 1)]
+        values.append(SimilarityMixup(SumOverLevels([SupAP(), SupAP()], weights=weights))(embeddings, labels).item())
+    assert found.item() == pytest.approx(sum(values))
+    with pytest.raises(TypeError, match="ProxySoftmax ranks no items"):
+        SimilarityMixup(SumOverLevels([SupAP(), ProxySoftmax(3, DIM)]))
+    with pytest.raises(TypeError, match="SumOverLevels ranks no items"):
+        SimilarityMixup(SumOverLevels([ProxySoftmax(3, DIM)]))
+
+
+def test_it_ranks_items_if_any_level_does():
+    assert SumOverLevels([ProxySoftmax(3, DIM), SupAP()]).ranks_items
+    assert not SumOverLevels([ProxySoftmax(3, DIM), ProxyNCA(2, DIM)]).ranks_items
+
+
+def test_the_log_holds_each_level_detached():
+    embeddings, labels = batch("three levels")
+    loss = SumOverLevels([SupAP(), PairCalibration(), roadmap()])
+    value = loss(embeddings.requires_grad_(), labels)
+    assert list(loss.log) == [
+        "level 0 queries_without_positives",
+        "level 0 SupAP",
+        "level 1 PairCalibration",
+        "level 2 queries_without_positives",
+        "level 2 SupAP",
+        "level 2 PairCalibration",
+        "level 2 Combined",
+        "loss",
+    ]
+    assert not any(part.requires_grad for part in loss.log.values())
+    assert loss.log["loss"].item() == value.item()
+    assert loss.log["level 0 SupAP"].item() == SupAP()(embeddings, labels[:, 0]).item()
+    assert loss.log["level 0 queries_without_positives"].item() == 2
+
+
+def test_parameters_of_all_levels_are_its_own():
+    loss = SumOverLevels(SUMS["ΣNSM"]())
+    assert [tuple(parameter.shape) for parameter in loss.parameters()] == [(5, DIM), (3, DIM), (2, DIM)]
+    assert list(loss.state_dict()) == [f"losses.{level}.proxies" for level in range(3)]
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_it_survives_being_copied_pickled_and_loaded_after_a_call(name):
+    embeddings, labels = batch("three levels")
+    loss = SumOverLevels(SUMS[name]())
+    expected = loss(embeddings.requires_grad_(), labels).item()
+    fresh = SumOverLevels(SUMS[name]())
+    fresh.load_state_dict(loss.state_dict())
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), fresh):
+        assert other(embeddings, labels).item() == expected
+
+
+def test_repr_shows_weights_and_losses():
+    shown = repr(SumOverLevels([ProxySoftmax(7, 3), ProxyNCA(2, 3)], weights=[1, 0.5]))
+    assert all(part in shown for part in ("weights=(1, 0.5)", "ProxySoftmax(num_classes=7", "ProxyNCA(num_classes=2"))
+
+
+def test_half_precision_and_autocast():
+    embeddings, labels = batch("three levels", dtype=torch.bfloat16)
+    loss = SumOverLevels([SupAP(), *SUMS["ΣNSM"]()[1:]])
+    plain = loss(embeddings.float(), labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = loss(embeddings, labels)
+    assert torch.equal(found, plain)
+
+
+def test_relevance_is_no_matter_to_proxies():
+    embeddings, labels = batch("three levels")
+    loss = SumOverLevels(SUMS["ΣNSM"]())
+    assert torch.equal(loss(embeddings, labels, relevance=torch.ones(8, 8)), loss(embeddings, labels))
+
+
+def three_levels_to(losses, **options):
+    return lambda: SumOverLevels(losses())(*batch("three levels"), **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fragments"),
+    [
+        (lambda: SumOverLevels([]), ValueError, ["empty", "finest first"]),
+        (lambda: SumOverLevels([SupAP(), torch.nn.MSELoss()]), TypeError, ["losses[1]", "MSELoss"]),  # type: ignore[list-item]
+        (lambda: SumOverLevels([ProxySoftmax(3, DIM)] * 2), ValueError, ["same proxies", "[loss] * L"]),
+        (lambda: SumOverLevels([SupAP(), SupAP()], weights=(1.0,)), ValueError, ["weights=(1.0,)", "2 finite"]),
+        (lambda: SumOverLevels([SupAP(), SupAP()], weights=(1.0, -1.0)), ValueError, ["-1.0", "from 0 on"]),
+        (lambda: SumOverLevels([SupAP(), SupAP()], weights=(1.0, math.nan)), ValueError, ["nan"]),
+        (three_levels_to(lambda: [SupAP(), SupAP()]), ValueError, ["3 level(s)", "2 loss(es)", "one loss for each column"]),
+        (three_levels_to(lambda: [SupAP()] * 4), ValueError, ["3 level(s)", "4 loss(es)"]),
+        (three_levels_to(lambda: [SupAP()] * 3, relevance=torch.ones(8, 8)), ValueError, ["relevance", "labels alone"]),
+        (
+            lambda: SumOverLevels([SupAP()])(torch.ones(3, DIM), relevance=torch.ones(3, 3)),
+            ValueError,
+            ["SumOverLevels needs labels", "relevance"],
+        ),
+        (
+            three_levels_to(lambda: [SupAP(), ProxySoftmax(2, DIM), SupAP()]),
+            ValueError,
+            ["0..2", "2 proxies"],
+        ),
+        (three_levels_to(lambda: [SupAP(), SupAP(), CSL(torch.arange(1), DIM)]), ValueError, ["0..1", "1 proxies"]),
+    ],
+)
+def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
+    with pytest.raises(error) as raised:
+        call()
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)

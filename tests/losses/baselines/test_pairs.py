@@ -1,0 +1,200 @@
+"""The contrastive loss of XBM: by hand, against loops, and beside pytorch-metric-learning's."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suprank.losses import RetrievalBatch
+from suprank.losses.baselines.pairs import ContrastiveXBM
+from tests.losses.batches import COMPOSITIONS, DIM, batch
+from tests.ranking.drawn import SOME
+
+
+def gradient_of(loss, embeddings, labels=None, **options):
+    leaf = embeddings.detach().clone().requires_grad_()
+    value = loss(leaf, labels, **options)
+    value.backward()
+    assert leaf.grad is not None
+    return value.detach(), leaf.grad
+
+
+def on_a_circle(*degrees):
+    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angle.cos(), angle.sin()], -1)
+
+
+def slow(batch, margin=0.5):
+    total = 0.0
+    for row, kinds in zip(batch.scores.tolist(), batch.fine().tolist(), strict=True):
+        for score, kind in zip(row, kinds, strict=True):
+            if kind == 1 and score < 1 - 1e-5:
+                total += 1 - score
+            if kind == 0 and score > margin:
+                total += score
+    return total / len(batch.scores)
+
+
+def test_points_on_a_circle_by_hand():
+    embeddings, labels = on_a_circle(0, 60, 90), torch.tensor([0, 0, 1])
+    # Queries 0 and 1 each have their mate at 0.5. Of the negatives, cos 90° is below the margin, and cos 30° is above it:
+    # for query 1 and for query 2, which has no positive and counts all the same.
+    expected = (0.5 + (0.5 + math.cos(math.radians(30))) + math.cos(math.radians(30))) / 3
+    assert ContrastiveXBM()(embeddings, labels).item() == pytest.approx(expected)
+    assert ContrastiveXBM(margin=0.9)(embeddings, labels).item() == pytest.approx(1 / 3)
+
+
+def test_both_inequalities_are_strict_and_copies_cost_nothing():
+    strangers, labels = torch.tensor([[1.0, 0.0], [3.0, 4.0]], dtype=torch.float64), torch.tensor([0, 1])
+    assert RetrievalBatch.of(strangers, labels).scores[0, 1] == 0.6
+    assert ContrastiveXBM(margin=0.6)(strangers, labels) == 0
+    below = math.nextafter(0.6, 0)
+    assert ContrastiveXBM(margin=below)(strangers, labels).item() == 0.6, "the whole score, and not its excess"
+    for degrees, expected in [(0, 0), (0.2, 0), (0.3, 1 - math.cos(math.radians(0.3)))]:  # 1 − cos: 0, 6e-6, 1.4e-5
+        found = ContrastiveXBM()(on_a_circle(0, degrees), torch.tensor([4, 4]))
+        assert found.item() == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_the_loss_equals_its_equation_on_any_batch(composition, margin):
+    embeddings, labels = batch(composition)
+    value, gradient = gradient_of(ContrastiveXBM(margin=margin), embeddings, labels)
+    assert value.item() == pytest.approx(slow(RetrievalBatch.of(embeddings, labels), margin), rel=1e-12, abs=1e-15)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+@pytest.mark.parametrize("references", [False, True], ids=["within", "references"])
+def test_pytorch_metric_learnings_hinge_lacks_the_margin_of_each_violating_pair_and_has_the_same_gradient(margin, references):
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.losses import ContrastiveLoss
+    from pytorch_metric_learning.reducers import SumReducer
+
+    generator = torch.Generator().manual_seed(0)
+    embeddings, labels = torch.randn(20, 4, generator=generator), torch.arange(20) % 6
+    options = {}
+    if references:
+        options = {"ref_emb": torch.randn(30, 4, generator=generator), "ref_labels": torch.arange(30) % 6}
+    theirs = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity(), reducer=SumReducer())
+    hinges, slope = gradient_of(theirs, embeddings, labels, **options)
+    seen = RetrievalBatch.of(embeddings, labels, **options)
+    violating = ((seen.fine() == 0) & (seen.scores > margin)).sum()
+    assert violating > 20
+    value, gradient = gradient_of(ContrastiveXBM(margin=margin), embeddings, labels, **options)
+    torch.testing.assert_close(value, (hinges + margin * violating) / 20)
+    torch.testing.assert_close(gradient, slope / 20, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("composition", ["unequal classes", "three levels"])
+def test_gradients_are_those_of_finite_differences_away_from_the_thresholds(composition):
+    embeddings, labels = batch(composition, seed=1)
+    scores = RetrievalBatch.of(embeddings, labels).scores
+    assert (scores - 0.5).abs().min() > 1e-3
+    assert torch.autograd.gradcheck(lambda values: ContrastiveXBM()(values, labels), embeddings.requires_grad_())
+
+
+def test_references_relevance_and_the_query_left_out():
+    embeddings, labels = batch("unequal classes")
+    position = torch.arange(len(labels))
+    within = ContrastiveXBM()(embeddings, labels)
+    relevance = (labels[:, None] == labels).double()
+    for given_self in (
+        {"labels": labels, "ref_labels": labels, "self_index": position},
+        {"labels": labels, "ref_labels": labels, "ids": position + 40, "ref_ids": position + 40},
+        {"relevance": 0.3 * relevance, "self_index": position},
+        {"relevance": relevance - 2 * torch.eye(len(labels))},  # below 0: out of the list
+        {"labels": labels, "ref_labels": labels},  # not named, yet at 1: the threshold leaves the query out
+    ):
+        assert ContrastiveXBM()(embeddings, ref_emb=embeddings, **given_self).item() == pytest.approx(within.item())
+    assert ContrastiveXBM()(embeddings, relevance=relevance).item() == pytest.approx(within.item())
+    twice = ContrastiveXBM()(
+        embeddings, labels, ref_emb=embeddings.repeat(2, 1), ref_labels=labels.repeat(2), self_index=position
+    )
+    assert twice.item() == pytest.approx(2 * within.item()), "sums over items, not means"
+
+
+def test_coarse_mates_are_negatives():
+    embeddings = on_a_circle(0, 60.5)
+    close = math.cos(math.radians(60.5))
+    loss = ContrastiveXBM(margin=0.4)
+    assert loss(embeddings, torch.tensor([[0, 0], [1, 0]])).item() == pytest.approx(close)
+    assert loss(embeddings, torch.tensor([[0, 0], [0, 1]])).item() == pytest.approx(close)
+    assert loss(embeddings, torch.tensor([[0, 0], [0, 0]])).item() == pytest.approx(1 - close)
+
+
+def test_pairs_on_the_right_side_cost_nothing():
+    labels = torch.arange(3).repeat_interleave(2)
+    value, gradient = gradient_of(ContrastiveXBM(), torch.eye(3)[labels], labels)
+    assert value == 0
+    assert gradient.eq(0).all()
+
+
+def test_one_image_has_no_pairs():
+    value, gradient = gradient_of(ContrastiveXBM(), *batch("one image"))
+    assert value == 0
+    assert gradient.eq(0).all()
+
+
+def test_equal_scores_everywhere():
+    labels = torch.tensor([0, 0, 0, 1, 1, 2])
+    value, gradient = gradient_of(ContrastiveXBM(), torch.ones(6, DIM, dtype=torch.float64), labels)
+    assert value.item() == pytest.approx((3 * 3 + 2 * 4 + 1 * 5) / 6), "every negative costs 1"
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_half_precision_and_autocast_are_scored_in_float32(dtype):
+    embeddings, labels = batch("unequal classes", dtype=dtype)
+    expected, slope = gradient_of(ContrastiveXBM(), embeddings.float(), labels)
+    leaf = embeddings.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = ContrastiveXBM()(leaf, labels)
+    value.backward()
+    assert value.dtype == torch.float32
+    assert torch.equal(value, expected)
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, slope.to(dtype))
+
+
+@SOME
+@given(seed=st.integers(0, 10**6), margin=st.floats(0, 0.99), classes=st.integers(1, 5), images=st.integers(1, 12))
+def test_the_loss_is_at_least_0_whatever_the_order_and_length(seed, margin, classes, images):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (images,), generator=generator)
+    embeddings = torch.randn(images, 4, generator=generator, dtype=torch.float64)
+    loss = ContrastiveXBM(margin=margin)
+    value = loss(embeddings, labels)
+    assert value >= 0
+    order = torch.randperm(images, generator=generator)
+    lengths = 0.1 + torch.rand(images, 1, generator=generator, dtype=torch.float64)
+    assert loss(embeddings[order] * lengths, labels[order]).item() == pytest.approx(value.item(), abs=1e-9)
+
+
+def test_a_copied_loss_is_the_same_loss_without_state():
+    embeddings, labels = batch("unequal classes")
+    loss = ContrastiveXBM(margin=0.1)
+    assert loss.state_dict() == {}
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        assert other(embeddings, labels) == loss(embeddings, labels)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fragments"),
+    [
+        (lambda: ContrastiveXBM(margin=1.0), ValueError, ["margin=1.0", "below 1", "0.5"]),
+        (lambda: ContrastiveXBM(margin=-0.1), ValueError, ["margin=-0.1", "from 0"]),
+        (lambda: ContrastiveXBM(margin=math.nan), ValueError, ["margin=nan"]),
+        (lambda: ContrastiveXBM(0.5), TypeError, ["positional"]),  # type: ignore[misc]
+        (lambda: ContrastiveXBM()(torch.eye(2)), ValueError, ["labels are missing"]),
+    ],
+)
+def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
+    with pytest.raises(error) as raised:
+        call()
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)

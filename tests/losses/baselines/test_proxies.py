@@ -1,0 +1,408 @@
+"""ProxyNCA++, ArcFace and CSL: by hand, in loops, beside pytorch-metric-learning, and the laws that tie them to the softmax."""
+
+import copy
+import math
+import pickle
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pytorch_metric_learning.losses import ArcFaceLoss, ProxyNCALoss
+
+from suprank.losses import ProxySoftmax, SimilarityMixup
+from suprank.losses.baselines.proxies import CSL, ArcFace, ProxyNCA
+from tests import reference
+from tests.losses.batches import DIM, batch
+
+TREE = torch.tensor([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1], [4, 2, 1]])  # of the composition "three levels"
+CLASSES = len(TREE)
+
+EACH = {
+    "ProxyNCA": lambda: ProxyNCA(CLASSES, DIM),
+    "ArcFace": lambda: ArcFace(CLASSES, DIM),
+    "CSL": lambda: CSL(TREE, DIM),
+}
+
+
+def cosines(embeddings, proxies):
+    return [[reference.cosine(embedding, proxy) for proxy in proxies.tolist()] for embedding in embeddings.tolist()]
+
+
+def log_sum_exp(values):
+    highest = max(values, default=-math.inf)
+    return highest + math.log(sum(math.exp(value - highest) for value in values)) if values else -math.inf
+
+
+def slow_proxy_nca(embeddings, classes, proxies, scale):
+    def unit(vector):
+        length = math.sqrt(sum(x * x for x in vector))
+        return [x / length for x in vector]
+
+    total = 0.0
+    for embedding, own in zip(embeddings.tolist(), classes, strict=True):
+        logits = [
+            -sum((scale * x - scale * y) ** 2 for x, y in zip(unit(embedding), unit(proxy), strict=True))
+            for proxy in proxies.tolist()
+        ]
+        total += log_sum_exp(logits) - logits[own]
+    return total / len(classes)
+
+
+def slow_arcface(embeddings, classes, proxies, margin, scale):
+    total = 0.0
+    for row, own in zip(cosines(embeddings, proxies), classes, strict=True):
+        angle = math.acos(row[own])
+        turned = math.cos(angle + margin) if angle + margin <= math.pi else math.cos(angle) - margin * math.sin(margin)
+        logits = [scale * (turned if z == own else cosine) for z, cosine in enumerate(row)]
+        total += log_sum_exp(logits) - logits[own]
+    return total / len(classes)
+
+
+def slow_csl(embeddings, classes, proxies, tree, margins, scale):
+    total = 0.0
+    for level, margin in enumerate(margins):
+        for row, own in zip(cosines(embeddings, proxies), classes, strict=True):
+            others = [scale * cosine for z, cosine in enumerate(row) if tree[z][level:] != tree[own][level:]]
+            excess = log_sum_exp(others) - scale * row[own] + scale * margin
+            total += math.log1p(math.exp(excess)) if excess < 30 else excess
+    return total / len(classes)
+
+
+def gradients(loss, embeddings, labels, proxies):
+    leaf = embeddings.clone().requires_grad_()
+    value = loss(leaf, labels)
+    value.backward()
+    return value.detach(), leaf.grad, proxies.grad
+
+
+# ProxyNCA++
+
+
+def test_nca_by_hand():
+    loss = ProxyNCA(2, 2, scale=3.0)
+    loss.proxies.data = torch.tensor([[2.0, 0.0], [0.0, 0.1]])
+    found = loss(torch.tensor([[5.0, 0.0]]), torch.tensor([0]))  # on its proxy, at a squared distance of 2 from the other
+    assert found.item() == pytest.approx(math.log(1 + math.exp(-9 * 2)), abs=1e-7)
+    assert loss(torch.tensor([[5.0, 0.0]]), torch.tensor([1])).item() == pytest.approx(9 * 2)
+
+
+@pytest.mark.parametrize("scale", [0.7, 3.0])
+@pytest.mark.parametrize("composition", ["unequal classes", "three levels", "one image"])
+def test_nca_equals_its_definition_by_distances(composition, scale):
+    embeddings, labels = batch(composition)
+    loss = ProxyNCA(5, DIM, scale=scale).double()
+    classes = labels.reshape(len(labels), -1)[:, 0].tolist()
+    expected = slow_proxy_nca(embeddings, classes, loss.proxies, scale)
+    assert loss(embeddings, labels).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_nca_equals_pytorch_metric_learnings_with_the_square_of_the_scale():
+    embeddings, labels = batch("unequal classes")
+    ours, theirs = ProxyNCA(3, DIM, scale=3.0).double(), ProxyNCALoss(3, DIM, softmax_scale=9.0).double()
+    theirs.proxies.data = ours.proxies.data.clone()
+    for found, expected in zip(
+        gradients(ours, embeddings, labels, ours.proxies), gradients(theirs, embeddings, labels, theirs.proxies), strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+
+
+def test_nca_is_the_softmax_at_its_temperature():
+    embeddings, labels = batch("three levels")
+    loss, softmax = ProxyNCA(5, DIM, scale=2.0), ProxySoftmax(5, DIM, temperature=1 / 8)
+    softmax.load_state_dict(loss.state_dict())
+    assert loss(embeddings, labels).item() == softmax(embeddings, labels).item()
+
+
+def test_nca_proxies_start_at_an_eighth_of_a_normal():
+    torch.manual_seed(0)
+    proxies = ProxyNCA(1000, 32).proxies
+    assert proxies.std().item() == pytest.approx(1 / 8, rel=0.02)
+    assert proxies.abs().max() > 0.5, "no uniform distribution within ±1/√32 reaches as far"
+
+
+# ArcFace
+
+
+def test_arcface_by_hand():
+    degrees = math.radians(60)
+    loss = ArcFace(2, 2, margin=math.radians(30), scale=4.0).double()
+    loss.proxies.data = torch.tensor([[1.0, 0.0], [0.0, 3.0]]).double()
+    embedding = 7 * torch.tensor([[math.cos(degrees), math.sin(degrees)]]).double()
+    # 60° from its own proxy, which the margin makes 90°, and 30° from the other.
+    expected = math.log(1 + math.exp(4 * math.cos(math.radians(30))))
+    assert loss(embedding, torch.tensor([0])).item() == pytest.approx(expected)
+
+
+def test_beyond_the_last_angle_the_cosine_goes_on_falling():
+    margin = 0.5
+    loss = ArcFace(2, 2, margin=margin, scale=1.0).double()
+    loss.proxies.data = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
+
+    def logit(angle):
+        """Of the first class; the second has sin(angle)."""
+        embedding = torch.tensor([[math.cos(angle), math.sin(angle)]]).double()
+        return math.sin(angle) - math.log(math.expm1(loss(embedding, torch.tensor([0])).item()))
+
+    assert logit(2.0) == pytest.approx(math.cos(2.5))
+    assert logit(math.pi - margin - 1e-6) == pytest.approx(-1)
+    assert logit(3.0) == pytest.approx(math.cos(3.0) - margin * math.sin(margin))
+    falling = [logit(angle) for angle in torch.linspace(0.01, 3.13, 50).tolist()]
+    assert falling == sorted(falling, reverse=True)
+
+
+@pytest.mark.parametrize(("margin", "scale"), [(0.3, 30.0), (1.5, 5.0), (0.0, 64.0)])
+@pytest.mark.parametrize("composition", ["unequal classes", "three levels", "one image"])
+def test_arcface_equals_its_definition_by_angles(composition, margin, scale):
+    embeddings, labels = batch(composition)
+    loss = ArcFace(5, DIM, margin=margin, scale=scale).double()
+    classes = labels.reshape(len(labels), -1)[:, 0].tolist()
+    expected = slow_arcface(embeddings, classes, loss.proxies, margin, scale)
+    assert loss(embeddings, labels).item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_arcface_equals_pytorch_metric_learnings_away_from_the_proxies():
+    embeddings, labels = batch("unequal classes")
+    ours, theirs = ArcFace(3, DIM).double(), ArcFaceLoss(3, DIM, margin=math.degrees(0.3), scale=30.0).double()
+    theirs.W.data = ours.proxies.data.T.clone()
+    value, gradient, slope = gradients(ours, embeddings, labels, ours.proxies)
+    expected, their_gradient, their_slope = gradients(theirs, embeddings, labels, theirs.W)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(gradient, their_gradient)
+    torch.testing.assert_close(slope, their_slope.T)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_an_embedding_on_its_proxy_or_opposite_has_finite_gradients(dtype, sign):
+    loss = ArcFace(4, 16).to(dtype)
+    embeddings = torch.cat([sign * loss.proxies.detach()[:3], torch.eye(16, dtype=dtype)[:1]])
+    loss.proxies.data[3] = sign * embeddings[3]
+    value, gradient, slope = gradients(loss, embeddings, torch.arange(4), loss.proxies)
+    assert value.isfinite()
+    assert gradient.isfinite().all()
+    assert slope.isfinite().all()
+    if sign > 0:
+        theirs = ArcFaceLoss(4, 16, margin=math.degrees(0.3), scale=30.0).to(dtype)
+        theirs.W.data = loss.proxies.data.T.clone()
+        assert gradients(theirs, embeddings, torch.arange(4), theirs.W)[1].isnan().any(), "no reason left to have our own"
+
+
+@given(st.floats(0, 1.5), st.floats(0.5, 64))
+def test_a_margin_never_lowers_the_loss_and_none_is_the_softmax(margin, scale):
+    embeddings, labels = batch("three levels")
+    softmax = ProxySoftmax(5, DIM, temperature=1 / scale).double()
+    plain, turned = ArcFace(5, DIM, margin=0.0, scale=scale).double(), ArcFace(5, DIM, margin=margin, scale=scale).double()
+    for loss in (plain, turned):
+        loss.load_state_dict(softmax.state_dict())
+    assert plain(embeddings, labels).item() == pytest.approx(softmax(embeddings, labels).item(), rel=1e-9)
+    assert turned(embeddings, labels) >= plain(embeddings, labels) - 1e-12
+
+
+# CSL
+
+
+def test_csl_by_hand_with_two_classes_of_one_parent():
+    loss = CSL(torch.tensor([[0, 0], [1, 0]]), 2, scale=2.0, margins=(0.25, 0.45)).double()
+    loss.proxies.data = torch.tensor([[3.0, 0.0], [0.0, 0.5]]).double()
+    embeddings, labels = torch.tensor([[1.0, 0.0], [0.6, 0.8]]).double(), torch.tensor([0, 1])
+    # Of level 0 each has the other proxy as its negative; at level 1 there is one class, and nothing to tell apart.
+    expected = (math.log1p(math.exp(0 - 2 + 0.5)) + math.log1p(math.exp(1.2 - 1.6 + 0.5))) / 2
+    assert loss(embeddings, labels).item() == pytest.approx(expected)
+
+
+def test_csl_by_hand_with_two_parents():
+    loss = CSL(torch.tensor([[0, 0], [1, 0], [2, 1]]), 3, scale=1.0, margins=(0.1, 0.2)).double()
+    loss.proxies.data = torch.eye(3).double()
+    embedding = torch.tensor([[0.6, 0.8, 0.0]]).double()
+    fine = math.log1p((math.exp(0.8) + math.exp(0)) * math.exp(-0.6 + 0.1))
+    coarse = math.log1p(math.exp(0) * math.exp(-0.6 + 0.2))  # the sibling is no negative, and no positive either
+    assert loss(embedding, torch.tensor([0])).item() == pytest.approx(fine + coarse)
+
+
+@pytest.mark.parametrize("scale", [1.0, 32.0])
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_csl_equals_its_definition_in_loops(levels, scale):
+    embeddings, labels = batch("three levels")
+    tree = TREE[:, :levels]
+    loss = CSL(tree, DIM, scale=scale).double()
+    expected = slow_csl(embeddings, labels[:, 0].tolist(), loss.proxies, tree.tolist(), loss.margins, scale)
+    assert loss(embeddings, labels).item() == pytest.approx(expected, rel=1e-10)
+    assert torch.equal(loss(embeddings, labels[:, 0]), loss(embeddings, labels)), "the fine class is all it needs"
+
+
+def test_a_coarse_id_under_two_parents_is_two_classes():
+    tree = torch.tensor([[0, 0, 0], [1, 0, 0], [2, 0, 1], [3, 1, 1]])
+    unlike = torch.tensor([[0, 0, 0], [1, 0, 0], [2, 1, 1], [3, 2, 1]])
+    embeddings, labels = batch("singletons only")
+    loss, other = CSL(tree, DIM), CSL(unlike, DIM)
+    other.proxies.data = loss.proxies.data
+    assert torch.equal(loss(embeddings, labels), other(embeddings, labels))
+
+
+def test_one_level_without_a_margin_is_the_softmax():
+    embeddings, labels = batch("unequal classes")
+    loss, softmax = CSL(torch.arange(3), DIM, margins=(0.0,), scale=20.0), ProxySoftmax(3, DIM, temperature=1 / 20)
+    softmax.proxies.data = loss.proxies.data
+    assert loss(embeddings, labels).item() == pytest.approx(softmax(embeddings, labels).item(), rel=1e-6)
+
+
+def test_csl_is_the_sum_of_its_levels():
+    embeddings, labels = batch("three levels")
+    loss = CSL(TREE, DIM).double()
+    levels = 0.0
+    for level in range(3):
+        # A margin so far below that softplus gives nothing leaves one level alone.
+        margins = [loss.margins[level] if other == level else -1e4 for other in range(3)]
+        alone = CSL(TREE, DIM, margins=margins).double()
+        alone.proxies.data = loss.proxies.data
+        levels += alone(embeddings, labels).item()
+    assert loss(embeddings, labels).item() == pytest.approx(levels)
+
+
+def test_a_level_without_negatives_has_finite_gradients():
+    embeddings, labels = batch("three levels")
+    rooted = torch.cat([TREE, torch.zeros(CLASSES, 1, dtype=torch.int64)], 1)
+    with_root, without = (
+        CSL(rooted, DIM, margins=(0.1, 0.2, 0.3, 0.4)).double(),
+        CSL(TREE, DIM, margins=(0.1, 0.2, 0.3)).double(),
+    )
+    without.proxies.data = with_root.proxies.data.clone()
+    found = gradients(with_root, embeddings, labels, with_root.proxies)
+    for one, other in zip(found, gradients(without, embeddings, labels, without.proxies), strict=True):
+        torch.testing.assert_close(one, other)
+    alone = CSL(torch.tensor([0]), DIM)
+    value, gradient, slope = gradients(alone, embeddings, torch.zeros(8, dtype=torch.int64), alone.proxies)
+    assert value == 0
+    assert not gradient.any()
+    assert not slope.any()
+
+
+@pytest.mark.parametrize(
+    ("levels", "margins"),
+    [
+        (1, (0.25,)),
+        (2, (0.25, 0.45)),
+        (3, (0.25, 0.35, 0.45)),
+        (5, (0.25, 0.3, 0.35, 0.4, 0.45)),
+        (7, (0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75)),
+    ],
+)
+def test_the_margins_of_csl_are_the_authors(levels, margins):
+    assert CSL(torch.arange(4)[:, None].expand(4, levels), DIM).margins == margins
+
+
+def test_the_tree_is_saved_and_not_trained():
+    loss = CSL(TREE, DIM)
+    assert list(loss.state_dict()) == ["proxies", "class_labels"]
+    assert [name for name, _ in loss.named_parameters()] == ["proxies"]
+    assert loss.half().class_labels.dtype == torch.int64
+    given = TREE.clone()
+    loss = CSL(given, DIM)
+    given += 1
+    assert torch.equal(loss.class_labels, TREE), "what is done to the labels afterwards is of no account"
+
+
+# All
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_gradients_are_those_of_finite_differences(name):
+    embeddings, labels = batch("three levels", seed=1)
+    loss = EACH[name]().double()
+    buffers = dict(loss.named_buffers())
+
+    def value(vectors, proxies):
+        return torch.func.functional_call(loss, {"proxies": proxies, **buffers}, (vectors, labels))
+
+    assert torch.autograd.gradcheck(value, (embeddings.requires_grad_(), loss.proxies.detach().requires_grad_()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", EACH)
+def test_half_precision_and_autocast_leave_float32_inside(name, dtype):
+    embeddings, labels = batch("three levels", dtype=dtype)
+    loss = EACH[name]().to(dtype)
+    plain = copy.deepcopy(loss).float()(embeddings.float(), labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = loss(embeddings, labels)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, plain)
+    assert loss.proxies.dtype == dtype
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_references_and_relevance_play_no_part(name):
+    embeddings, labels = batch("three levels")
+    references, ref_labels = batch("unequal classes")
+    loss = EACH[name]()
+    assert not loss.ranks_items
+    expected = loss(embeddings, labels)
+    assert torch.equal(loss(embeddings, labels, ref_emb=references, ref_labels=ref_labels[:, None].expand(-1, 3)), expected)
+    assert torch.equal(loss(embeddings, labels, relevance=torch.ones(8, 8)), expected)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_loss_survives_being_copied_pickled_and_loaded(name):
+    embeddings, labels = batch("three levels")
+    loss, fresh = EACH[name](), EACH[name]()
+    expected = loss(embeddings, labels).item()
+    assert fresh(embeddings, labels).item() != expected
+    fresh.load_state_dict(loss.state_dict())
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), fresh):
+        assert other(embeddings, labels).item() == expected
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_training_draws_embeddings_to_their_proxies(name):
+    torch.manual_seed(0)
+    embeddings, labels = batch("three levels", dtype=torch.float32)
+    loss = EACH[name]()
+    leaf = embeddings.requires_grad_()
+    optimizer = torch.optim.Adam([leaf, *loss.parameters()], lr=0.1)
+    before = loss(leaf, labels).item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss(leaf, labels).backward()
+        optimizer.step()
+    assert loss(leaf, labels).item() < 0.5 * before
+
+
+def test_repr_shows_the_hyper_parameters():
+    assert repr(ProxyNCA(7, 3, scale=2.0)) == "ProxyNCA(num_classes=7, embedding_size=3, scale=2.0)"
+    assert repr(ArcFace(7, 3)) == "ArcFace(num_classes=7, embedding_size=3, margin=0.3, scale=30.0)"
+    assert repr(CSL(TREE, 3)) == "CSL(num_classes=5, embedding_size=3, margins=(0.25, 0.35, 0.45), scale=32.0)"
+
+
+TOO_FAR = torch.tensor([0, 1, 7])
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fragments"),
+    [
+        (lambda: ProxyNCA(4, 4, scale=0.0), ValueError, ["scale=0.0", "above 0"]),
+        (lambda: ProxyNCA(0, 4), ValueError, ["num_classes=0"]),
+        (lambda: ProxyNCA(4, 4, temperature=0.1), TypeError, ["temperature"]),  # type: ignore[call-arg]
+        (lambda: ArcFace(4, 4, margin=28.6), ValueError, ["margin=28.6", "radians"]),
+        (lambda: ArcFace(4, 4, margin=math.nan), ValueError, ["margin=nan"]),
+        (lambda: ArcFace(4, 4, scale=-1.0), ValueError, ["scale=-1.0"]),
+        (lambda: CSL(TREE.float(), 4), TypeError, ["class_labels", "float32", "integer"]),
+        (lambda: CSL(TREE.tolist(), 4), TypeError, ["class_labels", "list"]),  # type: ignore[arg-type]
+        (lambda: CSL(TREE[None], 4), ValueError, ["(1, 5, 3)", "[classes, levels]"]),
+        (lambda: CSL(TREE[:0], 4), ValueError, ["(0, 3)"]),
+        (lambda: CSL(TREE[1:], 4), ValueError, ["class_labels[0, 0] is 1", "row c", "unique(dim=0)"]),
+        (lambda: CSL(TREE, 4, margins=(0.1, 0.2)), ValueError, ["(0.1, 0.2)", "3 finite", "finest first"]),
+        (lambda: CSL(TREE, 4, margins=(0.1, 0.2, math.inf)), ValueError, ["inf", "3 finite"]),
+        (lambda: CSL(TREE, 4, scale=0.0), ValueError, ["scale=0.0"]),
+        (lambda: CSL(TREE, 0), ValueError, ["embedding_size=0"]),
+        (lambda: CSL(TREE, DIM)(torch.ones(3, DIM), TOO_FAR), ValueError, ["0..7", "5 proxies", "0..4"]),
+        (lambda: ArcFace(5, DIM)(torch.ones(3, DIM), TOO_FAR), ValueError, ["0..7", "5 proxies", "0..4"]),
+        (lambda: CSL(TREE, DIM)(torch.ones(3, DIM), relevance=torch.ones(3, 3)), ValueError, ["CSL needs labels"]),
+        (lambda: ArcFace(5, DIM + 1)(torch.ones(3, DIM), torch.arange(3)), ValueError, ["dimension 5", "proxies 6"]),
+        (lambda: SimilarityMixup(CSL(TREE, DIM)), TypeError, ["CSL ranks no items", "CSL(...)"]),
+    ],
+)
+def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
+    with pytest.raises(error) as raised:
+        call()
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)

@@ -1,0 +1,393 @@
+"""Losses of pytorch-metric-learning under our call: against their equations in loops, and what the package would get wrong."""
+
+import copy
+import importlib.util
+import math
+import pickle
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pytorch_metric_learning.losses import CosFaceLoss, MultiSimilarityLoss, ProxyAnchorLoss
+
+from suprank.losses import Combined, ProxySoftmax, SimilarityMixup, SupAP
+from suprank.losses.baselines import wrapped
+from suprank.losses.baselines.wrapped import CosFace, MultiSimilarity, ProxyAnchor
+from tests import reference
+from tests.losses.batches import COMPOSITIONS, DIM, batch, rows
+
+CLASSES = 6
+
+PROXIES = {
+    "ProxyAnchor": lambda **options: ProxyAnchor(CLASSES, DIM, **options),
+    "CosFace": lambda **options: CosFace(CLASSES, DIM, **options),
+}
+EACH = {"MultiSimilarity": MultiSimilarity, **PROXIES}
+NUMBERED = [name for name in COMPOSITIONS if name != "ids far apart"]
+
+
+def proxies_of(loss):
+    """[classes, dim], whichever way the package holds them."""
+    (weights,) = loss.parameters()
+    return weights.T if isinstance(loss, CosFace) else weights
+
+
+def soft_sum(values):
+    """log(1 + Σ exp)."""
+    highest = max([0.0, *values])
+    return highest + math.log(sum(math.exp(value - highest) for value in [0.0, *values]))
+
+
+def slow_multi_similarity(lists, depth, alpha=2.0, beta=50.0, base=0.5):
+    total = 0.0
+    for scores, level in lists:
+        pairs = list(zip(scores, level, strict=True))
+        total += soft_sum([-alpha * (score - base) for score, one in pairs if one == depth]) / alpha
+        total += soft_sum([beta * (score - base) for score, one in pairs if 0 <= one < depth]) / beta
+    return total / len(lists)
+
+
+def slow_proxy_anchor(embeddings, classes, proxies, margin=0.1, scale=32.0):
+    positive, negative = [], []
+    for own, proxy in enumerate(proxies):
+        pairs = [(reference.cosine(embedding, proxy), one) for embedding, one in zip(embeddings, classes, strict=True)]
+        if own in classes:
+            positive.append(soft_sum([-scale * (score - margin) for score, one in pairs if one == own]))
+        negative.append(soft_sum([scale * (score + margin) for score, one in pairs if one != own]))
+    return sum(positive) / len(positive) + sum(negative) / len(proxies)
+
+
+def slow_cosface(embeddings, classes, proxies, margin=0.35, scale=64.0):
+    total = 0.0
+    for embedding, own in zip(embeddings, classes, strict=True):
+        logits = [scale * (reference.cosine(embedding, proxy) - margin * (z == own)) for z, proxy in enumerate(proxies)]
+        total += soft_sum([logit - logits[own] for z, logit in enumerate(logits) if z != own])
+    return total / len(classes)
+
+
+SLOW = {"ProxyAnchor": slow_proxy_anchor, "CosFace": slow_cosface}
+
+
+def gradient(loss, embeddings, labels=None, **options):
+    leaf = embeddings.detach().clone().requires_grad_()
+    value = loss(leaf, labels, **options)
+    value.backward()
+    assert leaf.grad is not None
+    return value.detach(), leaf.grad
+
+
+# Multi-Similarity
+
+
+def test_multi_similarity_by_hand():
+    embeddings, labels = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 2.0]]).double(), torch.tensor([0, 0, 1])
+    loss = MultiSimilarity(alpha=1.0, beta=2.0, base=0.5)
+    pair = math.log1p(math.exp(-(0.6 - 0.5)))
+    expected = [
+        pair + math.log1p(math.exp(2 * (0 - 0.5))) / 2,
+        pair + math.log1p(math.exp(2 * (0.8 - 0.5))) / 2,
+        math.log1p(math.exp(2 * (0 - 0.5)) + math.exp(2 * (0.8 - 0.5))) / 2,  # no positive, but negatives to keep away
+    ]
+    assert loss(embeddings, labels).item() == pytest.approx(sum(expected) / 3)
+
+
+@pytest.mark.parametrize("given", [{}, {"alpha": 5.0, "beta": 10.0, "base": 0.1}], ids=str)
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_multi_similarity_equals_its_equation(composition, given):
+    embeddings, labels = batch(composition)
+    lists = reference.batch_lists(embeddings.tolist(), rows(labels))
+    expected = slow_multi_similarity(lists, len(rows(labels)[0]), **given)
+    assert MultiSimilarity(**given)(embeddings, labels).item() == pytest.approx(expected, rel=1e-10, abs=1e-15)
+
+
+def test_it_is_pytorch_metric_learnings_within_a_batch():
+    embeddings, labels = batch("unequal classes")
+    value, slope = gradient(MultiSimilarity(), embeddings, labels)
+    expected, theirs = gradient(MultiSimilarityLoss(alpha=2, beta=50, base=0.5), embeddings, labels)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(slope, theirs)
+
+
+def test_a_query_with_one_positive_and_one_negative_counts():
+    query, references, labels = torch.eye(2).double()[:1], torch.eye(2).double(), torch.tensor([0, 1])
+    memory = {"ref_emb": references, "ref_labels": labels}
+    expected = math.log1p(math.exp(-2 * 0.5)) / 2 + math.log1p(math.exp(-50 * 0.5)) / 50
+    assert MultiSimilarity()(query, labels[:1], **memory).item() == pytest.approx(expected)
+    assert MultiSimilarityLoss()(query, labels[:1], **memory) == 0, "the package takes two pairs for none"
+
+
+def test_the_query_among_references_is_left_out():
+    embeddings, labels = batch("three levels")
+    within, _ = gradient(MultiSimilarity(), embeddings, labels)
+    memory = {"ref_emb": embeddings.clone(), "ref_labels": labels}
+    position = torch.arange(8)
+    for who in ({"self_index": position}, {"ids": position + 3, "ref_ids": position + 3}):
+        torch.testing.assert_close(gradient(MultiSimilarity(), embeddings, labels, **memory, **who)[0], within)
+    assert gradient(MultiSimilarity(), embeddings, labels, **memory)[0] != within
+
+
+def test_references_equal_the_equation():
+    embeddings, labels = batch("two levels")
+    items, item_labels = batch("two levels", seed=1)
+    items, item_labels = items[:4], item_labels[:4]
+    lists = [
+        (
+            [reference.cosine(query, item) for item in items.tolist()],
+            [reference.common_level(mine, other) for other in item_labels.tolist()],
+        )
+        for query, mine in zip(embeddings.tolist(), labels.tolist(), strict=True)
+    ]
+    found = MultiSimilarity()(embeddings, labels, ref_emb=items, ref_labels=item_labels)
+    assert found.item() == pytest.approx(slow_multi_similarity(lists, 2), rel=1e-10)
+
+
+def test_relevance_takes_the_place_of_labels():
+    embeddings, labels = batch("unequal classes")
+    relevance = (labels[:, None] == labels).double() * 0.3
+    assert torch.equal(MultiSimilarity()(embeddings, relevance=relevance), MultiSimilarity()(embeddings, labels))
+    ignored = relevance.clone()
+    ignored[0, 1] = -1.0  # out of the list of the first query
+    assert not torch.equal(MultiSimilarity()(embeddings, relevance=ignored), MultiSimilarity()(embeddings, labels))
+
+
+@pytest.mark.parametrize("composition", ["one image", "one class only"])
+def test_a_batch_without_some_pairs_backpropagates(composition):
+    embeddings, labels = batch(composition)
+    value, slope = gradient(MultiSimilarity(), embeddings, labels)
+    assert slope.isfinite().all()
+    assert (value == 0) == (composition == "one image")
+    assert slope.any() == (composition != "one image")
+
+
+def test_virtual_examples_are_not_normalised_again():
+    embeddings, labels = batch("equal classes")
+    seen = []
+
+    class Watched(MultiSimilarity):
+        def on(self, batch):
+            seen.append(batch)
+            return super().on(batch)
+
+    found = SimilarityMixup(Watched())(embeddings, labels)
+    (virtual,) = seen
+    assert virtual.queries.norm(dim=1).min() < 0.99
+    level = virtual.fine()
+    lists = list(zip(virtual.scores.tolist(), level.tolist(), strict=True))
+    assert found.item() == pytest.approx(slow_multi_similarity(lists, 1), rel=1e-10)
+
+
+@given(st.permutations(range(8)))
+def test_the_order_of_images_is_of_no_account(order):
+    embeddings, labels = batch("three levels")
+    shuffled = MultiSimilarity()(embeddings[list(order)], labels[list(order)])
+    torch.testing.assert_close(shuffled, MultiSimilarity()(embeddings, labels))
+
+
+# Proxies
+
+
+def test_proxy_anchor_by_hand():
+    loss = ProxyAnchor(2, 2, margin=0.1, scale=2.0).double()
+    proxies_of(loss).data.copy_(torch.tensor([[2.0, 0.0], [0.0, 0.5]]))
+    found = loss(torch.tensor([[0.6, 0.8]]).double(), torch.tensor([0]))
+    # One proxy has an image, at 0.6; for the other that image is a negative, at 0.8, of two proxies in all.
+    expected = math.log1p(math.exp(-2 * (0.6 - 0.1))) + math.log1p(math.exp(2 * (0.8 + 0.1))) / 2
+    assert found.item() == pytest.approx(expected)
+
+
+def test_cosface_by_hand():
+    loss = CosFace(2, 2, margin=0.25, scale=4.0).double()
+    proxies_of(loss).data.copy_(torch.tensor([[2.0, 0.0], [0.0, 0.5]]))
+    found = loss(torch.tensor([[0.6, 0.8]]).double(), torch.tensor([0]))
+    assert found.item() == pytest.approx(math.log1p(math.exp(4 * (0.8 - 0.6 + 0.25))))
+
+
+@pytest.mark.parametrize("given", [{}, {"margin": 0.2, "scale": 7.0}], ids=str)
+@pytest.mark.parametrize("composition", NUMBERED)
+@pytest.mark.parametrize("name", PROXIES)
+def test_proxies_equal_the_equation(name, composition, given):
+    embeddings, labels = batch(composition)
+    loss = PROXIES[name](**given).double()
+    expected = SLOW[name](embeddings.tolist(), [row[0] for row in rows(labels)], proxies_of(loss).tolist(), **given)
+    assert loss(embeddings, labels).item() == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(("name", "theirs"), [("ProxyAnchor", ProxyAnchorLoss), ("CosFace", CosFaceLoss)])
+def test_defaults_are_the_packages(name, theirs):
+    embeddings, labels = batch("unequal classes", dtype=torch.float32)
+    ours, package = PROXIES[name](), theirs(CLASSES, DIM)
+    package.load_state_dict(ours.theirs.state_dict())
+    torch.testing.assert_close(ours(embeddings, labels), package(embeddings, labels))
+
+
+@pytest.mark.parametrize(("kind", "weight"), [(ProxyAnchor, "proxies"), (CosFace, "W")])
+def test_proxies_start_as_ours_so_that_one_learning_rate_fits_all(kind, weight):
+    proxies = getattr(kind(500, 16).theirs, weight)
+    assert 0.24 < proxies.abs().max() <= 0.25
+
+
+def test_cosface_without_a_margin_is_the_softmax():
+    embeddings, labels = batch("three levels")
+    loss, softmax = CosFace(CLASSES, DIM, margin=0.0, scale=20.0), ProxySoftmax(CLASSES, DIM, temperature=1 / 20)
+    softmax.proxies.data = proxies_of(loss).detach().clone()
+    assert loss(embeddings, labels).item() == pytest.approx(softmax(embeddings, labels).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("weights", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", PROXIES)
+def test_a_call_leaves_proxies_in_their_dtype(name, dtype, weights):
+    # Left to itself the package gives its parameter the dtype of the embeddings.
+    embeddings, labels = batch("unequal classes", dtype=dtype)
+    loss = PROXIES[name]().to(weights)
+    before = proxies_of(loss).detach().clone()
+    value, slope = gradient(loss, embeddings, labels)
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert slope.dtype == dtype
+    (parameter,) = loss.parameters()
+    assert parameter.dtype == weights
+    assert parameter.grad is not None
+    assert parameter.grad.dtype == weights
+    assert torch.equal(proxies_of(loss), before)
+    expected = SLOW[name](embeddings.tolist(), labels.tolist(), before.tolist())
+    assert value.item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_references_and_relevance_play_no_part(name):
+    embeddings, labels = batch("three levels")
+    loss = PROXIES[name]()
+    assert not loss.ranks_items
+    expected = loss(embeddings, labels)
+    assert torch.equal(loss(embeddings, labels, ref_emb=embeddings[:3], ref_labels=labels[:3]), expected)
+    assert torch.equal(loss(embeddings, labels, relevance=torch.ones(8, 8)), expected)
+    assert torch.equal(loss(embeddings, labels[:, 0]), expected)
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_an_embedding_on_its_proxy_has_finite_gradients(name):
+    loss = PROXIES[name]()
+    value, slope = gradient(loss, proxies_of(loss).detach(), torch.arange(CLASSES))
+    (parameter,) = loss.parameters()
+    assert value.isfinite()
+    assert slope.isfinite().all()
+    assert parameter.grad is not None
+    assert parameter.grad.isfinite().all()
+
+
+# All
+
+
+@pytest.mark.parametrize("composition", ["equal classes", "three levels"])
+@pytest.mark.parametrize("name", EACH)
+def test_gradients_are_those_of_finite_differences(name, composition):
+    embeddings, labels = batch(composition, seed=1)
+    loss = EACH[name]().double()
+    names, values = [name for name, _ in loss.named_parameters()], [value.detach() for value in loss.parameters()]
+
+    def value(vectors, *parameters):
+        return torch.func.functional_call(loss, dict(zip(names, parameters, strict=True)), (vectors, labels))
+
+    leaves = [one.clone().requires_grad_() for one in (embeddings, *values)]
+    assert torch.autograd.gradcheck(value, leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", EACH)
+def test_autocast_leaves_float32_inside(name, dtype):
+    embeddings, labels = batch("three levels", dtype=dtype)
+    loss = EACH[name]()
+    plain = loss(embeddings.float(), labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, slope = gradient(loss, embeddings, labels)
+    assert torch.equal(found, plain.detach())
+    assert slope.dtype == dtype
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_a_loss_survives_being_copied_pickled_and_loaded(name):
+    embeddings, labels = batch("three levels")
+    loss, fresh = EACH[name](), EACH[name]()
+    expected = loss(embeddings.requires_grad_(), labels).item()
+    fresh.load_state_dict(loss.state_dict())
+    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), fresh):
+        assert other(embeddings, labels).item() == expected
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_training_moves_proxies_and_lowers_the_loss(name):
+    torch.manual_seed(0)
+    embeddings, labels = batch("three levels", dtype=torch.float32)
+    loss = PROXIES[name]()
+    leaf = embeddings.requires_grad_()
+    optimizer = torch.optim.Adam([leaf, *loss.parameters()], lr=0.1)
+    before = loss(leaf, labels).item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss(leaf, labels).backward()
+        optimizer.step()
+    assert loss(leaf, labels).item() < 0.5 * before
+
+
+def test_they_stand_in_a_combination():
+    embeddings, labels = batch("three levels")
+    loss = Combined(MultiSimilarity(), CosFace(CLASSES, DIM), 0.25)
+    expected = 0.75 * loss.surrogate(embeddings, labels) + 0.25 * loss.decomposability(embeddings, labels)
+    assert loss(embeddings, labels).item() == pytest.approx(expected.item())
+    assert set(loss.log) == {"MultiSimilarity", "CosFace", "loss"}
+
+
+def test_state_and_repr():
+    assert list(CosFace(7, 3).state_dict()) == ["theirs.W"]
+    assert list(ProxyAnchor(7, 3).state_dict()) == ["theirs.proxies"]
+    assert MultiSimilarity().state_dict() == {}
+    assert "num_classes=7, embedding_size=3, margin=0.35, scale=64.0" in repr(CosFace(7, 3))
+    assert "num_classes=7, embedding_size=3, margin=0.1, scale=32.0" in repr(ProxyAnchor(7, 3))
+    assert "alpha=2.0, beta=50.0, base=0.5" in repr(MultiSimilarity())
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_without_the_package_the_error_names_the_extra(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    with pytest.raises(ImportError, match='pip install "suprank\\[baselines\\]"') as raised:
+        EACH[name]()
+    assert raised.value.name == "pytorch_metric_learning"
+
+
+def test_the_module_needs_the_package_only_when_a_loss_is_made(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    found = importlib.util.spec_from_file_location("wrapped_without_the_package", wrapped.__file__)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    assert module.CosFace is not CosFace
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "fragments"),
+    [
+        (lambda: MultiSimilarity(alpha=0.0), ValueError, ["alpha=0.0", "above 0"]),
+        (lambda: MultiSimilarity(beta=-1.0), ValueError, ["beta=-1.0", "above 0"]),
+        (lambda: MultiSimilarity(base=math.nan), ValueError, ["base=nan", "finite"]),
+        (lambda: MultiSimilarity(margin=0.1), TypeError, ["margin"]),  # type: ignore[call-arg]
+        (lambda: ProxyAnchor(0, 4), ValueError, ["num_classes=0"]),
+        (lambda: ProxyAnchor(4, 4, scale=0.0), ValueError, ["scale=0.0"]),
+        (lambda: ProxyAnchor(4, 4, margin=math.inf), ValueError, ["margin=inf"]),
+        (lambda: CosFace(4, 0), ValueError, ["embedding_size=0"]),
+        (lambda: CosFace(4, 4, margin=math.nan), ValueError, ["margin=nan"]),
+        (lambda: CosFace(4, 4, scale=-1.0), ValueError, ["scale=-1.0"]),
+        (lambda: CosFace(3, DIM)(*batch("singletons only")), ValueError, ["0..3", "3 proxies", "return_inverse"]),
+        (lambda: ProxyAnchor(3, DIM)(torch.ones(2, DIM), relevance=torch.ones(2, 2)), ValueError, ["ProxyAnchor needs labels"]),
+        (lambda: CosFace(3, DIM + 1)(*batch("equal classes")), ValueError, ["dimension 5", "proxies 6"]),
+        (lambda: MultiSimilarity()(*batch("equal classes"), ([0], [1], [2])), ValueError, ["indices_tuple"]),
+        (lambda: SimilarityMixup(CosFace(3, DIM)), TypeError, ["CosFace ranks no items"]),
+        (lambda: SimilarityMixup(Combined(SupAP(), ProxyAnchor(3, DIM))), TypeError, ["ProxyAnchor ranks no items"]),
+    ],
+)
+def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fragments):
+    with pytest.raises(error) as raised:
+        call()
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
