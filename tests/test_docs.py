@@ -119,3 +119,9 @@ def test_the_script_for_several_processes_runs_under_torchrun(tmp_path):
     assert done.returncode == 0, done.stderr
     alone = evaluation.evaluate(tmp_path / "test.npy", np.load(tmp_path / "labels.npy"), level_names=["species", "genus"])
     assert evaluation.Report.load(tmp_path / "report.json") == alone
+
+
+def test_the_page_of_results_says_what_the_runs_say():
+    script = ROOT / "benchmarks" / "paper_tables.py"
+    checked = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr

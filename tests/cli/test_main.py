@@ -13,7 +13,7 @@ from tests.cli.collection import photographs
 
 def test_help_names_every_verb():
     for group, verbs in {
-        (): {"demo", "train", "recipes", "sweep", "embed", "evaluate", "data", "models", "bench"},
+        (): {"demo", "train", "recipes", "sweep", "compare", "embed", "evaluate", "data", "models", "bench"},
         ("data",): {"import", "check", "show"},
         ("models",): {"create", "pca", "export", "list"},
     }.items():

@@ -6,6 +6,7 @@ import typer
 
 from suprank import __version__
 from suprank.cli import bench, data, importing, models, terminal
+from suprank.cli.compare import compare
 from suprank.cli.demo import demo
 from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
@@ -20,6 +21,7 @@ app.command()(evaluate)
 app.command()(train)
 app.command()(recipes)
 app.command()(sweep)
+app.command()(compare)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from suprank.cli import terminal
+from suprank.cli import runs, terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-    from suprank.training.sweep import Sweep, Table, Task
+    from suprank.training.sweep import Sweep
 
 
 def sweep(
@@ -84,90 +83,9 @@ def sweep(
                 typer.echo(shlex.join(task.command))
             return
         parameters = sweeps.slurm_parameters(slurm, configs, jobs) if slurm else None
-        terminal.check_folder(folder)
-        folder.mkdir(exist_ok=True)
-        with sweeps.locked(folder) as lock:
-            whole.save(folder)
-            waiting = [task for task in tasks if sweeps.outcome(task.folder) is None]
-            if len(waiting) < len(tasks) and not quiet:
-                typer.echo(f"{len(tasks) - len(waiting)} of {len(tasks)} runs are finished already.", err=True)
-            failed: list[str] = []
-            if parameters:
-                _submit(waiting, folder, *parameters)
-            else:
-                failed = _run(waiting, jobs or 1, lock, sweeps.shared_gpus(configs, jobs or 1), quiet, out)
+        failed = runs.failures(tasks, whole.save, out, configs, jobs=jobs, slurm=parameters, quiet=quiet)
         _finish(whole, folder, metrics, relative_to)
-    if failed:
-        said = f"{len(failed)} of {len(tasks)} runs failed: {', '.join(failed)}. Given again, the command resumes them."
-        typer.echo(said, err=True)
-        raise typer.Exit(1)
-
-
-def _run(waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str], quiet: bool, out: Path) -> list[str]:
-    """Runs the tasks here; the names of those that failed."""
-    from suprank.training import sweep as sweeps
-
-    failed = []
-    with _bar(len(waiting), quiet) as (starting, ending):
-        try:
-            for task, failure in sweeps.ended(waiting, jobs, lock=lock, gpus=gpus, starting=starting):
-                ending(task, failure)
-                if failure:
-                    failed.append(task.name)
-                    typer.echo(f"{task.name} {failure}; the end of {task.log}:\n{task.last_lines}", err=True)
-        except sweeps.Stopped as stopped:
-            typer.echo(
-                f"{stopped}; the runs have saved what they had. Give the same command again to go on in {out}.", err=True
-            )
-            raise typer.Exit(128 + stopped.signal) from None
-    return failed
-
-
-@contextmanager
-def _bar(total: int, quiet: bool) -> Iterator[tuple[Callable[[Task], None], Callable[[Task, str], None]]]:
-    """A bar of the runs with the names of those under way: functions for one that starts, and one that ends."""
-    if quiet or not total:
-        yield lambda task: None, lambda task, failure: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    remaining = TimeRemainingColumn(elapsed_when_finished=True)
-    columns = BarColumn(), MofNCompleteColumn(), remaining, TextColumn("{task.description}", markup=False)
-    running: list[str] = []
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        shown = bar.add_task("", total=total)
-
-        def starting(task: Task) -> None:
-            running.append(task.name)
-            bar.update(shown, description="; ".join(running))
-
-        def ending(task: Task, failure: str) -> None:
-            running.remove(task.name)
-            bar.console.print(f"{task.name}: {failure or 'finished'}", highlight=False, markup=False)
-            bar.update(shown, advance=1, description="; ".join(running))
-
-        yield starting, ending
-
-
-def _submit(waiting: Sequence[Task], folder: Path, cluster: str, parameters: dict[str, object]) -> None:
-    """Submits what is neither finished nor in the queue."""
-    from suprank.training import sweep as sweeps
-
-    queue = sweeps.queued(folder) if cluster == "slurm" else {}
-    again = [task for task in waiting if task.name in queue]
-    if again:
-        jobs = ", ".join(sorted({queue[task.name] for task in again}))
-        typer.echo(
-            f"{len(again)} runs are in the queue already, or too new for SLURM to know them: {jobs}. "
-            f"If they are not, remove {folder / 'slurm' / 'jobs.json'}.",
-            err=True,
-        )
-    todo = [task for task in waiting if task.name not in queue]
-    if todo:
-        for name, job in sweeps.submitted(todo, folder, cluster, parameters).items():
-            typer.echo(f"{job.job_id}: {name}", err=True)
-        typer.echo(f"submitted {len(todo)} runs. Give the same command again, or with --collect, for the table.", err=True)
+    runs.end(failed, len(tasks))
 
 
 def _finish(sweep: Sweep, folder: Path, metrics: Sequence[str], base: str | None) -> None:
@@ -175,7 +93,7 @@ def _finish(sweep: Sweep, folder: Path, metrics: Sequence[str], base: str | None
     from suprank.atomic import write_atomically
     from suprank.training import sweep as sweeps
 
-    found = sweeps.outcomes(sweep, folder)
+    found = sweeps.outcomes(sweep.runs, folder)
     write_atomically(folder / "table.csv", sweeps.run_table(found).encode())
     if not any(found.values()):
         typer.echo(f"none of {len(found)} runs is finished, so there is no table yet.", err=True)
@@ -185,28 +103,10 @@ def _finish(sweep: Sweep, folder: Path, metrics: Sequence[str], base: str | None
         tables["relative"] = sweeps.relative_table(found, base, metrics)
     for name, table in tables.items():
         write_atomically(folder / f"{name}.md", table.markdown().encode())
-        _print(table)
-    try:
+        runs.print_table(table)
+    with runs.perhaps_drawing():
         from suprank.training.sweep.plot import draw
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        typer.echo('no figure, because matplotlib is not installed; pip install "suprank[vision]", then --collect.', err=True)
-        return
-    for name, table in tables.items():
-        stem = "plot" if name == "table" else name
-        draw(table, [folder / f"{stem}.png", folder / f"{stem}.svg"])
 
-
-def _print(table: Table) -> None:
-    from rich.console import Console
-    from rich.table import Table as Printed
-    from rich.text import Text
-
-    head, *rows = table.cells(lambda text: Text(text, style="bold"))
-    printed = Printed(title=f"relative to {table.base}" if table.base else None)
-    for place, column in enumerate(head):
-        printed.add_column(column, justify="left" if place < len(table.labels) else "right")
-    for row in rows:
-        printed.add_row(*row)
-    Console(markup=False, highlight=False).print(printed)  # a value may have brackets
+        for name, table in tables.items():
+            stem = "plot" if name == "table" else name
+            draw(table, [folder / f"{stem}.png", folder / f"{stem}.svg"])

@@ -46,6 +46,17 @@ def test_another_setting_or_another_axis_in_the_same_folder_is_refused(folder):
         there.aligned(Grid.read(["batch.size=32"]))
 
 
+def test_other_test_sets_are_other_settings_unless_they_are_the_axis(folder):
+    there = saved(["loss.weight=0,0.1"], folder)
+    tests = {"manifest": "glyphs", "tests": {"fine": "f.parquet"}}
+    other = Sweep.of("r.toml", Grid.read(["loss.weight=0.3,0.5"]), config(data=tests), "")
+    with pytest.raises(ValueError, match=r"data.tests was {} and is {'fine': 'f.parquet'}"):
+        there.joined(other)
+    axis = saved(["data.tests.fine=f.parquet,g.parquet"], folder, data=tests)
+    assert "data.tests" not in axis.settings
+    assert "data.manifest" in axis.settings
+
+
 def test_a_damaged_file_is_named(folder):
     (folder / "sweep.json").write_text("{")
     with pytest.raises(ValueError, match=r"sweep.json is damaged"):

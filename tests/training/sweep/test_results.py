@@ -29,6 +29,20 @@ def test_unfinished_runs_are_counted_and_one_seed_has_no_deviation():
     assert found.markdown().splitlines()[2:] == ["| 0 | 1 of 2 | 50.00 | – |", "| 1 | 0 of 2 | – | – |"]
 
 
+def test_other_numbers_of_seeds_are_counted_too():
+    found = table(
+        {**outcomes_of(lambda run: 0.5, "loss.weight=0,1"), **outcomes_of(lambda run: 0.5, "loss.weight=1,2", seeds=2)}
+    )
+    assert [line.split(" | ")[1] for line in found.markdown().splitlines()[2:]] == ["1 of 1", "2 of 2", "2 of 2"]
+
+
+def test_the_time_of_a_run_is_the_mean_over_its_seeds():
+    outcomes = outcomes_of(lambda run: 0.5, "loss.weight=0,1", seeds=2)
+    outcomes = {run: one._replace(seconds=10.0 + int(run["run.seed"])) for run, one in outcomes.items()}
+    assert [row.seconds for row in table(outcomes).rows] == [10.5, 10.5]
+    assert [line[-1] for line in table(outcomes).cells(str, seconds=True)] == ["s", "10.5", "10.5"]
+
+
 def test_rows_are_in_the_order_of_numbers_and_of_names_as_given():
     found = table(outcomes_of(lambda run: 0.5, "loss.rho=100,1e1,1000", "loss.name=sup-ap,roadmap"))
     rows = [tuple(value for _, value in row.setting) for row in found.rows]

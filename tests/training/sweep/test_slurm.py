@@ -58,7 +58,7 @@ def test_bad_options_of_slurm_are_refused(word, complaint):
 
 
 def test_runs_on_different_machines_do_not_share_an_array():
-    with pytest.raises(ValueError, match="sweep each alone"):
+    with pytest.raises(ValueError, match="run each alone"):
         slurm_parameters([], [config(), config(engine={"devices": 2})])
 
 

@@ -3,13 +3,15 @@
 `suprank sweep` is this with words around it; `suprank.training.sweep.plot` has the figure, and needs matplotlib.
 """
 
-from suprank.training.sweep.folder import Outcome, Outcomes, Sweep, locked, outcome, outcomes
-from suprank.training.sweep.grid import Combination, Grid, checked
+from suprank.training.sweep.folder import Outcome, Outcomes, Sweep, entries_of, locked, outcome, outcomes
+from suprank.training.sweep.grid import RECIPE, SEED, Combination, Grid, checked
 from suprank.training.sweep.results import Row, Statistic, Table, relative_table, run_table, table
-from suprank.training.sweep.running import Ended, Stopped, Task, ended, shared_gpus, tasks
+from suprank.training.sweep.running import Ended, Stopped, Task, ended, shared_gpus, task, tasks
 from suprank.training.sweep.slurm import queued, slurm_parameters, submitted
 
 __all__ = [
+    "RECIPE",
+    "SEED",
     "Combination",
     "Ended",
     "Grid",
@@ -23,6 +25,7 @@ __all__ = [
     "Task",
     "checked",
     "ended",
+    "entries_of",
     "locked",
     "outcome",
     "outcomes",
@@ -33,5 +36,6 @@ __all__ = [
     "slurm_parameters",
     "submitted",
     "table",
+    "task",
     "tasks",
 ]

@@ -22,7 +22,7 @@ from suprank.training.sweep.grid import SEED, Combination, Grid
 from suprank.training.sweep.values import meaning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from suprank.training.config import TrainConfig
@@ -43,8 +43,7 @@ class Sweep:
     def of(cls, recipe: str, grid: Grid, config: TrainConfig, command: str) -> Sweep:
         """A sweep of one grid; `config` is that of any of its combinations."""
         axes = tuple(key for key, _ in grid.axes)
-        flat = _flat(json.loads(config.model_dump_json()))  # as it will be read back
-        settings = {key: value for key, value in flat.items() if not any(f"{key}.".startswith(f"{axis}.") for axis in axes)}
+        settings = {key: value for key, value in entries_of(config).items() if not any(_overlap(key, axis) for axis in axes)}
         return cls(recipe, axes, settings, tuple(grid.combinations()), (command,))
 
     def aligned(self, grid: Grid) -> Grid:
@@ -100,12 +99,15 @@ class Sweep:
         write_atomically(folder / "sweep.json", json_bytes(written, indent=1))
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The leaves by their dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+def entries_of(config: TrainConfig) -> dict[str, Any]:
+    """All entries by their dotted names, `table.entry`, as they will be read back from JSON."""
+    tables = json.loads(config.model_dump_json())
+    return {f"{table}.{entry}": value for table, entries in tables.items() for entry, value in entries.items()}
+
+
+def _overlap(key: str, axis: str) -> bool:
+    """Whether the axis is this entry, or a table that holds it, or a part of it: `loss`, `loss.tau`, `data.tests.fine`."""
+    return f"{key}.".startswith(f"{axis}.") or f"{axis}.".startswith(f"{key}.")
 
 
 def _listed(keys: Sequence[str]) -> str:
@@ -115,15 +117,15 @@ def _listed(keys: Sequence[str]) -> str:
 @contextmanager
 def locked(folder: Path) -> Iterator[int]:
     """The folder for this process alone. The lock's file descriptor goes to the runs, so that they hold it too: where the
-    sweep was killed and a run of it lives on, another sweep would start that run a second time."""
+    sweep was killed and a run of it lives on, another sweep would start that run a second time. Comparisons take it too."""
     with (folder / "sweep.lock").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
             raise BlockingIOError(
-                f"another sweep, process {file.read().strip() or 'unknown'}, or a run that it started is at work in {folder}; "
-                "wait for it, or stop it."
+                f"another sweep or comparison, process {file.read().strip() or 'unknown'}, or a run that it started is at work "
+                f"in {folder}; wait for it, or stop it."
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -156,6 +158,6 @@ def outcome(folder: Path) -> Outcome | None:
         raise ValueError(f"{folder / RESULT} is no result of a run ({error!r}); remove it, and the run goes on.") from error
 
 
-def outcomes(sweep: Sweep, folder: Path) -> Outcomes:
+def outcomes(runs: Iterable[Combination], folder: Path) -> Outcomes:
     """Those of the runs in the folder of a sweep."""
-    return {run: outcome(folder / run.name) for run in sweep.runs}
+    return {run: outcome(folder / run.name) for run in runs}

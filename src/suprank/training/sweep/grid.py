@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from suprank.training.config import TrainConfig
 
-SEED = "run.seed"
+SEED, RECIPE = "run.seed", "recipe"
 LONGEST_NAME = 120  # of a folder; file systems allow 255 bytes
 
 Setting = tuple[tuple[str, str], ...]
@@ -24,7 +24,7 @@ Setting = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Combination:
-    """One run of a grid: a value for every axis. The seed is one of them."""
+    """One run of a grid: a value for every axis. The seed is one of them; in a comparison, the recipe is the other."""
 
     values: Setting
 
@@ -42,8 +42,10 @@ class Combination:
 
     @property
     def name(self) -> str:
-        """The name of its folder, such as `loss.weight=0.1,seed=0`; with a hash where that would be too long or no name."""
-        plain = ",".join(f"{'seed' if key == SEED else key}={value}" for key, value in self.values)
+        """The name of its folder, such as `loss.weight=0.1,seed=0` or, in a comparison, `roadmap,seed=0`; with a hash where
+        that would be too long or no name."""
+        short = {SEED: "seed=", RECIPE: ""}
+        plain = ",".join(f"{short.get(key, f'{key}=')}{value}" for key, value in self.values)
         safe = re.sub(r"[^\w.=,+-]", "_", plain, flags=re.ASCII)
         if safe == plain and len(plain) <= LONGEST_NAME:
             return plain

@@ -83,14 +83,19 @@ def draw(table: Table, files: Sequence[Path]) -> bool:
     if len(lines) > 1:
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=min(len(lines), 4), frameon=False)
+    save(figure, table, files)
+    return True
+
+
+def save(figure: Figure, table: Table, files: Sequence[Path]) -> None:
+    """Writes the figure with a note on what its points are; the same table gives the same files."""
     note = _note(table)
     if note:
         figure.supxlabel(note, fontsize=8, color="#555555")
     for file in files:
-        # The same table gives the same file: no date, and ids that do not change.
+        # No date, and ids that do not change.
         with rc_context({"svg.hashsalt": "suprank", "svg.fonttype": "none"}):
             figure.savefig(file, dpi=200, metadata={"Date": None} if file.suffix == ".svg" else None)
-    return True
 
 
 def _varying(table: Table) -> list[int]:

@@ -41,12 +41,14 @@ class Statistic(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A setting, how many of its seeds are finished, of how many, and its statistics by column."""
+    """A setting, how many of its seeds are finished, of how many, its statistics by column, and the mean time that the training
+    steps of a run took."""
 
     setting: Setting
     finished: int
     asked: int
     statistics: dict[str, Statistic | None]
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -63,42 +65,47 @@ class Table:
         """The heads of the columns that say which row it is; the others are numbers."""
         return self.axes or ("setting",)
 
-    def best(self, column: str) -> str:
-        """The best mean of a column as it is printed; "" where nothing is to be chosen."""
-        means = [found.mean for row in self.rows if (found := row.statistics[column]) is not None]
-        return f"{max(means):.2f}" if len(means) > 1 else ""
+    @property
+    def ragged(self) -> bool:
+        """Whether rows are of other numbers of seeds, or of fewer than were asked for."""
+        return len({count for row in self.rows for count in (row.finished, row.asked)}) > 1
 
-    def cells(self, mark: Callable[[str], Marked]) -> list[list[str | Marked]]:
-        """The table as text, header first; `mark` makes the best of each column stand out."""
-        ragged = any(row.finished != row.asked for row in self.rows)
+    def is_best(self, row: Row, column: str, digits: int = 2) -> bool:
+        """Whether the row's mean is the best of the column, as it is printed; not so where there is nothing to choose from."""
+        means = [found.mean for one in self.rows if (found := one.statistics[column]) is not None]
+        own = row.statistics[column]
+        return own is not None and len(means) > 1 and f"{own.mean:.{digits}f}" == f"{max(means):.{digits}f}"
+
+    def cells(self, mark: Callable[[str], Marked], *, seconds: bool = False) -> list[list[str | Marked]]:
+        """The table as text, header first; `mark` makes the best of each column stand out; `seconds` adds a column."""
         heads = [column + (", increase" if self.base else "") + ", %" for column in self.columns]
-        lines: list[list[str | Marked]] = [[*self.labels, *(["seeds"] if ragged else []), *heads]]
+        lines: list[list[str | Marked]] = [[*self.labels, *self.ragged * ["seeds"], *heads, *seconds * ["s"]]]
         for row in self.rows:
             line: list[str | Marked] = [value for _, value in row.setting] or ["the recipe"]
-            line += [f"{row.finished} of {row.asked}"] if ragged else []
+            line += self.ragged * [f"{row.finished} of {row.asked}"]
             for column in self.columns:
                 found = row.statistics[column]
-                best = found is not None and f"{found.mean:.2f}" == self.best(column)
-                line.append("–" if found is None else mark(str(found)) if best else str(found))
+                line.append("–" if found is None else mark(str(found)) if self.is_best(row, column) else str(found))
+            line += seconds * ["–" if row.seconds is None else f"{row.seconds:.1f}"]
             lines.append(line)
         return lines
 
-    def markdown(self) -> str:
+    def markdown(self, *, seconds: bool = False) -> str:
         """The table with the best of each column in bold."""
-        head, *rows = self.cells(lambda text: f"**{text}**")
+        head, *rows = self.cells(lambda text: f"**{text}**", seconds=seconds)
         rule = ["---" if place < len(self.labels) else "---:" for place in range(len(head))]
         lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in (head, rule, *rows)]
         return "\n".join(lines) + "\n"
 
 
-def table(found: Outcomes, metrics: Sequence[str] = ()) -> Table:
-    """Means over seeds, by default of R@1, mAP@R and H-AP as far as they were measured; of all metrics where none was."""
+def table(found: Outcomes, metrics: Sequence[str] = (), *, default: Sequence[str] = DEFAULT_METRICS) -> Table:
+    """Means over seeds, by default of the `default` metrics as far as they were measured; of all metrics where none was."""
     names = _measured(found)
     there = list(dict.fromkeys(metric for _, metric in names))
     missing = [metric for metric in metrics if there and metric not in there]
     if missing:
         raise ValueError(f"no run measured {', '.join(missing)}; choose from {', '.join(there)}.")
-    chosen = list(metrics) or [metric for metric in DEFAULT_METRICS if metric in there] or there
+    chosen = list(metrics) or [metric for metric in default if metric in there] or there
     tests = dict.fromkeys(test for test, _ in names)
     columns = [(test, metric) for test in tests for metric in chosen if (test, metric) in names]
     rows = []
@@ -107,7 +114,8 @@ def table(found: Outcomes, metrics: Sequence[str] = ()) -> Table:
         finished = [one for one in asked if one is not None]
         shares = {column: [share for one in finished if (share := _share(one, *column)) is not None] for column in columns}
         statistics_of = {names[column]: Statistic.of(shares[column]) for column in columns}
-        rows.append(Row(setting, len(finished), len(asked), statistics_of))
+        seconds = statistics.fmean(one.seconds for one in finished) if finished else None
+        rows.append(Row(setting, len(finished), len(asked), statistics_of, seconds))
     axes = tuple(key for key, _ in rows[0].setting) if rows else ()
     return Table(axes, tuple(names[column] for column in columns), tuple(rows))
 

@@ -72,13 +72,14 @@ def train_command(recipe: str, overrides: Sequence[str], folder: Path) -> list[s
     return [sys.executable, "-m", "suprank.cli.main", "train", recipe, *overrides, "--out", str(folder), "--resume"]
 
 
+def task(name: str, recipe: str, overrides: Sequence[str], folder: Path) -> Task:
+    """The run of this name in the folder of a sweep."""
+    return Task(name, train_command(recipe, overrides, folder / name), folder / name, folder / "logs" / f"{name}.log")
+
+
 def tasks(recipe: str, grid: Grid, folder: Path) -> list[Task]:
     """A task for every combination, finished or not."""
-    found = []
-    for run in grid.combinations():
-        command = train_command(recipe, grid.overrides(run), folder / run.name)
-        found.append(Task(run.name, command, folder / run.name, folder / "logs" / f"{run.name}.log"))
-    return found
+    return [task(run.name, recipe, grid.overrides(run), folder) for run in grid.combinations()]
 
 
 def shared_gpus(configs: Sequence[TrainConfig], jobs: int) -> list[str]:

@@ -57,7 +57,7 @@ class SlurmTask:
 
 
 def slurm_parameters(
-    words: Sequence[str], configs: Sequence[TrainConfig], jobs: int | None = None
+    words: Sequence[str], configs: Sequence[TrainConfig], jobs: int | None = None, name: str = "suprank-sweep"
 ) -> tuple[str, dict[str, Any]]:
     """The cluster ("slurm", or "local" for processes of this machine, to try it) and submitit's parameters, of KEY=VALUE words.
 
@@ -79,7 +79,7 @@ def slurm_parameters(
     minutes = _minutes(given.pop("time", "60"))
     known = SlurmExecutor._valid_parameters() - {"additional_parameters", "setup", "teardown", "srun_args"}
     found: dict[str, Any] = {
-        "job_name": "suprank-sweep",
+        "job_name": name,
         "signal_delay_s": min(SIGNAL_SECONDS, 30 * minutes),
         **_shape(configs),
     }
@@ -96,7 +96,7 @@ def _shape(configs: Sequence[TrainConfig]) -> dict[str, int]:
     """Nodes, tasks and GPUs, which all runs of an array share."""
     shapes = {(config.engine.nodes, config.engine.devices, config.engine.accelerator == "cpu") for config in configs}
     if len(shapes) > 1:
-        raise ValueError("one SLURM array cannot hold runs with other engine.nodes, devices or accelerator; sweep each alone.")
+        raise ValueError("one SLURM array cannot hold runs with other engine.nodes, devices or accelerator; run each alone.")
     ((nodes, devices, on_cpu),) = shapes
     return {"nodes": nodes, "ntasks_per_node": devices} | ({} if on_cpu else {"gpus_per_node": devices})
 

@@ -1,0 +1,251 @@
+"""suprank compare: what is run, what is left alone, and what is written and said."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from suprank.training import sweep as sweeps
+from suprank.training.comparison import plot
+from suprank.training.recipe import to_toml
+from suprank.training.sweep import running
+from tests.cli.collection import done, invoke, refused
+from tests.training import runs
+from tests.training.comparison.recipes import write_recipe
+from tests.training.sweep.runs import trainer_command
+
+TRAIN_COMMAND = running.train_command  # which most tests are kept from
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working folder with recipes, where training is the stand-in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running, "train_command", trainer_command)
+    monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
+    for name, weight in {"low": 0.1, "high": 0.5, "broken": 0.6, "more": 0.8}.items():
+        write_recipe(name, weight)
+    write_recipe("fast", 0.9, optimizer={"lr": 0.25})
+    return tmp_path
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Without the figure, which takes most of the time."""
+    monkeypatch.setattr(plot, "draw", lambda table, files: True)
+
+
+def begun(*names):
+    return [len(Path("c", name, "begun").read_text()) for name in names]
+
+
+def rows(name="comparison"):
+    """The labels of the table's rows."""
+    lines = Path("c", f"{name}.md").read_text().split("\n\n")[0].splitlines()[2:]
+    return [line.split(" | ")[0].removeprefix("| ") for line in lines]
+
+
+def test_a_comparison_runs_all_and_writes_tables_and_figure(monkeypatch):
+    command = ["compare", "high.toml", "low.toml", "batch.size=64", "--seeds", "2", "--out", "c"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/suprank", *command])
+    result = done(*command)
+    assert Path("c/comparison.md").read_text() == (
+        "| recipe | R@1, % | AP, % | H-AP, % | s |\n"
+        "| --- | ---: | ---: | ---: | ---: |\n"
+        "| high | **50.50 ± 0.71** | – | **25.25 ± 0.35** | 1.5 |\n"
+        "| low | 10.50 ± 0.71 | – | 5.25 ± 0.35 | 1.5 |\n"
+        "\n"
+        "In percent, after the last epoch, mean ± standard deviation (n − 1) over 2 seeds. s: seconds that the training steps "
+        "of a run took.\n"
+    )
+    written = Path("c/comparison.tex").read_text()
+    assert written.startswith("% suprank compare high.toml low.toml batch.size=64 --seeds 2 --out c\n")
+    assert r"high & \textbf{50.5}$_{\pm 0.7}$ & -- & \textbf{25.2}$_{\pm 0.4}$ \\" in written
+    assert "50.50 ± 0.71" in result.stdout
+    assert "**" not in result.stdout
+    assert "high,seed=1: finished" in result.stderr
+    assert "4/4" in result.stderr
+    assert Path("c/comparison.csv").read_text().splitlines()[4].startswith('"low,seed=1",low,1,yes,3,30,1.5,0.11,')
+    assert Path("c/comparison.png").stat().st_size > 1000
+    assert ">high</text>" in Path("c/comparison.svg").read_text()
+    noted = json.loads(Path("c/comparison.json").read_text())
+    assert noted["methods"]["low"]["settings"]["batch.size"] == 64
+    assert noted["commands"] == ["suprank compare high.toml low.toml batch.size=64 --seeds 2 --out c"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_is_finished_is_not_run_again_and_further_recipes_and_seeds_are_added():
+    done("compare", "low.toml", "high.toml", "--out", "c", "--jobs", 2)
+    result = done("compare", "more.toml", "high.toml", "--out", "c")
+    assert "1 of 2 runs are finished already" in result.stderr
+    assert begun("low,seed=0", "high,seed=0", "more,seed=0") == [1, 1, 1]
+    assert rows() == ["low", "high", "more"]
+    done("compare", "low.toml", "--seeds", 2, "--out", "c", "--quiet")
+    assert begun("low,seed=0", "low,seed=1") == [1, 1]
+    assert "| low | 2 of 2 | 10.50 ± 0.71 |" in Path("c/comparison.md").read_text()
+    assert "| high | 1 of 1 | 50.00 |" in Path("c/comparison.md").read_text()
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_fails_is_shown_and_resumed_when_the_command_is_given_again():
+    command = ("compare", "low.toml", "broken.toml", "more.toml", "--out", "c")
+    result = invoke(*command)
+    assert result.exit_code == 1
+    assert "broken,seed=0 ended with exit code 1" in result.stderr
+    assert "the disk is full" in result.stderr
+    assert "1 of 3 runs failed: broken,seed=0" in result.stderr
+    assert "| broken | 0 of 1 | – | – | – | – |" in Path("c/comparison.md").read_text()
+    Path("repaired").touch()
+    done(*command)
+    assert begun("low,seed=0", "broken,seed=0", "more,seed=0") == [1, 2, 1]
+    assert "0 of 1" not in Path("c/comparison.md").read_text()
+
+
+def test_tables_of_some_recipes_are_made_of_one_folder_without_running_anything(monkeypatch):
+    done("compare", "low.toml", "high.toml", "more.toml", "--out", "c", "--quiet")
+    command = ["compare", "more", "low.toml", "--collect", "--name", "some", "--metric", "ap/group", "--out", "c"]
+    monkeypatch.setattr(sys, "argv", ["suprank", *command])
+    done(*command)
+    assert rows("some") == ["more", "low"]
+    assert rows() == ["low", "high", "more"]
+    assert "| recipe | AP/group, % | s |" in Path("c/some.md").read_text()
+    assert Path("c/some.tex").read_text().startswith(f"% {shlex.join(['suprank', *command])}\n")
+    assert len(Path("c/some.csv").read_text().splitlines()) == 3
+    assert Path("c/some.svg").exists()
+    assert Path("c/some.png").exists()
+    done("compare", "--collect", "--out", "c", "--name", "all")
+    assert rows("all") == ["low", "high", "more"]
+    assert begun("low,seed=0", "high,seed=0", "more,seed=0") == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_another_optimizer_is_told_before_the_runs_and_below_the_table():
+    result = done("compare", "low.toml", "high.toml", "fast.toml", "--out", "c", "--quiet")
+    told = "optimizer.lr is 0.25 in fast, 1e-05 in low and high."
+    assert told in result.stderr
+    assert Path("c/comparison.md").read_text().endswith(f"{told}\n")
+    assert f"% {told}\n" in Path("c/comparison.tex").read_text()
+    done("compare", "low", "high", "--collect", "--out", "c")
+    assert "optimizer" not in Path("c/comparison.md").read_text()
+
+
+def test_a_dry_run_prints_commands_and_makes_nothing(folder):
+    result = done("compare", "low.toml", "high.toml", "batch.size=64", "--out", "c", "--dry-run")
+    first, second = result.stdout.splitlines()
+    assert first.endswith(f"{folder}/low.toml batch.size=64 run.seed=0 --out {folder}/c/low,seed=0")
+    assert "high.toml" in second
+    assert not Path("c").exists()
+
+
+def test_what_cannot_be_compared_is_refused_before_anything_is_made():
+    write_recipe("long", run={"epochs": 300})
+    for words, complaint in {
+        (): "there is no recipe to compare; name some",
+        ("batch.size=64",): "there is no recipe to compare",
+        ("low.toml", "low.toml"): "is given twice; leave one out",
+        ("low.toml", "cub/roadmop"): "did you mean cub/roadmap",
+        ("low.toml", "long.toml"): "run.epochs is 100 in low, 300 in long. Give one value for all, run.epochs=...",
+        ("low.toml", "batch.size=32,64"): "`suprank sweep` combines values",
+        ("low.toml", "run.seed=0,1", "--seeds", 2): "both give the seeds",
+        ("low.toml", "--collect"): "has no comparison.json, so there is nothing to collect",
+        ("low.toml", "--metric", "nonsense"): "metric",
+        ("low.toml", "--name", "a/b"): "--name 'a/b' must be the beginning of a file's name",
+        ("low.toml", "--name", ""): "must be the beginning of a file's name",
+    }.items():
+        assert complaint in refused("compare", *words, "--out", "c")
+    assert not Path("c").exists()
+    done("compare", "low.toml", "long.toml", "run.epochs=3", "--out", "c", "--dry-run")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_collecting_would_not_read_is_refused():
+    done("compare", "low.toml", "--out", "c", "--quiet")
+    assert "--collect runs nothing, so batch.size=64 would" in refused("compare", "batch.size=64", "--collect", "--out", "c")
+    assert "--collect runs nothing, so --seeds 2 would" in refused("compare", "--seeds", 2, "--collect", "--out", "c")
+    assert "high is not in the comparison; choose from low" in refused("compare", "high", "--collect", "--out", "c")
+    assert "no run measured NDCG" in refused("compare", "--metric", "NDCG", "--collect", "--out", "c")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_other_settings_in_the_same_folder_are_refused_by_name():
+    done("compare", "low.toml", "high.toml", "--out", "c", "--quiet")
+    assert "run.epochs was 100 and is 3" in refused("compare", "low.toml", "run.epochs=3", "--out", "c")
+    write_recipe("low", 0.2)
+    assert "loss.weight was 0.1 and is 0.2" in refused("compare", "low.toml", "more.toml", "--out", "c")
+    assert not Path("c/more,seed=0").exists()
+
+
+def test_a_folder_in_which_a_sweep_works_is_refused(folder):
+    Path("c").mkdir()
+    with sweeps.locked(folder / "c"):
+        assert "another sweep or comparison, process" in refused("compare", "low.toml", "--out", "c")
+
+
+def test_stopping_says_how_to_go_on(monkeypatch):
+    def stopped(*arguments, **options):
+        raise sweeps.Stopped(2)
+        yield
+
+    monkeypatch.setattr(sweeps, "ended", stopped)
+    result = invoke("compare", "low.toml", "high.toml", "--out", "c")
+    assert result.exit_code == 130
+    assert "stopped by SIGINT" in result.stderr
+    assert "same command again" in result.stderr
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_runs_can_be_submitted_to_a_cluster(monkeypatch):
+    given = []
+    monkeypatch.setattr(sweeps, "submitted", lambda *arguments: given.append(arguments) or {})
+    result = done("compare", "low.toml", "high.toml", "--out", "c", "--slurm", "cluster=local", "--slurm", "time=2")
+    ((tasks, _, cluster, parameters),) = given
+    assert [task.name for task in tasks] == ["low,seed=0", "high,seed=0"]
+    assert (cluster, parameters["slurm_job_name"]) == ("local", "suprank-compare")
+    assert "none of 2 runs is finished" in result.stderr
+
+
+def test_without_matplotlib_there_are_tables_and_no_figure(monkeypatch):
+    monkeypatch.delitem(sys.modules, "suprank.training.comparison.plot")
+    monkeypatch.delitem(sys.modules, "matplotlib.figure")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = done("compare", "low.toml", "--out", "c", "--quiet")
+    assert "no figure, because matplotlib is not installed" in result.stderr
+    assert Path("c/comparison.tex").exists()
+    assert not Path("c/comparison.png").exists()
+
+
+@pytest.mark.slow
+def test_two_losses_are_trained_and_compared(folder, monkeypatch):
+    monkeypatch.setattr(running, "train_command", TRAIN_COMMAND)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    manifest = runs.pictures(folder / "pictures")
+    for name, loss in {"plain": {"name": "smooth-ap"}, "tree": {"name": "happier", "weight": 0.1}}.items():
+        Path(f"{name}.toml").write_text(to_toml(runs.recipe(manifest, loss=loss)))
+    done("compare", "plain.toml", "tree.toml", "run.epochs=1", "--jobs", 2, "--out", "c", "--quiet")
+    assert rows() == ["plain", "tree"]
+    numbers = re.findall(r"\| \**(\d+\.\d\d)\** ", Path("c/comparison.md").read_text())
+    assert len(numbers) == 6, "R@1, AP and H-AP of both"
+    assert all(0 < float(number) <= 100 for number in numbers)
+    assert json.loads(Path("c/tree,seed=0/result.json").read_text())["epoch"] == 1
+    assert Path("c/tree,seed=0/model/model.safetensors").exists()
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "comparing.md").read_text().replace("\\\n", "")
+
+
+@pytest.mark.parametrize("command", re.findall(r"^\$ suprank (compare (?:(?!--collect).)+)$", PAGE, flags=re.MULTILINE))
+def test_the_commands_of_the_documentation_are_ones_that_can_be_run(command):
+    command = re.sub(
+        r"(\S+/)\{(.+?)\}", lambda found: " ".join(found[1] + one for one in found[2].split(",")), command
+    )  # shell
+    assert len(done(*shlex.split(command), "--dry-run").stdout.splitlines()) >= 4
+
+
+def test_every_table_of_the_documentation_is_of_runs_that_it_makes():
+    made = set(re.findall(r"[\w-]+", " ".join(re.findall(r"cub112/\{(.+?)\}", PAGE))))
+    collected = re.findall(r"^\$ suprank compare (.+?) --metric.+--collect.*--out cub112$", PAGE, flags=re.MULTILINE)
+    assert len(collected) == 5
+    assert {name for line in collected for name in line.split()} <= made
