@@ -41,7 +41,7 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 $(VENV)/.cli: $(VENV)/.torch pyproject.toml
-	@$(INSTALL) --editable '.[cli,train]'
+	@$(INSTALL) --editable '.[cli,explore,train]'
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import data, embedding, evaluation, losses, models, ranking, training
+from suprank import data, embedding, evaluation, explorer, losses, models, ranking, training
 from suprank.data import importers
+from suprank.explorer import index
 from suprank.training.config import Part
 
 ROOT = Path(__file__).parents[1]
@@ -47,7 +48,7 @@ def test_no_equation_of_the_paper_is_missing():
     assert labels <= {label for label, _ in ROWS}
 
 
-PACKAGES = [ranking, losses, evaluation, data, importers, models, embedding, training]
+PACKAGES = [ranking, losses, evaluation, data, importers, models, embedding, training, explorer, index]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
@@ -84,7 +85,16 @@ def test_the_page_on_models_has_every_setting_and_alias():
     assert {*models.EmbedderConfig.model_fields, *models.ALIASES} <= set(re.findall(r"`(\w+)`", cells))
 
 
-PAGES = ["README", "docs/quickstart", "docs/data", "docs/models", "docs/training", "docs/evaluation", "docs/conventions"]
+PAGES = [
+    "README",
+    "docs/quickstart",
+    "docs/data",
+    "docs/models",
+    "docs/training",
+    "docs/evaluation",
+    "docs/searching",
+    "docs/conventions",
+]
 
 
 @pytest.mark.parametrize("page", [f"{page}.md" for page in PAGES])

@@ -86,6 +86,7 @@ def training(monkeypatch):
         return fake.stopped
 
     monkeypatch.setattr(side_by_side, "trained", trained)
+    monkeypatch.setattr(verb, "_page", lambda folder, *runs_and_name: folder / "report.html")
     return fake
 
 
@@ -150,8 +151,13 @@ def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(
     for label, name in {"Smooth-AP": "smooth-ap", "HAPPIER": "happier"}.items():
         assert f"{label}: {folder / name / 'model'}\n" in result.stdout
         assert (folder / name / "model").is_dir()
+    assert f"what they retrieve, side by side: {folder / 'report.html'}\n" in result.stdout
+    page = (folder / "report.html").read_text()
+    assert "<title>HAPPIER against Smooth-AP on m</title>" in page
+    assert all(f'<section id="{name}"' in page for name in ("metrics", "training", "map", "better", "worst", "random", "step"))
 
     monkeypatch.setattr(side_by_side, "SPAWN", None)  # no process is begun
+    monkeypatch.setattr("suprank.cli.report.write_report", None)  # nor is the page made again
     again = done("demo", "--data", "m.parquet", "--epochs", 16)
     assert again.stdout == result.stdout
     assert again.stderr.count("is finished already.") == 2
@@ -251,6 +257,25 @@ def test_the_table_sets_both_beside_the_untrained_network(training):
     assert row(shown, "AP/group") == ["25.0", "25.0", "25.0", "+0.0"]
     metrics = [line.split()[1] for line in shown.splitlines() if line.startswith("│")]
     assert metrics == ["R@1", "AP", "H-AP", "NDCG", "ASI", "AP/group"]
+
+
+def test_the_page_is_made_again_when_a_run_has_ended_since(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "suprank.cli.report.write_report", lambda run, against, out, title: made.append((run.name, against.name))
+    )
+    runs = [tmp_path / name for name in ("smooth-ap", "happier")]
+    for run in runs:
+        run.mkdir()
+        (run / "result.json").write_text("{}")
+    page = verb._page(tmp_path, *runs, "emoji")
+    page.write_text("a page")
+    os.utime(page, (time.time() + 9, time.time() + 9))
+    verb._page(tmp_path, *runs, "emoji")
+    assert made == [("happier", "smooth-ap")], "the tree's run against the flat one's, once"
+    os.utime(runs[0] / "result.json", (time.time() + 99, time.time() + 99))
+    verb._page(tmp_path, *runs, "emoji")
+    assert len(made) == 2
 
 
 def test_one_level_is_enough(training):

@@ -13,7 +13,21 @@ from tests.cli.collection import photographs
 
 def test_help_names_every_verb():
     for group, verbs in {
-        (): {"demo", "train", "recipes", "sweep", "compare", "embed", "evaluate", "data", "models", "bench"},
+        (): {
+            "demo",
+            "train",
+            "recipes",
+            "sweep",
+            "compare",
+            "report",
+            "explore",
+            "index",
+            "embed",
+            "evaluate",
+            "data",
+            "bench",
+        },
+        ("index",): {"build", "search", "add", "remove", "info"},
         ("data",): {"import", "check", "show"},
         ("models",): {"create", "pca", "export", "list"},
     }.items():

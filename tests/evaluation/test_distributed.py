@@ -18,9 +18,13 @@ from tests.evaluation import worker
 ROOT = Path(__file__).parents[2]
 WORLDS = (2, 3)
 
-pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch.distributed with gloo"
-)
+pytestmark = [
+    pytest.mark.xdist_group("processes"),  # started once, and not by every worker of pytest
+    pytest.mark.skipif(
+        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+        reason="needs torch.distributed with gloo",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,14 @@ from typing import Annotated
 import typer
 
 from suprank import __version__
-from suprank.cli import bench, data, importing, models, terminal
+from suprank.cli import bench, data, importing, index, models, terminal
 from suprank.cli.compare import compare
 from suprank.cli.demo import demo
 from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
+from suprank.cli.explore import explore
 from suprank.cli.recipes import recipes
+from suprank.cli.report import report
 from suprank.cli.sweep import sweep
 from suprank.cli.train import train
 
@@ -22,10 +24,13 @@ app.command()(train)
 app.command()(recipes)
 app.command()(sweep)
 app.command()(compare)
+app.command()(report)
+app.command()(explore)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
+app.add_typer(index.app, name="index")
 app.add_typer(bench.app, name="bench")
-for group in (app, data.app, importing.app, models.app, bench.app):
+for group in (app, data.app, importing.app, models.app, index.app, bench.app):
     for verb in group.registered_commands:
         verb.help = terminal.flowing(verb.help or getattr(verb.callback, "__doc__", None) or "")
 

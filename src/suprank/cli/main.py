@@ -7,6 +7,9 @@ EXTRAS = {
     **dict.fromkeys(("rich", "typer"), "cli"),
     **dict.fromkeys(("PIL", "matplotlib", "pyarrow", "pydantic", "safetensors", "scipy", "timm", "torchvision"), "vision"),
     **dict.fromkeys(("lightning", "submitit", "tensorboard"), "train"),
+    **dict.fromkeys(("faiss", "fastapi", "jinja2", "markupsafe", "openTSNE", "python_multipart"), "explore"),
+    **dict.fromkeys(("starlette", "uvicorn"), "explore"),
+    **dict.fromkeys(("pymilvus", "qdrant_client"), "servers"),
     "pytorch_metric_learning": "baselines",
 }
 """What the verbs import, and the extra that brings it."""

@@ -1,0 +1,240 @@
+"""What a local index costs and gives: time and memory to build, size, recall, and the time of a query.
+
+python benchmarks/index.py --out benchmarks/results/cpu/index.json                  1,000,000 × 512, IVF with float16
+python benchmarks/index.py --items 100000 --kind exact --kind ivf --kind hnsw       the kinds beside each other
+
+Embeddings are drawn around class centres that lie in 64 dimensions, five classes of ten near each other, with
+noise in all dimensions. Queries are drawn in the same way and are not in the index; recall of these is by exact search. A fresh
+process opens the index after its files were dropped from the page cache, and says what its first search read. Queries go one by
+one; the times of a busy machine wander, so look at p50 first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from suprank.data.manifest import Manifest
+from suprank.evaluation import top_k
+from suprank.explorer.index import LocalIndex
+
+PER_GROUP, PER_CLASS, LATENT, BLOCK = 50, 10, 64, 20_000
+
+
+def main() -> None:
+    asked = _arguments()
+    if asked.measure:
+        print(json.dumps(_measured(asked.measure, np.load(asked.queries_file))))
+        return
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="index", dir=asked.folder) as name:
+        folder = Path(name)
+        embeddings, manifest = _drawn(folder / "embeddings.npy", asked.items, asked.dim)
+        classes = np.random.default_rng(7).integers(asked.items // PER_CLASS, size=asked.queries)
+        queries = _vectors(classes, asked.items // PER_GROUP, asked.dim, 8)
+        np.save(folder / "queries.npy", queries)
+        best = np.asarray(top_k(queries, embeddings, 10, progress=False).item_ids)
+        for kind in asked.kind or ["ivf"]:
+            for codes in (asked.codes or ["float16"]) if kind != "exact" else ["float32"]:
+                rows.append(_row(folder, embeddings, manifest, best, kind, codes, asked))
+                print(json.dumps(rows[-1]), flush=True)
+    if asked.out:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        asked.out.write_text(json.dumps(_report(asked, rows), indent=1) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--items", type=int, default=1_000_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--kind", action="append", choices=("exact", "ivf", "hnsw"))
+    parser.add_argument("--codes", action="append", choices=("int8", "float16"))
+    parser.add_argument("--folder", type=Path, help="where the embeddings and indexes are made, and deleted")
+    parser.add_argument("--out", type=Path, help="a JSON file for all numbers")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--queries-file", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _vectors(classes: NDArray[np.int64], groups: int, dim: int, seed: int) -> NDArray[np.float32]:
+    """One vector for each class named: around the class, near its group."""
+    fixed = np.random.default_rng(0)
+    spread = fixed.normal(size=(LATENT, dim)).astype(np.float32) / np.sqrt(LATENT)
+    centres = fixed.normal(size=(groups, LATENT)).astype(np.float32)
+    own = np.random.default_rng(seed)
+    found = np.empty((len(classes), dim), np.float32)
+    for start in range(0, len(classes), BLOCK):
+        some = classes[start : start + BLOCK]
+        # A class is where a generator seeded by its number would put it, so that blocks need not hold all classes.
+        offsets = _of_class(some)
+        latent = centres[some % groups] + 0.7 * offsets + 0.7 * own.normal(size=offsets.shape).astype(np.float32)
+        found[start : start + BLOCK] = latent @ spread + own.normal(size=(len(some), dim)).astype(np.float32)
+    return found
+
+
+def _of_class(classes: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Normal numbers `[classes, LATENT]` that depend on the class alone (a hash of class and place, by Box and Muller)."""
+    with np.errstate(over="ignore"):
+        key = classes.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + np.arange(2 * LATENT, dtype=np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            key = (key ^ (key >> np.uint64(shift))) * np.uint64(factor)
+    uniform = ((key >> np.uint64(11)).astype(np.float64) + 0.5) / 2**53
+    radius, angle = np.sqrt(-2 * np.log(uniform[:, :LATENT])), 2 * np.pi * uniform[:, LATENT:]
+    return (radius * np.cos(angle)).astype(np.float32)
+
+
+def _drawn(file: Path, items: int, dim: int) -> tuple[NDArray[Any], Manifest]:
+    classes, groups = np.arange(items) // PER_CLASS, items // PER_GROUP
+    written = np.lib.format.open_memmap(file, "w+", np.float32, (items, dim))
+    for start in range(0, items, BLOCK):
+        written[start : start + BLOCK] = _vectors(classes[start : start + BLOCK], groups, dim, 1_000_000 + start)
+    written.flush()
+    manifest = Manifest.of(
+        {
+            "path": [f"{one % groups}/{one}/{place}.jpg" for place, one in enumerate(classes)],
+            "split": ["gallery"] * items,
+            "label_class": classes.astype(str),
+            "label_group": (classes % groups).astype(str),
+        },
+        root=".",
+    )
+    return np.load(file, mmap_mode="r"), manifest
+
+
+def _row(
+    folder: Path,
+    embeddings: NDArray[Any],
+    manifest: Manifest,
+    best: NDArray[Any],
+    kind: str,
+    codes: str,
+    asked: argparse.Namespace,
+) -> dict[str, Any]:
+    place = folder / f"{kind}-{codes}"
+    options = {} if kind == "exact" else {"codes": codes}
+    began, cpu = time.perf_counter(), time.process_time()
+    with _Peak() as peak:
+        index = LocalIndex.build(place, embeddings, manifest, kind=kind, **options)
+    built, built_cpu = time.perf_counter() - began, time.process_time() - cpu
+    info = index.info()
+    queries = np.load(folder / "queries.npy")
+    found = index.search(queries, 10).ids
+    hits = sum(len(np.intersect1d(one, other)) for one, other in zip(found, best, strict=True))
+    index.close()
+    for file in place.iterdir():
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    command = [sys.executable, __file__, "--measure", str(place), "--queries-file", str(folder / "queries.npy")]
+    measured = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return {
+        "kind": kind,
+        "codes": codes,
+        "items": asked.items,
+        "dim": asked.dim,
+        "build_s": round(built, 1),
+        "build_cpu_s": round(built_cpu, 1),
+        "build_own_memory_mib": peak.most,
+        "bytes": info["bytes"],
+        "effort": info["effort"],
+        "recall_at_10_of_items": info["recall"]["value"],
+        "recall_at_10_of_new_queries": round(hits / best.size, 4),
+        **measured,
+    }
+
+
+def _measured(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
+    """In a fresh process: opening, the first search from disk, then queries one by one."""
+    before = _read_bytes()
+    began = time.perf_counter()
+    index = LocalIndex.open(place)
+    opened = time.perf_counter() - began
+    index.search(queries[:1], 10)
+    first = time.perf_counter() - began
+    read = _read_bytes() - before
+    memory = _memory()
+    index.items(index.search(queries[:1], 10).ids[0])
+    group = {"group": ["7"]}
+    return {
+        "open_ms": round(1e3 * opened, 1),
+        "open_and_first_search_ms": round(1e3 * first, 1),
+        "read_mib_until_then": round(read / 2**20, 1),
+        "own_memory_mib_then": memory,
+        "query_ms": _times(lambda one: index.search(one, 10), queries),
+        "query_of_100_ms": _times(lambda one: index.search(one, 100), queries),
+        "query_where_ms": _times(lambda one: index.search(one, 10, group), queries[:100]),
+        "query_and_items_ms": _times(lambda one: index.items(index.search(one, 10).ids[0]), queries[:100]),
+    }
+
+
+def _times(call: Any, queries: NDArray[np.float32]) -> dict[str, float]:
+    times = []
+    for turn in range(2):  # the first turn brings the pages in
+        for one in queries:
+            began = time.perf_counter()
+            call(one[None])
+            if turn:
+                times.append(1e3 * (time.perf_counter() - began))
+    return {"p50": round(float(np.percentile(times, 50)), 2), "p95": round(float(np.percentile(times, 95)), 2)}
+
+
+class _Peak:
+    """The most memory of its own that the process had meanwhile; `most`, in MiB."""
+
+    def __enter__(self) -> _Peak:
+        self.most, self._ended = _memory(), threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.05):
+            self.most = max(self.most, _memory())
+
+
+def _memory() -> int:
+    """MiB of this process, without the pages of files that it maps: the system takes those back when it needs them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) // 1024
+
+
+def _read_bytes() -> int:
+    """Bytes that this process made the disk read."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("read_bytes")))
+
+
+def _report(asked: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    versions = {name: importlib.metadata.version(name) for name in ("suprank", "faiss-cpu", "numpy", "torch")}
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": os.environ.get("OMP_NUM_THREADS", "all"),
+        "load_at_the_end": os.getloadavg(),
+        "versions": versions,
+        "rows": rows,
+    }
+
+
+if __name__ == "__main__":
+    main()

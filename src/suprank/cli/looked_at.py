@@ -1,0 +1,216 @@
+"""A folder to look at → its `Source`: the test images of a run are embedded first, as training judged them, and kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+    from suprank.data import Manifest
+    from suprank.embedding import Reading
+    from suprank.explorer import Source
+    from suprank.models import Embedder
+    from suprank.training import TrainConfig
+
+    Progress = Callable[[str, int, int], None]
+
+OWN = "test"  # what a manifest's own test images are called beside those of `data.tests`
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse what is none of ours by its name, before any work."""
+    from suprank.embedding.result import embedded_parts
+
+    if folder.is_dir() and not (folder / "recipe.toml").is_file() and not embedded_parts(folder):
+        raise ValueError(
+            f"{folder} is neither a folder of `suprank train`, which has a recipe.toml, nor one of `suprank embed`, which has "
+            f"test/embeddings.npy or the like; name one of those."
+        )
+
+
+def looked_at(
+    folder: Path,
+    test: str | None = None,
+    device: str | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Source:
+    """The source in a folder of `suprank train` or `suprank embed`; `progress(what, done, total)` tells of what is embedded.
+
+    A run's test set is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`), going on where that was
+    interrupted. What is there is kept, also where manifest, images and model are gone since, and made anew only where the run
+    has another model by now. `test` is by default the manifest's own test images, else the first of `data.tests`.
+    """
+    from suprank.explorer import Source
+
+    if not (folder / "recipe.toml").is_file():
+        return Source.read(folder, test)
+    from suprank.training.recipe import read_recipe
+
+    config = read_recipe(folder / "recipe.toml")
+    known = [OWN, *config.data.tests]
+    if test is not None and test not in known:
+        raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
+    name = test or _usual(folder, config)
+    if not _is_whole(folder, name) or _has_another_model(folder, name):
+        _embed(folder, config, name, device, progress)
+    return Source.read(folder, name)
+
+
+def model_of(run: Path) -> tuple[Embedder, Reading]:
+    """A run's last model (or its best so far, while it trains), and how its test images are read."""
+    from suprank.data import transforms
+    from suprank.embedding import Reading
+    from suprank.models import Embedder
+    from suprank.training.recipe import read_recipe
+
+    config = read_recipe(run / "recipe.toml")
+    embedder = Embedder.load(_model_folder(run))
+    wanted = config.images
+    transform = transforms.test_transform(
+        wanted.size, resize=wanted.test_resize or None, squash=wanted.squash, interpolation=wanted.interpolation, mean=None
+    )
+    reading = Reading(
+        transform,
+        transforms.Normalise(embedder.input.mean, embedder.input.std),
+        at_least=transforms.at_least(transform) if config.data.fast_jpeg else None,
+        batch_size=config.evaluation.batch_size,
+        workers=config.data.workers,
+        on_broken=config.data.on_broken,
+    )
+    return embedder, reading
+
+
+def image_embedder(
+    load: Callable[[], tuple[Embedder, Reading]], device: str | None = None
+) -> Callable[[Image.Image], NDArray[np.float32]]:
+    """A function from a picture in RGB to its embedding `[dim]`, one at a time, for any thread.
+
+    `load` gives the model, such as `partial(model_of, run)`; it is called at the first picture, so that nothing waits for it.
+    """
+    lock = threading.Lock()
+    kept: list[tuple[Embedder, Reading]] = []
+
+    def embedding(picture: Image.Image) -> NDArray[np.float32]:
+        import torch
+
+        from suprank.data import Batch
+        from suprank.models.inference import embed
+
+        with lock:
+            if not kept:
+                kept.append(load())
+            embedder, reading = kept[0]
+            images = reading.transform(picture)[None]
+            batch = Batch(images, torch.empty((1, 0), dtype=torch.int64), torch.zeros(1, dtype=torch.int64), ())
+            ((_, rows),) = embed(embedder, [batch], device=device, forward=reading.before(embedder))
+            return rows[0]
+
+    return embedding
+
+
+def _usual(run: Path, config: TrainConfig) -> str:
+    """The test set that is meant where none is named: as training orders them."""
+    if _is_whole(run, OWN) or not config.data.tests:
+        return OWN
+    first = next(iter(config.data.tests))
+    try:
+        return OWN if {"test", "query"} & set(_manifest(config, OWN).splits) else first
+    except (OSError, ValueError):
+        if _is_whole(run, first):
+            return first
+        raise
+
+
+def _manifest(config: TrainConfig, name: str) -> Manifest:
+    from suprank.training.manifests import manifest_of
+
+    return manifest_of(config.data.manifest, config.data.root) if name == OWN else manifest_of(config.data.tests[name])
+
+
+def _is_whole(run: Path, name: str) -> bool:
+    """Whether all that is ranked is embedded. Of a gallery and test images the gallery is embedded first: see `_embed`."""
+    from suprank.embedding.result import embedded_parts
+    from suprank.embedding.sides import ranked_parts
+    from suprank.explorer import embeddings_folder
+
+    there = embedded_parts(embeddings_folder(run, name))
+    return set(ranked_parts(there)) <= set(there) and there != ["train"]
+
+
+def _has_another_model(run: Path, name: str) -> bool:
+    """Whether the run's model is another one than that of the embeddings. Where there is no model, it is not."""
+    import json
+
+    from suprank.embedding.shards import RECORD, RESULT
+    from suprank.explorer import embeddings_folder
+
+    files = [*embeddings_folder(run, name).glob(f"*/{RESULT}")]
+    try:
+        model = _model_folder(run)
+    except FileNotFoundError:
+        return False
+    # Loading a model takes seconds: look at it only where it was written after the embeddings.
+    if max(file.stat().st_mtime for file in model.iterdir()) <= min(file.stat().st_mtime for file in files):
+        return False
+    from suprank.models import Embedder
+
+    now = Embedder.load(model).fingerprint()
+    records = [file.with_name(RECORD) for file in files]
+    return any(json.loads(record.read_bytes()).get("model") != now for record in records if record.is_file())
+
+
+def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progress: Progress) -> None:
+    import torch
+
+    from suprank.embedding import embed_collection
+    from suprank.embedding.collection import parts_of
+    from suprank.explorer import embeddings_folder
+
+    out = embeddings_folder(run, name)
+    if not os.access(out if out.is_dir() else run, os.W_OK):
+        raise PermissionError(
+            f"{run} is not writable, and its test images must be embedded into {out}; copy the run, or embed them elsewhere: "
+            f"suprank embed --model {run / 'model'} --manifest MANIFEST --out DIR, and give DIR."
+        )
+    manifest = _manifest(config, name)
+    parts = parts_of(manifest)
+    if "train" in parts:
+        way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN else ""
+        raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
+    embedder, reading = model_of(run)
+    if _is_whole(run, name):
+        typer.echo(f"{out} is of an earlier model of the run; its images are embedded again.", err=True)
+        for part in parts:
+            shutil.rmtree(out / part, ignore_errors=True)
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    # The gallery first: with the test images alone, nothing would tell that their distractors are missing.
+    for splits in reversed(parts.values()):
+        embed_collection(
+            embedder,
+            manifest,
+            out,
+            reading=reading,
+            splits=splits,
+            device=where,
+            progress=lambda part, done, total: progress(f"{run.resolve().name}: embedding {part}", done, total),
+        )
+
+
+def _model_folder(run: Path) -> Path:
+    for name in ("model", "best"):
+        if (run / name / "embedder.json").is_file():
+            return run / name
+    raise FileNotFoundError(
+        f"{run} has no model yet; it is saved at the end of training: suprank train --resume goes on with it."
+    )

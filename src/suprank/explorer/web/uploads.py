@@ -1,0 +1,96 @@
+"""An image that somebody sends to search with: read into memory, within limits, and forgotten."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.to_thread import run_sync
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from suprank.data.images import BrokenImageError, decoded
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from PIL import Image
+    from starlette.requests import Request
+
+MAX_BYTES = 10_000_000
+MAX_PIXELS = 50_000_000
+SECONDS = 20.0
+"""What decoding may take before the answer is given up; the thread ends by itself, for the pixels are bounded."""
+
+_FORM = 10_000  # bytes of a form beside its image: names, boundaries, filters
+_DISCARDED = 20 * MAX_BYTES  # read and dropped before a refusal: a browser that is cut off while it sends shows no answer
+
+
+class Uploads:
+    """Reads what is sent. At most two pictures are there at once, so that a burst of them fills neither memory nor threads."""
+
+    def __init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(2)
+
+    @asynccontextmanager
+    async def picture(self, request: Request) -> AsyncGenerator[Image.Image, None]:
+        """The picture in the form's field `image`, in RGB, until it is let go: 150 kB of PNG may be 150 MB of pixels.
+
+        Raises HTTPException: 413 for more than `MAX_BYTES`, 400 for a form without an image, a broken image or one of more than
+        `MAX_PIXELS` pixels. Nothing is written to disk.
+        """
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            raise HTTPException(400, "This is no form with an image; choose an image and send it with the button beside it.")
+        parser = MultiPartParser(request.headers, _limited(request), max_files=1, max_fields=10, max_part_size=_FORM)
+        parser.spool_max_size = MAX_BYTES + _FORM + 1  # starlette would put all above 1 MB into a temporary file
+        try:
+            form = await parser.parse()
+        except MultiPartException as error:
+            raise HTTPException(400, f"The form cannot be read: {error.message}") from error
+        try:
+            image = form.get("image")
+            if image is None or isinstance(image, str) or not image.size:
+                raise HTTPException(400, "There is no image in the form; choose one first.")
+            if image.size > MAX_BYTES:
+                raise _too_large()
+            data = await image.read()
+        finally:
+            await form.close()
+        async with self._limiter:
+            yield await self._picture(data)
+
+    async def _picture(self, data: bytes) -> Image.Image:
+        try:
+            with anyio.fail_after(SECONDS):
+                return await run_sync(_decoded, data, abandon_on_cancel=True)
+        except TimeoutError as error:
+            raise HTTPException(400, f"The image took more than {SECONDS:g} s to decode; make it smaller.") from error
+
+
+def _decoded(data: bytes) -> Image.Image:
+    try:
+        return decoded(data, "The image", max_pixels=MAX_PIXELS)
+    except BrokenImageError as error:
+        said = str(error).removeprefix("The image: ").replace(", or allow more by max_pixels", "")
+        raise HTTPException(400, f"The image {said}") from error
+
+
+async def _limited(request: Request) -> AsyncGenerator[bytes, None]:
+    """The body, as long as it is within the limit; the rest is read and dropped, and then refused."""
+    seen = 0
+    async for chunk in request.stream():
+        seen += len(chunk)
+        if seen > _DISCARDED:
+            break
+        if seen <= MAX_BYTES + _FORM:
+            yield chunk
+    if seen > MAX_BYTES + _FORM:
+        raise _too_large()
+
+
+def _too_large() -> HTTPException:
+    # Closed, or uvicorn would go on to read and drop what is still sent, without an end.
+    return HTTPException(
+        413, f"The image has more than {MAX_BYTES // 1_000_000} MB; make it smaller.", headers={"Connection": "close"}
+    )

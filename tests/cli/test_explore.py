@@ -1,0 +1,129 @@
+"""suprank explore: from a folder to a page, and what it refuses before that."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx2
+import numpy as np
+import pytest
+
+from suprank.data import Manifest
+from tests.cli.collection import done, invoke, photographs, refused
+from tests.explorer import runs
+from tests.models.tiny import embedder
+
+FAST = ("--size", 32, "--resize", 0, "--workers", 0, "--device", "cpu")
+
+FLAT = runs.RECIPE.replace("[loss]", 'levels = ["class"]\n\n[loss]')
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working folder, with photos/ of 9 classes in 3 groups, embedded into e/ by model/."""
+    monkeypatch.chdir(tmp_path)
+    photographs(tmp_path / "photos")
+    done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+    embedder(dim=8).save("model")
+    done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *FAST)
+    return tmp_path
+
+
+@contextmanager
+def exploring(*arguments):
+    """The command in a process of its own, on a free port; a client of its page."""
+    command = [sys.executable, "-m", "suprank.cli.main", "explore", *map(str, arguments), "--port", "0", "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        found = re.match(r"(http://\S+)", line)
+        assert found, line + process.stderr.read()
+        with httpx2.Client(base_url=found[1].replace("0.0.0.0", "127.0.0.1"), timeout=60) as client:
+            yield client, process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def test_a_folder_of_embeddings_with_a_model_for_uploads(folder):
+    with exploring("e", "--model", "model", "--device", "cpu") as (client, process):
+        assert client.get("/").text.count('class="frame"') == 36
+        assert "same " in client.get("/item/a/gallery/0").text
+        picture = (folder / "photos" / "group0" / "class00" / "0.png").read_bytes()
+        answer = client.post("/upload", files={"image": ("a.png", picture, "image/png")})
+        assert answer.status_code == 200
+        assert "class00" in answer.text.split("<ol")[1].split("</li>")[0]
+        assert client.get("/", headers={"host": "evil.example"}).status_code == 421
+    assert process.returncode == 0  # Ctrl-C is how it ends
+
+
+def test_two_folders_side_by_side_and_loud_when_not_on_loopback(folder):
+    embedder(dim=6, seed=1).save("other")
+    done("embed", "--model", "other", "--manifest", "m.parquet", "--out", "e2", *FAST)
+    with exploring("e", "e2", "--host", "0.0.0.0") as (client, process):
+        assert client.get("/item/a/gallery/3").text.count('<section class="ranking') == 2
+        assert client.get("/", headers={"host": "machine.lan"}).status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert "WARNING: everyone who can reach 0.0.0.0 sees these images" in process.stderr.read()
+
+
+def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folder):
+    run = runs.run(folder / "run", runs.collection(folder / "pictures"))
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    flat = runs.run(folder / "flat", runs.collection(folder / "pictures"), recipe=FLAT)
+    with exploring(run, flat) as (client, process):
+        page = client.get("/item/a/gallery/0").text
+        assert "same " in page
+        assert "<script>alert" not in client.get("/tree").text
+        assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
+        assert 'class="upload"' not in page
+        process.send_signal(signal.SIGINT)
+        assert "run is looked at without group: the other run has no such level" in process.stderr.read()
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+def test_embeddings_in_a_file_with_their_manifest(folder):
+    np.save("v.npy", np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32))
+    with exploring("--embeddings", "v.npy", "--manifest", "m.parquet") as (client, _):
+        page = client.get("/").text
+        assert "exact search among 36 images, 5 dimensions" in page
+        assert 'class="upload"' not in page
+
+
+def test_an_index_is_used_and_said(folder):
+    from suprank.explorer.index import build_index
+
+    draw = np.random.default_rng(0)
+    np.save("v.npy", draw.normal(size=(2000, 8)).astype(np.float32))
+    rows = {"path": [f"{row}.png" for row in range(2000)], "split": ["test"] * 2000}
+    Manifest.of(rows, root=".", levels=()).save("many.parquet")
+    build_index("i", np.load("v.npy"), kind="ivf").close()
+    with exploring("--embeddings", "v.npy", "--manifest", "many.parquet", "--index", "i") as (client, _):
+        assert "approximate search (ivf, finds " in client.get("/item/a/gallery/7").text
+
+
+def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
+    assert "there is no folder nowhere" in refused("explore", "nowhere", "--port", 0)
+    (folder / "empty").mkdir()
+    assert "neither a folder of `suprank train`" in refused("explore", "empty", "--port", 0)
+    assert "0 runs are given" in refused("explore")
+    assert "3 runs are given" in refused("explore", "e", "e", "e")
+    np.save("v.npy", np.zeros((3, 2), np.float32))
+    assert "--manifest tells the rows" in refused("explore", "--embeddings", "v.npy", "--port", 0)
+    assert "manifest of 36 rows" in refused("explore", "--embeddings", "v.npy", "--manifest", "m.parquet", "--port", 0)
+    assert "no index" in refused("explore", "e", "--index", "nowhere", "--port", 0)
+    assert "2 indexes are given for 1 runs" in refused("explore", "e", "--index", "i", "--index", "j", "--port", 0)
+
+
+def test_a_port_that_is_taken_is_found_out_first(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1 port {port} cannot be listened on" in refused("explore", "e", "--port", port)
+
+
+def test_help_names_the_ways_in():
+    text = invoke("explore", "--help").output
+    assert "suprank explore runs/happier runs/smooth-ap" in text

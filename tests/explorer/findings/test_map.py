@@ -1,0 +1,86 @@
+"""The classes on a plane."""
+
+import numpy as np
+import pytest
+
+from suprank.data import Manifest
+from suprank.explorer import Source
+from suprank.explorer.findings import class_map
+from tests.explorer import runs
+
+pytest.importorskip("openTSNE")
+
+
+@pytest.fixture
+def source(tmp_path):
+    pictures = runs.collection(tmp_path / "data", groups=4, classes=5, images=3)
+    return Source.of("x", runs.vectors(pictures, dim=32, noise=0.5), pictures)
+
+
+def test_each_class_has_a_place_a_label_its_group_and_the_image_closest_to_its_mean(source):
+    found = class_map(source)
+    assert found.method == "t-SNE"
+    assert found.places.shape == (20, 2)
+    assert np.isfinite(found.places).all()
+    assert found.labels.tolist() == list(range(20))
+    assert found.coarse.tolist() == source.parents["class"].tolist()
+    assert found.images.tolist() == [3] * 20
+    unit = source.gallery.unit(slice(None))
+    for place in range(20):
+        rows = np.flatnonzero(source.gallery.labels[:, 0] == found.labels[place])
+        mean = unit[rows].mean(0)
+        assert found.nearest[place] == rows[(unit[rows] @ mean).argmax()]
+
+
+def test_the_map_is_the_same_each_time(source):
+    assert (class_map(source, seed=1).places == class_map(source, seed=1).places).all()
+
+
+def test_classes_of_one_group_stand_nearer_to_each_other(tmp_path):
+    pictures = runs.collection(tmp_path, groups=3, classes=8, images=2)
+    near = np.random.default_rng(0).normal(size=(3, 16))[pictures.labels[:, 1]] * 5
+    found = class_map(Source.of("x", (near + runs.vectors(pictures)).astype(np.float32), pictures))
+    distances = np.linalg.norm(found.places[:, None] - found.places, axis=-1)
+    same = found.coarse[:, None] == found.coarse
+    assert distances[same].mean() < distances[~same].mean()
+
+
+def test_few_classes_are_placed_by_principal_components_and_one_is_no_map(tmp_path):
+    few = runs.collection(tmp_path, groups=2, classes=2, images=3)
+    found = class_map(Source.of("x", runs.vectors(few), few))
+    assert found.method == "PCA"
+    assert found.places.shape == (4, 2)
+    two = few.take(few.labels[:, 0] < 2)
+    assert class_map(Source.of("x", runs.vectors(two), two)).places[:, 1] == pytest.approx(0)
+    one = few.take(few.labels[:, 0] == 0)
+    assert class_map(Source.of("x", runs.vectors(one), one)) is None
+    bare = Manifest.of({"path": few.paths, "split": ["test"] * 12}, root=few.root, levels=())
+    assert class_map(Source.of("x", runs.vectors(few), bare)) is None
+
+
+def test_of_many_classes_the_largest_are_placed(source):
+    kept = np.r_[0:60, 3:6, 9:12]  # classes 1 and 3 have twice as many
+    items = source.gallery.items.take(kept)
+    found = class_map(Source.of("x", np.asarray(source.gallery.embeddings)[kept], items), most=2)
+    assert found.labels.tolist() == [1, 3]
+    assert found.images.tolist() == [6, 6]
+    assert found.of == 20
+
+
+def test_distractors_have_no_place(tmp_path):
+    whole = runs.collection(tmp_path / "d", groups=3, classes=2, images=4, splits=("test", "test", "test", "distractor"))
+    table = whole.table.to_pydict()
+    blank = [split == "distractor" for split in table["split"]]
+    for name in ("label_class", "label_group"):
+        table[name] = [None if gone else label for gone, label in zip(blank, table[name], strict=True)]
+    rows = runs.vectors(whole)
+    source = Source.read(runs.embeddings(tmp_path / "e", Manifest.of(table, root=whole.root), rows))
+    found = class_map(source)
+    assert found.images.tolist() == [3] * 6
+    assert found.nearest.max() < 18
+
+
+def test_few_classes_more_than_dimensions_and_all_alike_still_have_places(tmp_path):
+    pictures = runs.collection(tmp_path, groups=2, classes=3, images=2)
+    found = class_map(Source.of("x", np.ones((12, 4), np.float32), pictures))
+    assert np.isfinite(found.places).all()

@@ -1,0 +1,173 @@
+"""Qdrant and Milvus, in their embedded modes, answer as the folder does; servers that are not there are said to be missing."""
+
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from suprank.explorer.index import LocalIndex, build_index, open_index
+from suprank.explorer.index.address import Address
+from tests.explorer.index.vectors import LEVELS, drawn, labelled
+
+QUERIES = drawn(20, seed=1)
+
+
+@pytest.fixture(params=["qdrant", "milvus"])
+def address(request, tmp_path):
+    """Of a collection that does not exist yet."""
+    if request.param == "qdrant":
+        pytest.importorskip("qdrant_client")
+        return "qdrant+memory:///birds"
+    pytest.importorskip("milvus_lite", reason="Milvus Lite is not installed")
+    return f"milvus+file://{tmp_path}/m.db/birds"
+
+
+@pytest.fixture
+def kept():
+    """Indexes to close at the end, so that no file or thread stays behind."""
+    opened = []
+    yield lambda index: opened.append(index) or index
+    for index in opened:
+        index.close()
+
+
+def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, kept):
+    vectors, manifest = drawn(500), labelled(500)
+    folder = LocalIndex.build(tmp_path / "i", vectors, manifest)
+    server = kept(build_index(address, vectors, manifest))
+    for index in (folder, server):
+        assert index.add(drawn(6, seed=2), labelled(6)).tolist() == [500, 501, 502, 503, 504, 505]
+        index.remove([3, 501, 502])
+        index.add(drawn(1, seed=3), ids=np.array([2**40]))
+    assert len(server) == len(folder) == 504
+    for where in (
+        None,
+        {"genus": ["genus 2"]},
+        {LEVELS[0]: ['Häher "5" \\ <b>', 'Häher "6" \\ <b>'], "split": ["gallery"]},
+        {"genus": ["none such"]},
+    ):
+        ours, theirs = folder.search(QUERIES, 10, where), server.search(QUERIES, 10, where)
+        np.testing.assert_array_equal(theirs.ids, ours.ids)
+        np.testing.assert_allclose(theirs.scores, ours.scores, atol=1e-5)
+        np.testing.assert_array_equal(server.ids(where), folder.ids(where))
+    assert server.items([500, 7, 7]) == folder.items([500, 7, 7])
+    assert server.items([2**40])[0].path is None
+    info = server.info()
+    assert (info["items"], info["dim"], tuple(info["levels"])) == (504, 16, LEVELS)
+    assert info["address"] == address
+
+
+def test_what_is_wrong_is_refused_and_changes_nothing(address, kept):
+    server = kept(build_index(address, drawn(20), labelled(20)))
+    for wrong, match in (
+        (lambda: server.search(drawn(2, dim=5)), r"shape \[2, 5\].*holds 16 dimensions"),
+        (lambda: server.search(drawn(1), 0), "k=0 must be"),
+        (lambda: server.search(drawn(1), where={"order": ["x"]}), "no level 'order'; choose from .*genus, split"),
+        (lambda: server.add(drawn(2, dim=5)), "have 5 dimensions, and .* 16"),
+        (lambda: server.add(drawn(2), ids=np.array([30, 7])), "1 of these ids already, 7"),
+        (lambda: server.add(drawn(2), ids=np.array([30, 30])), "id 30 is given twice"),
+        (lambda: server.add(drawn(2), labelled(3)), "3 rows for 2 embeddings"),
+        (lambda: server.remove([3, 77]), "has no item 77"),
+        (lambda: server.items([77]), "has no item 77"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            wrong()
+    assert server.ids().tolist() == list(range(20))
+
+
+def test_an_addition_that_breaks_off_says_what_is_in(address, kept, monkeypatch):
+    monkeypatch.setattr("suprank.explorer.index.server.BATCH_NUMBERS", 16 * 4)
+    server = kept(build_index(address, drawn(4)))
+    told = []
+
+    def stop(done, total):
+        told.append((done, total))
+        if done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        server.add(drawn(10, seed=2), progress=stop)
+    assert told == [(0, 10), (4, 10), (8, 10)]
+    assert stopped.value.__notes__ == [f"8 of 10 items are in {address}, ids 4 to 11."]
+    assert len(server) == 12
+
+
+@pytest.mark.parametrize("server", ["qdrant", "milvus"])
+def test_a_collection_on_disk_is_opened_again_and_overwritten_only_on_demand(server, tmp_path):
+    pytest.importorskip("qdrant_client" if server == "qdrant" else "milvus_lite")
+    address = f"{server}+file://{tmp_path}/{'q' if server == 'qdrant' else 'm.db'}/birds"
+    build_index(address, drawn(9), labelled(9)).close()
+    opened = open_index(address)
+    assert (len(opened), opened.dim) == (9, 16)
+    assert opened.search(drawn(9), 1).ids.ravel().tolist() == list(range(9))
+    opened.close()
+    with pytest.raises(FileExistsError, match="is there already; add to it"):
+        build_index(address, drawn(3))
+    with pytest.raises(ValueError, match="no collection 'bats', but birds"):
+        open_index(address.replace("birds", "bats"))
+    smaller = build_index(address, drawn(3, dim=4), overwrite=True)
+    assert (len(smaller), smaller.dim) == (3, 4)
+    smaller.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "match"),
+    [
+        ("qdrant://127.0.0.1:9/birds", "no Qdrant server answers at http://127.0.0.1:9 .*check the address"),
+        ("milvus://127.0.0.1:9/birds", "no Milvus answers at http://127.0.0.1:9 .*check the address"),
+    ],
+)
+def test_a_server_that_is_not_there_is_said_to_be_missing_soon(address, match):
+    pytest.importorskip("qdrant_client" if address.startswith("qdrant") else "pymilvus")
+    began = time.monotonic()
+    with pytest.raises(ConnectionError, match=match):
+        open_index(address, timeout=1)
+    with pytest.raises(ConnectionError, match=match):
+        build_index(address, drawn(3), timeout=1)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(("module", "address"), [("qdrant_client", "qdrant://h/b"), ("pymilvus", "milvus://h/b")])
+def test_without_a_client_the_extra_is_named(module, address, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=r"suprank\[servers\]"):
+        open_index(address)
+
+
+def test_addresses_are_read_part_by_part(monkeypatch):
+    read = Address.read
+    assert (read("qdrant://h:1/b").url, read("qdrant+https://h/b").url) == ("http://h:1", "https://h:6333")
+    assert (read("milvus://h/b").url, read("milvus+https://[::1]:5/b").url) == ("http://h:19530", "https://[::1]:5")
+    assert read("qdrant+file:///a%20b/c/birds").file == "/a b/c"
+    assert read("milvus://h/b").key is None
+    monkeypatch.setenv("MILVUS_TOKEN", "secret")
+    assert read("milvus://h/b").key == "secret"
+
+
+@pytest.mark.parametrize(
+    ("address", "match"),
+    [
+        ("http://host/birds", "no address of an index; give a folder, qdrant://host:6333/collection"),
+        ("qdrant+ftp://host/birds", "no address of an index"),
+        ("milvus+memory:///birds", "no address of an index"),
+        ("qdrant://host", "must end in a collection"),
+        ("qdrant://host/two words", "must end in a collection"),
+        ("qdrant://host/a/birds", "no address of a server"),
+        ("qdrant://host:port/birds", "no address of a server"),
+        ("qdrant://user:secret@host/birds", "no address of a server"),
+        ("qdrant+file://birds", "must end in a collection"),
+        ("qdrant+file:///birds", "names no file"),
+        ("milvus+file:///tmp/m/birds", "ends in .db"),
+    ],
+)
+def test_what_is_no_address_is_refused(address, match):
+    with pytest.raises(ValueError, match=match):
+        open_index(address)
+
+
+def test_a_server_chooses_its_own_kind():
+    with pytest.raises(ValueError, match="a server chooses the kind"):
+        build_index("qdrant+memory:///b", drawn(3), kind="ivf")
+    with pytest.raises(ValueError, match="a server chooses the kind"):
+        build_index("qdrant+memory:///b", drawn(3), codes="int8")

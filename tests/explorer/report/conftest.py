@@ -1,0 +1,26 @@
+"""Pages of small runs, made once."""
+
+import pytest
+
+from suprank.explorer import Source
+from suprank.explorer.report import report_page
+from tests.explorer.runs import collection, run
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """Two folders of runs on the same 24 pictures, 6 classes in 3 groups, one of which is called <script>; and the pictures."""
+    folder = tmp_path_factory.mktemp("report")
+    manifest = collection(folder / "data")
+    return (
+        run(folder / "better", manifest, noise=0.8),
+        run(folder / "worse", manifest, loss="smooth-ap", noise=2.5, seed=1),
+        manifest,
+    )
+
+
+@pytest.fixture(scope="session")
+def page(runs):
+    """The report of both."""
+    better, worse, _ = runs
+    return report_page(Source.read(better), Source.read(worse), queries=4, top=5)

@@ -1,0 +1,123 @@
+"""The page in a real browser, opened from disk: nothing fails, nothing is asked of a network, and the map answers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = Path(os.environ.get("SUPRANK_CHROMIUM", "/usr/bin/chromium-headless-shell"))
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = [
+    pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"there is no browser at {CHROMIUM}"),
+    pytest.mark.xdist_group("browser"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser, page, tmp_path):
+    """Opens the page; at the end, nothing but the file was asked for, no script failed, and no policy was broken."""
+    file = tmp_path / "report.html"
+    file.write_text(page, encoding="utf-8")
+    contexts, asked, complaints = [], [], []
+
+    def open_page(width=1280, height=900, **options):
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        shown = context.new_page()
+        shown.on("request", lambda request: asked.append(request.url))
+        shown.on("console", lambda message: complaints.append(message.text))
+        shown.on("pageerror", lambda error: complaints.append(str(error)))
+        shown.on("dialog", lambda dialog: complaints.append(f"a label opened a dialog: {dialog.message}"))
+        shown.goto(file.as_uri())
+        return shown
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert {url for url in asked if not url.startswith("data:")} == {file.as_uri()}
+
+
+def background(shown):
+    return shown.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_hovering_over_a_class_shows_its_image_and_label(opened):
+    shown = opened()
+    point, card = shown.locator(".points path").nth(2), shown.locator(".card").first
+    assert not card.is_visible()
+    point.scroll_into_view_if_needed()
+    point.hover()
+    assert card.is_visible()
+    assert card.inner_text().startswith("Klasse ")
+    use = card.locator("use")
+    assert use.get_attribute("href") == f"#{point.get_attribute('data-image')}"
+    assert use.bounding_box()["width"] > 40, "the image is drawn"
+    shown.locator("h1").hover()
+    assert not card.is_visible()
+
+
+def test_the_map_is_one_stop_of_the_tab_key_and_arrows_walk_in_it(opened):
+    shown = opened()
+    points, card = shown.locator(".points").first.locator("path"), shown.locator(".card").first
+    assert points.evaluate_all("all => all.filter(one => one.getAttribute('tabindex') === '0').length") == 1
+    shown.locator(".points").first.locator("path[tabindex='0']").focus()
+    words = {card.inner_text()}
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "ArrowRight", "ArrowLeft"):
+        shown.keyboard.press(key)
+        words.add(card.inner_text())
+    assert len(words) > 2
+    assert points.evaluate_all("all => all.filter(one => one.getAttribute('tabindex') === '0').length") == 1
+    shown.keyboard.press("Escape")
+    assert not card.is_visible()
+
+
+def test_the_legend_picks_out_a_group(opened):
+    shown = opened()
+    first = shown.locator(".map").first
+    first.locator(".legend button").first.click()
+    faint = "all => all.filter(one => getComputedStyle(one).opacity < 0.5).length"
+    assert first.locator(".points path").evaluate_all(faint) == 4, "of 6 classes in 3 groups"
+    first.locator(".legend button").first.click()
+    assert first.locator(".points path").evaluate_all(faint) == 0
+
+
+def test_both_themes_have_their_own_colours(opened):
+    light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
+    assert background(light) == "rgb(255, 255, 255)"
+    assert background(dark) == "rgb(20, 23, 26)"
+    axis = "getComputedStyle(document.querySelector('.plot text')).fill"
+    assert dark.evaluate(axis) == "rgb(228, 231, 234)", "figures follow"
+    frame = "getComputedStyle(document.querySelector('.tile.level-2 .frame')).borderTopColor"
+    assert (light.evaluate(frame), dark.evaluate(frame)) == ("rgb(46, 125, 50)", "rgb(102, 187, 106)")
+
+
+def test_galleries_show_without_a_script(opened):
+    shown = opened(java_script_enabled=False)
+    tile = shown.locator(".strip use").first
+    tile.scroll_into_view_if_needed()
+    assert tile.bounding_box()["width"] > 40
+
+
+@pytest.mark.parametrize("width", [390, 320])
+def test_a_phone_scrolls_down_and_not_sideways(opened, width):
+    shown = opened(width=width, height=844, has_touch=True)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    point = shown.locator(".points path").nth(1)
+    point.scroll_into_view_if_needed()
+    point.tap()
+    card = shown.locator(".card").first
+    assert card.is_visible()
+    box = card.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width

@@ -1,0 +1,134 @@
+"""Thumbnails, maps and tables: the parts of the page that need no page to be tested."""
+
+import base64
+import io
+import math
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from suprank.evaluation import Report
+from suprank.explorer import Source
+from suprank.explorer.report.maps import HEIGHT, LISTED, REST, WIDTH, drawn_map
+from suprank.explorer.report.tables import metric_rows, recipe_rows, shown_keys
+from suprank.explorer.report.thumbnails import BUDGET, QUALITY, SIDE, Thumbnails
+from tests.explorer.runs import collection, vectors
+
+# Thumbnails
+
+
+@pytest.fixture
+def images(tmp_path):
+    manifest = collection(tmp_path, side=300)
+    return Source.of("some", vectors(manifest), manifest).gallery
+
+
+def test_a_thumbnail_is_small_and_keeps_its_aspect(images):
+    found = Thumbnails().get(images, 0)
+    picture = Image.open(io.BytesIO(base64.b64decode(found.uri.partition(",")[2])))
+    assert picture.format == "WEBP"
+    assert picture.size == (found.width, found.height) == (SIDE, round(SIDE * 300 / 308))
+
+
+def test_an_image_is_embedded_once_whichever_run_asks(images, tmp_path):
+    manifest = collection(tmp_path, side=300)
+    other = Source.of("other", vectors(manifest), manifest).gallery
+    thumbnails = Thumbnails()
+    assert thumbnails.get(images, 3) is thumbnails.get(other, 3)
+    assert len(thumbnails.embedded()) == 1
+
+
+def test_a_spent_budget_leaves_out_what_is_not_needed_and_keeps_what_is(images):
+    thumbnails = Thumbnails(budget=1)
+    first = thumbnails.get(images, 0, needed=False)
+    assert first is not None
+    assert thumbnails.get(images, 1, needed=False) is None
+    assert thumbnails.get(images, 0, needed=False) is first, "it is there already"
+    assert thumbnails.get(images, 1) is not None
+
+
+def test_the_usual_galleries_fit_the_budget_even_if_every_image_is_noise():
+    """Noise is the worst that WebP can meet; 4 galleries of 8 queries, two lists of 10 each. A map takes the rest."""
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8))
+    file = io.BytesIO()
+    noise.save(file, "WEBP", quality=QUALITY)
+    assert 4 / 3 * len(file.getvalue()) * 4 * 8 * 21 < BUDGET < 15_000_000
+
+
+# Maps
+
+
+def points(groups, places=None):
+    places = np.random.default_rng(0).normal(size=(len(groups), 2)) if places is None else np.asarray(places)
+    return drawn_map("", "", places, groups, [(one,) for one in groups], [None] * len(groups))
+
+
+def test_places_fill_the_drawing_and_stay_in_it():
+    found = points(["a", "b", "a"], [[-5, 0.1], [5, 0.2], [0, 0.15]])
+    assert [(one.x, one.y) for one in found.points] == [("24.0", "24.0"), ("976.0", "616.0"), ("500.0", "320.0")]
+    alone = points(["a", "b"], [[1, 1], [1, 1]]).points[0]
+    assert (float(alone.x), float(alone.y)) == (WIDTH / 2, HEIGHT / 2)
+
+
+def test_groups_differ_by_colour_and_shape_and_the_largest_come_first():
+    found = points([f"group {number}" for number in range(30)] + ["large"] * 2)
+    assert found.legend[0].name == "large"
+    assert found.legend[0].count == 2
+    assert len({(one.colour, one.path) for one in found.legend}) == 31
+    assert found.points[-1].group == found.legend[0].group
+
+
+def test_more_groups_than_looks_share_the_last_one():
+    found = points([f"{number:03}" for number in range(60)])
+    assert found.legend[-1].name == REST
+    assert found.legend[-1].count == 60 - LISTED
+    assert {one.group for one in found.points[LISTED:]} == {LISTED}
+
+
+def test_one_group_needs_no_legend():
+    assert points(["", ""]).legend == ()
+
+
+# Tables
+
+
+def report(shift=0.0, levels=("class", "group")):
+    draw = np.random.default_rng(0)
+    keys = ["AP", *(f"AP/{level}" for level in (*levels, "overall")), "H-AP", "NDCG", "P@1"]
+    per_query = {key: draw.uniform(0.2, 0.6, 200) + shift for key in keys}
+    values = {key: float(column.mean()) for key, column in per_query.items()}
+    return Report(values, queries=200, items=200, levels=levels, per_query=per_query).with_intervals(100)
+
+
+def test_rows_are_by_level_and_say_nothing_twice():
+    assert shown_keys([report()]) == ["AP/class", "AP/group", "H-AP", "NDCG"]
+    ((fine, coarse), (h_ap,), (_,)) = metric_rows([report()])
+    assert (fine.metric, fine.level, coarse.level, h_ap.level) == ("AP", "class", "group", "all")
+    assert fine.cells[0].interval.startswith("[")
+
+
+def test_a_difference_is_marked_only_where_it_is_more_than_chance():
+    mine, theirs = report(0.1), report()
+    keys = shown_keys([mine, theirs])
+    up = metric_rows([mine, theirs], mine.compare(theirs, keys))[0][0]
+    assert (up.difference, up.verdict, up.mark, up.said) == ("+10.0", "better", "▲", "significantly better")
+    down = metric_rows([theirs, mine], theirs.compare(mine, keys))[0][0]
+    assert (down.difference, down.verdict, down.mark) == ("−10.0", "worse", "▼")
+    even = metric_rows([mine, mine], mine.compare(mine, keys))[0][0]
+    assert (even.difference, even.verdict, even.mark) == ("+0.0", "", "")
+
+
+def test_what_is_undefined_is_a_dash():
+    nothing = Report({"AP": math.nan}, queries=1, items=1, levels=("class",))
+    assert metric_rows([nothing])[0][0].cells[0].value == "–"
+
+
+def test_recipes_are_set_beside_each_other_without_paths_of_the_machine():
+    one = {"data": {"manifest": "/home/me/m.parquet", "hold": True}, "loss": {"ks": [1, 2]}}
+    rows = {row.name: row for row in recipe_rows([one, {"loss": {"ks": [1]}}])}
+    assert rows["data.manifest"].values == ("m.parquet", "–")
+    assert rows["data.hold"].values[0] == "true"
+    assert rows["loss.ks"].values == ("[1, 2]", "[1]")
+    assert rows["loss.ks"].differs
+    assert not recipe_rows([one, one])[0].differs

@@ -1,0 +1,51 @@
+"""The drawn collection, once for all tests of the page, and a client without a network."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+from starlette.testclient import TestClient
+
+from suprank.explorer.web import create_app
+from suprank.explorer.web.serving import address_of, bound, server_of
+from tests.explorer.web import drawn
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    return drawn.manifest(tmp_path_factory.mktemp("drawn"))
+
+
+@pytest.fixture(scope="session")
+def one(images):
+    return drawn.explorer(images)
+
+
+@pytest.fixture(scope="session")
+def two(images):
+    return drawn.explorer(images, two=True)
+
+
+@pytest.fixture
+def client(one):
+    return client_of(one)
+
+
+def client_of(explorer, host="127.0.0.1"):
+    return TestClient(create_app(explorer, host=host), base_url=f"http://{host}:8000", raise_server_exceptions=False)
+
+
+@contextmanager
+def served(explorer):
+    """The page on a real port, in a thread; its address."""
+    listening = bound("127.0.0.1", 0)
+    listening.listen(128)
+    server = server_of(create_app(explorer))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield address_of(listening, "127.0.0.1")
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listening.close()

@@ -1,0 +1,42 @@
+"""Fifty who ask at once, over a real port: everyone gets the answer to his own question."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+
+from suprank.explorer.web import Filters, Place
+from tests.explorer.web.conftest import served
+
+
+def test_fifty_parallel_searches_are_answered_correctly(two):
+    def asked(client, number):
+        row, level = number % 96, number % 4
+        address = f"/item/a/gallery/{row}" + (f"?level={level}" if level < 3 else "")
+        answer = client.get(address)
+        expected = two.searcher.neighbours(Place(0, "gallery", row), Filters(level if level < 3 else None))
+        hits = [str(hit.place) for ranking in expected for hit in ranking.hits]
+        found = re.findall(r'<a class="frame" href="/item/([ab]/gallery/\d+)', answer.text)
+        return answer.status_code, found == hits
+
+    with served(two) as address, httpx2.Client(base_url=address, timeout=60) as client, ThreadPoolExecutor(50) as people:
+        answers = list(people.map(lambda number: asked(client, number), range(200)))
+    assert answers == [(200, True)] * 200
+
+
+def test_uploads_and_pictures_at_once_do_not_mix(one):
+    from tests.explorer.web import drawn
+    from tests.explorer.web.test_app import png
+
+    kinds = ["ring", "triangle", "clover", "five-pointed star"]
+    pictures = {kind: png(drawn.figure(kind, 4321)) for kind in kinds}
+
+    def asked(client, number):
+        kind = kinds[number % 4]
+        answer = client.post("/upload", files={"image": ("a.png", pictures[kind], "image/png")})
+        first = re.search(r'<span class="label">([^<]*)<', answer.text)
+        return answer.status_code, first is not None and first[1] == kind
+
+    with served(one) as address, httpx2.Client(base_url=address, timeout=60) as client, ThreadPoolExecutor(16) as people:
+        answers = list(people.map(lambda number: asked(client, number), range(48)))
+    assert answers == [(200, True)] * 48
