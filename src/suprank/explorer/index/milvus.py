@@ -30,6 +30,8 @@ _FIELDS = ["id", "path", "split", "labels"]
 class MilvusIndex(ServerIndex):
     """See `ServerIndex`. The kind of index is the server's AUTOINDEX; what was written is seen by the next search."""
 
+    kind = "milvus"
+
     def __init__(self, address: Address, client: Any, dim: int, timeout: float) -> None:
         """For `open` and `build`."""
         self.address, self.dim, self._client, self._timeout = address, dim, client, timeout
@@ -80,20 +82,6 @@ class MilvusIndex(ServerIndex):
         with _plain(self.address):
             (row,) = self._client.query(self.address.collection, output_fields=["count(*)"], timeout=self._timeout)
         return int(row["count(*)"])
-
-    def info(self) -> dict[str, Any]:
-        """See `Index`."""
-        return {
-            "address": self.address.text,
-            "kind": "milvus",
-            "dim": self.dim,
-            "items": len(self),
-            "levels": list(self._levels()),
-        }
-
-    def close(self) -> None:
-        """See `Index`."""
-        self._client.close()
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
         """See `Index`."""

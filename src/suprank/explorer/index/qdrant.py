@@ -28,6 +28,8 @@ _PAGE = 10_000
 class QdrantIndex(ServerIndex):
     """See `ServerIndex`. Small collections are searched exactly; from 20,000 items on Qdrant builds an HNSW graph."""
 
+    kind = "qdrant"
+
     def __init__(self, address: Address, client: Any, dim: int) -> None:
         """For `open` and `build`."""
         self.address, self.dim, self._client = address, dim, client
@@ -73,20 +75,6 @@ class QdrantIndex(ServerIndex):
     def __len__(self) -> int:
         with _plain(self.address):
             return int(self._client.count(self.address.collection, exact=True).count)
-
-    def info(self) -> dict[str, Any]:
-        """See `Index`."""
-        return {
-            "address": self.address.text,
-            "kind": "qdrant",
-            "dim": self.dim,
-            "items": len(self),
-            "levels": list(self._levels()),
-        }
-
-    def close(self) -> None:
-        """See `Index`."""
-        self._client.close()
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
         """See `Index`."""

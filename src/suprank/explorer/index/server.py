@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -51,8 +51,10 @@ class ServerIndex(ABC):
     which.
     """
 
+    kind: ClassVar[str]
     dim: int
     address: Address
+    _client: Any
 
     @classmethod
     @abstractmethod
@@ -67,11 +69,19 @@ class ServerIndex(ABC):
     @abstractmethod
     def __len__(self) -> int: ...
 
-    @abstractmethod
-    def info(self) -> dict[str, Any]: ...
+    def info(self) -> dict[str, Any]:
+        """See `Index`."""
+        return {
+            "address": self.address.text,
+            "kind": self.kind,
+            "dim": self.dim,
+            "items": len(self),
+            "levels": list(self._levels()),
+        }
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """See `Index`."""
+        self._client.close()
 
     @abstractmethod
     def ids(self, where: Where | None = None) -> NDArray[np.int64]: ...
