@@ -1,7 +1,8 @@
 """Real photographs, drawings and weights from end to end: import, check, embed, evaluate, and the figures known for them.
 
 The data lie beside the checkout, in ../shared/data, and are no part of it; without them these tests are skipped. Figures are
-those of the README there, in percent; ours may differ from them by `NEAR`.
+those of the README there, or of a plain loop over timm's network, Pillow and numpy, in percent; ours may differ from them by
+`NEAR`.
 """
 
 from pathlib import Path
@@ -56,24 +57,26 @@ def test_a_check_finds_nothing_wrong_with_the_birds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "expected"),
+    ("backbone", "every", "expected"),
     [
-        ("tf_efficientnet_lite0", {"R@1": 34.25, "mAP@R": 7.76, "AP": 12.98}),
-        ("mobilenetv2_100", {"R@1": 33.54, "mAP@R": 6.83, "AP": 11.68}),
+        ("mobilenetv2_100", 1, {"R@1": 33.54, "mAP@R": 6.83, "AP": 11.68}),  # the README's
+        ("tf_efficientnet_lite0", 4, {"R@1": 26.60, "mAP@R": 8.46, "AP": 13.97}),  # the plain loop's: all would take a minute
     ],
 )
-def test_frozen_backbones_retrieve_unseen_birds_as_well_as_is_known(tmp_path, backbone, expected):
-    imported("cub200_s128", tmp_path)
+def test_frozen_backbones_retrieve_unseen_birds_as_well_as_is_known(tmp_path, backbone, every, expected):
+    manifest, _ = imported("cub200_s128", tmp_path)
+    birds = manifest.split("test")
+    birds.take(range(0, len(birds), every)).save(tmp_path / "some.parquet")
     weights = SHARED / "weights" / f"{backbone}.in1k.safetensors"
     done("models", "create", backbone, "--weights", weights, "--out", tmp_path / "model")
     # The packed image is cropped as it is. Batches are small: in large ones half of the time goes into fresh memory.
     crop = ("--size", 112, "--resize", 0, "--batch-size", 4, "--workers", 0, "--device", "cpu")
-    packed = tmp_path / "cub200_s128.parquet"
-    done("embed", "--model", tmp_path / "model", "--manifest", packed, "--out", tmp_path / "e", *crop)
+    some = tmp_path / "some.parquet"
+    done("embed", "--model", tmp_path / "model", "--manifest", some, "--out", tmp_path / "e", *crop)
     metrics = [argument for metric in expected for argument in ("--metric", metric)]
     done("evaluate", "--embeddings", tmp_path / "e", "--device", "cpu", "--out", tmp_path / "r.json", *metrics)
     report = Report.load(tmp_path / "r.json")
-    assert (report.queries, report.items) == (5924, 5924)
+    assert (report.queries, report.items) == (5924 // every, 5924 // every)
     assert {metric: 100 * report[metric] for metric in expected} == pytest.approx(expected, abs=NEAR)
 
 

@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import subprocess
 import sys
 
 import faiss
 import numpy as np
 import pytest
 
+from suprank.cli.main import main
 from suprank.embedding import read_embedded
 from suprank.explorer.index.milvus import MilvusIndex
 from tests.cli.collection import done, invoke, photographs, refused
@@ -217,10 +217,14 @@ def test_who_stops_an_addition_to_a_server_is_told_what_is_in(folder, monkeypatc
     ("module", "extra", "index"),
     [("faiss", "explore", "i"), ("qdrant_client", "servers", "qdrant://h/b"), ("pymilvus", "servers", "milvus://h/b")],
 )
-def test_a_missing_part_is_named_with_its_extra(folder, module, extra, index):
+def test_a_missing_part_is_named_with_its_extra(folder, monkeypatch, capsys, module, extra, index):
     done("index", "build", "e", "--out", "i")
-    script = f"import sys; sys.modules[{module!r}] = None; from suprank.cli.main import main; main()"
-    ended = subprocess.run([sys.executable, "-c", script, "index", "info", index], capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert f'pip install "suprank[{extra}]"' in ended.stderr
-    assert "Traceback" not in ended.stderr
+    for name in [module, *(name for name in sys.modules if name.startswith(f"{module}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setattr(sys, "argv", ["suprank", "index", "info", index])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert f'pip install "suprank[{extra}]"' in said
+    assert "Traceback" not in said

@@ -1,6 +1,7 @@
 """A manifest through a model into files: equal to the plain loop, whatever interrupts it, however many processes share it."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -191,7 +192,7 @@ def test_moments_of_a_manifest_are_those_of_its_features(tmp_path):
 
 
 WORKER = """
-import sys
+import os, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
@@ -200,12 +201,16 @@ from suprank.embedding import Reading, collection, embed_collection, launched, p
 from suprank.models import Embedder
 collection.SHARD_ROWS = 2
 folder = Path(sys.argv[1])
+child = os.fork()  # once everything is imported, which takes longer than all the rest
+rank = str(int(child == 0))
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[2]}
 with launched() as processes:
     model, manifest = Embedder.load(folder / "model"), Manifest.read(folder / "m.parquet")
     reading = Reading(test_transform(32, resize=None), batch_size=2, workers=0)
     embed_collection(model, manifest, folder / "shared", reading=reading, processes=processes)
     moments = principal_moments(model, manifest, reading=reading, processes=processes)
-    (folder / f"rank{processes.rank}").write_text(f"{moments.count} {moments.scatter.trace()}")  # both print at once
+    (folder / f"rank{processes.rank}").write_text(f"{moments.count} {moments.scatter.trace()}")
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if child else 0)
 """
 
 
@@ -214,10 +219,11 @@ def test_two_processes_write_what_one_does(tmp_path):
     manifest.save(tmp_path / "m.parquet")
     model.save(tmp_path / "model")
     embed_collection(model, manifest, tmp_path / "alone", reading=reading())
-    (tmp_path / "worker.py").write_text(WORKER)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
     run = subprocess.run(
-        [*torchrun, tmp_path / "worker.py", tmp_path],
+        [sys.executable, "-c", WORKER, tmp_path, f"{port}"],
         capture_output=True,
         text=True,
         timeout=120,

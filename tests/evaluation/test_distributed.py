@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -43,26 +44,21 @@ def together(tmp_path_factory):
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.evaluation.worker", str(rank), str(world), str(folder)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for world in WORLDS
-        for rank in range(world)
-    ]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "tests.evaluation.worker", str(folder), *map(str, WORLDS)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        outputs = [process.communicate(timeout=180)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    for process, output in zip(started, outputs, strict=True):
-        assert process.returncode == 0, output
+        output = started.communicate(timeout=180)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)  # it and its processes: one may wait for the others for ever
+        pytest.fail(f"processes wait for each other:\n{started.communicate()[0]}")
+    assert started.returncode == 0, output
     return {
         world: [pickle.loads((folder / f"{world}.{rank}.pickle").read_bytes()) for rank in range(world)] for world in WORLDS
     }

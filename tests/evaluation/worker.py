@@ -1,6 +1,6 @@
-"""One of several processes that evaluate together; `test_distributed.py` starts it and reads what it leaves.
+"""One of several processes that evaluate together.
 
-python -m tests.evaluation.worker RANK WORLD FOLDER
+python -m tests.evaluation.worker FOLDER WORLD... starts so many processes each; `test_distributed.py` reads what they leave.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed
+import torch.multiprocessing
 from torch.utils.data import DistributedSampler
 
 from suprank.evaluation import Report, evaluate
@@ -19,7 +20,7 @@ from suprank.evaluation.gap import decomposability_gap
 from suprank.evaluation.metric import RetrievalMetrics
 
 COUNT = 301
-SMALL = 120_000  # bytes: several blocks of queries
+SMALL = 150_000  # bytes: several blocks of several queries
 TINY = 40_000  # bytes: the gallery does not fit either
 NAMES = ("species", "genus", "family")
 
@@ -144,8 +145,7 @@ def refusals(rank: int, world: int) -> dict[str, str]:
     return told
 
 
-def main(rank: int, world: int, folder: Path) -> None:
-    torch.set_num_threads(1)
+def process(rank: int, world: int, folder: Path) -> None:
     warnings.filterwarnings("ignore", message="The ``compute`` method of metric RetrievalMetrics was called before")
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder / f'{world}.init'}", rank=rank, world_size=world)
     found = {"reports": reports(rank, world), "gap": gap(rank, world), "refusals": refusals(rank, world)}
@@ -153,5 +153,19 @@ def main(rank: int, world: int, folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
+def main(folder: Path, *worlds: str) -> int:
+    """Forked, so that imports, which take longer than all that is evaluated, happen once."""
+    torch.set_num_threads(1)
+    context = torch.multiprocessing.get_context("fork")
+    started = [
+        context.Process(target=process, args=(rank, world, folder)) for world in map(int, worlds) for rank in range(world)
+    ]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join()
+    return max(abs(one.exitcode) for one in started)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

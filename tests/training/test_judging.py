@@ -281,37 +281,24 @@ def judged_by(rank, world, photos, broken):
 )
 def test_two_processes_find_what_one_finds_and_call_the_network_equally_often(tmp_path, photos):
     damaged(photos, tmp_path / "broken", [4, 5, 35])
-    script = (
-        "import pickle, sys, torch\n"
+    script = (  # forked, so that imports, which take longer than all the rest, happen once
+        "import os, pickle, sys, torch\n"
         "from pathlib import Path\n"
         "from tests.training.test_judging import judged_by\n"
-        "rank, folder, photos = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])\n"
+        "folder, photos = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "child = os.fork()\n"
+        "rank = int(child == 0)\n"
         "torch.distributed.init_process_group('gloo', f'file://{folder}/meet', rank=rank, world_size=2)\n"
         "found = judged_by(rank, 2, photos, folder / 'broken')\n"
         "(folder / f'{rank}.pickle').write_bytes(pickle.dumps(found))\n"
         "torch.distributed.destroy_process_group()\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if child else 0)\n"
     )
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(rank), str(tmp_path), str(photos)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        outputs = [process.communicate(timeout=120)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    for process, output in zip(started, outputs, strict=True):
-        assert process.returncode == 0, output
+    command = [sys.executable, "-c", script, str(tmp_path), str(photos)]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
     expected, _ = judged_by(0, 1, photos, tmp_path / "broken")
     (one, calls), (other, others) = (pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(2))
     assert one == other == expected
