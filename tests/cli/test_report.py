@@ -95,6 +95,14 @@ def test_a_folder_that_may_not_be_written_to_is_refused_before_any_work(folder, 
     )
 
 
+def test_a_missing_package_is_found_out_before_any_work(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(verb, "find_spec", lambda name: None)
+    monkeypatch.setattr("suprank.cli.looked_at.looked_at", lambda *_: pytest.fail("embedded before"))
+    with pytest.raises(ModuleNotFoundError, match="openTSNE") as missing:
+        verb.write_report(folder / "one", None, tmp_path / "page.html")
+    assert missing.value.name == "openTSNE"  # for `main`, which names the extra
+
+
 def test_a_run_without_a_model_and_without_embeddings_says_so(folder, tmp_path):
     manifest = collection(tmp_path / "data")
     manifest.save(tmp_path / "m.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,6 +75,8 @@ def write_report(
     folders = [one for one in (run, against) if one is not None]
     for folder in folders:
         check_folder(folder)
+    if find_spec("openTSNE") is None:  # found out before minutes of embedding
+        raise ModuleNotFoundError("the map of the classes needs openTSNE", name="openTSNE")
     with Bars(quiet) as bars:
         sources = [looked_at(folder, test, device, bars) for folder in folders]
         page = report_page(*sources, progress=bars, **options).encode()
