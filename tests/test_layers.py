@@ -15,14 +15,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ranking": set(),
     "data": set(),
     "models": set(),
+    # what pages share: look, templates, safety
+    "web": set(),
     # siblings: never each other
     "losses": {"ranking"},
     "evaluation": {"ranking"},
-    "hierarchy": {"data"},
+    "hierarchy": {"data", "web"},
     # where images meet a model
     "embedding": {"data", "models"},
     # reads files: what was embedded, too, but never a model
-    "explorer": {"ranking", "evaluation", "data", "embedding"},
+    "explorer": {"ranking", "evaluation", "data", "embedding", "web"},
     # measures speed and memory; nothing is built on it
     "bench": {"ranking", "losses", "evaluation"},
     # the one place they all meet

@@ -1,13 +1,13 @@
 """Colours: what a level looks like, and that it can be seen on both pages."""
 
 import re
-from pathlib import Path
+from importlib.resources import files
 
 import pytest
 
 from suprank.explorer import colours
 
-STYLE = (Path(colours.__file__).parent / "style.css").read_text()
+STYLE = (files("suprank.web") / "style.css").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("levels", range(1, 8))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import webbrowser
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.serving import serve
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     import numpy as np
-    from fastapi import FastAPI
     from numpy.typing import NDArray
     from PIL.Image import Image
 
@@ -78,7 +74,7 @@ def explore(
         from suprank.cli.looked_at import check_folder
         from suprank.cli.report import Bars
         from suprank.explorer.web import Explorer, Run, create_app
-        from suprank.explorer.web.serving import bound
+        from suprank.web.serving import bound
 
         terminal.device(device)
         for folder in folders:
@@ -100,8 +96,8 @@ def explore(
                         f"{run.source.name} is looked at without {', '.join(alone)}: the other run has no such level", err=True
                     )
             explorer.measure()
-            open_page = not no_browser and sys.stdout.isatty()
-            _serve(create_app(explorer, host=host), listening, host, open_page=open_page)
+            others = "sees these images, without a password"
+            serve(create_app(explorer, host=host), listening, host, [("", "")], others=others, open_page=not no_browser)
 
 
 def _source(
@@ -164,19 +160,3 @@ def _named(model: str) -> tuple[Embedder, Reading]:
 
     embedder = embedder_of(model, None)
     return embedder, Reading.for_model(embedder)
-
-
-def _serve(app: FastAPI, listening: socket.socket, host: str, *, open_page: bool) -> None:
-    from suprank.explorer.web.safety import is_loopback
-    from suprank.explorer.web.serving import address_of, server_of
-
-    listening.listen(128)
-    address = address_of(listening, host)
-    if not is_loopback(host):
-        warning = f"WARNING: everyone who can reach {host} sees these images, without a password; 127.0.0.1 is for you alone."
-        typer.secho(warning, fg="red", bold=True, err=True)
-    typer.echo(f"{address}  (Ctrl-C ends it)")
-    if open_page:
-        webbrowser.open(address)  # waits in the queue of the socket until the server answers
-    with suppress(KeyboardInterrupt):  # how it is meant to end
-        server_of(app).run(sockets=[listening])

@@ -1,26 +1,17 @@
 """The page in a real browser, opened from disk: nothing fails, nothing is asked of a network, and the map answers."""
 
-import os
-from pathlib import Path
-
 import pytest
 
-CHROMIUM = Path(os.environ.get("SUPRANK_CHROMIUM", "/usr/bin/chromium-headless-shell"))
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+from tests.browsers import NEEDED, launched
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"there is no browser at {CHROMIUM}"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [NEEDED, pytest.mark.xdist_group("browser")]
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+    with launched() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture

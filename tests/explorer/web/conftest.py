@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from suprank.explorer.web import create_app
-from suprank.explorer.web.serving import address_of, bound, server_of
+from suprank.web.serving import address_of, bound, server_of
 from tests.explorer.web import drawn
 
 

@@ -1,30 +1,20 @@
 """The page in a real browser, with its script, and without. No request may leave the machine."""
 
-import os
-from pathlib import Path
-
 import pytest
 
+from tests.browsers import NEEDED, launched, watched
 from tests.explorer.web import drawn
 from tests.explorer.web.conftest import served
 
-CHROMIUM = Path(os.environ.get("SUPRANK_CHROMIUM", "/usr/bin/chromium-headless-shell"))
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"there is no browser at {CHROMIUM}"),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [NEEDED, pytest.mark.xdist_group("browser")]
 expect = playwright.expect
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+    with launched() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
@@ -36,31 +26,14 @@ def addresses(one, two):
 @pytest.fixture
 def opened(browser, addresses):
     """Opens pages; at the end, nothing was asked of another host, no script failed, and no policy was broken."""
-    foreign, complaints, contexts = [], [], []
+    with watched(browser) as new_page:
 
-    def open_page(path="/", *, run=0, **options):
-        context = browser.new_context(viewport={"width": 1100, "height": 800}, **options)
-        contexts.append(context)
+        def open_page(path="/", *, run=0, **options):
+            page = new_page(*addresses, width=1100, **options)
+            page.goto(addresses[run] + path)
+            return page
 
-        def route(request):
-            if request.request.url.startswith((addresses[0], addresses[1], "data:")):
-                request.continue_()
-            else:
-                foreign.append(request.request.url)
-                request.abort()
-
-        context.route("**/*", route)
-        page = context.new_page()
-        page.set_default_timeout(15_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda message: complaints.append(message.text) if "Content Security" in message.text else None)
-        page.goto(addresses[run] + path)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert (foreign, complaints) == ([], [])
+        yield open_page
 
 
 def test_search_by_text_and_click_through(opened):

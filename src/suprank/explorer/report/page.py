@@ -95,7 +95,8 @@ def _style(levels: int) -> str:
         "".join(f".c{number}{{fill:{shade[theme]}}}" for number, shade in enumerate(CLASSES)) for theme in range(len(PAGE))
     ]
     in_the_dark = f"@media screen and (prefers-color-scheme:dark){{{classes[1]}}}"
-    parts = (_read("style.css"), _read("report/report.css"), level_style(levels), classes[0], in_the_dark)
+    shared = (files("suprank.web") / "style.css").read_text(encoding="utf-8")
+    parts = (shared, _read("report/report.css"), level_style(levels), classes[0], in_the_dark)
     return "\n".join(parts)
 
 

@@ -10,22 +10,29 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
+from suprank.data.datasets import Broken
 from suprank.explorer.web.browsing import Asked
 from suprank.explorer.web.pages import Pages
-from suprank.explorer.web.pictures import SIDES, data_address
 from suprank.explorer.web.places import RUNS, Node, Place
-from suprank.explorer.web.safety import HEADERS, Safety
 from suprank.explorer.web.searching import Filters
 from suprank.explorer.web.tree import ORDERS
 from suprank.explorer.web.uploads import Uploads
+from suprank.web.pages import offset_of
+from suprank.web.pictures import data_address
+from suprank.web.safety import HEADERS, Safety
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from PIL.Image import Image
 
     from suprank.explorer.web.explorer import Explorer
 
 PAGE = 48
 """Images on a page; labels on a page of the tree are twice as many."""
+
+SIDES = {"small": 224, "large": 800}
+"""The longest sides of pictures, in pixels."""
 
 TEXT = 200
 """The longest text that is looked for, in characters."""
@@ -40,7 +47,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/", response_class=HTMLResponse)
     def browse(request: Request) -> str:
         asked = _asked(explorer, request.query_params)
-        offset = _offset(request.query_params)
+        offset = offset_of(request.query_params)
         nodes, named = explorer.browser.labels(asked.text) if asked.text else ([], 0)
         listing = explorer.browser.images(asked, offset=offset, limit=PAGE)
         return pages.html("browse.html", asked=asked, listing=listing, nodes=nodes, named=named, offset=offset, page=PAGE)
@@ -48,7 +55,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/item/{run}/{side}/{row}", response_class=HTMLResponse)
     def item(request: Request, run: str, side: str, row: int) -> str:
         place = _place(explorer, run, side, row)
-        filters, offset = _filters(explorer, request.query_params), _offset(request.query_params)
+        filters, offset = _filters(explorer, request.query_params), offset_of(request.query_params)
         rankings = explorer.searcher.neighbours(place, filters, offset=offset, limit=PAGE)
         values = [_of_query(explorer, place, number) for number in range(len(explorer.runs))]
         return pages.html("item.html", place=place, rankings=rankings, filters=filters, offset=offset, page=PAGE, values=values)
@@ -64,7 +71,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         async with uploads.picture(request) as picture:
 
             def answered() -> str:
-                rankings, shown = explorer.searcher.nearest(picture, limit=PAGE), data_address(picture)
+                rankings, shown = explorer.searcher.nearest(picture, limit=PAGE), data_address(picture, SIDES["small"])
                 return pages.html(
                     "upload.html", picture=shown, size=picture.size, rankings=rankings, filters=Filters(), page=PAGE
                 )
@@ -73,7 +80,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/tree", response_class=HTMLResponse)
     def tree(request: Request) -> str:
-        node, offset = _node(explorer, request.query_params), _offset(request.query_params)
+        node, offset = _node(explorer, request.query_params), offset_of(request.query_params)
         order = request.query_params.get("order") or ORDERS[0]
         if order not in ORDERS:
             raise HTTPException(400, f"There is no order {order!r}; choose from {', '.join(ORDERS)}.")
@@ -89,9 +96,14 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         place = _place(explorer, run, side, row)
         if size not in SIDES:
             raise HTTPException(404, f"There is no size {size!r}; choose from {', '.join(SIDES)}.")
-        found = explorer.pictures.encoded(explorer.searcher.images(place), place, size)
-        kept = {"Cache-Control": "private, max-age=86400" if found.there else "no-store"}
-        return Response(found.data, 200 if found.there else 404, kept, found.kind)
+        images = explorer.searcher.images(place)
+
+        def read() -> Image | None:
+            found = images.picture(place.row, at_least=SIDES[size])
+            return None if isinstance(found, Broken) else found
+
+        made = explorer.pictures.encoded((place, size), SIDES[size], read)
+        return Response(made.data, 200 if made.there else 404, made.kept, made.kind)
 
     @app.get("/help", response_class=HTMLResponse)
     def keys() -> str:
@@ -136,13 +148,6 @@ def _place(explorer: Explorer, run: str, side: str, row: int) -> Place:
     except IndexError as error:
         raise HTTPException(404, "There is no such image here.") from error
     return place
-
-
-def _offset(parameters: Mapping[str, str]) -> int:
-    text = parameters.get("offset") or "0"
-    if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise HTTPException(400, f"offset={text!r} must be a whole number, 0 or more.")
-    return int(text)
 
 
 def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:

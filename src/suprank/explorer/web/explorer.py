@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from suprank.explorer.source import common_to
 from suprank.explorer.web.browsing import Browser
 from suprank.explorer.web.judged import Judged, measure_in_background
-from suprank.explorer.web.pictures import Pictures
 from suprank.explorer.web.searching import Searcher
 from suprank.explorer.web.tree import Tree
+from suprank.web.pictures import Pictures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,16 +1,14 @@
-"""Templates filled in: everything is escaped, and addresses carry all there is to know of a page."""
+"""Templates filled in with what an explorer shows."""
 
 from __future__ import annotations
 
 import math
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
-
-import jinja2
 
 from suprank.explorer.colours import level_names, level_style
 from suprank.explorer.web.uploads import MAX_BYTES
+from suprank.web.pages import environment, style
 
 if TYPE_CHECKING:
     from suprank.explorer.web.explorer import Explorer
@@ -21,20 +19,13 @@ class Pages:
     """Fills in the templates for one explorer."""
 
     def __init__(self, explorer: Explorer) -> None:
-        self._environment = jinja2.Environment(
-            loader=jinja2.PackageLoader("suprank.explorer.web"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._environment = environment("suprank.explorer.web")
         source = explorer.source
-        self._environment.filters.update(percent=percent, count=lambda number: f"{number:,}", duration=duration)
+        self._environment.filters.update(percent=percent, duration=duration)
         self._environment.globals.update(
             explorer=explorer,
             source=source,
             tree=explorer.tree,
-            link=link,
             level_names=level_names(source.levels),
             labels=lambda place: _labels(explorer, place),
             path=lambda place: explorer.searcher.images(place).path(place.row),
@@ -42,25 +33,14 @@ class Pages:
             title=lambda place: _title(explorer, place),
             most_bytes=MAX_BYTES,
         )
-        folder = files("suprank.explorer")
-        parts = (folder / "style.css", folder / "web" / "page.css")
-        self.style = "\n".join((*(part.read_text(encoding="utf-8") for part in parts), level_style(len(source.levels))))
-        self.script = (folder / "web" / "script.js").read_text(encoding="utf-8")
+        folder = files("suprank.explorer.web")
+        own = (folder / "page.css").read_text(encoding="utf-8")
+        self.style = "\n".join((style(), own, level_style(len(source.levels))))
+        self.script = (folder / "script.js").read_text(encoding="utf-8")
 
     def html(self, template: str, **values: Any) -> str:
         """A template, filled in."""
         return self._environment.get_template(template).render(**values)
-
-
-def link(path: str, **parameters: object) -> str:
-    """An address; parameters that are None, empty or 0 are left out.
-
-    Example:
-        >>> link("/", q="a&b", offset=0, split=None), link("/item/a/gallery/3", level="0")
-        ('/?q=a%26b', '/item/a/gallery/3?level=0')
-    """
-    given = {name: str(value) for name, value in parameters.items() if value is not None and str(value) and value != 0}
-    return f"{path}?{urlencode(given)}" if given else path
 
 
 def percent(value: float) -> str:

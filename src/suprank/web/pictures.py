@@ -1,4 +1,4 @@
-"""Pictures of rows, made small for the page and kept in memory; a drawing in place of one that is missing."""
+"""Pictures, made small for a page and kept in memory; a drawing in place of one that is missing."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from suprank.data.datasets import Broken
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from PIL.Image import Image
-
-    from suprank.explorer.images import Images
-    from suprank.explorer.web.places import Place
-
-SIDES = {"small": 224, "large": 800}
-"""The longest sides that the page asks for, in pixels."""
 
 KEPT_BYTES = 64 * 2**20
 
@@ -35,26 +29,30 @@ class Encoded(NamedTuple):
     kind: str
     there: bool
 
+    @property
+    def kept(self) -> dict[str, str]:
+        """The header that lets a browser keep a picture, but not a drawing: the file may come back."""
+        return {"Cache-Control": "private, max-age=86400" if self.there else "no-store"}
+
 
 class Pictures:
     """Makes pictures small when they are asked for, and keeps those of the last `kept_bytes`."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._most, self._size = kept_bytes, 0
-        self._kept: OrderedDict[tuple[Place, str], Encoded] = OrderedDict()
+        self._kept: OrderedDict[Hashable, Encoded] = OrderedDict()
         self._lock = threading.Lock()
 
-    def encoded(self, images: Images, place: Place, size: str) -> Encoded:
-        """The picture of a place, no larger than `SIDES[size]`; the drawing where it cannot be read."""
-        key = place, size
+    def encoded(self, key: Hashable, side: int, read: Callable[[], Image | None]) -> Encoded:
+        """The picture that `read` gives, no larger than `side`; the drawing where that is None. `key` names both."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        found = images.picture(place.row, at_least=SIDES[size])
-        if isinstance(found, Broken):
+        found = read()
+        if found is None:
             return Encoded(MISSING, "image/svg+xml", False)
-        made = _made(found, SIDES[size])
+        made = _made(found, side)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = made
@@ -65,9 +63,9 @@ class Pictures:
         return made
 
 
-def data_address(picture: Image) -> str:
+def data_address(picture: Image, side: int) -> str:
     """A picture as an address that holds it: an uploaded one has no other."""
-    made = _made(picture, SIDES["small"])
+    made = _made(picture, side)
     return f"data:{made.kind};base64,{base64.b64encode(made.data).decode()}"
 
 

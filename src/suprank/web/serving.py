@@ -1,4 +1,4 @@
-"""The page on a port: bound first, so that one that is taken is found out before the images are read."""
+"""The page on a port: bound first, so that one that is taken is found out before any work is done."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ class Safety:
 
     Bound to loopback, a request must name a loopback host: a page of the web whose name was made to point to 127.0.0.1 after it
     was loaded (DNS rebinding) would else be of the same origin as ours, and read it. Forms that other sites send are refused
-    everywhere. Browsers tell these by Sec-Fetch-Site; Origin would be null under our own no-referrer.
+    everywhere. Browsers tell these by Sec-Fetch-Site; old ones, which do not, by Origin, which is null for our own forms,
+    under no-referrer. Cookies of ours are strict besides, so that a foreign form comes without them.
     """
 
     def __init__(self, app: ASGIApp, *, host: str) -> None:
@@ -68,9 +69,18 @@ class Safety:
         if self.local and not is_loopback(host_of(named)):
             said = f"This page is for its own machine: it was asked for as {named!r}; ask for 127.0.0.1 or localhost."
             return PlainTextResponse(said, 421)
-        if method not in ("GET", "HEAD") and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        if method not in ("GET", "HEAD") and not _is_own(headers):
             return PlainTextResponse("Another site sent this form; open the page itself, and send it from there.", 403)
         return None
+
+
+def _is_own(headers: Headers) -> bool:
+    """Whether a form comes from a page of ours, or from no page at all: a person, a program."""
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site in ("none", "same-origin")
+    origin = headers.get("origin", "null")
+    return origin == "null" or origin.partition("://")[2] == headers.get("host", "")
 
 
 def host_of(header: str) -> str:
