@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import data, embedding, evaluation, explorer, losses, models, ranking, training
+from suprank import data, embedding, evaluation, explorer, hierarchy, losses, models, ranking, training
 from suprank.data import importers
 from suprank.explorer import index
+from suprank.hierarchy import agreement, lint, review
 from suprank.training.config import Part
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +49,10 @@ def test_no_equation_of_the_paper_is_missing():
     assert labels <= {label for label, _ in ROWS}
 
 
-PACKAGES = [ranking, losses, evaluation, data, importers, models, embedding, training, explorer, index]
+PACKAGES = [
+    *(ranking, losses, evaluation, data, importers, models, embedding, training),
+    *(explorer, index, hierarchy, review, agreement, lint),
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
@@ -93,6 +97,7 @@ PAGES = [
     "docs/training",
     "docs/evaluation",
     "docs/searching",
+    "docs/hierarchies",
     "docs/conventions",
 ]
 

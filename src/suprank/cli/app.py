@@ -11,6 +11,7 @@ from suprank.cli.demo import demo
 from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
 from suprank.cli.explore import explore
+from suprank.cli.hierarchy import app as hierarchy
 from suprank.cli.recipes import recipes
 from suprank.cli.report import report
 from suprank.cli.sweep import sweep
@@ -29,8 +30,9 @@ app.command()(explore)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(index.app, name="index")
+app.add_typer(hierarchy.app, name="hierarchy")
 app.add_typer(bench.app, name="bench")
-for group in (app, data.app, importing.app, models.app, index.app, bench.app):
+for group in (app, data.app, importing.app, models.app, index.app, hierarchy.app, bench.app):
     for verb in group.registered_commands:
         verb.help = terminal.flowing(verb.help or getattr(verb.callback, "__doc__", None) or "")
 

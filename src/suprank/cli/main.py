@@ -10,6 +10,8 @@ EXTRAS = {
     **dict.fromkeys(("faiss", "fastapi", "jinja2", "markupsafe", "openTSNE", "python_multipart"), "explore"),
     **dict.fromkeys(("starlette", "uvicorn"), "explore"),
     **dict.fromkeys(("pymilvus", "qdrant_client"), "servers"),
+    **dict.fromkeys(("httpx2", "rapidfuzz", "sklearn"), "hierarchy"),
+    **dict.fromkeys(("open_clip", "sentence_transformers"), "encoders"),
     "pytorch_metric_learning": "baselines",
 }
 """What the verbs import, and the extra that brings it."""

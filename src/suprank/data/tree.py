@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.atomic import write_atomically
+
 if TYPE_CHECKING:
+    from os import PathLike
+
     from numpy.typing import NDArray
 
 NO_PARENT = -1
+FORMAT = "suprank.label-tree"
+VERSION = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +45,61 @@ class LabelTree:
     names: tuple[tuple[str, ...], ...]
     parents: tuple[NDArray[np.int64], ...]
     images: tuple[NDArray[np.int64], ...]
+
+    @classmethod
+    def from_json(cls, text: str, *, about: str = "the label tree") -> LabelTree:
+        """The tree that `to_json` wrote, checked; errors call it `about`."""
+        try:
+            whole = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"{about} is not JSON: {error}.") from None
+        levels, names, parents, images = zip(*_levels(whole, about), strict=True)
+        places = [{name: place for place, name in enumerate(level)} for level in names]
+        found = []
+        for level, above in enumerate(places[1:]):
+            for name, parent in zip(names[level], parents[level], strict=True):
+                if parent is not None and parent not in above:
+                    raise ValueError(
+                        f"{about}: {levels[level]} {name!r} stands under {parent!r}, which is no {levels[level + 1]}."
+                    )
+            found.append(np.array([NO_PARENT if one is None else above[one] for one in parents[level]], np.int64))
+        return cls(levels, names, tuple(found), tuple(np.array(counts, np.int64) for counts in images))
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> LabelTree:
+        """The tree in a .json file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not UTF-8 text ({error}); write or copy it again.") from None
+        return cls.from_json(text, about=str(path))
+
+    def to_json(self) -> str:
+        """The tree as JSON, a line a class, the same bytes for the same tree.
+
+        An object with `format` "suprank.label-tree", `version` 1 and `levels`, finest first. A level has its `name` and its
+        `classes`; the place of a class in that list, from 0, is its id. A class has its `name`, which no other class of the
+        level has, its `images` (how many), and below the coarsest level its `parent`: the name of a class of the next level,
+        or null where that is unknown.
+        """
+        lines = ["{", f' "format": "{FORMAT}",', f' "version": {VERSION},', ' "levels": [']
+        for level, name in enumerate(self.levels):
+            lines.append(f'  {{"name": {_text(name)}, "classes": [')
+            lines.append(",\n".join(self._classes(level)))
+            lines.append("  ]}" + ("," if level < len(self.levels) - 1 else ""))
+        return "\n".join((*lines, " ]", "}", ""))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write `to_json` to a file, all or nothing."""
+        write_atomically(Path(path), self.to_json().encode())
+
+    def _classes(self, level: int) -> Iterator[str]:
+        for place, name in enumerate(self.names[level]):
+            entry = f'   {{"name": {_text(name)}, '
+            if level < len(self.levels) - 1:
+                parent = int(self.parents[level][place])
+                entry += f'"parent": {_text(None if parent == NO_PARENT else self.names[level + 1][parent])}, '
+            yield f'{entry}"images": {int(self.images[level][place])}}}'
 
     def path(self, fine: int) -> tuple[str, ...]:
         """The names of a class of the finest level and of all above it; it ends early where a parent is unknown."""
@@ -83,3 +147,51 @@ class LabelTree:
     def _size(self, level: int, one: int, children: int) -> str:
         images = f"{self.images[level][one]:,}"
         return f"{images} images, {children:,} {self.levels[level - 1]}" if level else images
+
+
+def _text(value: str | None) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _levels(whole: Any, about: str) -> Iterator[tuple[str, tuple[str, ...], tuple[str | None, ...], tuple[int, ...]]]:
+    """(name, names, parents, images) of each level: files come from others, and anything may stand there."""
+    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
+        raise ValueError(f'{about} is no label tree; it must be an object with "format": "{FORMAT}".')
+    if whole.get("version") != VERSION:
+        raise ValueError(f"{about} has version {whole.get('version')!r}, and this suprank reads {VERSION}; update suprank.")
+    levels = whole.get("levels")
+    if not isinstance(levels, list) or not levels:
+        raise ValueError(f"{about}: levels must be a list of one level or more, finest first.")
+    called: set[str] = set()
+    for number, level in enumerate(levels):
+        if not isinstance(level, dict) or not isinstance(level.get("name"), str) or not isinstance(level.get("classes"), list):
+            raise ValueError(f"{about}: level {number} must have a name and a list of classes.")
+        name = level["name"]
+        if name in called:
+            raise ValueError(f"{about} has two levels called {name!r}; rename one.")
+        called.add(name)
+        yield name, *_columns(level["classes"], name, number == len(levels) - 1, about)
+
+
+def _columns(
+    classes: list[Any], level: str, coarsest: bool, about: str
+) -> tuple[tuple[str, ...], tuple[str | None, ...], tuple[int, ...]]:
+    """Names, parents and images of the classes of a level."""
+    names: dict[str, None] = {}
+    parents, images = [], []
+    for number, one in enumerate(classes):
+        where = f"{about}: class {number} of {level}"
+        if not isinstance(one, dict) or not isinstance(one.get("name"), str) or not one["name"]:
+            raise ValueError(f"{where} must have a name.")
+        if one["name"] in names:
+            raise ValueError(f"{about} has two classes of {level} called {one['name']!r}; rename one.")
+        if ("parent" in one) == coarsest or not isinstance(one.get("parent"), str | None):
+            rule = "must have no parent: its level is the coarsest" if coarsest else "must have a parent: a name, or null"
+            raise ValueError(f"{where} ({one['name']!r}) {rule}.")
+        count = one.get("images")
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**63:
+            raise ValueError(f"{where} ({one['name']!r}): images is {count!r}, but must be a whole number, 0 or more.")
+        names[one["name"]] = None
+        parents.append(one.get("parent"))
+        images.append(count)
+    return tuple(names), tuple(parents), tuple(images)

@@ -1,0 +1,196 @@
+"""suprank hierarchy agree: how far two annotators agree, where they do not, and the page to settle it on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from suprank.cli import terminal
+from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.new import ProjectFolder
+from suprank.cli.serving import serve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from suprank.hierarchy.agreement import Agreement, Disagreement
+    from suprank.hierarchy.agreement.compared import Categories, Together
+    from suprank.hierarchy.project import Project
+
+MOST_GROUPS = 20
+COLUMNS = ("kind", "subject", "level", "about", "items", "first", "second", "first_note", "second_note")
+
+
+def agree(
+    project: ProjectFolder,
+    branches: Annotated[
+        list[str] | None, typer.Argument(metavar="A B", help="Two branches.", show_default="the two annotators' there are")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON; undefined ones are null.")] = False,
+    listed: Annotated[
+        Path | None, typer.Option("--list", metavar="FILE.csv", help="Write all disagreements there, the heaviest first.")
+    ] = None,
+    settle: Annotated[
+        bool, typer.Option("--settle", help="Open the page on which the disagreements are settled into the branch final.")
+    ] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="With --settle: begin final once more, while nobody has worked on it.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on; only 127.0.0.1 is for this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the figures without the table of groups.")] = False,
+) -> None:
+    """How far the branches of two annotators agree, with the names of groups ignored and with them aligned.
+
+    Figures are over the labels that both have put into a group; one that cannot be had (one category, nothing reviewed by
+    both) is called undefined. With --settle, what they agree on becomes the branch `final`, and a page opens for the rest; the
+    same command goes on later.
+
+    \b
+    suprank hierarchy agree landmarks
+    suprank hierarchy agree landmarks anna ben --list disagreements.csv
+    suprank hierarchy agree landmarks --settle
+    """
+    if as_json and settle:
+        raise typer.BadParameter("--json prints figures and --settle opens a page; give one of the two.")
+    if restart and not settle:
+        raise typer.BadParameter("--restart is of --settle; give both.", param_hint="--restart")
+    with plain_errors():
+        from suprank.hierarchy.agreement import compared
+        from suprank.hierarchy.project import Project
+
+        opened = Project(project)
+        first, second = _pair(opened, branches or [], settling=settle)
+        if listed is not None:
+            terminal.check_writable(listed)
+        if listed is not None or not settle:
+            comparison = compared(opened, first, second)
+            found = comparison.agreement()
+            if listed is not None:
+                _write(listed, comparison.disagreements, opened.recipe.levels)
+            if as_json:
+                typer.echo(json.dumps(found.as_plain(), indent=2, ensure_ascii=False))
+            elif not settle:
+                for line in _lines(found, quiet):
+                    typer.echo(line)
+        if listed is not None and not as_json:
+            typer.echo(f"{listed}: {len(comparison.disagreements):,} disagreements")
+        if settle:
+            _settle(opened, first, second, restart, host, port, open_page=not no_browser)
+
+
+def _pair(project: Project, given: list[str], *, settling: bool) -> tuple[str, str]:
+    """The branches that are named; else those from which final began, or the two annotators'."""
+    from suprank.hierarchy.settling import origin_of
+
+    with project.reading() as db:
+        there = [row[0] for row in db.execute("SELECT name FROM branch WHERE kind = 'annotator' ORDER BY id")]
+        origin = origin_of(db) if settling else None
+    if len(given) == 2:
+        return given[0], given[1]
+    named = f"the annotators' branches are {', '.join(there)}" if there else "nobody has begun a review yet"
+    if given:
+        raise ValueError(f"{len(given)} branches are named; name two, or none. Here, {named}.")
+    if origin is not None:
+        return origin.first, origin.second
+    if len(there) < 2:
+        begin = f"`suprank hierarchy review {project.folder} --annotator NAME` begins a branch"
+        raise ValueError(f"agreement is between two branches, and {named}; {begin}.")
+    if len(there) > 2:
+        raise ValueError(f"agreement is between two branches, and {named}; name two of them.")
+    return there[0], there[1]
+
+
+def _lines(found: Agreement, quiet: bool) -> Iterator[str]:
+    first, second = found.first, found.second
+    yield f"{first} and {second}: both have put {found.placed:,} of {found.labels:,} labels into a group"
+    alone = f"{found.excluded_by_first:,} by {first} alone, {found.excluded_by_second:,} by {second} alone"
+    unseen = f"; not looked at by one of them: {found.unknown:,}" if found.unknown else ""
+    yield f"excluded: {found.excluded:,} by both, {alone}{unseen}"
+    unfinished = "" if found.done == found.placed else ": the review is not finished"
+    yield f"{found.done:,} of {found.placed:,} labels are in groups marked done by both{unfinished}"
+    yield ""
+    yield "names of groups ignored"
+    yield f"  adjusted Rand index          {found.rand}"
+    yield f"  adjusted mutual information  {found.information}"
+    yield f"  pairs of labels together     {_pairs(found.pairs, first, second)}"
+    yield f"  the same by items            {_pairs(found.pairs_by_items, first, second)}"
+    yield ""
+    yield "names of groups aligned"
+    rows = {"groups": found.aligned, "groups, by name alone": found.by_name, "in or excluded": found.included}
+    rows |= {f"{level}, of the groups": one for level, one in found.parents.items()}
+    width = max(map(len, rows))
+    yield f"  {'':{width}}  {'labels':>8}  {'agreed':>7}  {'kappa':>9}  {'by items':>9}"
+    for name, one in rows.items():
+        yield f"  {name:{width}}  {_row(one)}"
+    if not quiet:
+        yield from _groups(found)
+    kinds = ", ".join(f"{number:,} {kind}{'' if number == 1 else 's'}" for kind, number in found.disagreements.items())
+    yield ""
+    yield f"{sum(found.disagreements.values()):,} disagreements: {kinds}"
+
+
+def _pairs(found: Together, first: str, second: str) -> str:
+    told = [f"precision {found.precision}", f"recall {found.recall}", f"F1 {found.f1}"]
+    return f"{', '.join(told)}  ({first} against {second})"
+
+
+def _row(one: Categories) -> str:
+    percent = "undefined" if one.percent.value is None else f"{one.percent.value:.1%}"
+    kappas = ["undefined" if figure.value is None else f"{figure.value:.3f}" for figure in (one.kappa, one.kappa_by_items)]
+    why = one.kappa.undefined or one.kappa_by_items.undefined
+    return f"{one.labels:>8,}  {percent:>7}  {kappas[0]:>9}  {kappas[1]:>9}" + (f"  ({why})" if why else "")
+
+
+def _groups(found: Agreement) -> Iterator[str]:
+    """The groups that differ, those that differ most first."""
+    differing = [one for one in found.groups if one.only_first or one.only_second]
+    if not differing:
+        return
+    heads = (found.first, found.second, "common", f"only {found.first}", f"only {found.second}", "items apart")
+    rows = [
+        (one.first or "–", one.second or "–", *(f"{n:,}" for n in (one.common, one.only_first, one.only_second, one.apart)))
+        for one in differing[:MOST_GROUPS]
+    ]
+    widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
+    yield ""
+    yield "groups that differ" + (f", {MOST_GROUPS} of {len(differing):,}" if len(differing) > MOST_GROUPS else "")
+    for row in (heads, *rows):
+        cells = [f"{cell:{'<' if place < 2 else '>'}{widths[place]}}" for place, cell in enumerate(row)]
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def _write(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...]) -> None:
+    from suprank.atomic import write_atomically
+    from suprank.hierarchy.strict import csv_bytes
+
+    rows = []
+    for one in disagreements:
+        level = "label" if one.level == 0 else levels[one.level]
+        rows.append((one.kind, one.subject, level, one.about, one.weight, *one.sides, one.first.note, one.second.note))
+    write_atomically(file, csv_bytes(COLUMNS, rows))
+
+
+def _settle(project: Project, first: str, second: str, restart: bool, host: str, port: int, *, open_page: bool) -> None:
+    from suprank.hierarchy.review.web import create_app
+    from suprank.hierarchy.settling import Settling, begin_final
+    from suprank.web.serving import bound
+
+    with bound(host, port) as listening:  # first: a port that is taken is found out before anything is begun
+        branch = begin_final(project, first, second, restart=restart)
+        settling = Settling(project)
+        now = settling.now()
+        total = sum(map(len, now.subjects.values()))
+        typer.echo(f"final, of {first} and {second}: {total - now.open:,} of {total:,} disagreements are settled")
+        for name, acts in now.changed.items():
+            typer.echo(f"{name} went on after final began ({acts:,} act{'' if acts == 1 else 's'}); that is not taken over")
+        if not now.open:
+            typer.echo(f"nothing is left to settle; write the tree with `suprank hierarchy export {project.folder} --out DIR`")
+        app = create_app(project, [branch.name], host=host)
+        app.state.settling = settling  # which has read the two logs: the first page need not again
+        links = [("", f"/{branch.name}/settle/enter?token={branch.token}")]
+        serve(app, listening, host, links, others="and has the link can settle", open_page=open_page)

@@ -1,0 +1,28 @@
+"""The verbs of `suprank hierarchy`, in the order in which they are used."""
+
+import typer
+
+from suprank.cli.hierarchy.agree import agree
+from suprank.cli.hierarchy.clean import clean
+from suprank.cli.hierarchy.cluster import cluster
+from suprank.cli.hierarchy.embed import embed
+from suprank.cli.hierarchy.export import export
+from suprank.cli.hierarchy.lint import lint
+from suprank.cli.hierarchy.log import log
+from suprank.cli.hierarchy.new import new
+from suprank.cli.hierarchy.review import review
+from suprank.cli.hierarchy.scrape import scrape
+from suprank.cli.hierarchy.status import status
+
+app = typer.Typer(no_args_is_help=True, help="Make a reviewed label hierarchy of a flat list of labels.")
+app.command()(new)
+app.command()(scrape)
+app.command()(clean)
+app.command()(embed)
+app.command()(cluster)
+app.command()(review)
+app.command()(agree)
+app.command()(export)
+app.command()(lint)
+app.command()(status)
+app.command()(log)

@@ -1,0 +1,82 @@
+"""suprank hierarchy embed: the labels of a project to vectors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from suprank.cli import terminal
+from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.new import ProjectFolder, Quiet
+
+if TYPE_CHECKING:
+    from suprank.hierarchy.embedding import EmbedOutcome
+
+
+def embed(
+    project: ProjectFolder,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENCODER",
+            help="tfidf, sentence:MODEL_OR_FOLDER, clip:MODEL/WEIGHTS_OR_FILE or precomputed:FILE.npz.",
+            show_default="the recipe's",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Around a label, {} being its place; sentence, clip.", show_default="the recipe's"),
+    ] = None,
+    with_description: Annotated[bool, typer.Option("--with-description", help="Encode descriptions of labels too.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts at once, of sentence and clip.")] = 256,
+    device: Annotated[
+        str | None, typer.Option(help="Of sentence and clip: cpu, cuda or cuda:N.", show_default="a GPU if there is one")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Turn the active labels into vectors, which `cluster` then puts together.
+
+    tfidf goes by spelling and needs no model. sentence and clip need `pip install "suprank\\[encoders]"`, and weights: from a
+    folder or file, or by a name, which downloads them. precomputed reads vectors made elsewhere, from an .npz file with the
+    arrays labels (texts or keys) and embeddings, and fingerprint if you like. What the recipe strips, such as years in
+    brackets, is not encoded. The same encoder on the same labels is told from its fingerprint, and does nothing.
+
+    \b
+    suprank hierarchy embed birds
+    suprank hierarchy embed landmarks --encoder clip:ViT-L-14/laion2b_s32b_b82k --prompt "A picture of a {}"
+    suprank hierarchy embed landmarks --encoder clip:ViT-B-32//models/vit-b-32.pt
+    suprank hierarchy embed landmarks --encoder precomputed:clip-vectors.npz
+    """
+    with plain_errors():
+        from suprank.hierarchy.embedding import embed_labels
+        from suprank.hierarchy.project import Project
+
+        opened = Project(project)
+        if device is not None:  # torch takes a second to import
+            terminal.device(device)
+        with terminal.progress("encoding", quiet) as progress:
+            outcome = embed_labels(
+                opened,
+                encoder,
+                prompt=prompt,
+                with_description=with_description,
+                batch_size=batch_size,
+                device=device,
+                progress=progress,
+            )
+    for line in _told(outcome):
+        typer.echo(line)
+
+
+def _told(outcome: EmbedOutcome) -> list[str]:
+    made = "" if outcome.fresh else ": was there already, nothing to encode"
+    lines = [f"{outcome.labels:,} labels × {outcome.dim}, {_named(outcome.encoder)}, in {outcome.file}{made}"]
+    if outcome.without_signal:
+        lines.append(f"{outcome.without_signal:,} labels have no text signal: they get a cluster of their own")
+    return lines
+
+
+def _named(encoder: dict[str, Any]) -> str:
+    prompt = encoder.get("prompt")
+    return encoder["name"] if prompt in (None, "{}") else f"{encoder['name']} of {prompt!r}"

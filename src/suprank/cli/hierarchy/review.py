@@ -1,0 +1,101 @@
+"""suprank hierarchy review: the page on which annotators split, merge, move, name and exclude."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.new import ProjectFolder, Quiet
+from suprank.cli.serving import serve
+
+if TYPE_CHECKING:
+    from suprank.hierarchy.project import Project
+
+
+def review(
+    project: ProjectFolder,
+    annotator: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Who reviews, repeatable; each has a branch.", show_default="all there are"),
+    ] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where sample pictures come from; kept for the next time.")
+    ] = None,
+    level: Annotated[
+        str | None, typer.Option(help="Of the manifest: its names are those of items, or of labels.", show_default="the finest")
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder of its pictures.", show_default="the manifest's")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; only 127.0.0.1 is for this machine alone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """The review page: clusters become groups that annotators split, merge, name, put under others, and mark done.
+
+    Each annotator works on a branch of their own, begun from the newest clusters or gone on with, and opens it by the link
+    that is printed; it stays the same from one start to the next. Every click is saved at once. Ctrl-C ends it.
+
+    \b
+    suprank hierarchy review landmarks --annotator anna --annotator ben
+    suprank hierarchy review landmarks --manifest gldv2.parquet --level landmark
+    """
+    if manifest is None and (level is not None or root is not None):
+        raise typer.BadParameter("--level and --root are of a manifest; name it with --manifest.")
+    with plain_errors():
+        from suprank.hierarchy.project import Project
+        from suprank.hierarchy.review import opened_branch
+        from suprank.hierarchy.review.web import create_app
+        from suprank.web.serving import bound
+
+        opened = Project(project)
+        names = list(dict.fromkeys(annotator or _there(opened)))
+        with bound(host, port) as listening:  # first: a port that is taken is found out before a branch is begun
+            if manifest is not None:
+                _keep(opened, manifest, level, root)
+            branches = [opened_branch(opened, name) for name in names]
+            app = create_app(opened, names, host=host)
+            if not quiet:
+                for branch in branches:
+                    typer.echo(f"{branch.name}: {_progress(opened, branch.id)}")
+            if app.state.review.without_pictures:
+                typer.echo(f"there are no sample pictures: {app.state.review.without_pictures}", err=True)
+            links = [(one.name if len(names) > 1 else "", f"/{one.name}/enter?token={one.token}") for one in branches]
+            # While the links are read: the first page of a group is then as quick as the next.
+            threading.Thread(target=app.state.review.vectors.prepare, args=(branches,), daemon=True).start()
+            others = "and has a link can change its branch"
+            serve(app, listening, host, links, others=others, open_page=not no_browser and len(names) == 1)
+
+
+def _there(project: Project) -> list[str]:
+    with project.reading() as db:
+        names = [row[0] for row in db.execute("SELECT name FROM branch ORDER BY id")]
+    if not names:
+        raise ValueError(f"nobody reviews {project.folder} yet; say who with --annotator NAME, once for each of two people.")
+    return names
+
+
+def _keep(project: Project, manifest: Path, level: str | None, root: Path | None) -> None:
+    from suprank.data.manifest import Manifest
+
+    levels = Manifest.read(manifest, root=root).levels
+    if not levels or (level is not None and level not in levels):
+        wanted = "level" if level is None else f"level {level!r}"
+        raise ValueError(f"{manifest} has no {wanted}; choose from {', '.join(levels) or 'none: it has no labels'}.")
+    kept = {"manifest": str(manifest.resolve()), "manifest_level": level or levels[0]}
+    with project.writing() as db:
+        db.execute("DELETE FROM meta WHERE key = 'manifest_root'")
+        rows = {**kept, **({} if root is None else {"manifest_root": str(root.resolve())})}
+        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows.items())
+
+
+def _progress(project: Project, branch: int) -> str:
+    with project.reading() as db:
+        asked = "SELECT count(*), coalesce(sum(state = 'done'), 0) FROM \"group\" WHERE branch = ? AND level = 1"
+        groups, done = db.execute(asked, (branch,)).fetchone()
+    return f"{done:,} of {groups:,} groups are done"

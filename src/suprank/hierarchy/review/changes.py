@@ -1,0 +1,167 @@
+"""What an act changes: rows before and after. Undo, redo and replay all go by this, and by nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import astuple, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping
+
+Place = int | str | None
+"""Where a label is: in the group of this id, excluded for this reason, or (None) not on the branch."""
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """A group but for its id and version."""
+
+    level: int
+    name: str
+    parent: int | None = None
+    named: bool = True
+    state: str = "open"
+    note: str = ""
+    cluster: int | None = None
+
+
+_COLUMNS = [one.name for one in fields(GroupRow)]
+
+
+@dataclass
+class Changes:
+    """Groups and labels that change, each with what it was and what it becomes; None where it is not there."""
+
+    groups: dict[int, tuple[GroupRow | None, GroupRow | None]] = field(default_factory=dict)
+    labels: dict[int, tuple[Place, Place]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.groups or self.labels)
+
+    def reversed(self) -> Changes:
+        """What takes these changes back."""
+        groups = {one: (after, before) for one, (before, after) in self.groups.items()}
+        return Changes(groups, {one: (after, before) for one, (before, after) in self.labels.items()})
+
+    def touched(self) -> set[int]:
+        """Groups that change, and those that labels or groups leave or join."""
+        left = self.reversed().joined()
+        return set(self.groups) | self.joined() | left
+
+    def joined(self) -> set[int]:
+        """Groups that labels or groups join."""
+        places = {after for _, after in self.labels.values() if isinstance(after, int)}
+        moved = [after for before, after in self.groups.values() if after and (before is None or before.parent != after.parent)]
+        return places | {row.parent for row in moved if row.parent is not None}
+
+    def as_plain(self) -> dict[str, Any]:
+        """For JSON: labels that go the same way stand together, because there may be thousands."""
+        together: defaultdict[tuple[Place, Place], list[int]] = defaultdict(list)
+        for label, way in sorted(self.labels.items()):
+            together[way].append(label)
+        rows = [[one, *(None if row is None else astuple(row) for row in pair)] for one, pair in sorted(self.groups.items())]
+        return {"groups": rows, "labels": [[before, after, labels] for (before, after), labels in together.items()]}
+
+    @classmethod
+    def of_plain(cls, plain: Mapping[str, Any]) -> Changes:
+        """The changes that were written with `as_plain`."""
+        groups = {
+            one: (None if before is None else GroupRow(*before), None if after is None else GroupRow(*after))
+            for one, before, after in plain["groups"]
+        }
+        return cls(groups, {label: (before, after) for before, after, labels in plain["labels"] for label in labels})
+
+
+class State:
+    """A branch as it is now, read and written through one connection."""
+
+    def __init__(self, db: sqlite3.Connection, branch: int) -> None:
+        self.db, self.branch = db, branch
+
+    def group(self, one: int) -> GroupRow | None:
+        """A group; None where there is none of this id."""
+        row = self.db.execute(
+            f'SELECT {", ".join(_COLUMNS)} FROM "group" WHERE branch = ? AND id = ?', (self.branch, one)
+        ).fetchone()
+        return None if row is None else _group(row)
+
+    def groups(self) -> dict[int, GroupRow]:
+        """All groups, by their ids."""
+        rows = self.db.execute(f'SELECT id, {", ".join(_COLUMNS)} FROM "group" WHERE branch = ?', (self.branch,))
+        return {row["id"]: _group(row) for row in rows}
+
+    def versions(self, groups: Iterable[int]) -> dict[int, int]:
+        """The last event that changed each of these groups; those that are not there are left out."""
+        asked = 'SELECT version FROM "group" WHERE branch = ? AND id = ?'
+        found = {one: self.db.execute(asked, (self.branch, one)).fetchone() for one in groups}
+        return {one: row[0] for one, row in found.items() if row is not None}
+
+    def places(self, labels: Iterable[int]) -> dict[int, Place]:
+        """Where these labels are; None for one that is not on the branch."""
+        asked = 'SELECT "group", reason FROM member WHERE branch = ? AND label = ?'
+        found = {one: self.db.execute(asked, (self.branch, one)).fetchone() for one in labels}
+        return {one: None if row is None else _place(row) for one, row in found.items()}
+
+    def all_places(self) -> dict[int, Place]:
+        """Where every label of the branch is."""
+        rows = self.db.execute('SELECT label, "group", reason FROM member WHERE branch = ?', (self.branch,))
+        return {row["label"]: _place(row) for row in rows}
+
+    def labels_of(self, group: int) -> list[int]:
+        """The labels in a group."""
+        rows = self.db.execute('SELECT label FROM member WHERE branch = ? AND "group" = ?', (self.branch, group))
+        return [row[0] for row in rows]
+
+    def children_of(self, group: int) -> list[int]:
+        """The groups that stand under a group."""
+        return [
+            row[0] for row in self.db.execute('SELECT id FROM "group" WHERE branch = ? AND parent = ?', (self.branch, group))
+        ]
+
+    def next_id(self) -> int:
+        """An id that no group of the branch has, or had."""
+        row = self.db.execute("SELECT next_group FROM branch WHERE id = ?", (self.branch,)).fetchone()
+        used = self.db.execute('SELECT coalesce(max(id), 0) FROM "group" WHERE branch = ?', (self.branch,)).fetchone()
+        return max(row[0], used[0] + 1)
+
+    def differing(self, changes: Changes) -> tuple[list[int], list[int]]:
+        """Groups and labels that are not what the changes take them to be before."""
+        groups = [one for one, (before, _) in changes.groups.items() if self.group(one) != before]
+        places = self.places(changes.labels)
+        return groups, [one for one, (before, _) in changes.labels.items() if places[one] != before]
+
+    def apply(self, changes: Changes, version: int) -> None:
+        """Write what the changes say, and the version of every group they touch."""
+        removed = [one for one, (_, after) in changes.groups.items() if after is None]
+        kept = [(self.branch, one, *astuple(after)) for one, (_, after) in changes.groups.items() if after is not None]
+        assigned = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS)
+        marks = ", ".join("?" * (len(_COLUMNS) + 2))
+        self.db.executemany(
+            f'INSERT INTO "group" (branch, id, {", ".join(_COLUMNS)}) VALUES ({marks}) ON CONFLICT DO UPDATE SET {assigned}',
+            kept,
+        )
+        places = [(self.branch, label, *_columns(after)) for label, (_, after) in changes.labels.items() if after is not None]
+        placed = 'ON CONFLICT DO UPDATE SET "group" = excluded."group", reason = excluded.reason'
+        self.db.executemany(f"INSERT INTO member VALUES (?, ?, ?, ?) {placed}", places)
+        gone = [(self.branch, label) for label, (_, after) in changes.labels.items() if after is None]
+        self.db.executemany("DELETE FROM member WHERE branch = ? AND label = ?", gone)
+        self.db.executemany('DELETE FROM "group" WHERE branch = ? AND id = ?', [(self.branch, one) for one in removed])
+        touched = [(version, self.branch, one) for one in changes.touched()]
+        self.db.executemany('UPDATE "group" SET version = ? WHERE branch = ? AND id = ?', touched)
+        highest = max(changes.groups, default=0) + 1
+        self.db.execute("UPDATE branch SET next_group = max(next_group, ?) WHERE id = ?", (highest, self.branch))
+
+
+def _group(row: sqlite3.Row) -> GroupRow:
+    values = {name: row[name] for name in _COLUMNS}
+    return GroupRow(**{**values, "named": bool(values["named"])})
+
+
+def _place(row: sqlite3.Row) -> Place:
+    return row["reason"] if row["group"] is None else row["group"]
+
+
+def _columns(place: int | str) -> tuple[int | None, str | None]:
+    return (place, None) if isinstance(place, int) else (None, place)

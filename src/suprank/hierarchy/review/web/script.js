@@ -1,0 +1,249 @@
+// Keys and comfort for a page that works without them. Nothing is fetched here: every act is a form that the browser sends.
+"use strict";
+
+const help = document.getElementById("help");
+const search = document.getElementById("search");
+const selection = document.getElementById("selection");
+const output = document.getElementById("ticked");
+const rows = [...document.querySelectorAll("[data-row]")];
+const boxes = rows.map((row) => row.querySelector("input[type=checkbox]")).filter(Boolean);
+const field = (id) => document.getElementById(id);
+let here = -1; // the row with the keyboard
+let last = -1; // the row that was ticked last, where a range begins
+
+// The address without what was just done: a page that is loaded again does not tell it again.
+const address = new URL(location.href);
+if (address.searchParams.has("did")) {
+  address.searchParams.delete("did");
+  history.replaceState(null, "", address);
+}
+
+// Ticks. Those of other pages of the same list are kept for as long as the tab is open, and travel in one hidden field.
+// Those of groups hold a version after a colon, as ID:VERSION: a box that is on the page has the newer one.
+const elsewhere = selection && selection.querySelector("[data-elsewhere]");
+const list = location.pathname.endsWith("/search") ? address.searchParams.get("q") : address.searchParams.get("level");
+const drawer = `ticks ${location.pathname} ${list || ""}`;
+const ids = new Set(elsewhere ? elsewhere.value.split(" ").filter(Boolean) : []);
+
+function gather() {
+  for (const box of boxes) if (box.checked) ids.add(box.value); else ids.delete(box.value);
+}
+
+function show() {
+  if (!output) return;
+  const all = selection.elements.all;
+  let count = boxes.filter((box) => box.checked).length;
+  if (elsewhere) {
+    gather();
+    const onPage = new Set(boxes.map((box) => box.value));
+    const off = [...ids].filter((id) => !onPage.has(id));
+    elsewhere.value = off.join(" ");
+    count = ids.size;
+    try {
+      sessionStorage.setItem(drawer, [...ids].join(" "));
+    } catch {
+      // A full drawer: ticks of this page still count.
+    }
+    output.textContent = off.length ? `${count} ticked, ${off.length} of them on other pages` : count ? `${count} ticked` : "nothing is ticked";
+    if (off.length && !selection.querySelector("[data-none]")) {
+      const none = document.createElement("button");
+      none.type = "button";
+      none.dataset.none = "";
+      none.textContent = "untick all";
+      none.addEventListener("click", () => {
+        ids.clear();
+        for (const box of boxes) box.checked = false;
+        none.remove();
+        show();
+      });
+      output.after(none);
+    }
+  } else {
+    output.textContent = count ? `${count} ticked` : "nothing is ticked";
+  }
+  selection.classList.toggle("idle", !count && !(all && all.checked));
+  if (all && all.checked) output.textContent = "all found are ticked";
+  const whole = document.querySelector("[data-all]");
+  if (whole) {
+    whole.checked = boxes.length > 0 && boxes.every((box) => box.checked);
+    whole.indeterminate = !whole.checked && boxes.some((box) => box.checked);
+  }
+}
+
+if (elsewhere && selection.dataset.ticks === "keep") {
+  const onPage = new Map(boxes.map((box) => [box.value.split(":")[0], box]));
+  for (const id of (sessionStorage.getItem(drawer) || "").split(" ").filter(Boolean)) {
+    const box = onPage.get(id.split(":")[0]);
+    if (box) box.checked = true;
+    else ids.add(id);
+  }
+}
+if (selection) show();
+
+function tick(at, ranged) {
+  const box = boxes[at];
+  if (!box) return;
+  const on = ranged ? true : !box.checked;
+  const from = ranged && last >= 0 ? Math.min(last, at) : at;
+  const to = ranged && last >= 0 ? Math.max(last, at) : at;
+  for (let one = from; one <= to; one++) boxes[one].checked = on;
+  last = at;
+  show();
+}
+
+for (const [at, box] of boxes.entries()) {
+  box.addEventListener("click", (event) => {
+    if (event.shiftKey && last >= 0) {
+      const [from, to] = [Math.min(last, at), Math.max(last, at)];
+      for (let one = from; one <= to; one++) boxes[one].checked = box.checked;
+    }
+    last = at;
+    here = at;
+    show();
+  });
+}
+for (const box of document.querySelectorAll("[data-all]")) {
+  box.addEventListener("change", () => {
+    for (const one of boxes) one.checked = box.checked;
+    show();
+  });
+}
+if (selection && selection.elements.all) selection.elements.all.addEventListener("change", show);
+
+// Enter in a field does what the button beside it does, whichever button comes first in the form.
+for (const input of document.querySelectorAll("input[data-act]")) {
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.isComposing) return;
+    event.preventDefault();
+    input.form.requestSubmit(input.form.querySelector(`button[value="${input.dataset.act}"]`));
+  });
+}
+
+// The same click sent twice counts once; a button that shows it was pressed needs no second.
+document.addEventListener("submit", (event) => {
+  if (event.target.method === "post") setTimeout(() => event.submitter && (event.submitter.disabled = true));
+});
+addEventListener("pageshow", (event) => {
+  if (event.persisted) for (const button of document.querySelectorAll("form[method=post] button")) button.disabled = false;
+});
+
+// An act leads to the page once more: there the keyboard is on the same row, and what was done is told to those who hear it.
+// What was refused is looked at first, with what changed: the page stays at its top until it is sent again.
+const told = document.querySelector("#told .said");
+if (told) setTimeout(() => told.parentElement.prepend(told), 100);
+document.addEventListener("submit", (event) => {
+  if (event.target.method === "post" && rows[here]?.classList.contains("here")) sessionStorage.setItem("row", `${here} ${location.pathname}`);
+});
+addEventListener("DOMContentLoaded", () => {
+  if (document.querySelector("#told .bad")) return;
+  const [row, path] = (sessionStorage.getItem("row") || "").split(" ");
+  sessionStorage.removeItem("row");
+  if (path !== location.pathname) return;
+  move(Number(row));
+  if (told && scrollY) told.classList.add("afloat"); // else it is out of sight
+});
+
+// What was typed and not sent waits for the next time the page is open in this tab: another act of it must not lose it.
+const typed = () => [...document.querySelectorAll("main input[id]:not([type=checkbox]), main textarea[id]")];
+let sentForm = null;
+document.addEventListener("submit", (event) => (sentForm = event.target));
+addEventListener("pagehide", () => {
+  const drafts = typed().filter((one) => one.form !== sentForm && one.value !== one.defaultValue);
+  sessionStorage.setItem(`drafts ${location.pathname}`, JSON.stringify(drafts.map((one) => [one.id, one.value])));
+});
+for (const [id, text] of JSON.parse(sessionStorage.getItem(`drafts ${location.pathname}`) || "[]")) {
+  const input = typed().find((one) => one.id === id);
+  if (input && input.value === input.defaultValue) input.value = text;
+}
+
+function move(to) {
+  if (!rows.length) return;
+  if (rows[here]) rows[here].classList.remove("here");
+  here = Math.max(0, Math.min(rows.length - 1, to));
+  const row = rows[here];
+  row.classList.add("here");
+  row.tabIndex = -1;
+  row.focus({ preventScroll: true });
+  // Nearest, but clear of the bar that stays at the bottom.
+  const box = row.getBoundingClientRect();
+  const bottom = innerHeight - (selection ? selection.getBoundingClientRect().height : 0);
+  if (box.top < 0 || box.bottom > bottom) row.scrollIntoView({ block: "center", behavior: "instant" });
+}
+
+function press(id) {
+  const button = field(id);
+  if (button && !button.disabled) button.click();
+}
+
+function enter(...names) {
+  const input = names.map(field).find(Boolean);
+  if (!input) return;
+  input.focus();
+  if (input.select) input.select();
+}
+
+const keys = {
+  j: () => move(here + 1),
+  k: () => move(here - 1),
+  ArrowDown: () => move(here + 1),
+  ArrowUp: () => move(here - 1),
+  x: () => tick(here, false),
+  " ": () => tick(here, false),
+  X: () => tick(here, true),
+  a: () => {
+    const on = !boxes.every((box) => box.checked);
+    for (const box of boxes) box.checked = on;
+    show();
+  },
+  s: () => enter("split_name"),
+  m: () => enter("to", "into"),
+  e: () => enter("reason"),
+  r: () => enter("name"),
+  p: () => enter("parent", "put"),
+  d: () => (field("next") ? press("next") : document.querySelector("a[rel=next-open]")?.click()),
+  u: () => press("undo"),
+  U: () => press("redo"),
+  n: () => document.querySelector("a[rel=next-open]")?.click(),
+  N: () => document.querySelector("a[rel=prev-open]")?.click(),
+  "/": () => enter("search"),
+  "?": () => help && help.showModal(),
+  Enter: () => rows[here]?.querySelector("[data-open]")?.click(),
+};
+
+function typing(target) {
+  return target.matches("input:not([type=checkbox]):not([type=submit]), textarea, select") || target.isContentEditable;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  // A key that is held down goes through rows; it is not pressed again on each page that it leads to.
+  if (event.repeat && !typing(event.target) && !["j", "k", "ArrowDown", "ArrowUp"].includes(event.key)) return;
+  if (event.key === "Escape" && typing(event.target)) {
+    event.target.blur();
+    if (rows[here]) rows[here].focus({ preventScroll: true });
+    return;
+  }
+  if (typing(event.target) || (help && help.open) || !keys[event.key]) return;
+  // Links and buttons keep Enter and the space bar; so does a box that has the keyboard itself.
+  if ((event.key === "Enter" || event.key === " ") && event.target.matches("a, button, summary, input")) return;
+  event.preventDefault();
+  keys[event.key]();
+});
+
+// With a script, the link to the page of keys opens them here.
+for (const link of document.querySelectorAll("a[href$='/help']")) {
+  link.addEventListener("click", (event) => {
+    if (!help || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    help.showModal();
+  });
+}
+
+// Choices of filters apply at once; without a script there is a button, which texts keep.
+for (const form of document.querySelectorAll("form.filters")) {
+  for (const choice of form.querySelectorAll("select")) choice.addEventListener("change", () => form.requestSubmit());
+}
+
+// A way out of a refusal is one Enter away.
+const offer = document.querySelector("[data-offer]");
+if (offer) offer.focus();

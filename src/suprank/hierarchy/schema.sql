@@ -1,0 +1,253 @@
+-- One project is one file. Times are UTC, ISO 8601. Columns called *_json hold JSON. A label is in exactly one place of a
+-- branch by the primary key of `member`; the log of acts can only grow, by triggers.
+
+CREATE TABLE meta (
+  key TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Every run of a step that ended well: what it was told, what it read (a digest), what came of it.
+CREATE TABLE step (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL,
+  settings_json TEXT NOT NULL,
+  inputs TEXT NOT NULL,
+  result_json TEXT NOT NULL,
+  version TEXT NOT NULL,
+  ended TEXT NOT NULL
+) STRICT;
+
+-- What is to be labelled: landmarks. Numbers of two splits are two unrelated number spaces. A plain list of labels has none.
+CREATE TABLE item (
+  id INTEGER PRIMARY KEY,
+  split TEXT NOT NULL,
+  key TEXT NOT NULL,
+  source TEXT NOT NULL,
+  line INTEGER NOT NULL,
+  UNIQUE (split, key)
+) STRICT;
+
+-- What was found for an item, best rank first: none, one or several types.
+CREATE TABLE item_type (
+  item INTEGER NOT NULL REFERENCES item,
+  position INTEGER NOT NULL,
+  text TEXT NOT NULL,
+  qid TEXT,
+  ended INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (item, position)
+) STRICT, WITHOUT ROWID;
+
+-- Why an item has no type, in a word of its state; an item that has one is not in here.
+CREATE TABLE item_untyped (
+  item INTEGER PRIMARY KEY REFERENCES item,
+  reason TEXT NOT NULL
+) STRICT;
+
+-- Scraping: pages of Wikimedia Commons, entities of Wikidata, the queue of requests, and replies as they came.
+CREATE TABLE page (
+  title TEXT PRIMARY KEY,
+  state TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'ok', 'no_item', 'missing', 'invalid', 'redirect_loop', 'failed')),
+  resolved TEXT,
+  qid TEXT,
+  reason TEXT,
+  reply TEXT
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE item_page (
+  item INTEGER PRIMARY KEY REFERENCES item,
+  title TEXT NOT NULL REFERENCES page
+) STRICT;
+CREATE INDEX item_page_title ON item_page (title);
+
+CREATE TABLE entity (
+  qid TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('item', 'type')),
+  state TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'ok', 'missing', 'failed')),
+  merged_into TEXT,
+  revision INTEGER,
+  text TEXT,
+  language TEXT,
+  description TEXT,
+  reason TEXT,
+  reply TEXT,
+  PRIMARY KEY (qid, kind)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE statement (
+  qid TEXT NOT NULL,
+  property TEXT NOT NULL,
+  position INTEGER NOT NULL,
+  value TEXT,
+  rank TEXT NOT NULL,
+  ended INTEGER NOT NULL DEFAULT 0,
+  best INTEGER NOT NULL,
+  PRIMARY KEY (qid, property, position)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE fetch_job (
+  id INTEGER PRIMARY KEY,
+  kind TEXT NOT NULL,
+  keys_json TEXT NOT NULL,
+  state TEXT NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'done', 'split', 'failed')),
+  attempts INTEGER NOT NULL DEFAULT 0,
+  error TEXT
+) STRICT;
+CREATE INDEX fetch_job_waiting ON fetch_job (state, id);
+
+CREATE TABLE reply (
+  sha TEXT PRIMARY KEY,
+  url TEXT NOT NULL,
+  status INTEGER NOT NULL,
+  headers_json TEXT NOT NULL,
+  body BLOB NOT NULL, -- zlib
+  fetched TEXT NOT NULL
+) STRICT;
+
+-- Labels after cleaning: the texts that are clustered and reviewed. `key` is the QID, or the normalised text without one.
+CREATE TABLE label (
+  id INTEGER PRIMARY KEY,
+  key TEXT NOT NULL UNIQUE,
+  text TEXT NOT NULL,
+  qid TEXT,
+  description TEXT NOT NULL DEFAULT '',
+  weight INTEGER NOT NULL CHECK (weight >= 0),
+  state TEXT NOT NULL CHECK (state IN ('active', 'removed')),
+  reason TEXT,
+  CHECK ((state = 'removed') = (reason IS NOT NULL))
+) STRICT;
+
+CREATE TABLE label_spelling (
+  label INTEGER NOT NULL REFERENCES label,
+  text TEXT NOT NULL,
+  items INTEGER NOT NULL,
+  PRIMARY KEY (label, text)
+) STRICT, WITHOUT ROWID;
+
+-- After cleaning every item is here once: its label, or the reason it has none.
+CREATE TABLE item_label (
+  item INTEGER PRIMARY KEY REFERENCES item,
+  label INTEGER REFERENCES label,
+  reason TEXT,
+  CHECK ((label IS NULL) = (reason IS NOT NULL))
+) STRICT;
+CREATE INDEX item_label_label ON item_label (label);
+
+CREATE TABLE embedding (
+  id INTEGER PRIMARY KEY,
+  fingerprint TEXT NOT NULL UNIQUE,
+  encoder_json TEXT NOT NULL,
+  labels TEXT NOT NULL, -- digest of the label keys and texts that were encoded
+  dim INTEGER NOT NULL,
+  file TEXT NOT NULL -- in the folder `embeddings`
+) STRICT;
+
+-- Clusterings never change: a branch stays on the one it began with.
+CREATE TABLE clustering (
+  id INTEGER PRIMARY KEY,
+  embedding INTEGER NOT NULL REFERENCES embedding,
+  settings_json TEXT NOT NULL,
+  labels TEXT NOT NULL,
+  figures_json TEXT NOT NULL,
+  made TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE cluster (
+  clustering INTEGER NOT NULL REFERENCES clustering,
+  number INTEGER NOT NULL,
+  names_json TEXT NOT NULL, -- suggestions, best first
+  tightness REAL,
+  stability REAL,
+  PRIMARY KEY (clustering, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE cluster_member (
+  clustering INTEGER NOT NULL,
+  label INTEGER NOT NULL REFERENCES label,
+  number INTEGER NOT NULL,
+  nearness REAL NOT NULL, -- cosine to the centre of its cluster
+  margin REAL NOT NULL, -- by how much that exceeds the cosine to the next centre
+  PRIMARY KEY (clustering, label),
+  FOREIGN KEY (clustering, number) REFERENCES cluster
+) STRICT, WITHOUT ROWID;
+CREATE INDEX cluster_member_number ON cluster_member (clustering, number);
+
+-- Review. An annotator works on a branch of their own; the branch `final` is what the two settle on.
+CREATE TABLE branch (
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL UNIQUE,
+  kind TEXT NOT NULL CHECK (kind IN ('annotator', 'final')),
+  clustering INTEGER REFERENCES clustering,
+  token TEXT NOT NULL UNIQUE, -- what stands in the annotator's link, which stays the same from one start to the next
+  last_group INTEGER, -- where the annotator stopped
+  next_group INTEGER NOT NULL DEFAULT 1, -- ids of groups that were removed are not given again
+  made TEXT NOT NULL
+) STRICT;
+
+-- Level 1 holds labels; a group of level n stands under one of level n + 1, or under nothing yet.
+CREATE TABLE "group" (
+  branch INTEGER NOT NULL REFERENCES branch,
+  id INTEGER NOT NULL,
+  level INTEGER NOT NULL CHECK (level >= 1),
+  name TEXT NOT NULL,
+  parent INTEGER,
+  named INTEGER NOT NULL DEFAULT 1 CHECK (named IN (0, 1)), -- 0: the name is a suggestion that nobody has taken yet
+  state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done')),
+  note TEXT NOT NULL DEFAULT '',
+  cluster INTEGER, -- the cluster it began as
+  version INTEGER NOT NULL DEFAULT 0, -- the last event that changed it or what it holds
+  PRIMARY KEY (branch, id),
+  FOREIGN KEY (branch, parent) REFERENCES "group" DEFERRABLE INITIALLY DEFERRED,
+  CHECK (parent IS NOT id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX group_parent ON "group" (branch, parent);
+
+CREATE TABLE member (
+  branch INTEGER NOT NULL REFERENCES branch,
+  label INTEGER NOT NULL REFERENCES label,
+  "group" INTEGER,
+  reason TEXT, -- why it is excluded
+  PRIMARY KEY (branch, label),
+  FOREIGN KEY (branch, "group") REFERENCES "group" DEFERRABLE INITIALLY DEFERRED,
+  CHECK (("group" IS NULL) = (reason IS NOT NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX member_group ON member (branch, "group");
+
+CREATE TABLE event (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  branch INTEGER NOT NULL REFERENCES branch,
+  at TEXT NOT NULL,
+  who TEXT NOT NULL,
+  act TEXT NOT NULL,
+  said TEXT NOT NULL, -- one sentence for people
+  changes_json TEXT NOT NULL, -- rows before and after: what undo, redo and replay go by
+  undoes INTEGER REFERENCES event,
+  token TEXT, -- of the click: the same one sent twice counts once
+  UNIQUE (branch, token)
+) STRICT;
+CREATE INDEX event_branch ON event (branch, seq, act, undoes);
+CREATE TRIGGER event_stays BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the log of acts only grows'); END;
+CREATE TRIGGER event_remains BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'the log of acts only grows'); END;
+
+-- What was settled where two annotators differ; `subject` is a label's id, or a pair of groups as "3|7".
+CREATE TABLE decision (
+  id INTEGER PRIMARY KEY,
+  kind TEXT NOT NULL CHECK (kind IN ('label', 'name', 'parent')),
+  subject TEXT NOT NULL,
+  first TEXT NOT NULL,
+  second TEXT NOT NULL,
+  chosen TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  who TEXT NOT NULL,
+  at TEXT NOT NULL,
+  event INTEGER NOT NULL REFERENCES event
+) STRICT;
+
+CREATE TABLE export (
+  id INTEGER PRIMARY KEY,
+  branch INTEGER NOT NULL REFERENCES branch,
+  at TEXT NOT NULL,
+  seq INTEGER NOT NULL, -- the last event that is in it
+  files_json TEXT NOT NULL, -- name to sha256
+  options_json TEXT NOT NULL,
+  overridden_json TEXT NOT NULL -- lint errors that --force passed over
+) STRICT;

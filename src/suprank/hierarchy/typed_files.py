@@ -1,0 +1,154 @@
+"""Types of items from files that say them, instead of the network."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from suprank.hierarchy.errors import MalformedError
+from suprank.hierarchy.sources import check_split
+from suprank.hierarchy.strict import columns_of, strict_table, too_long
+from suprank.hierarchy.wikimedia.outcome import NOT_ASKED, Outcome, Type, record_types, types_now
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from suprank.hierarchy.project import Project
+    from suprank.hierarchy.recipe import ItemsRecipe
+
+EMPTY, NOT_LISTED = "empty", "not_listed"
+"""Why an item has no type: its cell is empty; its split has files, and none has a row of it."""
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class FileOutcome:
+    """How the reading ended, how many items were new to the project, and how many rows said the same as another."""
+
+    outcome: Outcome
+    added: int
+    repeated: int
+
+
+@dataclass(frozen=True)
+class _Row:
+    key: str
+    text: str
+    source: str
+    file: Path
+    line: int
+
+
+def types_from_files(
+    project: Project,
+    files: Sequence[tuple[str, Path]],
+    *,
+    id_column: str | None = None,
+    type_column: str | None = None,
+) -> FileOutcome:
+    """Give the items of splits the types that (split, file) pairs say: a row a type, several rows where an item has several.
+
+    The columns are those of the recipe, if no others are named. Items of a split the project has none of are added, with
+    their source where the files have that column; where it has some, a row of another is refused. Types of other splits stay.
+    A project of labels is refused: cleaning would take its labels for ones that no item has.
+    """
+    named = {"id": id_column, "type": type_column}
+    columns = project.recipe.items.model_copy(update={name: value for name, value in named.items() if value is not None})
+    read: dict[str, list[_Row]] = {}  # by split
+    for split, path in files:
+        check_split(split)
+        read.setdefault(split, []).extend(_rows(path, columns))
+    settings = {"from": "files", "files": [[split, str(path)] for split, path in files], "id": columns.id, "type": columns.type}
+    with project.writing() as db:
+        if db.execute("SELECT EXISTS (SELECT 1 FROM label) AND NOT EXISTS (SELECT 1 FROM item)").fetchone()[0]:
+            raise ValueError(f"{project.folder} is a list of labels, which have no types; make another project for items.")
+        added = sum(_entered(db, split, rows) for split, rows in read.items())
+        listed = {split: _types(rows) for split, rows in read.items()}
+        repeated = sum(len(rows) - len({(row.key, row.text) for row in rows}) for rows in read.values())
+        outcome = record_types(db, _of_items(db, listed), settings, added=added, repeated=repeated)
+    return FileOutcome(outcome, added, repeated)
+
+
+def _rows(path: Path, columns: ItemsRecipe) -> list[_Row]:
+    source = columns.source if columns.source is not None and columns.source in columns_of(path) else None
+    wanted = [columns.id, columns.type, *([source] if source else [])]
+
+    def problem(cells: tuple[str, ...]) -> str | None:
+        key = cells[0].strip()
+        if not key:
+            return f"{columns.id} is empty; expected an id."
+        if columns.whole_numbers and not re.fullmatch(r"[0-9]{1,18}", key):
+            return f"{columns.id} is {cells[0]!r}; expected a whole number."
+        if (wrong := too_long(cells[1])) is not None:
+            return f"{columns.type} {wrong}."
+        return None
+
+    table = strict_table(path, wanted, problem)
+    return [
+        _Row(
+            str(int(cells[0])) if columns.whole_numbers else cells[0].strip(),
+            cells[1],
+            cells[2].strip() if source else "",
+            path,
+            line,
+        )
+        for cells, line in zip(table.rows, table.lines, strict=True)
+    ]
+
+
+def _entered(db: sqlite3.Connection, split: str, rows: Sequence[_Row]) -> int:
+    """Items that were added; refused where the split has items, and these are not among them."""
+    there = {row[0] for row in db.execute("SELECT key FROM item WHERE split = ?", (split,))}
+    first: dict[str, _Row] = {}
+    for row in rows:
+        before = first.setdefault(row.key, row)
+        if before.source != row.source:
+            raise MalformedError(
+                f"{row.file}:{row.line}: {split} {row.key} has the source {row.source!r}, but {before.source!r} on "
+                f"{before.file}:{before.line}; expected one source an item. Nothing was written."
+            )
+    if not there:
+        new = [(split, key, row.source, row.line) for key, row in first.items()]
+        db.executemany("INSERT INTO item (split, key, source, line) VALUES (?, ?, ?, ?)", new)
+        return len(new)
+    if unknown := [row for key, row in first.items() if key not in there]:
+        shown = ", ".join(f"{row.key} (line {row.line})" for row in unknown[:_SHOWN])
+        others = f" and {len(unknown) - _SHOWN:,} others" if len(unknown) > _SHOWN else ""
+        raise MalformedError(
+            f"{unknown[0].file}:{unknown[0].line}: {shown}{others} are not among the {len(there):,} items of {split!r}; "
+            "expected items of the project. Nothing was written."
+        )
+    return 0
+
+
+def _types(rows: Sequence[_Row]) -> dict[str, dict[str, None]]:
+    """The types of each item in their order, each once; texts as they are, blanks at their ends too."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        types = found.setdefault(row.key, {})
+        if row.text.strip():
+            types[row.text] = None
+    return found
+
+
+def _of_items(
+    db: sqlite3.Connection, listed: dict[str, dict[str, dict[str, None]]]
+) -> list[tuple[int, str, str, list[Type] | str]]:
+    """Types or a reason, for every item of the project: those of other splits as they were."""
+    kept = types_now(db)
+
+    def now(item: int, split: str, key: str) -> list[Type] | str:
+        if split not in listed:
+            return kept.get(item, NOT_ASKED)
+        if key not in listed[split]:
+            return NOT_LISTED
+        return [Type(text, None, False) for text in listed[split][key]] or EMPTY
+
+    return [
+        (item, split, key, now(item, split, key))
+        for item, split, key in db.execute("SELECT id, split, key FROM item ORDER BY id")
+    ]

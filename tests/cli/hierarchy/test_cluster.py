@@ -1,0 +1,69 @@
+"""suprank hierarchy cluster: what it prints, and how it ends."""
+
+import re
+
+import numpy as np
+import pytest
+
+from suprank.hierarchy.clustering import quality
+from tests.cli.collection import done, refused
+from tests.hierarchy.encoders.labelled import PLACES, labelled
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = labelled("p")
+    np.savez("v.npz", labels=np.array(PLACES), embeddings=np.repeat(np.eye(3), [3, 3, 4], axis=0) + 0.1 * np.eye(10, 3))
+    done("hierarchy", "embed", "p", "--encoder", "precomputed:v.npz", "--quiet")
+    return made
+
+
+def test_clusters_are_made_once_and_shown_with_how_far_to_trust_them():
+    first = done("hierarchy", "cluster", "p", "-k", 3)
+    lines = first.stdout.splitlines()
+    assert lines[0] == "clustering 1: 10 labels in 3 clusters (k-means, seed 0)"
+    assert lines[1] == "labels a cluster: median 3, most 4; 0 alone"
+    assert re.fullmatch(r"tightness 0.99\d \(mean cosine to the centre\), silhouette 0.9\d+ \(cosine\)", lines[2])
+    assert lines[3] == (
+        "another seed gives another outcome: 5 of them agree with this one by an ARI of 1.00 (1.00 to 1.00; 1 is the same), "
+        "so the run is pinned"
+    )
+    assert "6/6" in first.stderr
+    again = done("hierarchy", "cluster", "p", "-k", 3, "--quiet")
+    assert again.stdout.splitlines() == [f"{lines[0]}; was there already, nothing changed", *lines[1:]]
+    assert again.stderr == ""
+
+
+def test_a_sample_is_called_one(monkeypatch):
+    monkeypatch.setattr(quality, "SAMPLE", 9)
+    assert "(cosine, of a sample of 9)" in done("hierarchy", "cluster", "p", "-k", 3, "--seeds", 0).stdout
+
+
+def test_ward_and_a_run_without_further_seeds_say_so():
+    assert "nothing is drawn by chance" in done("hierarchy", "cluster", "p", "-k", 3, "--method", "ward").stdout
+    shown = done("hierarchy", "cluster", "p", "-k", 1, "--seeds", 0).stdout
+    assert "--seeds measures how different" in shown
+    assert "silhouette undefined" in shown
+
+
+def test_k_is_lowered_only_where_it_may_be():
+    assert "k=99 is too many: there are 10 labels with 5 different vectors" in refused("hierarchy", "cluster", "p", "-k", 99)
+    shown = done("hierarchy", "cluster", "p", "-k", 99, "--auto-k").stdout.splitlines()
+    assert shown[0] == "clustering 1: 10 labels in 5 clusters (k-means, seed 0)"
+    assert shown[1] == "k was lowered from 99: there are no more different vectors"
+
+
+def test_labels_without_signal_are_told(tmp_path):
+    np.savez("v.npz", labels=np.array(PLACES), embeddings=np.eye(10)[:, :8])
+    done("hierarchy", "embed", "p", "--encoder", "precomputed:v.npz")
+    shown = done("hierarchy", "cluster", "p", "-k", 2).stdout.splitlines()
+    assert shown[0] == "clustering 1: 8 labels in 2 clusters (k-means, seed 0)"
+    assert shown[1] == "2 labels without text signal are in one more cluster, the last"
+
+
+def test_what_cannot_be_is_refused():
+    assert "Ward's tree takes no weights" in refused("hierarchy", "cluster", "p", "--method", "ward", "--weighted")
+    assert "greater than or equal to 1" in refused("hierarchy", "cluster", "p", "-k", 0)
+    labelled("q")
+    assert "run `suprank hierarchy embed q` first" in refused("hierarchy", "cluster", "q")

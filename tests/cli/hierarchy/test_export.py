@@ -1,0 +1,50 @@
+"""suprank hierarchy export: what is written, and exit code 6 while lint has errors."""
+
+import pytest
+
+from suprank.data import Manifest
+from tests.cli.collection import done, invoke, refused
+from tests.hierarchy.branches import BIRDS, plain, write_branch
+
+
+@pytest.fixture
+def project(tmp_path):
+    return write_branch(plain(tmp_path / "p"))
+
+
+def test_files_and_a_manifest(project, tmp_path):
+    columns = {"path": ["a", "b", "c"], "split": ["train"] * 3, "label_species": ["jay", "teal", "emu"]}
+    Manifest.of(columns, root=tmp_path).save(tmp_path / "m.parquet")
+    arguments = ("--manifest", tmp_path / "m.parquet", "--manifest-out", tmp_path / "new.parquet")
+    assert "1 of 3 rows have a species without a group (1: 'emu')" in refused(
+        "hierarchy", "export", project.folder, "--out", tmp_path / "out", *arguments
+    )
+    assert not (tmp_path / "out").exists()
+    said = done(
+        "hierarchy", "export", project.folder, "--out", tmp_path / "out", *arguments, "--drop-unlabelled"
+    ).stdout.splitlines()
+    assert said[0] == f"{tmp_path / 'out'}: branch final, tree.json, labels.csv, groups.csv, log.jsonl, provenance.json"
+    assert said[1].startswith(f"{tmp_path / 'new.parquet'}: Manifest(2 train; ")
+    assert said[2] == "left out without a group: 1 row"
+    assert (
+        done("hierarchy", "export", project.folder, "--out", tmp_path / "out", "--format", "tree-json", "--quiet").stdout == ""
+    )
+
+
+def test_lint_errors_end_with_6_and_force_writes(tmp_path):
+    project = write_branch(plain(tmp_path / "p"), {**BIRDS, "wren": ("wrens ", "songbird")})
+    result = invoke("hierarchy", "export", project.folder, "--out", tmp_path / "out")
+    assert result.exit_code == 6
+    assert "family 'wrens ' ends in a blank" in result.stderr
+    assert "with --force" in result.stderr
+    assert not (tmp_path / "out").exists()
+    said = done("hierarchy", "export", project.folder, "--out", tmp_path / "out", "--force").stdout
+    assert "written in spite of 1 lint error, which is recorded" in said
+
+
+def test_what_is_refused(project, tmp_path):
+    assert "no branch 'anna'; choose from final" in refused(
+        "hierarchy", "export", project.folder, "--out", tmp_path / "out", "--branch", "anna"
+    )
+    (tmp_path / "file").write_text("")
+    assert "is a file; name a folder" in refused("hierarchy", "export", project.folder, "--out", tmp_path / "file")

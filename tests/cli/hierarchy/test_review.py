@@ -1,0 +1,119 @@
+"""suprank hierarchy review: from a project to a page, and what it refuses before that."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+from PIL import Image
+
+from suprank.data import Manifest
+from suprank.hierarchy import Project
+from suprank.hierarchy.review import opened_branch
+from suprank.hierarchy.review.branch import write_start
+from suprank.hierarchy.review.changes import Changes
+from tests.cli.collection import refused
+from tests.hierarchy.review.small import RECIPE, small_project
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The working folder, with a clustered project p."""
+    monkeypatch.chdir(tmp_path)
+    small_project(tmp_path / "p")
+    return tmp_path
+
+
+@contextmanager
+def reviewing(*arguments, links=1):
+    """The command in a process of its own, on a free port; its links, and the process."""
+    command = [sys.executable, "-m", "suprank.cli.main", "hierarchy", "review", *map(str, arguments), "--port", "0", "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        lines = [process.stdout.readline() for _ in range(links)]
+        found = [re.search(r"http://\S+", line) for line in lines]
+        assert all(found), "".join(lines) + process.stderr.read()
+        yield [one[0] for one in found], process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def opened(link):
+    return httpx2.get(link.replace("0.0.0.0", "127.0.0.1"), follow_redirects=True, timeout=30)
+
+
+def test_two_annotators_have_a_link_each_which_stays(folder):
+    with reviewing("p", "--annotator", "anna", "--annotator", "ben", links=2) as (links, process):
+        for name, link in zip(("anna", "ben"), links, strict=True):
+            assert f"/{name}/enter?token=" in link
+            with httpx2.Client(follow_redirects=True, timeout=30) as client:
+                page = client.get(link)
+                assert page.status_code == 200
+                assert "0 of 3 groups done" in page.text
+        assert opened(links[0].split("?")[0]).status_code == 403
+    assert process.returncode == 0  # Ctrl-C is how it ends
+    tokens = [link.split("=")[1] for link in links]
+    assert tokens == [opened_branch(Project("p"), name).token for name in ("anna", "ben")]
+    with reviewing("p", links=2) as (again, _):  # all that there are
+        assert [link.split("=")[1] for link in again] == tokens
+
+
+def test_the_final_branch_is_served_where_it_was_begun(folder):
+    project = Project("p")
+    opened_branch(project, "anna")
+    with project.writing() as db:
+        write_start(db, "final", "final", 1, Changes(), "began")
+    with reviewing("p", "--annotator", "final") as (links, _), httpx2.Client(follow_redirects=True, timeout=30) as client:
+        assert client.get(links[0]).status_code == 200
+
+
+def test_a_manifest_gives_pictures_and_is_kept(folder):
+    (folder / "i").mkdir()
+    Image.new("RGB", (30, 20), "red").save(folder / "i" / "0.png")
+    Manifest.of({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root="elsewhere").save("m.parquet")
+    given = ("--manifest", "m.parquet", "--level", "kind", "--root", "i")
+    for arguments in (("--annotator", "anna", *given), ()):
+        with reviewing("p", *arguments) as (links, _), httpx2.Client(follow_redirects=True, timeout=30) as client:
+            client.get(links[0])
+            base = links[0].split("/enter")[0]
+            assert "/anna/picture/0" in client.get(f"{base}/group/3").text
+            assert client.get(f"{base}/picture/0").headers["content-type"] == "image/png"
+    (folder / "m.parquet").unlink()
+    with reviewing("p") as (links, process):
+        assert opened(links[0]).status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert "there are no sample pictures" in process.stderr.read()
+
+
+def test_loud_when_not_on_loopback(folder):
+    with reviewing("p", "--annotator", "anna", "--host", "0.0.0.0") as (links, process):
+        assert opened(links[0]).status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert "WARNING: everyone who can reach 0.0.0.0 and has a link can change its branch" in process.stderr.read()
+
+
+def test_what_cannot_be_reviewed_is_refused_at_the_door(folder):
+    start = ("hierarchy", "review")
+    assert "nowhere is not there; make one" in refused(*start, "nowhere", "--annotator", "anna", "--port", 0)
+    assert "say who with --annotator NAME" in refused(*start, "p", "--port", 0)
+    assert "must be 1 to 40 letters" in refused(*start, "p", "--annotator", "a/b", "--port", 0)
+    assert "agree --settle" in refused(*start, "p", "--annotator", "final", "--port", 0)
+    assert "name it with --manifest" in refused(*start, "p", "--annotator", "anna", "--level", "kind")
+    assert "the manifest is not there" in refused(*start, "p", "--annotator", "a", "--manifest", "no.csv", "--port", 0)
+    Manifest.of({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root=".").save("m.parquet")
+    wrong = ("--annotator", "anna", "--manifest", "m.parquet", "--level", "sort")
+    assert "has no level 'sort'; choose from kind" in refused(*start, "p", *wrong, "--port", 0)
+    Project.create("empty", RECIPE)
+    assert "there are no clusters to review" in refused(*start, "empty", "--annotator", "anna", "--port", 0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port} cannot be listened on" in refused(*start, "p", "--annotator", "ben", "--port", port)
+    with Project("p").reading() as db:
+        assert db.execute("SELECT count(*) FROM branch").fetchone()[0] == 0

@@ -1,0 +1,338 @@
+import multiprocessing
+import os
+import signal
+import sqlite3
+import threading
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from suprank.hierarchy import Project
+from suprank.hierarchy.project import BusyError, FullError
+from suprank.hierarchy.review import (
+    Branch,
+    ConflictError,
+    Create,
+    Delete,
+    Exclude,
+    Gather,
+    Mark,
+    Merge,
+    Move,
+    Note,
+    RefusedError,
+    Rename,
+    SetParent,
+    Split,
+    opened_branch,
+)
+from tests.hierarchy.review.small import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, RECIPE, small_project, tree
+
+
+@pytest.fixture
+def project(tmp_path):
+    return small_project(tmp_path / "project", busy_seconds=0.2)
+
+
+@pytest.fixture
+def branch(project):
+    return opened_branch(project, "anna")
+
+
+def version(branch, group):
+    with branch.project.reading() as db:
+        return db.execute('SELECT version FROM "group" WHERE branch = ? AND id = ?', (branch.id, group)).fetchone()[0]
+
+
+def test_undo_and_redo_walk_back_and_forth_and_a_new_act_forgets_what_was_undone(branch):
+    start = tree(branch)
+    branch.do(Split(CASTLE, (ID["fort"],), "fort"))
+    middle = tree(branch)
+    branch.do(Merge((CHURCH,), LAKE))
+    end = tree(branch)
+    assert branch.undo().said == "undid: merged 'church' into 'lake'"
+    assert tree(branch) == middle
+    assert branch.undo().said == "undid: split 'fort' (1 label) off 'castle'"
+    assert tree(branch) == start
+    assert branch.redo().said == "redid: split 'fort' (1 label) off 'castle'"
+    assert branch.redo().said == "redid: merged 'church' into 'lake'"
+    assert tree(branch) == end
+    branch.undo()
+    branch.do(Note(LAKE, "new"))
+    with pytest.raises(RefusedError, match="nothing to redo"):
+        branch.redo()
+    assert branch.problems() == []
+
+
+def test_what_undo_would_take_back_is_the_same_for_all_who_have_the_branch_open(branch):
+    other = Branch(branch.project, branch.name)
+    assert branch.undoable() == other.undoable() == (None, None)
+    done = other.do(Rename(LAKE, "water"))
+    assert branch.undoable() == (done, None)
+    undone = branch.undo()
+    assert other.undoable() == (None, undone)
+    with pytest.raises(RefusedError):
+        branch.undo()
+    assert branch.undoable() == (None, undone)  # a refusal leaves no trace
+
+
+def test_what_undo_and_redo_would_do_is_told(branch):
+    assert branch.undoable() == (None, None)
+    with pytest.raises(RefusedError, match="nothing to undo"):
+        branch.undo()
+    made = branch.do(Note(LAKE, "new"))
+    assert branch.undoable() == (made, None)
+    assert branch.undoable()[1] is None
+    undone = branch.undo()
+    assert branch.undoable() == (None, undone)
+
+
+def test_an_older_act_is_undone_alone_where_nothing_is_in_its_way(branch):
+    split = branch.do(Split(CASTLE, (ID["fort"],), "fort"))
+    branch.do(Exclude((ID["chapel"],), "small"))
+    branch.undo(split.seq)
+    groups, excluded = tree(branch)
+    assert groups["castle"][1] == ["castle", "fort"]
+    assert "fort" not in groups
+    assert excluded == {"chapel": "small"}
+    with pytest.raises(RefusedError, match="undone already"):
+        branch.undo(split.seq)
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (Split(CASTLE, (ID["fort"],), "fort"), Move((ID["chapel"],), 6)),  # the group holds more by now
+        (Split(CASTLE, (ID["fort"],), "fort"), Rename(6, "forts")),
+        (Split(CASTLE, (ID["fort"],), "fort"), Move((ID["fort"],), LAKE)),
+        (Merge((CASTLE,), LAKE), Rename(CHURCH, "castle")),  # the name is taken
+        (Move((ID["fort"],), LAKE), Merge((CASTLE,), LAKE)),  # the group it would go back to is gone
+        (Create(2, "both"), SetParent((LAKE,), 6)),
+    ],
+    ids=str,
+)
+def test_undo_of_an_older_act_names_what_builds_on_it(branch, first, later):
+    made = branch.do(first)
+    blocking = branch.do(later)
+    before = tree(branch)
+    with pytest.raises(RefusedError, match=f"Event {blocking.seq} came after and builds on it"):
+        branch.undo(made.seq)
+    assert tree(branch) == before
+    branch.undo()
+    branch.undo()
+    assert branch.problems() == []
+
+
+def test_the_event_in_the_way_is_the_one_that_changed_the_same_thing(branch):
+    first = branch.do(Rename(CASTLE, "fortress"))
+    branch.do(Move((ID["fort"],), LAKE))  # another thing of the same group
+    second = branch.do(Rename(CASTLE, "stronghold"))
+    with pytest.raises(RefusedError, match=f"Event {second.seq} "):
+        branch.undo(first.seq)
+
+
+def test_redo_of_what_is_no_longer_next_is_a_conflict(branch):
+    branch.do(Note(LAKE, "one"))
+    undone = branch.undo()
+    with pytest.raises(ConflictError, match="nothing was redone"):
+        branch.redo(undone.seq - 1)
+    assert branch.redo(undone.seq).undoes == undone.seq
+
+
+def test_a_parent_that_is_gone_is_in_the_way_too(branch):
+    branch.do(SetParent((LAKE,), HUMAN))
+    put = branch.do(SetParent((LAKE,), NATURAL))
+    gone = branch.do(Delete(HUMAN))
+    with pytest.raises(RefusedError, match=f"Event {gone.seq}"):
+        branch.undo(put.seq)
+
+
+def test_a_stale_edit_is_refused_and_names_who_came_before(branch):
+    seen = {CASTLE: version(branch, CASTLE)}
+    branch.do(Rename(CASTLE, "castle / fort"), seen=seen, who="anna's phone")
+    with pytest.raises(ConflictError, match="anna's phone renamed 'castle' to 'castle / fort'") as conflict:
+        branch.do(Split(CASTLE, (ID["fort"],), "fort"), seen=seen)
+    assert conflict.value.groups == (CASTLE,)
+    assert "fort" not in tree(branch)[0]
+    branch.do(Split(CASTLE, (ID["fort"],), "fort"), seen={CASTLE: version(branch, CASTLE)})
+
+
+def test_what_was_not_seen_at_all_cannot_be_changed(branch):
+    with pytest.raises(ConflictError):
+        branch.do(Move((ID["fort"], ID["lake"]), CHURCH), seen={CASTLE: version(branch, CASTLE)})
+    with pytest.raises(ConflictError):
+        branch.do(Rename(LAKE, "lakes"), seen={})
+    # Where labels go to need not have been seen: it is chosen by name.
+    branch.do(Move((ID["fort"],), CHURCH), seen={CASTLE: version(branch, CASTLE)})
+
+
+def test_the_same_click_sent_twice_counts_once(branch):
+    first = branch.do(Split(CASTLE, (ID["fort"],), "fort"), token="click")
+    assert branch.do(Split(CASTLE, (ID["fort"],), "fort"), token="click") == first
+    undone = branch.undo(token="other")
+    assert branch.undo(token="other") == undone
+    assert [event.act for event in branch.log(newest_first=False)] == ["start", "split", "undo"]
+
+
+def test_more_is_written_in_the_same_transaction_or_not_at_all(branch):
+    def fails(db, seq):
+        db.execute("INSERT INTO meta VALUES ('seq', ?)", (str(seq),))
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        branch.do(Note(LAKE, "new"), also=fails)
+    assert branch.project.value("seq") is None
+    assert len(branch.log()) == 1
+
+
+def test_annotators_do_not_see_each_other(project):
+    anna, ben = opened_branch(project, "anna"), opened_branch(project, "ben")
+    before = tree(ben)
+    anna.do(Merge((CHURCH,), LAKE))
+    assert tree(ben) == before
+    assert anna.token != ben.token
+    with pytest.raises(RefusedError, match="not of this branch"):
+        ben.undo(anna.log()[0].seq)
+
+
+def test_the_log_only_grows(branch):
+    for statement in ("UPDATE event SET said = ''", "DELETE FROM event"):
+        with pytest.raises(sqlite3.IntegrityError, match="only grows"), branch.project.writing() as db:
+            db.execute(statement)
+
+
+def test_a_label_cannot_be_in_two_places(branch):
+    with pytest.raises(sqlite3.IntegrityError), branch.project.writing() as db:
+        db.execute("INSERT INTO member VALUES (?, ?, ?, NULL)", (branch.id, ID["fort"], LAKE))
+    with pytest.raises(sqlite3.IntegrityError), branch.project.writing() as db:
+        db.execute("UPDATE member SET reason = 'out' WHERE label = ?", (ID["fort"],))
+
+
+def test_tampering_is_found_by_replaying_the_log(branch):
+    with branch.project.writing() as db:
+        db.execute('UPDATE member SET "group" = ? WHERE label = ?', (LAKE, ID["fort"]))
+        db.execute("UPDATE \"group\" SET name = 'x' WHERE id = ?", (LAKE,))
+    assert branch.problems() == [
+        "branch anna: the log replayed gives other groups",
+        "branch anna: the log replayed puts labels elsewhere",
+    ]
+
+
+def test_a_locked_file_is_told_and_nothing_is_half_done(branch):
+    before = tree(branch)
+    with sqlite3.connect(branch.project.file, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(BusyError, match="nothing was saved"):
+            branch.do(Merge((CHURCH,), LAKE))
+        assert tree(branch) == before  # reading goes on
+        other.execute("ROLLBACK")
+    other.close()
+    branch.do(Merge((CHURCH,), LAKE))
+
+
+def test_a_full_disk_is_told_and_nothing_is_half_done(branch, monkeypatch):
+    before = tree(branch)
+    real = sqlite3.connect
+
+    def connect(*arguments, **options):
+        found = real(*arguments, **options)
+        found.execute("PRAGMA max_page_count = 1")  # no further page: what a full disk says
+        return found
+
+    def write_on():
+        for number in range(500):
+            branch.do(Note(LAKE, f"{number} " + "x" * 1900))
+
+    with monkeypatch.context() as full:
+        full.setattr(sqlite3, "connect", connect)
+        with pytest.raises(FullError, match="nothing was saved"):
+            write_on()
+    assert branch.problems() == []
+    assert tree(branch) == before
+    branch.do(Note(LAKE, "there is room again"))
+
+
+def _edit_until_killed(folder, begun):
+    branch = Branch(Project(folder), "anna")
+    begun.set()
+    while True:
+        branch.do(Merge((CHURCH,), LAKE))
+        branch.undo()
+
+
+def test_an_edit_that_is_killed_is_there_whole_or_not_at_all(branch):
+    start = tree(branch)
+    context = multiprocessing.get_context("spawn")
+    begun = context.Event()
+    process = context.Process(target=_edit_until_killed, args=(branch.project.folder, begun))
+    process.start()
+    assert begun.wait(60)
+    threading.Event().wait(0.3)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert branch.project.check() == []
+    assert branch.problems() == []
+    assert len(branch.log()) > 1
+    if branch.undoable()[0] is not None:
+        branch.undo()
+    assert tree(branch) == start
+
+
+def acts(labels, groups):
+    some = st.lists(st.sampled_from(labels), max_size=4).map(tuple)
+    several, one = st.lists(st.sampled_from(groups), max_size=3).map(tuple), st.sampled_from(groups)
+    name = st.sampled_from(["a", "b", "c", "church", "natural"])
+    return st.one_of(
+        st.builds(Split, one, some, name),
+        st.builds(Merge, several, one),
+        st.builds(Move, some, one),
+        st.builds(Gather, some, name),
+        st.builds(Exclude, some, st.sampled_from(["out", "dull"])),
+        st.builds(Rename, one, name),
+        st.builds(SetParent, several, st.none() | one),
+        st.builds(Create, st.sampled_from([1, 2]), name, st.none() | one),
+        st.builds(Delete, one),
+        st.builds(Mark, several, st.sampled_from(["open", "done"])),
+        st.sampled_from(["undo", "redo"]),
+        st.integers(2, 12),  # undo this event
+    )
+
+
+def rows(branch):
+    """Groups and members as they are, but for versions."""
+    with branch.project.reading() as db:
+        groups = db.execute('SELECT id, level, name, parent, named, state, note FROM "group" ORDER BY id').fetchall()
+        members = db.execute('SELECT label, "group", reason FROM member ORDER BY label').fetchall()
+    return [tuple(row) for row in groups], [tuple(row) for row in members]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(acts(list(ID.values()), list(range(1, 10))), max_size=12))
+def test_whatever_is_done_the_log_replays_and_everything_undone_is_where_it_began(tmp_path_factory, steps):
+    branch = opened_branch(small_project(tmp_path_factory.mktemp("laws") / "project"), "anna")
+    start = rows(branch)
+    for step in steps:
+        before = rows(branch)
+        try:
+            if isinstance(step, int):
+                branch.undo(step)
+            elif isinstance(step, str):
+                getattr(branch, step)()
+            else:
+                branch.do(step)
+        except (RefusedError, ConflictError):
+            assert rows(branch) == before
+        assert [label for label, *_ in rows(branch)[1]] == sorted(ID.values())  # each label once
+        assert branch.project.check() == []
+    assert branch.problems() == []
+    while branch.undoable()[0] is not None:
+        branch.undo()
+    assert rows(branch) == start
+
+
+def test_the_depth_of_the_recipe_is_kept(tmp_path):
+    flat = RECIPE.model_copy(update={"levels": ("label", "group"), "top": ()})
+    branch = opened_branch(small_project(tmp_path / "flat", recipe=flat), "anna")
+    with pytest.raises(RefusedError, match="no level 2"):
+        branch.do(Create(2, "natural"))

@@ -1,0 +1,128 @@
+"""What goes wrong around a click: the project is locked, the disk is full, the server is killed. Nothing is half done."""
+
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, suppress
+
+import httpx2
+import pytest
+
+from suprank.hierarchy import Project
+from suprank.hierarchy.review import Create, opened_branch
+from tests.hierarchy.review.small import CHURCH, small_project, tree
+from tests.hierarchy.review.web.browsing import Annotator, Reader, ticked
+from tests.hierarchy.review.web.large import large_project
+
+
+def test_while_somebody_else_writes_nothing_is_saved_and_the_form_is_kept(tmp_path):
+    project = small_project(tmp_path / "p", busy_seconds=0.05)
+    anna = Annotator(project, opened_branch(project, "anna"))
+    anna.get(f"/group/{CHURCH}")
+    with closing(sqlite3.connect(project.file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert anna.get("/")  # reading goes on
+        anna.get(f"/group/{CHURCH}")
+        page = anna.press("split", ["chapel"], split_name="chapels", status=503)
+        assert "nothing was saved. Try again" in page
+        assert ticked(page) == ["chapel"]
+        assert 'value="chapels"' in page
+        page = anna.press("undo", status=503)
+        assert "nothing was saved" in page
+        anna.get("/search?q=chap")
+        page = anna.press("exclude", ["chapel"], reason="why", status=503)
+        assert 'value="why"' in page
+        anna.get(f"/group/{CHURCH}")
+        page = anna.press("split", ["chapel"], split_name="chapels", status=503)
+        other.execute("ROLLBACK")
+    anna.press("split")  # the same form, sent again
+    assert tree(anna.branch)[0]["chapels"] == (None, ["chapel"])
+
+
+class Crowded(Project):
+    """A project on a disk that has no more room than the file takes now."""
+
+    def _connected(self):
+        opened = super()._connected()
+        pages = self.most_pages
+
+        class Limited:
+            def __enter__(self):
+                db = opened.__enter__()
+                db.execute(f"PRAGMA max_page_count = {pages}")
+                return db
+
+            def __exit__(self, *error):
+                return opened.__exit__(*error)
+
+        return Limited()
+
+
+def test_on_a_full_disk_nothing_is_saved_and_the_form_is_kept(tmp_path, monkeypatch):
+    project = large_project(tmp_path / "p", labels=3_000, clusters=3, largest=2_000)
+    anna = Annotator(project, opened_branch(project, "anna"))
+    anna.get("/search?q=church")
+    before = tree(anna.branch)
+    with project.reading() as db:
+        pages = db.execute("PRAGMA page_count").fetchone()[0]
+    monkeypatch.setattr(Crowded, "most_pages", pages, raising=False)
+    project.__class__ = Crowded
+    page = anna.press("split", all=1, split_name="all churches", status=507)
+    assert "nothing was saved. Make room" in page
+    assert 'value="all churches"' in page
+    assert tree(anna.branch) == before
+    project.__class__ = Project
+    anna.press("split")
+    assert len(tree(anna.branch)[0]["all churches"][1]) == 2_000
+    assert anna.branch.problems() == project.check() == []
+
+
+DIES_BEFORE_THE_COMMIT = """
+import os, signal
+from suprank.hierarchy.review.changes import State
+written = State.apply
+def apply(self, changes, version):
+    written(self, changes, version)
+    os.kill(os.getpid(), signal.SIGKILL)
+State.apply = apply
+"""
+
+
+@pytest.mark.parametrize(("before", "wait"), [(DIES_BEFORE_THE_COMMIT, None), ("", 0.05)])
+def test_a_server_that_is_killed_during_an_edit_leaves_all_of_it_or_nothing(tmp_path, before, wait):
+    project = large_project(tmp_path / "p", labels=6_000, clusters=3, largest=4_000)
+    branch = opened_branch(project, "anna")
+    there = tree(branch)
+    code = f"{before}\nfrom suprank.cli.main import main\nmain()"
+    command = [sys.executable, "-c", code, "hierarchy", "review", str(project.folder), "--port", "0", "--quiet"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        link = re.search(r"http://\S+", process.stdout.readline())[0]
+        with httpx2.Client(base_url=link.split("/anna")[0], follow_redirects=True, timeout=30) as client:
+            client.get(link)
+            page = client.get("/anna/search?q=church").text
+            form = next(one for one in Reader(page).forms if one.id == "selection")
+            data = {**dict(map(tuple, form.fields)), "all": "1", "split_name": "killed", "act": "split"}
+
+            def send():
+                with suppress(httpx2.HTTPError):
+                    client.post(form.action, data=data)
+
+            sending = threading.Thread(target=send)
+            sending.start()
+            if wait is not None:
+                time.sleep(wait)
+                process.kill()
+            sending.join(30)
+            assert process.wait(30) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.communicate()
+    after = tree(branch)
+    assert after == there or (wait is not None and len(after[0]["killed"][1]) == 4_000)
+    assert branch.problems() == project.check() == []
+    branch.do(Create(1, "on we go"))

@@ -1,0 +1,298 @@
+"""Lint: the flaws of the published H-GLDv2 labels, each check on a tree by hand, and findings that do not go by row order."""
+
+from itertools import combinations
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suprank.data import LabelTree, Manifest
+from suprank.hierarchy.errors import MalformedError
+from suprank.hierarchy.lint import Subject, counted, findings_of, lint_project, read_subject, report
+from suprank.hierarchy.lint.words import head, is_plural, singular
+from suprank.hierarchy.recipe import LintRecipe, read_recipe
+from suprank.hierarchy.tree import Hierarchy
+from tests.hierarchy.branches import BIRDS, landmarks, plain, write_branch
+
+REAL = Path(__file__).parents[2] / "../shared/data/hgldv2_index_labels.csv"
+HGLDV2 = read_recipe("hgldv2")
+
+# The 78 published labels (CC BY 4.0, Google Landmarks v2), with how many landmarks of the index have each; * is natural.
+PUBLISHED = """church 12871, castle / fort 4603, mountain* 4054, museum 3877, parks* 3355, lake* 1847, bridge 1585, sports
+venue 1517, house 1282, cemetery 1175, lighthouse 1041, island* 1020, monastery 855, city 846, river* 809,
+palace 718, tower 700, theatre 651, sculpture 647, square 627, archeological site 609, skyscraper 570, library
+551, rail transportation 536, garden* 461, government building 430, amusement park 395, buddhist temple 395, dam
+387, shinto shrine 364, zoo 354, hotel 345, boat 330, harbor 314, mosque 300, waterfall* 299, road 276, canal*
+252, ocean area_* 249, settlement 247, gate 239, cave* 234, synagogue 214, memorial 212, school 204, fountain
+184, beach* 174, shopping 167, village 149, agricultural land* 148, market 125, prison 122, volcano* 119,
+observatory 109, trail* 107, festival 104, tree* 87, hindu temple 86, windmill 85, mine 82, cable transportation
+79, factory 78, ruins 78, air transportation 65, restaurant 63, stone* 57, bath 50, hospital 45, power plant 43,
+aqueduct 42, swimming pool 41, wetland* 35, artwork 35, underground infrastructure 35, pyramid 27, cliff* 23,
+cross 21, stairs 17"""
+
+
+def published():
+    """(name, kind, landmarks) of each published label."""
+    for entry in " ".join(PUBLISHED.split()).split(", "):
+        name, _, count = entry.rpartition(" ")
+        yield name.rstrip("*").replace("_", " "), "natural" if name.endswith("*") else "human-made", int(count)
+
+
+def subject(paths, levels=("id", "group", "top"), **options):
+    given = {"unit": "items", "named": False, **options}
+    return Subject("a tree", Hierarchy.of(paths, levels=levels, weights=given.pop("weights", None)), **given)
+
+
+def found(paths, *codes, rules=None, **options):
+    """(code, names) of the findings; only of these codes, where some are given."""
+    findings = findings_of(subject(paths, **options), rules or LintRecipe())
+    return [(one.code, one.names) for one in findings if not codes or one.code in codes]
+
+
+def told(findings):
+    return [(one.severity, one.code, one.names) for one in findings]
+
+
+KNOWN = [
+    ("error", "blanks", ("ocean area ",)),
+    ("warning", "lone-plural", ("parks",)),
+    ("warning", "slash", ("castle / fort",)),
+    ("warning", "alike", ("air transportation", "rail transportation")),
+    ("warning", "alike", ("cable transportation", "rail transportation")),
+    ("warning", "overlap", ("artwork", "sculpture")),
+    ("warning", "overlap", ("church", "monastery")),
+    ("warning", "overlap", ("city", "settlement", "village")),
+    ("warning", "imbalance", ("church", "stairs")),
+    ("warning", "largest", ("church",)),
+]
+
+
+def test_the_flaws_of_the_published_labels_are_found(tmp_path):
+    rows = ["landmark_id,hierarchical_label,natural_or_human_made"]
+    for name, kind, count in published():
+        rows += [f"{len(rows) + number},{name},{kind}" for number in range(count)]
+    (tmp_path / "index.csv").write_text("\r\n".join(rows))
+    findings = findings_of(read_subject(tmp_path / "index.csv", recipe=HGLDV2), HGLDV2.lint)
+    assert told(findings) == KNOWN
+    assert "'church' has 12,871 rows and 'stairs' 17, 757 : 1" in "\n".join(report(findings))
+    assert report(findings)[0] == "1 error, 9 warnings"
+
+
+@pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data, which is no part of the repository")
+def test_so_are_those_of_the_published_file_itself():
+    assert told(findings_of(read_subject(REAL, recipe=HGLDV2), HGLDV2.lint)) == KNOWN
+
+
+def test_a_project_whose_labels_are_the_published_names_has_the_same_flaws(tmp_path):
+    project = plain(tmp_path / "p", {name: count for name, _, count in published()}, ("supercategory", "kind"))
+    write_branch(project, {name: (kind,) for name, kind, _ in published()})
+    findings = told(lint_project(project, "final", HGLDV2.lint))
+    assert ("error", "blanks", ("ocean area ",)) in findings
+    assert ("warning", "lone-plural", ("parks",)) in findings
+    assert ("warning", "imbalance", ("church", "stairs")) in findings
+
+
+def test_a_clean_tree_has_no_findings(tmp_path):
+    assert found(BIRDS) == []
+    assert lint_project(write_branch(plain(tmp_path / "p")), "final") == []
+
+
+@pytest.mark.parametrize("name", [" park", "park ", "a  park", "a\u00a0park", "a\tpark", "pa\u200brk"])
+def test_blanks_that_nobody_sees_are_errors(name):
+    assert found({"1": (name, "t"), "2": ("lake", "t")}) == [("blanks", (name,))]
+
+
+def test_twins():
+    assert found({"1": ("Park", "t"), "2": ("park", "t")}, "case", "alike") == [("case", ("Park", "park"))]
+    assert found({"1": ("park", "t"), "2": ("parks", "t")}) == [("plural-twin", ("park", "parks"))]
+    assert found({"1": ("archeological site", "t"), "2": ("archaeological site", "t")}) == [
+        ("alike", ("archaeological site", "archeological site"))
+    ]
+    assert found({"1": ("train 7", "t"), "2": ("train 70", "t")}) == []  # numbered, not alike
+
+
+def test_plurals_among_singulars_and_none_where_all_are():
+    trees = {"1": ("parks", "t"), "2": ("lake", "t"), "3": ("ruins", "t")}
+    assert found(trees) == [("lone-plural", ("parks",))]
+    assert found({"1": ("parks", "t"), "2": ("lakes", "t"), "3": ("hills", "t")}) == []
+    assert found({"1": ("parks", "t"), "2": ("lakes", "t"), "3": ("hill", "t")}) == []  # who is the stranger?
+
+
+def test_siblings_overlap_by_their_words_and_by_the_recipe():
+    assert found({"1": ("park", "t"), "2": ("amusement park", "t")}) == [("overlap", ("amusement park", "park"))]
+    rules = LintRecipe(overlaps=(("church", "monastery"),))
+    paths = {"1": ("stave church", "t"), "2": ("monasteries", "t"), "3": ("dam", "t")}
+    assert ("overlap", ("monasteries", "stave church")) in found(paths, rules=rules)
+    apart = {"1": ("church", "s"), "2": ("monastery", "t"), "3": ("dam", "s"), "4": ("lake", "t")}
+    assert found(apart, rules=rules) == []  # not siblings
+
+
+def test_labels_that_name_a_sibling_are_told(tmp_path):
+    paths = {"stave church": ("monastery", "t"), "wooden church": ("monastery", "t"), "abbey": ("monastery", "t")}
+    findings = findings_of(subject({**paths, "dome": ("church", "t")}, texts=True), LintRecipe(alike=1))
+    (overlap,) = [one for one in findings if one.code == "overlap"]
+    assert "'monastery' holds 2 labels that say 'church', its sibling: 'stave church', 'wooden church'" in overlap.message
+
+
+def test_the_shape_of_a_branch(tmp_path):
+    project = plain(tmp_path / "p")
+    paths = {**BIRDS, "wren": ("Troglodytidae",), "screamer": ("Corvidae", "waterfowl")}
+    write_branch(project, paths, extra=[(1, "Paridae"), (2, "raptor")], open_groups=["Corvidae"])
+    assert [entry for entry in told(lint_project(project, "final")) if entry[1] != "undone"] == [
+        ("error", "empty", ("Paridae",)),
+        ("error", "empty", ("raptor",)),
+        ("error", "no-parent", ("Paridae",)),
+        ("error", "no-parent", ("Troglodytidae",)),
+        ("error", "two-parents", ("Corvidae", "songbird", "waterfowl")),
+        ("warning", "one-child", ("songbird", "Corvidae")),
+    ]
+    (undone,) = [one for one in lint_project(project, "final") if one.code == "undone"]
+    assert undone.message == "2 of 5 family are not marked done: 'Corvidae', 'Corvidae'"
+
+
+def test_groups_of_one_label_are_told_where_others_have_several():
+    several = {str(n): ("lake", "t") if n < 9 else ("hill", "t") if n < 15 else ("dam", "t") for n in range(16)}
+    assert found(several, "single") == [("single", ("dam",))]
+    assert found({"1": ("lake", "t"), "2": ("hill", "t"), "3": ("dam", "t")}, "single") == []
+
+
+def test_unsettled_labels_are_errors_in_the_final_branch_only(tmp_path):
+    project = plain(tmp_path / "p")
+    some = {text: path for text, path in BIRDS.items() if text not in ("teal", "wren")}
+    for name in ("anna", "final"):
+        write_branch(project, some, name=name, excluded={"teal": "unsettled"})
+    assert ("error", "unsettled", ("teal",)) in told(lint_project(project, "final"))
+    assert "unsettled" not in [one.code for one in lint_project(project, "anna")]
+    assert ("warning", "unplaced", ("wren",)) in told(lint_project(project, "final"))
+
+
+def test_a_group_under_a_parent_of_its_own_level_is_an_error(tmp_path):
+    project = write_branch(plain(tmp_path / "p"))
+    with project.writing() as db:
+        (other,) = db.execute("SELECT id FROM \"group\" WHERE name = 'Corvidae'").fetchone()
+        db.execute("UPDATE \"group\" SET parent = ? WHERE name = 'Troglodytidae'", (other,))
+    assert ("error", "wrong-level", ("Troglodytidae", "Corvidae")) in told(lint_project(project, "final"))
+
+
+def test_suggested_names_are_told(tmp_path):
+    project = write_branch(plain(tmp_path / "p"))
+    with project.writing() as db:
+        db.execute("UPDATE \"group\" SET named = 0 WHERE name = 'Anatidae'")
+    assert told(lint_project(project, "final")) == [("warning", "unnamed", ("Anatidae",))]
+
+
+def test_names_of_labels_are_left_alone_where_they_are_types_of_items(tmp_path):
+    from suprank.hierarchy.cleaning import clean
+
+    project = landmarks(tmp_path / "p", {("train", 1): ["park "], ("train", 2): ["castle / fort"]})
+    clean(project, project.recipe.clean)
+    write_branch(project, {"park ": ("park", "natural"), "castle / fort": ("castle", "human-made")})
+    assert [one.code for one in lint_project(project, "final")] == ["one-child", "one-child"]
+
+
+def test_a_table_with_a_landmark_in_two_groups(tmp_path):
+    (tmp_path / "t.csv").write_text("id,group\n1,park\n2,lake\n1,lake\n2,lake\n3,\n")
+    read = read_subject(tmp_path / "t.csv")
+    (error,) = findings_of(read, LintRecipe())
+    assert (error.code, error.names, error.message) == ("two-places", ("1",), "id '1' is in 'lake' and in 'park'")
+    assert read.tree.labelled["3"].reason == "no group is named"
+    (tmp_path / "t.csv").write_text("id,group\n1\n")
+    with pytest.raises(MalformedError, match="t.csv:2: 1 cells; expected 2"):
+        read_subject(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match="two levels or more, each once; these are id"):
+        read_subject(tmp_path / "t.csv", levels=["id"])
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        read_subject(tmp_path / "none.csv")
+
+
+def test_trees_and_manifests_are_read_alike(tmp_path):
+    columns = {"path": ["a", "b", "c", "d"], "split": ["train"] * 4, "label_s": ["jay ", "crow", "wren", "crow"]}
+    manifest = Manifest.of(columns | {"label_f": ["C", "C", "T", "C"]}, root=tmp_path)
+    manifest.save(tmp_path / "m.parquet")
+    manifest.to_tree().save(tmp_path / "t.json")
+    for name in ("m.parquet", "t.json"):
+        read = read_subject(tmp_path / name)
+        assert told(findings_of(read, LintRecipe())) == [("error", "blanks", ("jay ",))]
+        assert {label.text: label.weight for label in read.tree.labels.values()} == {"jay ": 1, "crow": 2, "wren": 1}
+    two = Manifest.of(columns | {"label_f": ["C", "C", "T", "T"]}, root=tmp_path)
+    two.save(tmp_path / "two.csv")
+    assert ("error", "two-places", ("crow",)) in told(findings_of(read_subject(tmp_path / "two.csv"), LintRecipe()))
+    (tmp_path / "broken.json").write_text("{}")
+    with pytest.raises(MalformedError, match="broken.json is no label tree"):
+        read_subject(tmp_path / "broken.json")
+    with pytest.raises(ValueError, match="says its levels itself"):
+        read_subject(tmp_path / "t.json", levels=["a", "b"])
+
+
+def test_a_tree_with_empty_classes_and_missing_parents(tmp_path):
+    tree = LabelTree(
+        ("s", "f", "o"), (("jay",), ("C", "T"), ("song",)), (np.array([0]), np.array([0, -1])), (np.array([3]),) * 3
+    )
+    tree = LabelTree(tree.levels, tree.names, tree.parents, (np.array([3]), np.array([3, 0]), np.array([3])))
+    tree.save(tmp_path / "t.json")
+    codes = told(findings_of(read_subject(tmp_path / "t.json"), LintRecipe()))
+    assert ("error", "empty", ("T",)) in codes
+    assert ("error", "no-parent", ("T",)) in codes
+
+
+names = st.sampled_from(["park", "parks", "Park", "lake ", "castle / fort", "church", "stave church", ""])
+rows = st.lists(
+    st.tuples(st.integers(0, 6).map(str), names, st.sampled_from(["natural", "human-made", ""])), min_size=1, max_size=14
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows.flatmap(lambda some: st.tuples(st.just(some), st.permutations(some))))
+def test_the_order_of_rows_is_of_no_matter(tmp_path_factory, both):
+    folder = tmp_path_factory.mktemp("rows")
+    seen = []
+    for order in both:
+        (folder / "t.csv").write_text("\n".join(["id,group,top", *(",".join(row) for row in order)]))
+        seen.append(findings_of(read_subject(folder / "t.csv"), HGLDV2.lint))
+    assert seen[0] == seen[1]
+    assert counted(seen[0])[0] == sum(one.severity == "error" for one in seen[0])
+
+
+def test_a_little_english():
+    assert [
+        word for word in ("parks", "ruins", "cross", "campus", "basis", "stairs", "churches", "bus") if is_plural(word)
+    ] == [
+        "parks",
+        "churches",
+    ]
+    assert [singular(word) for word in ("parks", "galleries", "churches", "boxes", "houses")] == [
+        "park",
+        "gallery",
+        "church",
+        "box",
+        "house",
+    ]
+    assert [head(name) for name in ("church building (1172–1954)", "Quarter of Hamburg", "", "of")] == [
+        "building",
+        "quarter",
+        "",
+        "of",
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.text("abs /", min_size=1, max_size=7).filter(str.strip), min_size=2, max_size=8, unique=True),
+    st.sampled_from([0.0, 0.6, 0.85]),
+)
+def test_pairs_that_are_passed_over_would_not_be_findings(names, alike):
+    paths, rules = {f"{number}": (name,) for number, name in enumerate(names)}, LintRecipe(alike=alike)
+    chosen = found(paths, rules=rules, levels=("id", "group"))
+    with patch("suprank.hierarchy.lint.names._worth_a_look", lambda keys, sets, alike: combinations(range(len(keys)), 2)):
+        assert found(paths, rules=rules, levels=("id", "group")) == chosen
+
+
+def test_labels_of_one_group_may_be_alike_but_not_singular_and_plural(tmp_path):
+    labels = dict.fromkeys(["stone bridge", "stone bridges", "bridge", "old stone bridge", "stane bridge"], 1)
+    project = plain(tmp_path / "p", labels, ("label", "group"))
+    write_branch(project, dict.fromkeys(labels, ("crossing",)))
+    about_labels = [one for one in lint_project(project, "final") if one.level == "label" and one.code != "lone-plural"]
+    assert told(about_labels) == [("warning", "plural-twin", ("stone bridge", "stone bridges"))]

@@ -1,0 +1,210 @@
+"""Politeness and patience, against a server with faults; no test waits for real."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from suprank.hierarchy.errors import GaveUpError
+from suprank.hierarchy.wikimedia.client import Client, user_agent
+from suprank.hierarchy.wikimedia.faults import BadReplyError, RefusedError
+from suprank.hierarchy.wikimedia.pace import Pace
+from tests.hierarchy.wikimedia import fake_server as faults
+from tests.hierarchy.wikimedia.fake_server import World, serving
+from tests.hierarchy.wikimedia.worlds import Clock, client
+
+FORM = {"action": "wbgetentities", "ids": "Q1", "props": "claims"}
+
+
+@pytest.fixture
+def fake():
+    with serving(World(items={"Q1": {"P31": ["Q2"]}})) as fake:
+        yield fake
+
+
+def asked(fake, clock=None, **options):
+    with client(clock, **options) as one:
+        return one.reply(fake.wikidata, FORM)
+
+
+def test_every_request_says_who_asks_and_lets_lagging_servers_refuse(fake):
+    reply = asked(fake)
+    assert reply.payload["entities"]["Q1"]["id"] == "Q1"
+    assert reply.url.startswith(f"{fake.wikidata}?action=wbgetentities&ids=Q1")
+    (request,) = fake.asked
+    assert request.agent == user_agent("tester@example.org")
+    assert request.form == {**FORM, "format": "json", "maxlag": "5"}
+
+
+@pytest.mark.parametrize("contact", ["you@org", "first.last+tag@example.org", "https://example.org/~me", "http://x.org/a?b=c"])
+def test_contacts_are_addresses(contact):
+    assert f"({contact})" in user_agent(contact)
+
+
+@pytest.mark.parametrize(
+    "contact", ["", "me", "@", "a@", "you @org", "ftp://x", "https://", "you@org)", "you@org\r\nX: y", "ü@example.org"]
+)
+def test_what_is_none_is_refused(contact):
+    with pytest.raises(ValueError, match="neither an e-mail address nor"):
+        user_agent(contact)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("7", 7), ("1.5", 1.5), ("0", 1), ("nonsense", 1), (None, 1)])
+@pytest.mark.parametrize("code", [429, 503])
+def test_a_server_that_says_later_is_obeyed(fake, code, header, seconds):
+    fake.fault(faults.status(code, **({} if header is None else {"Retry_After": header})))
+    clock = Clock()
+    assert asked(fake, clock).status == 200
+    assert clock.waits == [seconds]
+    assert len(fake.asked) == 2
+
+
+def test_a_date_is_obeyed_too(fake):
+    fake.fault(faults.status(429, Retry_After=format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)))
+    clock = Clock()
+    asked(fake, clock)
+    assert clock.waits == [pytest.approx(29, abs=2)]
+
+
+def test_a_lagging_database_is_given_five_seconds_or_what_it_asks_for(fake):
+    fake.fault(faults.api_error("maxlag", "Waiting for db1: 7 seconds lagged", Retry_After="2"))
+    fake.fault(faults.api_error("maxlag", "Waiting for db1: 7 seconds lagged", Retry_After="60"))
+    clock, said = Clock(), []
+    asked(fake, clock, say=said.append)
+    assert clock.waits == [5, 60]
+    assert said[0].startswith("waiting 5 s: 127.0.0.1")
+    assert said[0].endswith("lags: Waiting for db1: 7 seconds lagged")
+    assert said[1] == ""
+
+
+def test_waits_double_up_to_a_cap_with_some_chance_until_patience_ends(fake):
+    fake.fault(faults.status(503), times=100)
+    clock = Clock()
+    with pytest.raises(
+        GaveUpError, match=r"answered 503\. That is 15 in a row.*--patience is 1000 s. What was fetched is kept"
+    ):
+        asked(fake, clock, patience=1000)
+    assert clock.waits == [1, 2, 4, 8, 16, 32, 64, *[120] * 7]  # 967 s
+    assert len(fake.asked) == 15
+
+
+def test_chance_only_lengthens_a_wait(fake):
+    fake.fault(faults.status(503))
+    clock = Clock()
+    with client(clock) as one:
+        one.chance = lambda: 0.5
+        one.reply(fake.wikidata, FORM)
+    assert clock.waits == [1.25]
+
+
+def test_who_asks_for_a_day_is_given_up_at_once(fake):
+    fake.fault(faults.status(429, Retry_After="86400"))
+    clock = Clock()
+    with pytest.raises(GaveUpError, match="the next wait would be 86400 s"):
+        asked(fake, clock)
+    assert clock.waits == []
+
+
+def test_a_good_answer_makes_patience_new(fake):
+    fake.fault(faults.status(503), lambda request: request.number % 2 == 1, times=20)
+    clock = Clock()
+    with client(clock, patience=10) as one:
+        for _ in range(20):
+            one.reply(fake.wikidata, FORM)
+            one.answered()
+    assert clock.waits == [1] * 20
+
+
+def test_403_ends_it_with_the_servers_words_and_is_never_asked_again(fake):
+    fake.fault(faults.refuse_agent)
+    clock = Clock()
+    with pytest.raises(GaveUpError, match=r"403.*respect our robot policy.*suprank/.*tester@example.org.*--contact"):
+        asked(fake, clock)
+    assert (len(fake.asked), clock.waits) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (faults.html_as_success, "'text/html; charset=utf-8', not JSON: <!DOCTYPE html><title>Wikimedia Error"),
+        (faults.html_as_json, "not JSON .*: <!DOCTYPE html>"),
+        (faults.cut_json, 'not JSON .*: {"entities"'),
+        (faults.reset, '{"entities"'),
+        (faults.status(500), "answered 500: <html>"),
+        (faults.status(502), "answered 502"),
+        (faults.api_error("internal_api_error_DBQueryError", "oops"), "internal_api_error_DBQueryError: oops"),
+        (lambda handler, body: faults.send(handler, b"[1]"), "no object"),
+        (lambda handler, body: faults.send(handler, b'{"error": "yes"}'), "answered an error"),
+        (lambda handler, body: faults.send(handler, b"\xff\xfe{}"), "not JSON"),
+        (lambda handler, body: faults.send(handler, b"[" * 100_000), "not JSON"),
+        (lambda handler, body: faults.send(handler, b'{"error": {"code": "\\ud800"}}'), r"answered \\ud800"),
+        (lambda handler, body: faults.send(handler, body, headers={"Content-Encoding": "gzip"}), "127.0.0.1"),
+    ],
+)
+def test_a_reply_that_cannot_be_read_is_bad_and_its_beginning_is_kept(fake, fault, said):
+    fake.fault(fault)
+    with pytest.raises(BadReplyError, match=said):
+        asked(fake)
+
+
+def test_only_the_first_200_bytes_are_kept():
+    assert len(str(BadReplyError("bad", b"x" * 1000))) == len("bad: ") + 200
+
+
+def test_a_reply_that_never_comes_is_bad(fake):
+    fake.fault(faults.slow(0.4))
+    with pytest.raises(BadReplyError, match="timed out"):
+        asked(fake, timeout=0.1)
+
+
+def test_a_reply_that_never_ends_is_bad(fake):
+    def drip(handler, body):
+        faults.send(handler, b"{", length=1000)
+        for _ in range(40):
+            handler.wfile.write(b" ")
+            time.sleep(0.02)
+
+    fake.fault(drip)
+    with (
+        Client("tester@example.org", Pace(1000), timeout=0.1) as one,
+        pytest.raises(BadReplyError, match="still sending after"),
+    ):
+        one.reply(fake.wikidata, FORM)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [(faults.api_error("toomanyvalues"), "toomanyvalues"), (faults.status(414), "toomanyvalues")],
+)
+def test_too_many_keys_are_said_to_be(fake, fault, code):
+    fake.fault(fault)
+    with pytest.raises(RefusedError) as refused:
+        asked(fake)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.status(404), faults.status(301, Location="https://x.org"), faults.api_error("blocked")]
+)
+def test_a_wrong_address_or_a_block_ends_it(fake, fault):
+    fake.fault(fault)
+    with pytest.raises(GaveUpError):
+        asked(fake)
+    assert len(fake.asked) == 1
+
+
+def test_a_server_that_was_never_there_is_given_up_soon_and_one_that_was_is_waited_for():
+    with serving(World(items={"Q1": {}})) as gone:
+        pass
+    clock = Clock()
+    with pytest.raises(GaveUpError, match=r"cannot be reached .* Is http://127.0.0.1.* right"):
+        asked(gone, clock)
+    assert clock.waits == [1, 2]
+    clock = Clock()
+    with client(clock, patience=100) as one:
+        with serving(World(items={"Q1": {}})) as there:
+            one.reply(there.wikidata, FORM)
+        with pytest.raises(GaveUpError, match="in a row"):
+            one.reply(there.wikidata, FORM)
+    assert clock.waits == [1, 2, 4, 8, 16, 32]

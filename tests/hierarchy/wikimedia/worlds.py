@@ -1,0 +1,119 @@
+"""Worlds for the fake server, projects of their landmarks, and a clock that does not tick by itself."""
+
+from suprank.hierarchy.project import Project
+from suprank.hierarchy.recipe import read_recipe
+from suprank.hierarchy.wikimedia.client import Client
+from suprank.hierarchy.wikimedia.pace import Pace
+from suprank.hierarchy.wikimedia.scraping import scrape
+from tests.hierarchy.wikimedia.fake_server import CATEGORY_ITEM, World
+
+HOST = "http://commons.wikimedia.org/wiki/"
+
+
+class Clock:
+    """Time passes only while somebody sleeps; `slept` lists how long."""
+
+    def __init__(self):
+        self.time, self.slept = 1000.0, []
+
+    def __call__(self):
+        return self.time
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.time += seconds
+
+    @property
+    def waits(self):
+        """Sleeps that were more than the pace of requests."""
+        return [round(seconds, 6) for seconds in self.slept if seconds > 0.5]
+
+
+def project_of(folder, sources, batch=50):
+    """A project with an item for each source."""
+    recipe = read_recipe("hgldv2")
+    made = Project.create(folder, recipe.model_copy(update={"scrape": recipe.scrape.model_copy(update={"batch": batch})}))
+    with made.writing() as db:
+        rows = [("train", str(number), source, number + 2) for number, source in enumerate(sources)]
+        db.executemany("INSERT INTO item (split, key, source, line) VALUES (?, ?, ?, ?)", rows)
+    return made
+
+
+def client(clock=None, contact="tester@example.org", **options):
+    clock = clock or Clock()
+    return Client(contact, Pace(180, clock=clock, sleep=clock.sleep), chance=lambda: 0.0, **options)
+
+
+def run(project, fake, clock=None, client_options=None, **options):
+    """A whole scrape that waits for nothing."""
+    with client(clock, **(client_options or {})) as one:
+        return scrape(project, one, commons=fake.commons, wikidata=fake.wikidata, **options)
+
+
+def types(project):
+    """Key → texts of its types, or the reason why it has none."""
+    with project.reading() as db:
+        found = dict(db.execute("SELECT key, reason FROM item_untyped JOIN item ON item.id = item").fetchall())
+        for key, text in db.execute("SELECT key, text FROM item_type JOIN item ON item.id = item ORDER BY item, position"):
+            found.setdefault(key, []).append(text)
+    return found
+
+
+def tables(project, *, queue=True):
+    """All that a scrape leaves behind, but for times."""
+    queries = {
+        "page": "SELECT * FROM page ORDER BY title",
+        "item_page": "SELECT * FROM item_page ORDER BY item",
+        "entity": "SELECT * FROM entity ORDER BY qid, kind",
+        "statement": "SELECT * FROM statement ORDER BY qid, property, position",
+        "item_type": "SELECT * FROM item_type ORDER BY item, position",
+        "item_untyped": "SELECT * FROM item_untyped ORDER BY item",
+        "reply": "SELECT sha, status, body FROM reply ORDER BY sha",
+        "step": "SELECT name, settings_json, inputs, result_json FROM step ORDER BY id",
+    }
+    if queue:
+        queries["fetch_job"] = "SELECT id, kind, keys_json, state FROM fetch_job ORDER BY id"
+    with project.reading() as db:
+        return {name: [tuple(row) for row in db.execute(query)] for name, query in queries.items()}
+
+
+def landmarks(count):
+    """A world of so many landmarks, their addresses, and what should come out: all kinds of endings, evenly mixed."""
+    world, sources, expected = World(), [], {}
+    for number, name in enumerate(("church building", "lake", "castle", "bridge", "tower")):
+        world.names[f"Q{100 + number}"] = {"en": name}
+    for n in range(count):
+        title, qid, kind = f"Category:Place {n}", f"Q{1000 + n}", n % 5
+        name = world.names[f"Q{100 + kind}"]["en"]
+        sources.append(f"{HOST}Category:Place_{n}")
+        ending = n % 11
+        expected[str(n)] = [name]
+        if ending == 0:
+            expected[str(n)] = "missing"
+        elif ending == 1:
+            world.pages[title] = None
+            expected[str(n)] = "no_item"
+        elif ending == 2:
+            world.redirects[title] = f"Category:Place {n} (renamed)"
+            world.pages[f"Category:Place {n} (renamed)"] = qid
+            world.items[qid] = {"P31": [f"Q{100 + kind}"]}
+        elif ending == 3:
+            world.pages[title] = qid
+            world.items[qid] = {"P31": [CATEGORY_ITEM], "P301": [f"Q{500000 + n}"]}
+            world.items[f"Q{500000 + n}"] = {"P31": [f"Q{100 + kind}"]}
+        elif ending == 4:
+            world.pages[title] = qid
+            world.items[qid] = {"P31": [CATEGORY_ITEM]}
+            expected[str(n)] = "category_item_without_topic"
+        elif ending == 5:
+            world.pages[title] = qid
+            world.merged[qid] = f"Q{700000 + n}"
+            world.items[f"Q{700000 + n}"] = {"P31": [f"Q{100 + kind}"]}
+        elif ending == 6:
+            world.pages[title] = qid
+            world.items[qid] = {"P31": ["Q100", "Q104"]}
+            expected[str(n)] = ["church building", "tower"]
+        else:
+            world.pages[title] = qid
+            world.items[qid] = {"P31": [f"Q{100 + kind}"]}
+    return world, sources, expected
