@@ -69,3 +69,8 @@ def test_a_folder_to_write_is_no_file_and_is_not_made_yet(tmp_path):
     terminal.check_folder(tmp_path / "new/folder")
     assert (tmp_path / "new").is_dir()
     assert not (tmp_path / "new/folder").exists()
+
+
+def test_a_reader_that_has_gone_is_left_to_typer():
+    with pytest.raises(BrokenPipeError), terminal.plain_errors("less"):
+        raise BrokenPipeError(32, "Broken pipe")

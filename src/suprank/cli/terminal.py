@@ -25,7 +25,7 @@ def plain_errors(smaller: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError:
+    except (BrokenPipeError, ModuleNotFoundError):  # whoever read what we print has gone: typer ends quietly
         raise
     except (ValueError, TypeError, OSError, ImportError) as error:
         raise typer.BadParameter(_said(error)) from error
