@@ -81,13 +81,9 @@ def _there(project: Project) -> list[str]:
 
 
 def _keep(project: Project, manifest: Path, level: str | None, root: Path | None) -> None:
-    from suprank.data.manifest import Manifest
+    from suprank.hierarchy.sources import manifest_level
 
-    levels = Manifest.read(manifest, root=root).levels
-    if not levels or (level is not None and level not in levels):
-        wanted = "level" if level is None else f"level {level!r}"
-        raise ValueError(f"{manifest} has no {wanted}; choose from {', '.join(levels) or 'none: it has no labels'}.")
-    kept = {"manifest": str(manifest.resolve()), "manifest_level": level or levels[0]}
+    kept = {"manifest": str(manifest.resolve()), "manifest_level": manifest_level(manifest, level)}
     with project.writing() as db:
         db.execute("DELETE FROM meta WHERE key = 'manifest_root'")
         rows = {**kept, **({} if root is None else {"manifest_root": str(root.resolve())})}
