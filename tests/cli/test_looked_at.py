@@ -30,13 +30,16 @@ name = "happier"
 """
 
 
+AS_THE_RECIPE_READS = {"image_size": 32, "resize": 36}
+
+
 def made(folder, manifest, more="", *, model=True):
     """A run that has a recipe and a model, and nothing embedded yet."""
     folder.mkdir()
     manifest.save(folder.parent / "m.parquet")
     (folder / "recipe.toml").write_text(RECIPE.format(manifest=folder.parent / "m.parquet", more=more))
     if model:
-        embedder(dim=8).save(folder / "model")
+        embedder(dim=8, **AS_THE_RECIPE_READS).save(folder / "model")
     return folder
 
 

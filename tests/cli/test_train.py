@@ -97,6 +97,13 @@ def test_every_test_set_has_a_table_under_its_name(training):
     assert "epoch 1 coarse: R@1 75.00" in shown.stderr
 
 
+def test_a_run_without_test_images_ends_with_a_word_on_how_to_hold_some_out(training):
+    training.reports = {}
+    assert "no metrics: there are no test images. `suprank data import` holds some out by --holdout-classes" in (
+        done("train", "mine.toml").stderr
+    )
+
+
 def test_a_dry_run_prints_a_recipe_that_reads_the_same_and_trains_nothing(training):
     shown = done("train", "mine.toml", "run.seed=5", "--dry-run").stdout
     Path("resolved.toml").write_text(shown)

@@ -110,7 +110,7 @@ def test_a_finished_run_returns_at_once(tmp_path):
     [
         ({"model": embedder(seed=1)}, "model is"),
         ({"manifest": lambda manifest: manifest.take([5, 4, 3])}, "images is"),
-        ({"amp": "bf16"}, "amp is 'bf16' and was None"),
+        ({"precision": "bf16"}, "precision is 'bf16' and was 'fp32'"),
         ({"scales": (1.0, 0.5)}, "scales is"),
         ({"reading": reading(transform=test_transform(16, resize=None))}, "transform is"),
     ],

@@ -18,15 +18,15 @@ def embedded(tmp_path, name, model, manifest, **settings):
 
 
 @pytest.mark.parametrize("backbone", ["test_resnet", "test_vit"])
-@pytest.mark.parametrize(("amp", "tolerance"), [(None, 5e-3), ("bf16", 5e-2), ("fp16", 1e-2)])
-def test_a_gpu_gives_the_embeddings_of_the_cpu(tmp_path, backbone, amp, tolerance):
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 5e-3), ("bf16", 5e-2), ("fp16", 1e-2)])
+def test_a_gpu_gives_the_embeddings_of_the_cpu(tmp_path, backbone, precision, tolerance):
     size = 160 if backbone == "test_vit" else 32
     manifest = folder(tmp_path, count=9, split=["test"] * 9)
     model = embedder(backbone, normalisation="layer", dim=16)
     reading = Reading(test_transform(size, resize=size), batch_size=4, workers=2)
     found = {}
-    for device, precision in (("cpu", None), ("cuda", amp)):
-        embed_collection(model, manifest, tmp_path / device, reading=reading, device=device, amp=precision)
+    for device, chosen in (("cpu", "fp32"), ("cuda", precision)):
+        embed_collection(model, manifest, tmp_path / device, reading=reading, device=device, precision=chosen)
         found[device] = np.asarray(read_embedded(tmp_path / device, "test").embeddings)
     np.testing.assert_allclose(found["cuda"], found["cpu"], atol=tolerance)  # convolutions in TF32
     np.testing.assert_allclose(np.linalg.norm(found["cuda"], axis=1), 1, atol=1e-5)

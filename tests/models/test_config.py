@@ -22,7 +22,7 @@ def test_one_number_is_a_square():
         ({"gem_power": 0.0}, "greater than 0"),
         ({"image_size": (0, 8)}, "1 or more pixels"),
         ({"std": (0.5, 0.0, 0.5)}, "above 0"),
-        ({"crop": 1.5}, "less than or equal to 1"),
+        ({"resize": -1}, "greater than or equal to 0"),
         ({"backbone": "hf-hub:someone/something"}, "must be a plain timm name"),  # building it would download
     ],
 )
@@ -42,4 +42,5 @@ def test_the_embedder_fills_in_what_the_config_leaves_to_the_backbone():
         _ = config.input
     found = Embedder(config).input
     assert found.mean == (0.1, 0.2, 0.3)
-    assert (found.size, found.std, found.interpolation, found.crop) == ((160, 160), (0.5, 0.5, 0.5), "bilinear", 0.95)
+    assert (found.size, found.std, found.interpolation, found.resize) == ((160, 160), (0.5, 0.5, 0.5), "bilinear", 168)
+    assert Embedder(EmbedderConfig(backbone="test_resnet", image_size=32, resize=0)).input.resize == 0

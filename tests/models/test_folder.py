@@ -36,7 +36,7 @@ def test_a_loaded_embedder_is_the_saved_one_to_the_last_bit(tmp_path, backbone, 
 def test_the_json_says_what_wrote_it_and_has_every_setting(tmp_path):
     tiny.embedder(dim=8).save(tmp_path)
     record = json.loads((tmp_path / "embedder.json").read_text())
-    assert record["format"] == 1
+    assert record["format"] == 2
     assert set(record["written_by"]) == {"suprank", "timm", "torch"}
     assert record["config"]["image_size"] == [160, 160]
     assert None not in record["config"].values()
@@ -78,12 +78,21 @@ def test_a_folder_that_lacks_a_file_says_which(tmp_path, missing):
         Embedder.load(tmp_path)
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None])
+@pytest.mark.parametrize("version", [3, 0, "1", None])
 def test_another_format_is_refused(tmp_path, version):
     tiny.embedder().save(tmp_path)
     changed(tmp_path, format=version)
-    with pytest.raises(ValueError, match=rf"has format {version!r}, and suprank .* reads 1"):
+    with pytest.raises(ValueError, match=rf"has format {version!r}, and suprank .* reads 2"):
         Embedder.load(tmp_path)
+
+
+def test_a_folder_of_the_first_format_is_read_and_what_it_lacks_is_said(tmp_path, caplog):
+    embedder = tiny.embedder(image_size=96)
+    embedder.save(tmp_path)
+    unknown = {"resize", "squash", "fast_jpeg", "precision"}
+    changed(tmp_path, format=1, config={**embedder.config.model_dump(exclude=unknown), "crop": 0.75})
+    assert Embedder.load(tmp_path).input.resize == 128
+    assert "was saved by an older suprank, which did not save squash, fast_jpeg, precision and test_resize=0" in caplog.text
 
 
 def test_unknown_entries_are_refused(tmp_path):

@@ -56,23 +56,31 @@ def test_a_batch_without_images_gives_nothing():
 
 def test_half_precision_is_close_and_comes_as_float32():
     embedder = tiny.embedder(dim=8)
-    for (_, found), (_, expected) in zip(embed(embedder, batches(), amp="bf16"), embed(embedder, batches()), strict=True):
+    for (_, found), (_, expected) in zip(embed(embedder, batches(), precision="bf16"), embed(embedder, batches()), strict=True):
         assert found.dtype == np.float32
         assert not np.array_equal(found, expected)
         assert (found * expected).sum(1).min() > 0.99
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(ValueError, match="amp='fp8' must be 'bf16', 'fp16', or None"):
-        next(embed(tiny.embedder(), batches(), amp="fp8"))
+    with pytest.raises(ValueError, match="precision='fp8' must be 'fp32', 'bf16' or 'fp16', or None"):
+        next(embed(tiny.embedder(), batches(), precision="fp8"))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("amp", [None, "bf16", "fp16"])
-def test_a_gpu_gives_the_same_embeddings(amp):
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_gpu_gives_the_same_embeddings(precision):
     expected = np.concatenate([rows for _, rows in embed(tiny.embedder(pooling="gem", dim=8), batches())])
-    found = np.concatenate([rows for _, rows in embed(tiny.embedder(pooling="gem", dim=8), batches(), device="cuda", amp=amp)])
-    assert (found * expected).sum(1).min() > (0.99 if amp else 0.9999)
+    on_gpu = embed(tiny.embedder(pooling="gem", dim=8), batches(), device="cuda", precision=precision)
+    found = np.concatenate([rows for _, rows in on_gpu])
+    assert (found * expected).sum(1).min() > (0.9999 if precision == "fp32" else 0.99)
+
+
+def test_a_model_embeds_in_the_precision_it_was_saved_with():
+    half = tiny.embedder(dim=8, precision="bf16")
+    rows = [np.concatenate([rows for _, rows in embed(half, batches(), precision=one)]) for one in (None, "bf16", "fp32")]
+    assert (rows[0] == rows[1]).all()
+    assert (rows[0] != rows[2]).any()
 
 
 def test_several_scales_are_averaged_after_each_has_length_1():

@@ -51,7 +51,9 @@ def test_nothing_can_be_changed_afterwards():
         ({"run": {"epochs": 3, "frozen_epochs": 3}}, "run.frozen_epochs=3 must be fewer than run.epochs=3"),
         ({"run": {"frozen_epochs": 1}}, "would train nothing: there is no projection"),
         ({"model": {"start": "folder", "dim": 8}}, "start brings a whole embedder, so dim must be left out"),
-        ({"model": {"image_size": 64}}, r"image_size must be left out: the table \[images\] says"),
+        ({"model": {"image_size": 64}}, r"image_size must be left out: the table \[images\] of the recipe sets it"),
+        ({"model": {"squash": True}}, r"squash must be left out: the table \[images\] of the recipe sets it"),
+        ({"model": {"precision": "bf16"}}, r"precision must be left out: the table \[engine\] of the recipe sets it"),
         ({"images": {"size": 64, "test_resize": 32}}, "test_resize=32 must be size=64 or more, or 0"),
         ({"images": {"sise": 64}}, "Extra inputs are not permitted"),
     ],
@@ -67,8 +69,8 @@ def test_an_entry_at_its_default_is_harmless_where_nobody_reads_it():
 
 def test_a_network_takes_the_recipes_images_for_its_own():
     made = config(images={"size": 224, "test_resize": 256, "interpolation": "bicubic"}, model={"dim": 8}).embedder
-    assert (made.image_size, made.crop, made.interpolation, made.dim) == ((224, 224), 0.875, "bicubic", 8)
-    assert config(images={"size": 96, "test_resize": 0}).embedder.crop == 1
+    assert (made.image_size, made.resize, made.interpolation, made.dim) == ((224, 224), 256, "bicubic", 8)
+    assert config(images={"size": 96, "test_resize": 0}).embedder.resize == 0
 
 
 @pytest.mark.parametrize(

@@ -291,3 +291,29 @@ def test_a_resumed_run_may_ask_for_another_best_metric(manifest, tmp_path, monke
     assert (stopped.best["metric"], stopped.best["epoch"]) == ("H-AP", 2)
     result = train(recipe(manifest, evaluation={"best": "R@1"}), tmp_path / "run", resume=True)
     assert (result.best["metric"], result.best["epoch"], result.best["value"]) == ("R@1", 3, 0.01)
+
+
+def test_a_changed_test_set_is_said_and_its_metric_not_compared_with_the_best_before(tmp_path, monkeypatch):
+    mine = pictures(tmp_path / "pictures")
+    monkeypatch.setattr(Judge, "__call__", judging((0.9,)))
+    stopping = Told(judged=lambda epoch, reports: os.kill(os.getpid(), signal.SIGTERM))
+    assert train(recipe(mine), tmp_path / "run", watch=stopping).best["value"] == 0.9
+    same_set = Told(step=lambda at: os.kill(os.getpid(), signal.SIGTERM))
+    assert train(recipe(mine), tmp_path / "run", resume=True, watch=same_set).best["value"] == 0.9
+    assert not any("test images" in text for text in same_set.of("say"))
+
+    whole = Manifest.read(mine)
+    is_first_test_image = np.arange(len(whole)) == np.flatnonzero(np.asarray(whole.table["split"]) == "test")[0]
+    whole.take(~is_first_test_image).save(mine)
+    monkeypatch.setattr(Judge, "__call__", judging((0.3,)))
+    told = Told()
+    result = train(recipe(mine), tmp_path / "run", resume=True, watch=told)
+    assert any("the test images, their labels or evaluation.decay have changed" in text for text in told.of("say"))
+    assert (result.best["value"], result.best["epoch"]) == (0.3, 3), "0.9 was on other images"
+
+
+def test_a_run_without_test_images_says_so_at_once(tmp_path):
+    mine = pictures(tmp_path / "pictures", tests=0)
+    told = Told()
+    assert train(recipe(mine, run={"epochs": 1}), tmp_path / "run", watch=told).reports == {}
+    assert told.of("say") == [f"{mine} has no test images, so this run will have no metrics."]

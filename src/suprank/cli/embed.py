@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,9 +27,6 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
-AMP: dict[Precision, Literal["bf16", "fp16"] | None] = {Precision.FP32: None, Precision.BF16: "bf16", Precision.FP16: "fp16"}
-
-
 class Stored(StrEnum):
     """What embeddings are stored in."""
 
@@ -44,12 +42,21 @@ Weights = Annotated[
 Size = Annotated[int | None, typer.Option(min=1, help="Side of the square crop in pixels.", show_default="the model's")]
 Resize = Annotated[
     int | None,
-    typer.Option(min=0, help="Short side before the crop; 0 crops the image as it is.", show_default="as for the model"),
+    typer.Option(min=0, help="Short side before the crop; 0 crops the image as it is.", show_default="the model's"),
 ]
-Squash = Annotated[bool, typer.Option("--squash", help="Resize both sides, losing the aspect, as is usual on SOP.")]
+Squash = Annotated[
+    bool | None,
+    typer.Option(
+        "--squash/--no-squash", help="Resize both sides, losing the aspect, as is usual on SOP.", show_default="the model's"
+    ),
+]
 FastJpeg = Annotated[
-    bool,
-    typer.Option("--fast-jpeg", help="Decode large JPEGs at a fraction of their size; pixels differ by a few grey levels."),
+    bool | None,
+    typer.Option(
+        "--fast-jpeg/--full-jpeg",
+        help="Decode large JPEGs at a fraction of their size; pixels differ by a few grey levels.",
+        show_default="the model's",
+    ),
 ]
 BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Images that the network sees at once.", show_default="64, or 16 on a CPU")
@@ -70,12 +77,14 @@ def embed(
     ] = None,
     size: Size = None,
     resize: Resize = None,
-    squash: Squash = False,
-    fast_jpeg: FastJpeg = False,
+    squash: Squash = None,
+    fast_jpeg: FastJpeg = None,
     scale: Annotated[
         list[float] | None, typer.Option(help="A scale of the images, repeatable: their mean.", show_default="1")
     ] = None,
-    precision: Annotated[Precision, typer.Option(help="Of the network.")] = Precision.FP32,
+    precision: Annotated[
+        Precision | None, typer.Option(help="What the network computes in.", show_default="the model's")
+    ] = None,
     dtype: Annotated[Stored, typer.Option(help="Of the embeddings on disk.")] = Stored.FLOAT32,
     batch_size: BatchSize = None,
     workers: Workers = None,
@@ -84,6 +93,9 @@ def embed(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Embeddings of a manifest's images: DIR/<split>/embeddings.npy and items.parquet, ready for `suprank evaluate`.
+
+    A model that `suprank train` saved knows how the run read and embedded its test images, and that is repeated here. Options
+    that change it are named on stderr, since metrics then differ from the run's report.
 
     A run that was stopped goes on where it was when the same command is given again. Under torchrun the processes share
     the images. Distractors are embedded with the gallery.
@@ -107,6 +119,8 @@ def embed(
         images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
         reading = reading_of(embedder, images, batch_size or usual_batch(device), workers, skip_broken)
         with launched() as processes, ExitStack() as bars:
+            if processes.rank == 0:
+                say_overrides(embedder, reading, model, precision)
             folders = embed_collection(
                 embedder,
                 read,
@@ -114,7 +128,7 @@ def embed(
                 reading=reading,
                 splits=split,
                 device=processes.device(device),
-                amp=AMP[precision],
+                precision=None if precision is None else precision.value,
                 scales=scales,
                 dtype=dtype.value,
                 processes=processes,
@@ -144,6 +158,25 @@ def reading_of(embedder: Embedder, images: dict[str, Any], batch_size: int, work
 
     on_broken = "skip" if skip_broken else "raise"
     return Reading.for_model(embedder, **images, batch_size=batch_size, workers=workers, on_broken=on_broken)
+
+
+def say_overrides(embedder: Embedder, reading: Reading, model: str, precision: Precision | None = None) -> None:
+    """Name on stderr the options that read or embed images otherwise than a saved model does by itself."""
+    from suprank.embedding import Provenance, Reading
+
+    if not Path(model).is_dir():
+        return  # a timm backbone has no evaluation of ours that numbers could differ from
+    own = Reading.for_model(embedder).settings if embedder.input.size[0] == embedder.input.size[1] else None
+    if own is None or reading.settings is None:
+        return
+    usual = Provenance(embedder.config.backbone, 0, **own._asdict(), precision=embedder.config.precision)
+    chosen = replace(usual, **reading.settings._asdict(), precision=precision.value if precision else usual.precision)
+    if differences := chosen.differences(usual):
+        typer.echo(
+            f"warning: images are read otherwise than {model} says: {'; '.join(differences)}. Metrics differ from those of "
+            f"its training run.",
+            err=True,
+        )
 
 
 def usual_batch(device: str | None) -> int:

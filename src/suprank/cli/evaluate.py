@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.report import AgainstFrozen
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from suprank.embedding import Provenance
     from suprank.evaluation import Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.tables import Labels
 
+PROVENANCE = "embeddings"  # entry of a report's settings: what made the embeddings
 RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
 GROUND_TRUTH_ALONE = (
     "--ground-truth judges a folder of `suprank embed`; --level, --metric, --weight, --against and --run are for labels."
@@ -27,7 +33,10 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 def evaluate(
     embeddings: Annotated[
-        Path, typer.Option(help="Embeddings of the queries, one a row: .npy, .parquet or .pt; or a folder of `suprank embed`.")
+        Path,
+        typer.Option(
+            help="Embeddings of the queries, one a row: .npy, .parquet or .pt; or a folder of `suprank embed` or of a run."
+        ),
     ],
     labels: Annotated[
         Path | None,
@@ -60,7 +69,9 @@ def evaluate(
         list[str] | None,
         typer.Option(help="AP, R@1, mAP@R, H-AP, NDCG, AP/genus, ..., repeatable.", show_default="all that apply"),
     ] = None,
-    decay: Annotated[float, typer.Option(help="Of the relevance of coarser levels, (l/L)^decay.")] = 1.0,
+    decay: Annotated[
+        float | None, typer.Option(help="Of the relevance of coarser levels, (l/L)^decay.", show_default="the run's, or 1")
+    ] = None,
     weight: Annotated[
         list[str] | None, typer.Option(metavar="LEVEL=WEIGHT", help="Of a level in wAP, repeatable.", show_default="equal")
     ] = None,
@@ -75,6 +86,10 @@ def evaluate(
         Path | None,
         typer.Option(metavar="OTHER.json", help="Compare with a report that --per-query --out saved, query by query."),
     ] = None,
+    against_frozen: AgainstFrozen = False,
+    test: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which test set of a run's recipe.", show_default="the first")
+    ] = None,
     run: Annotated[Path | None, typer.Option(metavar="RUN.trec", help="Save the rankings: .trec, .json or .csv.")] = None,
     run_k: Annotated[int, typer.Option(min=1, help="Items of each ranking that --run saves.")] = 100,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table and no progress.")] = False,
@@ -86,6 +101,9 @@ def evaluate(
     \b
     What `suprank embed` wrote, every test image a query against the others, or query against gallery:
       suprank evaluate --embeddings embeddings
+    A run of `suprank train`, with the numbers of its own report; and beside its backbone before training:
+      suprank evaluate --embeddings runs/roadmap
+      suprank evaluate --embeddings runs/roadmap --against-frozen
     Revisited Oxford, by its own judgements:
       suprank evaluate --embeddings roxford --ground-truth gnd_roxford5k.pkl
     Every row a query against all the others:
@@ -101,6 +119,10 @@ def evaluate(
         raise typer.BadParameter("values per query are saved beside the report; add --out.", param_hint="--per-query")
     if run is not None and run.suffix.lower() not in RUN_FILES:
         raise typer.BadParameter(f"{run} must end in one of {', '.join(RUN_FILES)}.", param_hint="--run")
+    if against is not None and against_frozen:
+        raise typer.BadParameter("--against and --against-frozen both name what to compare with; give one.")
+    if (against_frozen or test is not None) and not (embeddings / "recipe.toml").is_file():
+        raise typer.BadParameter(f"--against-frozen and --test are for a folder of `suprank train`; {embeddings} is none.")
     budget = None if memory_budget is None else _bytes(memory_budget)
     with terminal.plain_errors("a smaller --memory-budget"):
         from suprank import evaluation
@@ -116,30 +138,27 @@ def evaluate(
             report = _revisited(embeddings, ground_truth, tuple(k or (1, 5, 10)), target, budget, per_query, bootstrap, quiet)
             _print_and_save(report, quiet=quiet, out=out, csv=csv, latex=embeddings.stem if latex else None, chosen=True)
             return
-        read = _read(embeddings, labels, gallery, gallery_labels, level or [], id)
-        weights = _weights(weight or [], read.labels.names)
-        with terminal.progress("evaluating", quiet) as progress:
-            report = evaluation.evaluate(
-                read.queries,
-                read.labels.queries,
-                read.gallery,
-                read.labels.gallery,
-                ks=tuple(k or (1, 10, 100)),
-                level_names=read.labels.names,
-                decay=decay,
-                weights=weights,
-                device=target,
-                memory_budget=budget,
-                progress=progress,
-                metrics=metric or None,
-                ids=read.ids,
-                gallery_ids=read.gallery_ids,
-                per_query=per_query or earlier is not None,
-                bootstrap=bootstrap,
-            )
+        if (embeddings / "recipe.toml").is_file():
+            read = _read_run(embeddings, test, level or [], device, quiet)
+        else:
+            read = _read(embeddings, labels, gallery, gallery_labels, level or [], id)
+        options = {
+            "ks": tuple(k or (1, 10, 100)),
+            "decay": read.decay if decay is None else decay,
+            "weights": _weights(weight or [], read.labels.names),
+            "device": target,
+            "memory_budget": budget,
+            "metrics": metric or None,
+            "per_query": per_query or earlier is not None or against_frozen,
+            "bootstrap": bootstrap,
+        }
+        report = _evaluated(read, "evaluating", quiet, options)
         _print_and_save(report, quiet=quiet, out=out, csv=csv, latex=embeddings.stem if latex else None, chosen=bool(metric))
+        if against_frozen:
+            frozen = _read_run(embeddings, test, level or [], device, quiet, frozen=True)
+            earlier = _evaluated(frozen, "evaluating the backbone before training", quiet, options)
         if earlier is not None:
-            typer.echo(f"\nmine is this evaluation, other is {against}\n{report.compare(earlier).table()}")
+            _print_comparison(report, earlier, "the backbone before training" if against_frozen else str(against))
         if run is not None:
             with terminal.progress(f"top {run_k}", quiet) as progress:
                 found = evaluation.top_k(
@@ -176,8 +195,46 @@ class _Read(NamedTuple):
     queries: Embeddings
     gallery: Embeddings | None
     labels: Labels
-    ids: list[str] | None
-    gallery_ids: list[str] | None
+    ids: Sequence[str] | None
+    gallery_ids: Sequence[str] | None
+    decay: float = 1.0
+    provenance: Provenance | None = None
+
+
+def _evaluated(read: _Read, what: str, quiet: bool, options: dict[str, Any]) -> Report:
+    """The report, which notes what made the embeddings where that is known."""
+    from suprank import evaluation
+
+    with terminal.progress(what, quiet) as progress:
+        report = evaluation.evaluate(
+            read.queries,
+            read.labels.queries,
+            read.gallery,
+            read.labels.gallery,
+            level_names=read.labels.names,
+            ids=read.ids,
+            gallery_ids=read.gallery_ids,
+            progress=progress,
+            **options,
+        )
+    if read.provenance is None:
+        return report
+    return replace(report, settings={**report.settings, PROVENANCE: read.provenance.asdict()})
+
+
+def _print_comparison(report: Report, other: Report, called: str) -> None:
+    """The table of differences, and before it what made both sides, with a warning where that is not the same."""
+    from suprank.embedding import Provenance
+
+    typer.echo(f"\nmine is this evaluation, other is {called}")
+    made = [Provenance.from_dict(one.settings.get(PROVENANCE) or {}) for one in (report, other)]
+    for name, provenance in zip(("mine", "other"), made, strict=True):
+        if provenance is not None:
+            typer.echo(f"{name}: {provenance.summary}")
+    mine, others = made
+    if mine is not None and others is not None and (warning := mine.warning(others, ("mine", "other"))):
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(report.compare(other).table())
 
 
 def _read(
@@ -203,17 +260,43 @@ def _read(
     return _Read(queries, items, coded, ids, gallery_ids)
 
 
+def _read_run(
+    folder: Path, test: str | None, levels: list[str], device: str | None, quiet: bool, *, frozen: bool = False
+) -> _Read:
+    """The test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
+    from suprank.cli.looked_at import looked_at
+    from suprank.cli.report import Bars
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.tables import Labels
+
+    with Bars(quiet) as bars:
+        source = looked_at(folder, test, device, bars, frozen=frozen)
+    if unknown := [level for level in levels if level not in source.levels]:
+        raise ValueError(f"{folder} has no level {unknown[0]!r}; choose from {', '.join(source.levels)}.")
+    source = source.at(levels or source.levels)
+    queries, gallery = source.queries, source.gallery
+    own = Embeddings.of(queries.embeddings, source.name)
+    labels = Labels(source.levels, queries.labels, None if source.against_each_other else gallery.labels)
+    if source.against_each_other:
+        return _Read(own, None, labels, queries.ids, None, source.decay, source.provenance)
+    items = Embeddings.of(gallery.embeddings, f"the gallery of {source.name}")
+    return _Read(own, items, labels, queries.ids, gallery.ids, source.decay, source.provenance)
+
+
 def _read_folder(folder: Path, levels: list[str]) -> _Read:
     from suprank.cli.embedded import read_folder
+    from suprank.embedding import Provenance, ranked_parts
+    from suprank.embedding.result import embedded_parts
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.tables import Labels
 
     names, queries, gallery = read_folder(folder, levels)
     source = Embeddings.of(queries.embeddings, str(folder))
+    made = Provenance.read(folder, ranked_parts(embedded_parts(folder))[0])
     if gallery is None:
-        return _Read(source, None, Labels(names, queries.labels), queries.ids, None)
+        return _Read(source, None, Labels(names, queries.labels), queries.ids, None, provenance=made)
     items = Embeddings.of(gallery.embeddings, f"the gallery of {folder}")
-    return _Read(source, items, Labels(names, queries.labels, gallery.labels), queries.ids, gallery.ids)
+    return _Read(source, items, Labels(names, queries.labels, gallery.labels), queries.ids, gallery.ids, provenance=made)
 
 
 def _revisited(

@@ -73,6 +73,7 @@ def explore(
     with terminal.plain_errors("a smaller gallery"):
         from suprank.cli.looked_at import check_folder
         from suprank.cli.report import Bars
+        from suprank.explorer.source import comparison_warning
         from suprank.explorer.web import Explorer, Run, create_app
         from suprank.web.serving import bound
 
@@ -89,6 +90,8 @@ def explore(
                     source, beside = _source(folder, manifest, test, device, bars)
                     nearest = _nearest(source, address, beside, bars)
                     found.append(Run(source, nearest, _embedding(folder, model, device)))
+            if len(found) > 1 and (warning := comparison_warning(*(run.source for run in found))):
+                typer.echo(f"warning: {warning}", err=True)
             explorer = Explorer(found)
             for run, looked in zip(found, explorer.runs, strict=True):
                 if alone := [level for level in run.source.levels if level not in looked.source.levels]:

@@ -132,7 +132,7 @@ def search(
     weights: Weights = None,
     size: Size = None,
     resize: Resize = None,
-    squash: Squash = False,
+    squash: Squash = None,
     device: Device = None,
     timeout: Timeout = 10.0,
 ) -> None:

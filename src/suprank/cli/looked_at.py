@@ -44,17 +44,21 @@ def looked_at(
     test: str | None = None,
     device: str | None = None,
     progress: Progress = lambda what, done, total: None,
+    *,
+    frozen: bool = False,
 ) -> Source:
     """The source in a folder of `suprank train` or `suprank embed`; `progress(what, done, total)` tells of what is embedded.
 
     A run's test set is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`), going on where that was
     interrupted. What is there is kept, also where manifest, images and model are gone since, and made anew only where the run
     has another model by now. `test` is by default the manifest's own test images, else the first of `data.tests`.
+
+    With `frozen` it is the run's backbone before training, read exactly as the run reads, embedded into RUN/frozen.
     """
-    from suprank.explorer import Source
+    from suprank.explorer import FROZEN, Source
 
     if not (folder / "recipe.toml").is_file():
-        return Source.read(folder, test)
+        return Source.read(folder, test, frozen=frozen)
     from suprank.training.recipe import read_recipe
 
     config = read_recipe(folder / "recipe.toml")
@@ -62,33 +66,28 @@ def looked_at(
     if test is not None and test not in known:
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
     name = test or _usual(folder, config)
-    if not _is_whole(folder, name) or _has_another_model(folder, name):
+    if frozen:
+        if not _is_whole(folder / FROZEN, name):
+            _embed(folder, config, name, device, progress, frozen=True)
+    elif not _is_whole(folder, name) or _has_another_model(folder, name):
         _embed(folder, config, name, device, progress)
-    return Source.read(folder, name)
+    return Source.read(folder, name, frozen=frozen)
 
 
 def model_of(run: Path) -> tuple[Embedder, Reading]:
-    """A run's last model (or its best so far, while it trains), and how its test images are read."""
-    from suprank.data import transforms
-    from suprank.embedding import Reading
+    """A run's last model (or its best so far, while it trains), and how its test images are read: both as saved with it."""
     from suprank.models import Embedder
     from suprank.training.recipe import read_recipe
 
-    config = read_recipe(run / "recipe.toml")
     embedder = Embedder.load(_model_folder(run))
-    wanted = config.images
-    transform = transforms.test_transform(
-        wanted.size, resize=wanted.test_resize or None, squash=wanted.squash, interpolation=wanted.interpolation, mean=None
-    )
-    reading = Reading(
-        transform,
-        transforms.Normalise(embedder.input.mean, embedder.input.std),
-        at_least=transforms.at_least(transform) if config.data.fast_jpeg else None,
-        batch_size=config.evaluation.batch_size,
-        workers=config.data.workers,
-        on_broken=config.data.on_broken,
-    )
-    return embedder, reading
+    return embedder, _reading(embedder, read_recipe(run / "recipe.toml"))
+
+
+def _reading(embedder: Embedder, config: TrainConfig) -> Reading:
+    from suprank.embedding import Reading
+
+    batches, data = config.evaluation.batch_size, config.data
+    return Reading.for_model(embedder, batch_size=batches, workers=data.workers, on_broken=data.on_broken)
 
 
 def image_embedder(
@@ -170,14 +169,14 @@ def _has_another_model(run: Path, name: str) -> bool:
     return any(json.loads(record.read_bytes()).get("model") != now for record in records if record.is_file())
 
 
-def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progress: Progress) -> None:
+def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progress: Progress, *, frozen: bool = False) -> None:
     import torch
 
     from suprank.embedding import embed_collection
     from suprank.embedding.collection import parts_of
-    from suprank.explorer import embeddings_folder
+    from suprank.explorer import FROZEN, embeddings_folder
 
-    out = embeddings_folder(run, name)
+    out = embeddings_folder(run / FROZEN if frozen else run, name)
     if not os.access(out if out.is_dir() else run, os.W_OK):
         raise PermissionError(
             f"{run} is not writable, and its test images must be embedded into {out}; copy the run, or embed them elsewhere: "
@@ -188,12 +187,19 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
     if "train" in parts:
         way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN else ""
         raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
-    embedder, reading = model_of(run)
-    if _is_whole(run, name):
+    if frozen:
+        from suprank.training.learner import frozen_embedder
+
+        embedder = frozen_embedder(config)
+        reading = _reading(embedder, config)
+    else:
+        embedder, reading = model_of(run)
+    if not frozen and _is_whole(run, name):
         typer.echo(f"{out} is of an earlier model of the run; its images are embedded again.", err=True)
         for part in parts:
             shutil.rmtree(out / part, ignore_errors=True)
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    called = f"{run.resolve().name} before training" if frozen else run.resolve().name
     # The gallery first: with the test images alone, nothing would tell that their distractors are missing.
     for splits in reversed(parts.values()):
         embed_collection(
@@ -203,7 +209,7 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
             reading=reading,
             splits=splits,
             device=where,
-            progress=lambda part, done, total: progress(f"{run.resolve().name}: embedding {part}", done, total),
+            progress=lambda part, done, total: progress(f"{called}: embedding {part}", done, total),
         )
 
 

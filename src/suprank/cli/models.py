@@ -21,6 +21,7 @@ from suprank.cli.embed import (
     Workers,
     embedder_of,
     reading_of,
+    say_overrides,
     usual_batch,
 )
 
@@ -107,8 +108,8 @@ def pca(
     split: Annotated[list[str] | None, typer.Option(help="Images of this split, repeatable.", show_default="train")] = None,
     size: Size = None,
     resize: Resize = None,
-    squash: Squash = False,
-    fast_jpeg: FastJpeg = False,
+    squash: Squash = None,
+    fast_jpeg: FastJpeg = None,
     batch_size: BatchSize = None,
     workers: Workers = None,
     device: Device = None,
@@ -133,6 +134,7 @@ def pca(
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features that {model} has; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
         reading = reading_of(embedder, sizes, batch_size or usual_batch(device), workers, skip_broken)
+        say_overrides(embedder, reading, model)
         with launched() as processes, terminal.progress("analysing", quiet or processes.rank > 0) as progress:
             moments = principal_moments(
                 embedder, images, reading=reading, device=processes.device(device), processes=processes, progress=progress

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 LARGE = 20_000_000  # bytes of a page
 
+AgainstFrozen = Annotated[
+    bool,
+    typer.Option("--against-frozen", help="Compare with the run's backbone before training, on images read the same way."),
+]
+
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder of `suprank train`, or of `suprank embed`.")],
@@ -24,6 +29,7 @@ def report(
     against: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Another one with the same test images, to compare with.")
     ] = None,
+    against_frozen: AgainstFrozen = False,
     test: Annotated[
         str | None, typer.Option(metavar="NAME", help="Which test set of the recipe.", show_default="the first")
     ] = None,
@@ -37,17 +43,31 @@ def report(
     """What a run retrieves, in one HTML file to show to others: metrics, curves, a map of the classes, and galleries.
 
     The test images of a run are embedded on the first call, into RUN/embeddings, and kept. With --against, both runs stand
-    beside each other, with the significance of their differences and the queries on which they differ most. The file opens
-    from disk and needs no network.
+    beside each other, with the significance of their differences and the queries on which they differ most. With
+    --against-frozen the run stands beside its own backbone before training, which reads the same images in the same way. The
+    file opens from disk and needs no network.
 
     \b
     suprank report runs/happier --out report.html
     suprank report runs/happier --against runs/smooth-ap --out report.html
+    suprank report runs/happier --against-frozen --out report.html
     """
+    if against is not None and against_frozen:
+        raise typer.BadParameter("--against and --against-frozen both name what to compare with; give one.")
     with terminal.plain_errors("fewer --queries"):
         terminal.device(device)
         size = write_report(
-            run, against, out, test=test, queries=queries, top=top, seed=seed, title=title, device=device, quiet=quiet
+            run,
+            against,
+            out,
+            against_frozen=against_frozen,
+            test=test,
+            queries=queries,
+            top=top,
+            seed=seed,
+            title=title,
+            device=device,
+            quiet=quiet,
         )
     typer.echo(f"{out} ({size / 1e6:.1f} MB)")
     if size > LARGE:
@@ -59,15 +79,20 @@ def write_report(
     against: Path | None,
     out: Path,
     *,
+    against_frozen: bool = False,
     test: str | None = None,
     device: str | None = None,
     quiet: bool = False,
     **options: Any,
 ) -> int:
-    """Write the page of one run or two, embedding what is not embedded yet; its size in bytes. Options are `report_page`'s."""
+    """Write the page of one run or two, embedding what is not embedded yet; its size in bytes. Options are `report_page`'s.
+
+    `against_frozen` compares the run with its own backbone before training.
+    """
     from suprank.atomic import write_atomically
     from suprank.cli.looked_at import check_folder, looked_at
     from suprank.explorer.report import report_page
+    from suprank.explorer.source import comparison_warning
 
     terminal.check_writable(out)
     if not os.access(out if out.exists() else out.parent, os.W_OK):
@@ -79,6 +104,10 @@ def write_report(
         raise ModuleNotFoundError("the map of the classes needs openTSNE", name="openTSNE")
     with Bars(quiet) as bars:
         sources = [looked_at(folder, test, device, bars) for folder in folders]
+        if against_frozen:
+            sources.append(looked_at(run, test, device, bars, frozen=True))
+        if len(sources) > 1 and (warning := comparison_warning(*sources)):
+            typer.echo(f"warning: {warning}", err=True)
         page = report_page(*sources, progress=bars, **options).encode()
     write_atomically(out, page)
     return len(page)

@@ -118,6 +118,12 @@ def _print_result(result: Result) -> None:
         if len(result.reports) > 1:
             typer.echo(f"\n{name}")
         print_report(report)
+    if not result.reports:
+        typer.echo(
+            "no metrics: there are no test images. `suprank data import` holds some out by --holdout-classes 0.5, or name a "
+            "manifest of them in data.tests.",
+            err=True,
+        )
     typer.echo(f"model: {result.folder / 'model'}")
     if result.best is not None:
         best = result.best

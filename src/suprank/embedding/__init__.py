@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from suprank.embedding.provenance import Provenance
 from suprank.embedding.result import EmbeddedPart, read_embedded
 from suprank.embedding.sides import Side, Sides, ranked_parts, ranked_sides
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EmbeddedPart",
     "Processes",
+    "Provenance",
     "Reading",
     "Side",
     "Sides",

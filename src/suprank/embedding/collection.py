@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from suprank.data.manifest import Manifest
     from suprank.embedding.reading import Reading
+    from suprank.models.config import Precision
     from suprank.models.embedder import Embedder
 
 SHARD_ROWS = 2048  # of a part that is written at once: what an interruption can cost
@@ -47,7 +48,7 @@ def embed_collection(
     reading: Reading,
     splits: Sequence[str] | None = None,
     device: torch.device | str | None = None,
-    amp: Literal["bf16", "fp16"] | None = None,
+    precision: Precision | None = None,
     scales: Sequence[float] = (1.0,),
     dtype: Literal["float32", "float16"] = "float32",
     processes: Processes | None = None,
@@ -68,10 +69,12 @@ def embed_collection(
     processes = processes or Processes()
     settings = {
         "model": embedder.fingerprint(),
-        "transform": " ".join(repr(reading.transform).split()),
+        "backbone": embedder.config.backbone,
+        "parameters": sum(parameter.numel() for parameter in embedder.parameters()),
+        "transform": " ".join(repr(reading.transform).split()) if reading.settings is None else reading.settings._asdict(),
         "normalise": repr(reading.normalise),
         "at_least": reading.at_least,
-        "amp": amp,
+        "precision": precision or embedder.config.precision,
         "scales": list(scales),
     }
     parts = parts_of(manifest, splits)
@@ -83,7 +86,7 @@ def embed_collection(
 
         def embedded(rows: NDArray[np.int64], images: Manifest = images) -> Iterator[NDArray[np.float32]]:
             batches = reading.batches(images, rows, pinned=str(device).startswith("cuda"))
-            found = embed(embedder, batches, device=device, amp=amp, forward=reading.before(forward))
+            found = embed(embedder, batches, device=device, precision=precision, forward=reading.before(forward))
             return _in_order(_whole(found, images), rows, embedder.dim)
 
         folders[part] = Path(out) / part

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from suprank.data.manifest import Manifest
     from suprank.embedding.reading import Reading
+    from suprank.models.config import Precision
     from suprank.models.embedder import Embedder
 
 
@@ -26,7 +27,7 @@ def principal_moments(
     *,
     reading: Reading,
     device: torch.device | str | None = None,
-    amp: Literal["bf16", "fp16"] | None = None,
+    precision: Precision | None = None,
     processes: Processes | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Moments:
@@ -38,7 +39,8 @@ def principal_moments(
     rows = np.arange(processes.rank, len(manifest), processes.world_size)
     batches = reading.batches(manifest, rows, pinned=str(device).startswith("cuda"))
     moments = Moments.of(embedder.features_dim)
-    for indices, features in embed(embedder, batches, device=device, amp=amp, forward=reading.before(embedder.features)):
+    forward = reading.before(embedder.features)
+    for indices, features in embed(embedder, batches, device=device, precision=precision, forward=forward):
         moments.update(features)
         progress(int(np.searchsorted(rows, indices[-1])) + 1, len(rows))
     progress(len(rows), len(rows))  # broken images at the end gave nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch.utils.data import DataLoader
@@ -18,11 +18,28 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+    from torchvision.transforms.v2 import Compose
 
     from suprank.data.manifest import Manifest
     from suprank.models.embedder import Embedder
 
 _log = logging.getLogger(__name__)
+
+
+class ImageSettings(NamedTuple):
+    """How a test image becomes pixels: the side of its central crop, and the resizing before it (see `EmbedderConfig`)."""
+
+    size: int
+    resize: int
+    squash: bool = False
+    interpolation: str = "bilinear"
+    fast_jpeg: bool = False
+
+    def transform(self) -> Compose:
+        """The transform, which stops at bytes."""
+        return transforms.test_transform(
+            self.size, resize=self.resize or None, squash=self.squash, interpolation=self.interpolation, mean=None
+        )
 
 
 @dataclass(frozen=True)
@@ -32,6 +49,7 @@ class Reading:
     `normalise` is applied to whole batches on the model's device: with a transform that stops at bytes, workers do less.
     `at_least` is the short side that images are decoded to at least (see `ImageDataset`). `workers` are processes (default: one
     a core, 16 at most); 0 decodes in this one. `on_broken` is "raise", or "skip", which leaves broken images out and logs them.
+    `settings` describe the transform for whoever compares two evaluations; None where the transform is the caller's own.
     """
 
     transform: Callable[[Any], torch.Tensor]
@@ -40,6 +58,7 @@ class Reading:
     batch_size: int = 64
     workers: int | None = None
     on_broken: str = "raise"
+    settings: ImageSettings | None = None
 
     @classmethod
     def for_model(
@@ -48,15 +67,16 @@ class Reading:
         *,
         size: int | None = None,
         resize: int | None = None,
-        squash: bool = False,
-        fast_jpeg: bool = False,
+        squash: bool | None = None,
+        fast_jpeg: bool | None = None,
         **further: Any,
     ) -> Self:
-        """As a model's weights were tested: its size, crop, colours and interpolation, unless told otherwise.
+        """Read images as the model was evaluated: as its `input` says, except for what is given here.
 
-        `size` is the side of the central crop, `resize` the short side before it (0: the image as it is), `squash` resizes both
-        sides and loses the aspect. `fast_jpeg` decodes large JPEGs at a fraction of their size, which is several times faster
-        and changes pixels by a few grey levels. The rest are fields of this class.
+        `size` is the side of the central crop, `resize` the short side before it (0: the image as it is; by default in the
+        model's proportion to `size`), `squash` resizes both sides and loses the aspect ratio. `fast_jpeg` decodes large JPEGs
+        at a fraction of their size, which is several times faster and changes pixels by a few grey levels. The rest are fields
+        of this class.
         """
         said = embedder.input
         if size is None and said.size[0] != said.size[1]:
@@ -64,17 +84,18 @@ class Reading:
                 f"the model takes images of {said.size[0]} × {said.size[1]} pixels; crops are square, so give a size."
             )
         side = said.size[0] if size is None else size
-        before = round(side / said.crop) if resize is None else resize or None
         known = said.interpolation in transforms.INTERPOLATIONS
-        transform = transforms.test_transform(
-            side,
-            resize=before,
-            squash=squash,
+        images = ImageSettings(
+            size=side,
+            resize=round(side * said.resize / said.size[0]) if resize is None else resize,
+            squash=said.squash if squash is None else squash,
             interpolation=said.interpolation if known else "bicubic",  # PIL's Lanczos has no like among tensors
-            mean=None,
+            fast_jpeg=said.fast_jpeg if fast_jpeg is None else fast_jpeg,
         )
+        transform = images.transform()
         normalise = transforms.Normalise(said.mean, said.std)
-        return cls(transform, normalise, transforms.at_least(transform) if fast_jpeg else None, **further)
+        at_least = transforms.at_least(transform) if images.fast_jpeg else None
+        return cls(transform, normalise, at_least, settings=images, **further)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

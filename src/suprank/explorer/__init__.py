@@ -1,6 +1,6 @@
 """See what a model retrieves: a report in one HTML file, a local web page, and search indexes."""
 
 from suprank.explorer.images import Images, levels_between
-from suprank.explorer.source import Source, embeddings_folder
+from suprank.explorer.source import FROZEN, Source, embeddings_folder
 
-__all__ = ["Images", "Source", "embeddings_folder", "levels_between"]
+__all__ = ["FROZEN", "Images", "Source", "embeddings_folder", "levels_between"]

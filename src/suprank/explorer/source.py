@@ -20,6 +20,7 @@
     source.recipe                    the resolved recipe as a dict, None for a folder of embeddings
     source.curves                    lines of metrics.jsonl as dicts, None for a folder of embeddings
     source.decay                     of the relevance in H-AP, as in the recipe; 1 without one
+    source.provenance                the network and how it read the images; None where nothing says so
 
 Nothing of it is written to.
 """
@@ -39,6 +40,7 @@ import numpy as np
 import pyarrow as pa
 
 from suprank.data.manifest import Manifest
+from suprank.embedding.provenance import Provenance
 from suprank.embedding.result import embedded_parts, read_embedded
 from suprank.embedding.sides import column, common_levels, ranked_parts, ranked_sides
 from suprank.evaluation import evaluate, top_k
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report
 
 RECIPE, METRICS, EMBEDDINGS, OWN = "recipe.toml", "metrics.jsonl", "embeddings", "test"
+FROZEN = "frozen"
+"""Folder in that of a run with the embeddings of its backbone before training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +72,17 @@ class Source:
     test: str = OWN
     recipe: Mapping[str, Any] | None = None
     curves: Sequence[Mapping[str, Any]] | None = None
+    decay: float = 1.0
+    provenance: Provenance | None = None
 
     @classmethod
-    def read(cls, folder: str | PathLike[str], test: str | None = None) -> Source:
+    def read(cls, folder: str | PathLike[str], test: str | None = None, *, frozen: bool = False) -> Source:
         """The source in a folder of `suprank train` whose test images are embedded, or of `suprank embed`.
 
         Queries go against the gallery, or the test images against each other (and against distractors); train is looked at
         only where there is nothing else. Broken images are left out. Of a run, the levels are those of its recipe; `test` is
-        the test set, by default the manifest's own if it has one, else the first of `data.tests`.
+        the test set, by default the manifest's own if it has one, else the first of `data.tests`. `frozen` reads the embeddings
+        of the run's backbone before training instead: they have no recipe and no curves.
         """
         folder = Path(folder)
         if not folder.is_dir():
@@ -83,24 +90,29 @@ class Source:
         if not (folder / RECIPE).is_file():
             if test is not None:
                 raise ValueError(f"{folder} is no folder of a run, and has one test set; leave out the name {test!r}.")
+            if frozen:
+                raise ValueError(f"{folder} is no folder of a run, and has no backbone from before training; name a run.")
             return cls._embedded(folder, (), name=_name(folder), folder=folder)
         recipe = _recipe(folder / RECIPE)
         sets = [OWN, *recipe.get("data", {}).get("tests", {})]
         if test is not None and test not in sets:
             raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(sets)}.")
-        embedded = [one for one in sets if embedded_parts(embeddings_folder(folder, one))]
+        where = folder / FROZEN if frozen else folder
+        embedded = [one for one in sets if embedded_parts(embeddings_folder(where, one))]
         chosen = next(iter(embedded), OWN) if test is None else test
         if chosen not in embedded:
             there = f"only {', '.join(embedded)}" if embedded else "nothing yet"
             raise FileNotFoundError(
-                f"{embeddings_folder(folder, chosen)} does not hold the images of {chosen!r} ({there} is embedded); "
+                f"{embeddings_folder(where, chosen)} does not hold the images of {chosen!r} ({there} is embedded); "
                 f"`suprank report {folder}` embeds them, or suprank.embedding.embed_collection."
             )
         levels = recipe.get("data", {}).get("levels") or ()
+        decay = float(recipe.get("evaluation", {}).get("decay", 1.0))
+        further: dict[str, Any] = {"folder": where, "test": chosen, "decay": decay}
+        if frozen:
+            return cls._embedded(embeddings_folder(where, chosen), levels, f"{_name(folder)} before training", **further)
         lines = _lines(folder / METRICS)
-        return cls._embedded(
-            embeddings_folder(folder, chosen), levels, _name(folder), folder=folder, test=chosen, recipe=recipe, curves=lines
-        )
+        return cls._embedded(embeddings_folder(where, chosen), levels, _name(folder), recipe=recipe, curves=lines, **further)
 
     @classmethod
     def of(
@@ -123,6 +135,7 @@ class Source:
     def _embedded(cls, out: Path, levels: Sequence[str], name: str, **further: Any) -> Source:
         chosen = ranked_parts(embedded_parts(out))
         parts = {part: read_embedded(out, part) for part in chosen}
+        further["provenance"] = Provenance.read(out, chosen[0])
         return cls._of_parts({part: (found.embeddings, found.items) for part, found in parts.items()}, levels, name, **further)
 
     @classmethod
@@ -171,10 +184,6 @@ class Source:
     @property
     def against_each_other(self) -> bool:
         return self.queries is self.gallery
-
-    @property
-    def decay(self) -> float:
-        return float((self.recipe or {}).get("evaluation", {}).get("decay", 1.0))
 
     @cached_property
     def parents(self) -> dict[str, NDArray[np.int64]]:
@@ -256,6 +265,14 @@ def embeddings_folder(run: str | PathLike[str], test: str = OWN) -> Path:
 def common_to(one: Source, other: Source) -> tuple[str, ...]:
     """The levels that two sources are both judged at, finest first: recipes choose theirs from those of one manifest."""
     return tuple(level for level in one.levels if level in other.levels)
+
+
+def comparison_warning(one: Source, other: Source) -> str | None:
+    """A sentence where two sources come from another backbone or read their images otherwise; None where they do not, or where
+    one of them does not say."""
+    if one.provenance is None or other.provenance is None:
+        return None
+    return one.provenance.warning(other.provenance, (one.name, other.name))
 
 
 def joined(manifests: Sequence[Manifest]) -> Manifest:

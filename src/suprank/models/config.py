@@ -10,24 +10,29 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 Pooling = Literal["timm", "avg", "max", "avg+max", "gem", "gem-fixed", "token"]
 Normalisation = Literal["none", "layer", "l2"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+Precision = Literal["fp32", "bf16", "fp16"]
 RGB = tuple[float, float, float]
 
 
 class Input(NamedTuple):
-    """What images should look like: size (height, width) in pixels, mean and std of RGB in [0, 1], and how they are resized."""
+    """How images are prepared for the network: the size (height, width) in pixels of the central crop, mean and std of RGB in
+    [0, 1], the interpolation, and the resizing before the crop (see `EmbedderConfig`)."""
 
     size: tuple[int, int]
     mean: RGB
     std: RGB
     interpolation: Interpolation
-    crop: float
+    resize: int
+    squash: bool = False
+    fast_jpeg: bool = False
 
 
 class EmbedderConfig(BaseModel):
     """backbone → pooling → normalisation → projection → L2. By default nothing is added to the backbone's own features.
 
-    The five entries on images, from `image_size` on, are what the weights were trained with. `None` is what timm says of the
-    backbone: an `Embedder` fills it in, so that its `config` and its saved folder always have the values.
+    The entries from `image_size` on say how images are read and embedded for evaluation. They are saved with the model, so that
+    whoever embeds with it later gets the numbers of the training run. `None` is what timm says of the backbone: an `Embedder`
+    fills it in, so that its `config` and its saved folder always have the values.
 
     Example:
         >>> EmbedderConfig(backbone="resnet50", pooling="gem", normalisation="l2", dim=2048).pooling
@@ -71,8 +76,17 @@ class EmbedderConfig(BaseModel):
     interpolation: Interpolation | None = None
     """How images are resized."""
 
-    crop: float | None = Field(default=None, gt=0, le=1)
-    """The share of the resized image's side that the central crop keeps: 224 of 256 is 0.875."""
+    resize: int | None = Field(default=None, ge=0)
+    """Short side in pixels to which an image is resized before its centre is cropped; 0 crops the image as it is."""
+
+    squash: bool = False
+    """Resize both sides to `resize`, which loses the aspect ratio, as is usual on SOP."""
+
+    fast_jpeg: bool = False
+    """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few grey levels."""
+
+    precision: Precision = "fp32"
+    """What the network computes in when it embeds: that of the training run, unless the caller chooses another."""
 
     @field_validator("backbone")
     @classmethod
@@ -106,8 +120,9 @@ class EmbedderConfig(BaseModel):
     @property
     def input(self) -> Input:
         """What images should look like; of an embedder's `config`, where no entry is None."""
-        if self.image_size is None or self.mean is None or self.std is None or self.interpolation is None or self.crop is None:
+        size, mean, std, interpolation, resize = self.image_size, self.mean, self.std, self.interpolation, self.resize
+        if size is None or mean is None or std is None or interpolation is None or resize is None:
             raise ValueError(
                 "this config leaves entries on images to the backbone; ask the config of an Embedder made from it."
             )
-        return Input(self.image_size, self.mean, self.std, self.interpolation, self.crop)
+        return Input(size, mean, std, interpolation, resize, self.squash, self.fast_jpeg)

@@ -71,7 +71,7 @@ class Embedder(nn.Module):
 
     @property
     def input(self) -> Input:
-        """What images should look like: size, mean, std, interpolation, crop."""
+        """How images are prepared: size, mean, std, interpolation, resize, squash, fast_jpeg."""
         return self.config.input
 
     @property

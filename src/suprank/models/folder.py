@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-FORMAT = 1
+FORMAT = 2  # 1 had `crop`, a share, in place of `resize`, and no squash, fast_jpeg or precision
 WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
+
+_log = logging.getLogger(__name__)
 
 
 class _Record(BaseModel):
@@ -88,6 +91,8 @@ def _record(path: Path) -> _Record:
     except ValueError as error:
         raise ValueError(f"{path} is no JSON ({error}); save the embedder again.") from error
     found = entries.get("format") if isinstance(entries, dict) else None
+    if found == 1 and isinstance(entries.get("config"), dict):
+        entries, found = _upgraded(entries, path), FORMAT
     if found != FORMAT:
         raise ValueError(
             f"{path} has format {found!r}, and suprank {__version__} reads {FORMAT}; a newer suprank may read it: "
@@ -97,6 +102,20 @@ def _record(path: Path) -> _Record:
         return _Record.model_validate(entries)
     except ValidationError as error:
         raise ValueError(f"{path} does not describe an embedder: {sentences(error)}.") from error
+
+
+def _upgraded(entries: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The entries of a folder in format 1 as format 2 has them. How a recipe resized test images cannot be known from it."""
+    config = dict(entries["config"])
+    crop, size = config.pop("crop", None), config.get("image_size")
+    if isinstance(crop, float | int) and crop > 0 and isinstance(size, list):
+        config["resize"] = round(min(size) / crop)
+    _log.warning(
+        "%s was saved by an older suprank, which did not save squash, fast_jpeg, precision and test_resize=0 of the recipe: "
+        "where the recipe sets one of them, give the same as an option, or metrics differ from those of the training run.",
+        path,
+    )
+    return {**entries, "format": FORMAT, "config": config}
 
 
 def sentences(error: ValidationError) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn.functional import interpolate, normalize
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from suprank.models.config import Precision
     from suprank.models.embedder import Embedder
 
 SCALES = (1.0, 2**-0.5, 0.5)  # the authors' for landmarks
-PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ImageBatch(Protocol):
@@ -35,18 +36,19 @@ def embed(
     batches: Iterable[ImageBatch],
     *,
     device: torch.device | str | None = None,
-    amp: Literal["bf16", "fp16"] | None = None,
+    precision: Precision | None = None,
     forward: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
     """Batch by batch, the indices of the images and their embeddings, float32 `[batch, dim]`.
 
     The embedder is moved to `device` (default: it stays where it is) and runs in evaluation mode, without gradients, under
-    autocast if `amp` names a precision; its mode is put back at the end. `forward` replaces the embedder's own: give
-    `embedder.features` for a PCA, or `functools.partial(multiscale, embedder)` for several scales. A batch without images
-    (all of them broken, and skipped) gives nothing.
+    autocast unless `precision` is "fp32" (default: the model's own); its mode is put back at the end. `forward` replaces the
+    embedder's own: give `embedder.features` for a PCA, or `functools.partial(multiscale, embedder)` for several scales. A batch
+    without images (all of them broken, and skipped) gives nothing.
     """
-    if amp is not None and amp not in PRECISIONS:
-        raise ValueError(f"amp={amp!r} must be 'bf16', 'fp16', or None for float32.")
+    dtype = PRECISIONS.get(precision or embedder.config.precision)
+    if dtype is None:
+        raise ValueError(f"precision={precision!r} must be 'fp32', 'bf16' or 'fp16', or None for the model's own.")
     where = torch.device(device) if device is not None else next(embedder.parameters()).device
     training = embedder.training
     embedder.to(where).eval()
@@ -55,14 +57,15 @@ def embed(
         for batch in batches:
             if len(batch.images):
                 images = batch.images.to(where, non_blocking=True, memory_format=torch.channels_last)
-                yield batch.indices.numpy(), _rows(forward or embedder, images, amp)
+                yield batch.indices.numpy(), _rows(forward or embedder, images, dtype)
     finally:
         embedder.train(training)
 
 
 @torch.inference_mode()  # a function of its own: in a generator it would reach the caller between batches
-def _rows(forward: Callable[[Tensor], Tensor], images: Tensor, amp: str | None) -> NDArray[np.float32]:
-    with torch.autocast(images.device.type, dtype=PRECISIONS.get(amp or ""), enabled=amp is not None):
+def _rows(forward: Callable[[Tensor], Tensor], images: Tensor, dtype: torch.dtype) -> NDArray[np.float32]:
+    half = dtype != torch.float32
+    with torch.autocast(images.device.type, dtype=dtype if half else None, enabled=half):
         return forward(images).float().cpu().numpy()
 
 

@@ -118,4 +118,5 @@ def input_of(net: nn.Module, image_size: tuple[int, int] | None) -> Input:
     said: dict[str, Any] = net.pretrained_cfg  # type: ignore[assignment]
     interpolation: Any = said["interpolation"] if said["interpolation"] in get_args(Interpolation) else "bicubic"
     size = image_size or (int(said["input_size"][1]), int(said["input_size"][2]))
-    return Input(size, tuple(said["mean"]), tuple(said["std"]), interpolation, float(said["crop_pct"]))
+    resize = round(min(size) / float(said["crop_pct"]))
+    return Input(size, tuple(said["mean"]), tuple(said["std"]), interpolation, resize)

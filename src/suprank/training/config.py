@@ -6,7 +6,7 @@ would not read: a setting that nobody reads is a mistake that nobody notices.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -121,13 +121,18 @@ class ModelConfig(EmbedderConfig):
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
-        fields = set(type(self).model_fields) - {"start", "freeze_batchnorm"}
-        further = sorted(name for name in fields if getattr(self, name) != type(self).model_fields[name].get_default())
+        fields = type(self).model_fields
+        changed = {name for name, field in fields.items() if getattr(self, name) != field.get_default()}
+        further = sorted(changed - {"start", "freeze_batchnorm"})
         if self.start is not None and further:
             raise ValueError(f"start brings a whole embedder, so {', '.join(further)} must be left out")
-        told = [name for name in ("image_size", "crop", "interpolation") if getattr(self, name) is not None]
-        if told:
-            raise ValueError(f"{', '.join(told)} must be left out: the table [images] says what images are like")
+        elsewhere = {
+            **dict.fromkeys(("image_size", "resize", "squash", "interpolation"), "[images]"),
+            "fast_jpeg": "[data]",
+            "precision": "[engine]",
+        }
+        for name in sorted(changed & set(elsewhere)):
+            raise ValueError(f"{name} must be left out: the table {elsewhere[name]} of the recipe sets it")
         return self
 
 
@@ -461,14 +466,23 @@ class TrainConfig(Part):
     def embedder(self) -> EmbedderConfig:
         """The settings of an embedder made anew.
 
-        It takes the recipe's images for its own, so that what is saved is used as it was judged: their size, and how test
-        images were resized (but for `squash`, and for images that were not resized: a model has no entries for those).
+        It is saved with how the recipe reads and embeds test images, so that whoever uses the model gets the run's numbers.
         """
+        settings = self.model.model_dump(exclude={"start", "pretrained", "weights"})
+        return EmbedderConfig(**{**settings, **self.evaluation_input})
+
+    @property
+    def evaluation_input(self) -> dict[str, Any]:
+        """How test images are read and embedded, as entries of `EmbedderConfig`."""
         images = self.images
-        settings = self.model.model_dump(exclude={"start", "pretrained", "weights", "image_size", "crop", "interpolation"})
-        crop = images.size / images.test_resize if images.test_resize else 1.0
-        size = (images.size, images.size)
-        return EmbedderConfig(**settings, image_size=size, crop=crop, interpolation=images.interpolation)
+        return {
+            "image_size": (images.size, images.size),
+            "resize": images.test_resize,
+            "squash": images.squash,
+            "interpolation": images.interpolation,
+            "fast_jpeg": self.data.fast_jpeg,
+            "precision": self.engine.precision,
+        }
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from suprank.data import transforms
 from suprank.data.held import HeldImages
 from suprank.data.workers import cores
-from suprank.embedding.reading import Reading
+from suprank.embedding.reading import ImageSettings, Reading
 from suprank.embedding.result import PARTS
 from suprank.embedding.sides import common_levels, ranked_parts, ranked_sides
 from suprank.evaluation import evaluate
@@ -96,16 +97,12 @@ class Judge:
         `progress(done, total)` counts the images that `data.hold` decodes here, once for all evaluations.
         """
         wanted = config.images
-        transform = transforms.test_transform(
-            wanted.size,
-            resize=wanted.test_resize or None,
-            squash=wanted.squash,
-            interpolation=wanted.interpolation,
-            mean=None,
-        )
+        settings = ImageSettings(wanted.size, wanted.test_resize, wanted.squash, wanted.interpolation, config.data.fast_jpeg)
+        transform = settings.transform()
         reading = Reading(
             transform,
             at_least=transforms.at_least(transform) if config.data.fast_jpeg else None,
+            settings=settings,
             batch_size=config.evaluation.batch_size,
             workers=config.data.workers,
             on_broken=config.data.on_broken,
@@ -123,6 +120,19 @@ class Judge:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._sets)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of what is measured: paths, labels and levels of every test set, and the decay. Values compare only under the
+        same one. The folder of the images is left out, since a dataset may be moved."""
+        found = hashlib.blake2b(repr(self._decay).encode(), digest_size=16)
+        for name, test in self._sets.items():
+            found.update(repr((name, test.levels)).encode())
+            for part, images in test.images.items():
+                columns = [images.manifest.levels.index(level) for level in test.levels]
+                found.update("\n".join([part, *images.paths.to_pylist()]).encode())
+                found.update(np.ascontiguousarray(images.labels[:, columns]).tobytes())
+        return found.hexdigest()
 
     @property
     def best_metric(self) -> tuple[str, str]:

@@ -57,7 +57,8 @@ class NonFiniteLossError(RuntimeError):
 class Position:
     """Where training stands: `consumed` batches of `epoch`, `step` steps since the beginning, `seconds` spent on them.
 
-    `replaced` counts how often this process saw another image in place of a broken one.
+    `replaced` counts how often this process saw another image in place of a broken one. `test_set` is the fingerprint of the
+    test images of the last evaluation, "" where there was none.
     """
 
     epoch: int = 0
@@ -66,6 +67,7 @@ class Position:
     seconds: float = 0.0
     replaced: int = 0
     best: dict[str, Any] | None = None
+    test_set: str = ""
 
 
 def train(config: TrainConfig, folder: str | PathLike[str], *, resume: bool = False, watch: Watch | None = None) -> Result:
@@ -146,6 +148,8 @@ class _Run:
         records = partial(Records, self.run.path, self.config.logging, name=self.run.path.name, settings=settings)
         self.records = _done_by_first(self.fabric, partial(records, step=self.at.step))
         self.watch.begin(self.at.step, self._steps(), self._about())
+        if not self.judge.names:
+            self.watch.say(f"{self.config.data.manifest} has no test images, so this run will have no metrics.")
         if self.config.evaluation.at_start and self.judge.names and self.at.step == 0:
             self._judged()
         reports: dict[str, Report] = {}
@@ -228,6 +232,7 @@ class _Run:
                 failed = False
             if not any(self._agreed(failed)):  # the best is what the folder holds; one process has written, and all must know
                 at.best = {"epoch": epoch, "metric": metric, "value": found, "metrics": values}
+        at.test_set = self.judge.fingerprint
         if self.fabric.is_global_zero:
             for name, report in reports.items():
                 with self._going_on("the report"):
@@ -296,11 +301,18 @@ class _Run:
         self.at = Position(**state["position"])
         self.last_checkpoint = Path(path)
         self.watch.say(f"going on from {path}, step {self.at.step}.")
+        if self.at.test_set and self.at.test_set != self.judge.fingerprint:
+            self.watch.say(
+                "the test images, their labels or evaluation.decay have changed since the last evaluation: metrics before and "
+                f"after do not compare, and the next evaluation chooses {self.run.best} anew."
+            )
+            self.at.best, self.at.test_set = None, ""
 
     def _last_reports(self) -> dict[str, Report]:
         """Of a run that was interrupted after its last evaluation, and before its result was written."""
         found = self.fabric.broadcast(_reports_of(self.run, self.at.epoch))
-        return found if set(found) == set(self.judge.names) else self._judged()
+        known = bool(self.at.test_set) or not self.judge.names  # else they may be of other test images
+        return found if known and set(found) == set(self.judge.names) else self._judged()
 
     def _finished(self, reports: Mapping[str, Report]) -> Result:
         at = self.at

@@ -46,8 +46,9 @@ def rendered(
     images: Sequence[Thumbnail],
     *,
     levels: int,
+    warning: str | None = None,
 ) -> str:
-    """The whole page. `levels` is how many there are, for their colours."""
+    """The whole page. `levels` is how many there are, for their colours; a `warning` stands on top."""
     style, script = _style(levels), _read("report/script.js")
     return (
         _environment()
@@ -56,6 +57,7 @@ def rendered(
             title=title,
             runs=runs,
             facts=facts,
+            warning=warning,
             sections=sections,
             images=images,
             version=__version__,

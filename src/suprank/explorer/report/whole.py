@@ -16,7 +16,7 @@ from suprank.explorer.report.maps import drawn_map
 from suprank.explorer.report.page import Section, rendered
 from suprank.explorer.report.tables import plain
 from suprank.explorer.report.thumbnails import Thumbnails
-from suprank.explorer.source import common_to
+from suprank.explorer.source import common_to, comparison_warning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,8 @@ def report_page(
     read are shown as their paths.
     """
     same = None if against is None else same_queries(source, against)
+    if against is not None:
+        against = replace(against, decay=source.decay)  # H-AP of both means the same; a folder of embeddings has no recipe
     source, against, left_out = _at_common_levels(source, against)
     runs = [gathered(one, seed=seed, progress=progress) for one in _told_apart(source, against)]
     reports = [runs[0].report, *(in_order_of(run.report, same) for run in runs[1:] if same is not None)]
@@ -67,13 +69,25 @@ def report_page(
         [run.name for run in runs],
         [
             *_facts(source),
+            *_provenance_facts([run.source for run in runs]),
             *left_out,
             *([("Images that cannot be read", f"{thumbnails.broken:,}")] if thumbnails.broken else []),
         ],
         [section for section in found if section is not None],
         thumbnails.embedded(),
         levels=len(source.levels),
+        warning=None if against is None else comparison_warning(source, against),
     )
+
+
+def _provenance_facts(sources: Sequence[Source]) -> list[tuple[str, str]]:
+    """Network and reading of the images; each side's own where there are two."""
+    found = []
+    for source in sources:
+        if source.provenance is not None:
+            whose = f" ({source.name})" if len(sources) > 1 else ""
+            found += [(f"Backbone{whose}", source.provenance.network), (f"Images read{whose}", source.provenance.images)]
+    return found
 
 
 def _at_common_levels(source: Source, against: Source | None) -> tuple[Source, Source | None, list[tuple[str, str]]]:
@@ -159,7 +173,10 @@ def _facts(source: Source) -> list[tuple[str, str]]:
     manifest = recipe.get("data", {}).get("tests", {}).get(source.test) or recipe.get("data", {}).get("manifest")
     if manifest:
         found.insert(0, ("Data", plain(manifest)))
-    for title, table, entry in (("Loss", "loss", "name"), ("Backbone", "model", "backbone"), ("Epochs", "run", "epochs")):
+    entries = [("Loss", "loss", "name"), ("Epochs", "run", "epochs")]
+    if source.provenance is None:
+        entries.insert(1, ("Backbone", "model", "backbone"))
+    for title, table, entry in entries:
         if entry in recipe.get(table, {}):
             found.append((title, plain(recipe[table][entry])))
     date = _date(source)

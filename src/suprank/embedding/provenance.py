@@ -1,0 +1,107 @@
+"""What made the embeddings of a folder: the network and how it read the images. Numbers compare only where this is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from suprank.embedding.shards import RECORD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
+
+_TITLES = {
+    "backbone": "backbone",
+    "size": "image size",
+    "resize": "resize",
+    "squash": "squash",
+    "interpolation": "interpolation",
+    "fast_jpeg": "fast JPEG decoding",
+    "precision": "precision",
+    "scales": "scales",
+}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The backbone and its number of parameters, how test images were read (see `EmbedderConfig`), the precision and scales.
+
+    Example:
+        >>> run = Provenance("resnet50", 24_557_120, size=112, resize=0)
+        >>> run.summary
+        'resnet50 (24.6 M parameters), 112 pixels, not resized, bilinear, fp32'
+        >>> run.differences(Provenance("resnet50", 24_557_120, size=224, resize=256))
+        ['image size 112 against 224', 'resize 0 against 256']
+    """
+
+    backbone: str
+    parameters: int
+    size: int
+    resize: int
+    squash: bool = False
+    interpolation: str = "bilinear"
+    fast_jpeg: bool = False
+    precision: str = "fp32"
+    scales: tuple[float, ...] = (1.0,)
+
+    @classmethod
+    def read(cls, out: str | PathLike[str], part: str) -> Self | None:
+        """That of a part of a folder that `embed_collection` wrote; None where its record does not say, as with a transform of
+        the caller's own."""
+        try:
+            record = json.loads((Path(out) / part / RECORD).read_bytes())
+        except (OSError, ValueError):
+            return None
+        images = record.get("transform") if isinstance(record, dict) else None
+        return cls.from_dict({**record, **images}) if isinstance(images, dict) else None
+
+    @classmethod
+    def from_dict(cls, entries: Mapping[str, Any]) -> Self | None:
+        """From its own `asdict`, or anything that holds the same entries; None where one is missing."""
+        known = {field.name: entries[field.name] for field in fields(cls) if field.name in entries}
+        return cls(**{**known, "scales": tuple(known["scales"])}) if len(known) == len(fields(cls)) else None
+
+    def asdict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def images(self) -> str:
+        """How images are read, in a few words."""
+        resized = f"{'both sides' if self.squash else 'short side'} resized to {self.resize}" if self.resize else "not resized"
+        further = ["fast JPEG decoding"] if self.fast_jpeg else []
+        several = [f"scales {', '.join(f'{scale:g}' for scale in self.scales)}"] if self.scales != (1.0,) else []
+        return ", ".join([f"{self.size} pixels", resized, self.interpolation, *further, self.precision, *several])
+
+    @property
+    def network(self) -> str:
+        """The backbone and its size."""
+        return f"{self.backbone} ({self.parameters / 1e6:.1f} M parameters)"
+
+    @property
+    def summary(self) -> str:
+        return f"{self.network}, {self.images}"
+
+    def differences(self, other: Provenance) -> list[str]:
+        """What differs, as "image size 112 against 224". `parameters` may: a head of another width is what runs compare."""
+        return [
+            f"{title} {_text(getattr(self, name))} against {_text(getattr(other, name))}"
+            for name, title in _TITLES.items()
+            if getattr(self, name) != getattr(other, name)
+        ]
+
+    def warning(self, other: Provenance, names: tuple[str, str]) -> str | None:
+        """A sentence for whoever compares the metrics of the two, by their `names`; None where nothing differs."""
+        differences = self.differences(other)
+        if not differences:
+            return None
+        return (
+            f"{names[0]} and {names[1]} do not differ in training alone: {'; '.join(differences)}. "
+            "Part of the difference between their metrics comes from that."
+        )
+
+
+def _text(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,190 @@
+"""Two ways to one number agree: what training reports, and what `embed`, `evaluate` and `report` find with the saved model."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from suprank.cli.looked_at import image_embedder, looked_at, model_of
+from suprank.data import Manifest
+from suprank.embedding import Provenance, Reading
+from suprank.evaluation import Report
+from suprank.models import Embedder
+from suprank.training.config import EvaluationConfig
+from suprank.training.judging import Judge
+from suprank.training.learner import embedder_of
+from suprank.training.loop import train
+from suprank.training.presets import presets
+from suprank.training.recipe import read_recipe, recipes_folder
+from suprank.training.seeds import seed_of
+from tests.cli.collection import done, refused
+from tests.models import tiny
+from tests.training import runs
+
+READINGS = {
+    "as it is": ({"size": 24, "test_resize": 0}, {}, {}),
+    "resized": ({"size": 24, "test_resize": 31}, {}, {}),
+    "squashed": ({"size": 24, "test_resize": 28, "squash": True}, {}, {}),
+    "bicubic": ({"size": 32, "test_resize": 33, "interpolation": "bicubic"}, {}, {}),
+    "fast JPEG": ({"size": 24, "test_resize": 26}, {"fast_jpeg": True}, {}),
+    "bf16": ({"size": 24, "test_resize": 0}, {}, {"precision": "bf16"}),
+}
+"""[images], [data] and [engine] of recipes that differ in how test images become embeddings."""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Photographs of other shapes than the crop, in JPEG and large enough to be decoded at a fraction."""
+    folder = tmp_path_factory.mktemp("photos")
+    manifest = Manifest.read(runs.pictures(folder, tests=4))
+    draw = np.random.default_rng(0)
+    paths = []
+    for path in manifest.paths.to_pylist():
+        wide = Image.open(folder / path).resize((int(draw.integers(90, 160)), int(draw.integers(60, 90))))
+        paths.append(path.replace(".png", ".jpg"))
+        wide.save(folder / paths[-1], quality=95)
+    manifest = manifest.with_columns(path=paths)
+    manifest.save(folder / "photos.parquet")
+    return folder / "photos.parquet"
+
+
+def trained(photos, folder, reading="resized", **tables):
+    images, data, engine = READINGS[reading]
+    given = {"data": {"manifest": str(photos), "workers": 0, **data}, "engine": {"accelerator": "cpu", **engine}}
+    evaluation = {"every": 0, "batch_size": 64, "decay": 2.0}
+    config = runs.recipe(photos, **{**given, "images": images, "run": {"epochs": 1}, "evaluation": evaluation, **tables})
+    return train(config, folder).reports["test"]
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading):
+    run = tmp_path / "run"
+    expected = trained(photos, run, reading)
+    model = ("--model", run / "model", "--manifest", photos, "--out", tmp_path / "e", "--workers", 0, "--device", "cpu")
+    said = done("embed", *model, "--batch-size", 64, "--quiet")
+    assert "warning" not in said.stderr, "nothing was overridden"
+    done("evaluate", "--embeddings", tmp_path / "e", "--decay", 2, "--metric", "R@1", "--out", tmp_path / "one.json")
+    chosen = [argument for name in expected for argument in ("--metric", name)]
+    done("evaluate", "--embeddings", tmp_path / "e", "--decay", 2, *chosen, "--out", tmp_path / "r.json", "--quiet")
+    assert dict(Report.load(tmp_path / "r.json").values) == dict(expected.values)
+    done("evaluate", "--embeddings", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
+    assert dict(Report.load(tmp_path / "run.json").values) == dict(expected.values), "levels and decay are the recipe's"
+    assert looked_at(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+
+
+def test_an_upload_is_embedded_as_the_rows_of_the_report(tmp_path, photos):
+    run = tmp_path / "run"
+    trained(photos, run, "bf16")
+    source = looked_at(run, device="cpu")
+    picture = Image.open(photos.parent / source.queries.items.paths[3].as_py())
+    found = image_embedder(partial(model_of, run), "cpu")(picture)
+    np.testing.assert_allclose(found, source.queries.embeddings[3], atol=1e-6)
+
+
+@pytest.mark.parametrize("preset", sorted(presets(recipes_folder())))
+def test_the_saved_model_of_every_preset_says_how_it_reads(tmp_path, photos, preset):
+    config = read_recipe(f"{preset}/nsm", [f"data.manifest={photos}", "data.workers=0", "data.hold=false", "data.tests="])
+    config = config.model_copy(update={"evaluation": EvaluationConfig()})  # its metrics may name levels of the preset
+    judge = Judge.of(config, small(photos))
+    tiny.embedder(**config.evaluation_input, mean=config.model.mean, std=config.model.std).save(tmp_path)
+    reading = Reading.for_model(Embedder.load(tmp_path))
+    assert repr(reading.transform) == repr(judge._reading.transform)
+    assert (reading.at_least, reading.settings) == (judge._reading.at_least, judge._reading.settings)
+    assert Embedder.load(tmp_path).config.precision == config.engine.precision
+
+
+def small(photos):
+    manifest = Manifest.read(photos)
+    return manifest.take(np.flatnonzero(np.asarray(manifest.table["split"]) == "test"))
+
+
+def test_an_embedder_to_start_from_is_saved_with_the_reading_of_the_recipe(tmp_path, photos):
+    tiny.embedder(dim=8, image_size=160).save(tmp_path / "start")
+    model = {"backbone": "resnet50", "pretrained": True, "dim": None, "start": str(tmp_path / "start")}
+    expected = trained(photos, tmp_path / "run", model=model)
+    saved = Embedder.load(tmp_path / "run" / "model")
+    assert (saved.input.size, saved.input.resize) == ((24, 24), 31)
+    assert looked_at(tmp_path / "run", device="cpu").evaluated(metrics=["AP"])["AP"] == expected["AP"]
+
+
+def test_options_that_read_otherwise_are_named(tmp_path, photos):
+    run = tmp_path / "run"
+    trained(photos, run, "squashed")
+    given = ("--model", run / "model", "--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet")
+    said = done("embed", *given, "--out", tmp_path / "a", "--no-squash", "--resize", 40, "--precision", "bf16").stderr
+    assert "otherwise than" in said
+    assert "resize 40 against 28; squash no against yes; precision bf16 against fp32" in said
+    said = done("models", "pca", *given, "--dim", 4, "--out", tmp_path / "pca", "--size", 28).stderr
+    assert "image size 28 against 24; resize 33 against 28" in said
+
+
+def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos):
+    run = tmp_path / "run"
+    expected = trained(photos, run, "as it is", evaluation={"every": 0, "decay": 2.0, "metrics": ("R@1", "H-AP")})
+    config = read_recipe(run / "recipe.toml")
+    shown = done("evaluate", "--embeddings", run, "--against-frozen", "--device", "cpu", "--metric", "R@1", "--metric", "H-AP")
+    assert "mine: test_resnet" in shown.stdout
+    assert "other: test_resnet" in shown.stdout
+    assert shown.stdout.count("24 pixels, not resized, bilinear, fp32") == 2
+    assert "warning" not in shown.stderr, "only training differs"
+
+    torch.manual_seed(seed_of(config.run.seed, 0))
+    start = embedder_of(config)  # what the run began with: its projection is drawn after the backbone
+    bare = tiny.embedder(**config.evaluation_input)
+    bare.load_state_dict({name: value for name, value in start.state_dict().items() if not name.startswith("projection")})
+    frozen = looked_at(run, device="cpu", frozen=True)
+    transform = Reading.for_model(bare)
+    found = transform.batches(small(photos), np.arange(4), pinned=False)
+    batch = next(iter(found))
+    with_torch = transform.before(bare.eval())(batch.images).detach().numpy()
+    np.testing.assert_allclose(frozen.queries.embeddings[:4], with_torch, atol=1e-5)
+    assert frozen.decay == 2
+    assert looked_at(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+
+
+@pytest.mark.slow
+def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
+    """The report once said −6.7 R@1 for training that had gained 6.7: the other side had been read at twice the size."""
+    run = tmp_path / "run"
+    trained(photos, run, "as it is")
+    tiny.embedder().save(tmp_path / "frozen")
+    given = ("--model", tmp_path / "frozen", "--manifest", photos, "--out", tmp_path / "e")
+    done("embed", *given, "--workers", 0, "--device", "cpu", "--size", 48, "--quiet")
+    page = tmp_path / "report.html"
+    told = done("report", run, "--against", tmp_path / "e", "--out", page, "--queries", 1, "--device", "cpu", "--quiet").stderr
+    differences = "image size 24 against 48; resize 0 against 50"
+    assert differences in told
+    text = page.read_text()
+    assert "Not a comparison of like with like" in text
+    assert differences in text
+    assert "24 pixels, not resized, bilinear, fp32" in text
+    assert "48 pixels, short side resized to 50, bilinear, fp32" in text
+
+    done("report", run, "--against-frozen", "--out", page, "--queries", 1, "--device", "cpu", "--quiet")
+    text = page.read_text()
+    assert "Not a comparison of like with like" not in text
+    assert "run before training" in text
+
+    done("evaluate", "--embeddings", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")
+    told = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--decay", 1, "--device", "cpu", "--quiet")
+    assert differences in told.stderr
+
+
+def test_what_needs_a_run_is_refused_without_one(tmp_path, photos):
+    for verb, first in (("evaluate", ("--embeddings", tmp_path)), ("report", (tmp_path,))):
+        assert "both name what to compare with" in refused(verb, *first, "--against-frozen", "--against", "other")
+    assert "for a folder of `suprank train`" in refused("evaluate", "--embeddings", tmp_path, "--against-frozen")
+
+
+def test_a_folder_without_a_record_has_no_provenance(tmp_path):
+    (tmp_path / "test").mkdir()
+    assert Provenance.read(tmp_path, "test") is None
+    (tmp_path / "test" / "run.json").write_text(json.dumps({"transform": "Compose(...)"}))
+    assert Provenance.read(tmp_path, "test") is None
+    assert Provenance.from_dict({"backbone": "resnet50"}) is None
+    whole = Provenance("resnet50", 1, size=24, resize=0, scales=(1.0, 0.5))
+    assert Provenance.from_dict(json.loads(json.dumps(whole.asdict()))) == whole
+    assert "scales 1, 0.5" in whole.images
