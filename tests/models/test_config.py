@@ -23,6 +23,11 @@ def test_one_number_is_a_square():
         ({"image_size": (0, 8)}, "1 or more pixels"),
         ({"std": (0.5, 0.0, 0.5)}, "above 0"),
         ({"resize": -1}, "greater than or equal to 0"),
+        ({"std": (0.5, True, 0.5)}, "should be a valid number"),
+        ({"image_size": True}, "should be a valid integer"),
+        ({"image_size": 96.0}, "should be a valid tuple"),
+        ({"dim": True}, "should be a valid integer"),
+        ({"bias": "no"}, "should be a valid boolean"),
         ({"backbone": "hf-hub:someone/something"}, "must be a plain timm name"),  # building it would download
     ],
 )

@@ -1,6 +1,7 @@
 """The settings of a run: what they refuse, and what they make of each other."""
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from suprank.training.config import TrainConfig
@@ -55,12 +56,52 @@ def test_nothing_can_be_changed_afterwards():
         ({"model": {"squash": True}}, r"squash must be left out: the table \[images\] of the recipe sets it"),
         ({"model": {"precision": "bf16"}}, r"precision must be left out: the table \[engine\] of the recipe sets it"),
         ({"images": {"size": 64, "test_resize": 32}}, "test_resize=32 must be size=64 or more, or 0"),
+        ({"images": {"crop_scale": (1, 0.5)}}, r"crop_scale=\[1.0, 0.5\] must have the smaller number first; try \[0.5, 1.0\]"),
+        ({"images": {"crop_scale": (0.5, 2)}}, "crop_scale=.* must be shares of the area, 1 at most"),
+        ({"images": {"crop_ratio": (2, 1)}}, "crop_ratio=.* must have the smaller number first"),
+        ({"data": {"manifest": "m", "levels": []}}, "must be one or more levels, once each"),
+        ({"data": {"manifest": "m", "levels": ["a", "a"]}}, "must be one or more levels, once each"),
+        (
+            {"data": {"manifest": "m", "levels": ["a", "b"]}, "batch": {"sampler": "hierarchical", "level": "a"}},
+            "batch.level='a' must be one of data.levels=.*, and not the finest",
+        ),
+        ({"batch": {"max_images_per_class": 6}}, "batch.max_images_per_class=6 must be .*; try 4 or 8"),
+        (
+            {"batch": {"sampler": "hierarchical", "coarse_per_batch": 3, "size": 8}},
+            "batch.coarse_per_batch=3 must be 2 at most: batch.size=8 has room",
+        ),
+        ({"loss": {"name": "sup-ap", "jump": -1}}, "jump=-1.0 must be a finite number, 0 or more"),
+        ({"loss": {"name": "roadmap", "positive_floor": float("nan")}}, "positive_floor=nan must be a finite number"),
+        ({"loss": {"name": "rod-recall", "ks": []}}, r"ks=\(\) must be one or more cut-offs"),
+        ({"loss": {"name": "triplet-dw", "cutoff": 1.5}}, "with 0 < cutoff < farthest ≤ 2"),
+        ({"loss": {"name": "contrastive-xbm", "margin": 1}}, "margin=1.0 must be a cosine similarity"),
+        ({"loss": {"name": "arcface", "margin": 4}}, "margin=4.0 must be an angle between 0 and π"),
+        ({"loss": {"name": "multi-similarity", "base": float("inf")}}, "base=inf"),
+        ({"loss": {"name": "csl", "margins": [0.1, float("nan")]}}, "must be 2 finite numbers"),
+        ({"evaluation": {"metrics": ["R@one"]}}, "R@one"),
+        ({"evaluation": {"metrics": []}}, "metrics=.* names none"),
+        ({"evaluation": {"best": "bestness"}}, "unknown metric 'bestness'"),
+        ({"evaluation": {"metrics": ["R@1"], "best": "AP"}}, "best='AP' is not among metrics=.*; add it there"),
+        ({"engine": {"accelerator": "cpu", "precision": "fp16"}}, "engine.precision='fp16' is for GPUs"),
+        ({"engine": {"accelerator": "cpu", "strategy": "fsdp"}}, "engine.strategy='fsdp' spreads a network over GPUs"),
+        ({"engine": {"strategy": "fsdp"}, "model": {"pooling": "gem"}}, "cannot spread the power of GeM"),
         ({"images": {"sise": 64}}, "Extra inputs are not permitted"),
     ],
 )
 def test_what_makes_no_sense_or_has_no_effect_is_refused(tables, told):
     with pytest.raises(ValidationError, match=told):
         config(**tables)
+
+
+def test_reading_a_recipe_draws_no_random_numbers_of_the_process():
+    state = torch.get_rng_state()
+    config(loss={"name": "happier"})
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("best", ["R@1", "hit_rate@1", None])
+def test_the_metric_that_decides_may_be_spelt_otherwise_than_in_the_list(best):
+    assert config(evaluation={"metrics": ["hit_rate@1"], "best": best}).evaluation.best == best
 
 
 def test_an_entry_at_its_default_is_harmless_where_nobody_reads_it():

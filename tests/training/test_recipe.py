@@ -267,6 +267,14 @@ def test_an_override_is_toml_or_else_text(override, place, value):
     assert type(found) is type(value)
 
 
+def test_whole_numbers_stand_for_fractions_and_lists_for_tuples():
+    overrides = ["images.flip=1", "loss.tau=1", "optimizer.lr=0", "images.crop_scale=[1, 1]", "model.mean=[0, 0, 0]"]
+    config = read_recipe(written("mine.toml", SMALLEST), overrides)
+    found = (config.images.flip, config.loss.tau, config.optimizer.lr, *config.images.crop_scale, *config.model.mean)
+    assert found == (1, 1, 0, 1, 1, 0, 0, 0)
+    assert {type(number) for number in found} == {float}
+
+
 def test_the_last_override_wins_and_none_is_lost():
     config = read_recipe(written("mine.toml", SMALLEST), ["loss.weight=0.3", "loss.tau=0.02", "loss.weight=0.4"])
     assert (config.loss.weight, config.loss.tau) == (0.4, 0.02)
@@ -280,10 +288,15 @@ def test_nothing_behind_the_equals_sign_brings_the_default_back():
     assert read_recipe(file, ["model.weights="]) == read_recipe(file)  # there was nothing to take out
 
 
-def test_a_table_given_as_a_whole_replaces_that_of_the_recipe():
-    file = written("mine.toml", SMALLEST + "weight = 0.3\ntau = 0.02\n")
+def test_a_table_given_as_a_whole_completes_that_of_the_recipe_as_one_in_a_file_does():
+    text = SMALLEST + "weight = 0.3\ntau = 0.02\n[run]\nepochs = 7\n[data.tests]\nfine = 'f.csv'\n"
+    file = written("mine.toml", text)
     loss = read_recipe(file, ['loss={name="roadmap", weight=0.4}']).loss
-    assert (loss.weight, loss.tau) == (0.4, 0.01)
+    assert (loss.weight, loss.tau) == (0.4, 0.02)
+    for override in ("run={}", "run={seed=1}"):
+        assert read_recipe(file, [override]).run.epochs == 7
+    assert read_recipe(file, ["loss=", "loss.name=roadmap"]).loss.tau == 0.01  # so it is replaced
+    assert read_recipe(file, ["data.tests={coarse='c.csv'}"]).data.tests == {"fine": "f.csv", "coarse": "c.csv"}
 
 
 @pytest.mark.parametrize("override", ["loss.weight", "=3", "loss.=3", ".weight=3", "loss..weight=3", "", "  =3"])
@@ -362,21 +375,34 @@ def test_every_unknown_name_of_a_file_is_told_at_once():
     ("override", "said"),
     [
         ("loss.weight=2", "loss.weight: 2 should be less than or equal to 1 (loss.weight=2)."),
-        (
-            "loss.weight=much",
-            "loss.weight: 'much' should be a valid number, unable to parse string as a number (loss.weight=much).",
-        ),
+        ("loss.weight=much", "loss.weight: 'much' should be a valid number (loss.weight=much)."),
         ("engine.precision=fp8", "engine.precision: 'fp8' should be 'fp32', 'bf16' or 'fp16' (engine.precision=fp8)."),
         ("images.crop_scale=[0, 1]", "images.crop_scale: 0 should be greater than 0 (images.crop_scale=[0, 1])."),
-        (
-            "memory.size=some",
-            "memory.size: 'some' should be a valid integer, unable to parse string as an integer, or 'some' should be 'all' "
-            "(memory.size=some).",
-        ),
+        ("memory.size=some", "memory.size: 'some' should be a valid integer, or 'some' should be 'all' (memory.size=some)."),
         ("loss=3", "loss: 3 should be a table; write [loss] and the entries below it (loss=3)."),
         ("data.manifest=", "data.manifest: this entry is missing; a recipe needs it (data.manifest=)."),
         ("loss=", "loss: this table is missing; a recipe needs it (mine.toml)."),
-        ("batch.images_per_class=3", "batch.size=256 must be a multiple of batch.images_per_class=3 (mine.toml)."),
+        (
+            "batch.images_per_class=3",
+            "batch.size=256 must be a multiple of batch.images_per_class=3, because images come in groups of a class; "
+            "try 255 or 258 (mine.toml).",
+        ),
+        ("images.size=true", "images.size: True should be a valid integer (images.size=true)."),
+        ("run.epochs=true", "run.epochs: True should be a valid integer (run.epochs=true)."),
+        ("run.epochs=1e2", "run.epochs: 100.0 should be a valid integer (run.epochs=1e2)."),
+        ("run.epochs='3'", "run.epochs: '3' should be a valid integer (run.epochs='3')."),
+        ("images.flip=true", "images.flip: True should be a valid number (images.flip=true)."),
+        ("images.flip='0.5'", "images.flip: '0.5' should be a valid number (images.flip='0.5')."),
+        ("images.crop_scale=[true, 1]", "images.crop_scale: True should be a valid number (images.crop_scale=[true, 1])."),
+        ("data.hold=no", "data.hold: 'no' should be true or false (data.hold=no)."),
+        ('data.hold="no"', "data.hold: 'no' should be true or false (data.hold=\"no\")."),
+        ("data.hold=1", "data.hold: 1 should be true or false (data.hold=1)."),
+        ("data.levels=species", "data.levels: 'species' should be a list, in brackets (data.levels=species)."),
+        ("data.root=3", "data.root: 3 should be a valid string (data.root=3)."),
+        ("loss.ks=[1, 2.0]", "loss.ks: 2.0 should be a valid integer (loss.ks=[1, 2.0])."),
+        ("memory.size=true", "memory.size: True should be a valid integer, or True should be 'all' (memory.size=true)."),
+        ("model.dim=64.0", "model.dim: 64.0 should be a valid integer (model.dim=64.0)."),
+        ("model.mean=[0, 0, true]", "model.mean: True should be a valid number (model.mean=[0, 0, true])."),
     ],
 )
 def test_a_wrong_value_is_told_in_a_sentence_with_where_it_stands(override, said):
@@ -475,24 +501,25 @@ def test_every_default_is_written_so_that_the_file_outlives_it():
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
-NUMBER = st.floats(1e-12, 1e12)
+NUMBER, SHARE = st.floats(1e-12, 1e12), st.floats(1e-12, 1)
 OVERRIDES = {
     "data.manifest": TEXT,
     "data.root": TEXT,
     "data.tests": st.dictionaries(TEXT, TEXT, max_size=3),
-    "data.levels": st.lists(TEXT, max_size=3),
+    "data.levels": st.lists(TEXT, min_size=1, max_size=3, unique=True),
     "data.hold": st.booleans(),
     "images.size": st.integers(1, 256),
-    "images.crop_scale": st.tuples(NUMBER, NUMBER),
+    "images.crop_scale": st.tuples(SHARE, SHARE).map(sorted),
+    "images.crop_ratio": st.tuples(NUMBER, NUMBER).map(sorted),
     "loss.weight": st.floats(0, 1),
     "loss.tau": NUMBER,
-    "loss.jump": st.floats(allow_nan=False),
-    "loss.ks": st.lists(st.integers(1, 99), max_size=4),
+    "loss.jump": st.floats(0, 1e12),
+    "loss.ks": st.lists(st.integers(1, 99), min_size=1, max_size=4),
     "memory.size": st.one_of(st.integers(0, 10**6), st.just("all")),
     "model.dim": st.integers(1, 4096),
     "model.mean": st.tuples(NUMBER, NUMBER, NUMBER),
     "run.clip": NUMBER,
-    "evaluation.metrics": st.lists(TEXT, max_size=3),
+    "evaluation.metrics": st.lists(st.sampled_from(["R@1", "AP", "mAP@R/a level"]), min_size=1, max_size=3),
     "logging.wandb": TEXT,
 }
 

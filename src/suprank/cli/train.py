@@ -13,6 +13,7 @@ import typer
 from suprank.cli import terminal
 
 if TYPE_CHECKING:
+    from suprank.training.config import TrainConfig
     from suprank.training.loop import Result
 
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
@@ -33,7 +34,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the run in the folder; where there is none, begin.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the whole recipe as it would be run, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe, print all of it, and stop.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings only.")] = False,
 ) -> None:
     """Train a model as a recipe says, and judge it by exact metrics; DIR/model is the model, for `suprank embed` for example.
@@ -64,6 +65,7 @@ def train(
         config = read_recipe(recipe, overrides or [])
         if dry_run:
             if is_first_process():
+                _check_network(config)
                 typer.echo(to_toml(config), nl=False)
             return
         folder = default_folder(recipe) if out is None else out
@@ -85,6 +87,15 @@ def train(
                 _print_result(result)
     if result.stopped is not None:
         raise typer.Exit(128 + result.stopped)  # as shells say it of a process that a signal ended
+
+
+def _check_network(config: TrainConfig) -> None:
+    """Refuse a network that timm does not have, or that other entries do not go with. A saved one is not read."""
+    from suprank.models import Embedder
+    from suprank.training.learner import check_embedder
+
+    if config.model.start is None:
+        check_embedder(Embedder(config.embedder), config)
 
 
 def default_folder(recipe: str) -> Path:

@@ -17,12 +17,13 @@ Count = Annotated[int, Field(ge=1)]
 Qid = Annotated[str, Field(pattern=r"^Q[1-9][0-9]*$")]
 Pid = Annotated[str, Field(pattern=r"^P[1-9][0-9]*$")]
 Seed = Annotated[int, Field(ge=0, le=2**31)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML has lists only; what is in them stays strict
 
 
 class Part(BaseModel):
     """A table of a recipe."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class ItemsRecipe(Part):
@@ -49,7 +50,7 @@ class ScrapeRecipe(Part):
 
     batch: int = Field(default=50, ge=1, le=50)
     maxlag: int = Field(default=5, ge=1)
-    languages: tuple[str, ...] = Field(default=("en", "mul"), min_length=1)
+    languages: Names = Field(default=("en", "mul"), min_length=1)
     """Of the names of types, in order of preference."""
 
     ancestors: int = Field(default=0, ge=0, le=20)
@@ -91,8 +92,8 @@ class CleanRecipe(Part):
     ended: Literal["keep", "drop"] = "keep"
     """Types that were given an end date (P582)."""
 
-    stop: tuple[StopType, ...] = ()
-    stop_text: tuple[StopText, ...] = ()
+    stop: Annotated[tuple[StopType, ...], Field(strict=False)] = ()
+    stop_text: Annotated[tuple[StopText, ...], Field(strict=False)] = ()
     least_items: Count = 1
     """Labels of fewer items are left out."""
 
@@ -104,7 +105,7 @@ class EmbedRecipe(Part):
     """`tfidf`, `sentence:MODEL`, `clip:MODEL/WEIGHTS` or `precomputed:FILE`."""
 
     prompt: str = "{}"
-    strip: tuple[str, ...] = (r"\s*\([^()]*\d{3,4}[^()]*\)",)
+    strip: Names = (r"\s*\([^()]*\d{3,4}[^()]*\)",)
     """Regular expressions of what is taken out before encoding; years in brackets, by default. Labels keep it."""
 
     @model_validator(mode="after")
@@ -142,7 +143,7 @@ class LintRecipe(Part):
     alike: Share = 0.85
     """Names of siblings this similar are probably one."""
 
-    overlaps: tuple[tuple[str, ...], ...] = ()
+    overlaps: Annotated[tuple[Names, ...], Field(strict=False)] = ()
     """Words that mean nearly the same: siblings of these names overlap."""
 
 
@@ -159,10 +160,10 @@ class Recipe(Part):
 
     name: str
     title: str
-    levels: tuple[str, ...] = ("label", "group")
+    levels: Names = ("label", "group")
     """Of what is labelled, then of the groups that are reviewed, finest first."""
 
-    top: tuple[str, ...] = ()
+    top: Names = ()
     """Names of the coarsest groups, where they are known before: they wait for the annotators."""
 
     items: ItemsRecipe = ItemsRecipe()

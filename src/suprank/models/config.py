@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -12,6 +12,7 @@ Normalisation = Literal["none", "layer", "l2"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Precision = Literal["fp32", "bf16", "fp16"]
 RGB = tuple[float, float, float]
+_Colours = Annotated[RGB, Field(strict=False)]  # JSON and TOML have lists only; the numbers in them stay strict
 
 
 class Input(NamedTuple):
@@ -39,7 +40,7 @@ class EmbedderConfig(BaseModel):
         'gem'
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     backbone: str
     """A name of `timm.list_models()`, with or without a tag of its weights, or of `ALIASES` in `networks.py`."""
@@ -64,13 +65,13 @@ class EmbedderConfig(BaseModel):
     """Keep BatchNorm on its stored mean and variance while training, as the authors do with ImageNet weights. Its scale and
     shift are still trained."""
 
-    image_size: tuple[int, int] | None = None
+    image_size: Annotated[tuple[int, int], Field(strict=False)] | None = None
     """Height and width in pixels; one number for a square."""
 
-    mean: RGB | None = None
+    mean: _Colours | None = None
     """Of red, green and blue in [0, 1]. The authors use ImageNet's, also for the ViT that timm gives 0.5."""
 
-    std: RGB | None = None
+    std: _Colours | None = None
     """Of red, green and blue in [0, 1]."""
 
     interpolation: Interpolation | None = None

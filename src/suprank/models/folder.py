@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 class _Record(BaseModel):
     """The content of `embedder.json`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: int
     written_by: dict[str, str]

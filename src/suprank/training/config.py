@@ -1,17 +1,23 @@
 """All settings of a training run: a tree of frozen models. Recipes are written in it, and a run folder keeps it resolved.
 
 Every entry says its unit or the paper's letter. Unknown entries are errors, and so are entries that the chosen loss or sampler
-would not read: a setting that nobody reads is a mistake that nobody notices.
+would not read: a setting that nobody reads is a mistake that nobody notices. Types are strict: a whole number may stand for a
+fraction and a list for a tuple, but true is no number, 100.0 no whole number and "no" no truth value. Whatever depends on the
+recipe alone is checked here, when it is read, and not when training starts.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal, Self
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from suprank.evaluation.names import parse
 from suprank.models.config import EmbedderConfig
 from suprank.training.loss_names import LOSSES
+from suprank.training.objective import loss_of
 
 DRAWN = ("emoji", "glyphs")
 """Manifests that are drawn on first use."""
@@ -21,11 +27,19 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
+# TOML and JSON have lists only; what is in them stays strict.
+Range = Annotated[tuple[Positive, Positive], Field(strict=False)]
+Names = Annotated[tuple[str, ...], Field(strict=False)]
+Counts = Annotated[tuple[Count, ...], Field(strict=False)]
+Numbers = Annotated[tuple[float, ...], Field(strict=False)]
+Positives = Annotated[tuple[Positive, ...], Field(strict=False)]
+NotNegatives = Annotated[tuple[NotNegative, ...], Field(strict=False)]
+
 
 class Part(BaseModel):
     """A table of a recipe."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     def changed(self) -> set[str]:
         """The entries that differ from their defaults. The others are harmless, even where nobody reads them."""
@@ -44,7 +58,7 @@ class DataConfig(Part):
     root: str | None = None
     """Where the images of `manifest` are; by default as saved in it."""
 
-    levels: tuple[str, ...] | None = None
+    levels: Names | None = None
     """Levels of labels to train and judge with, finest first; by default all."""
 
     workers: int | None = Field(default=None, ge=0)
@@ -63,6 +77,8 @@ class DataConfig(Part):
     def _read(self) -> Self:
         if self.manifest in DRAWN and self.root is not None:
             raise ValueError(f"{self.manifest} is drawn by suprank, which knows where, and does not read root; leave it out")
+        if self.levels is not None and not 0 < len(self.levels) == len(set(self.levels)):
+            raise ValueError(f"levels={list(self.levels)} must be one or more levels, once each, finest first")
         return self
 
 
@@ -75,10 +91,10 @@ class ImagesConfig(Part):
     resize: int | None = Field(default=None, ge=1)
     """Short side to which a training image is resized before it is cropped; by default it is not."""
 
-    crop_scale: tuple[Positive, Positive] = (0.16, 1.0)
+    crop_scale: Range = (0.16, 1.0)
     """Smallest and largest share of the area that a random crop covers."""
 
-    crop_ratio: tuple[Positive, Positive] = (0.75, 1.33)
+    crop_ratio: Range = (0.75, 1.33)
     """Smallest and largest width of a random crop, as a multiple of its height."""
 
     flip: Share = 0.5
@@ -92,6 +108,15 @@ class ImagesConfig(Part):
 
     interpolation: Literal["bilinear", "bicubic", "nearest"] = "bilinear"
     """How test images are resized."""
+
+    @model_validator(mode="after")
+    def _crops(self) -> Self:
+        for name, (low, high) in (("crop_scale", self.crop_scale), ("crop_ratio", self.crop_ratio)):
+            if low > high:
+                raise ValueError(f"{name}={[low, high]} must have the smaller number first; try [{high}, {low}]")
+        if self.crop_scale[1] > 1:
+            raise ValueError(f"crop_scale={list(self.crop_scale)} must be shares of the area, 1 at most")
+        return self
 
     @model_validator(mode="after")
     def _covers(self) -> Self:
@@ -163,7 +188,7 @@ class LossConfig(Part):
     value_at_delta: float | None = None
     """H⁻ just beyond δ; by default σ(δ/τ) + jump, as in the paper. The authors' recipes have 1.44, or 1 on iNaturalist."""
 
-    ks: tuple[Count, ...] = (1, 2, 4, 8, 16)
+    ks: Counts = (1, 2, 4, 8, 16)
     """K of recall at k."""
 
     rank_tau: Positive = 1.0
@@ -172,7 +197,7 @@ class LossConfig(Part):
     decay: NotNegative = 1.0
     """α of the relevance (l/L)^α / |Ω^(l)| (eq:hierarchy_relevance); above 1, HAPPIER_F."""
 
-    level_weights: tuple[NotNegative, ...] | Literal["equal"] | None = None
+    level_weights: NotNegatives | Literal["equal"] | None = None
     """w of Σ w_l AP^(l) (prop:link_hap_ap), one for each level, coarsest first, or all alike; then `decay` is not read."""
 
     include_self: bool = False
@@ -222,7 +247,7 @@ class LossConfig(Part):
     scale: Positive | None = None
     """By default 3 in proxy-nca (1/√T), 32 in proxy-anchor and csl, 30 in arcface, 64 in cosface."""
 
-    margins: tuple[float, ...] | None = None
+    margins: Numbers | None = None
     """Of csl, one for each level, finest first; by default the authors'."""
 
     @model_validator(mode="after")
@@ -234,7 +259,16 @@ class LossConfig(Part):
             raise ValueError(f"{self.name} does not read {', '.join(sorted(unread))}; leave it out")
         if self.level_weights is not None and "decay" in self.changed():
             raise ValueError("level_weights say what each level counts, and decay is not read beside them; leave one out")
+        self._check_values()
         return self
+
+    def _check_values(self) -> None:
+        """Let the loss itself refuse values, by making one for a single class; how many levels there are is not known yet."""
+        per_level = self.margins or (self.level_weights if isinstance(self.level_weights, tuple) else None)
+        classes = torch.zeros(1, len(per_level) if per_level else 1, dtype=torch.int64)
+        # Proxies are drawn. A loss of another package that is not installed is missed when training starts.
+        with torch.random.fork_rng(devices=[]), suppress(ImportError):
+            loss_of(self, classes, dim=1)
 
     @property
     def has_proxies(self) -> bool:
@@ -328,7 +362,7 @@ class ScheduleConfig(Part):
     floor: NotNegative = 0.0
     """Learning rate at the end of the cosine; a group whose own rate is smaller keeps that."""
 
-    milestones: tuple[Positive, ...] = ()
+    milestones: Positives = ()
     """Epochs after which the rate is multiplied by `factor`."""
 
     factor: Positive = 0.3
@@ -408,7 +442,7 @@ class EvaluationConfig(Part):
     at_start: bool = False
     """Evaluate also before the first step."""
 
-    metrics: tuple[str, ...] | None = None
+    metrics: Names | None = None
     """Names as in `suprank evaluate --metric`; by default all that apply."""
 
     best: str | None = None
@@ -419,6 +453,16 @@ class EvaluationConfig(Part):
 
     batch_size: Count = 64
     """Images embedded at once."""
+
+    @model_validator(mode="after")
+    def _metrics_exist(self) -> Self:
+        if self.metrics is not None and not self.metrics:
+            raise ValueError("metrics=[] names none; name one or more, or leave it out to have all that apply")
+        chosen = None if self.metrics is None else {str(parse(name)) for name in self.metrics}
+        best = None if self.best is None else str(parse(self.best))
+        if best is not None and chosen is not None and best not in chosen:
+            raise ValueError(f"best={self.best!r} is not among metrics={list(self.metrics or ())}; add it there")
+        return self
 
 
 class CheckpointConfig(Part):
@@ -494,8 +538,34 @@ class TrainConfig(Part):
             raise ValueError(f"run.frozen_epochs={self.run.frozen_epochs} must be fewer than run.epochs={self.run.epochs}")
         if self.run.frozen_epochs and self.model.start is None and self.model.dim is None and not self.loss.has_proxies:
             raise ValueError("run.frozen_epochs would train nothing: there is no projection; set model.dim, or 0 epochs")
-        if self.batch.size % self.batch.images_per_class:
+        self._check_groups()
+        levels = self.data.levels
+        if self.batch.level is not None and levels is not None and self.batch.level not in levels[1:]:
+            raise ValueError(f"batch.level={self.batch.level!r} must be one of data.levels={list(levels)}, and not the finest")
+        if self.engine.strategy == "fsdp" and self.model.start is None and self.model.pooling == "gem":
             raise ValueError(
-                f"batch.size={self.batch.size} must be a multiple of batch.images_per_class={self.batch.images_per_class}"
+                "engine.strategy='fsdp' cannot spread the power of GeM, a single number; use 'ddp', or "
+                "model.pooling='gem-fixed'"
             )
+        if self.engine.accelerator == "cpu" and self.engine.strategy == "fsdp":
+            raise ValueError("engine.strategy='fsdp' spreads a network over GPUs; with engine.accelerator='cpu' use 'auto'")
+        if self.engine.accelerator == "cpu" and self.engine.precision == "fp16":
+            raise ValueError("engine.precision='fp16' is for GPUs; with engine.accelerator='cpu' use 'fp32', or 'bf16'")
         return self
+
+    def _check_groups(self) -> None:
+        """Batches hold whole groups of `images_per_class`."""
+        batch, whole = self.batch, self.batch.images_per_class
+        for name in ("size", "max_images_per_class"):
+            count = getattr(batch, name)
+            if count is not None and count % whole:
+                below, above = count // whole * whole, -(-count // whole) * whole
+                raise ValueError(
+                    f"batch.{name}={count} must be a multiple of batch.images_per_class={whole}, because images come in groups "
+                    f"of a class; try {f'{below} or ' if below else ''}{above}"
+                )
+        if batch.sampler == "hierarchical" and batch.coarse_per_batch > batch.size // whole:
+            raise ValueError(
+                f"batch.coarse_per_batch={batch.coarse_per_batch} must be {batch.size // whole} at most: "
+                f"batch.size={batch.size} has room for that many groups of batch.images_per_class={whole}"
+            )

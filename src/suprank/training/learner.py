@@ -55,8 +55,7 @@ class Learner:
         self.config, self.fabric = config, fabric
         torch.manual_seed(seed_of(config.run.seed, _WEIGHTS))
         self.embedder = embedder_of(config)
-        _check_batchnorm(self.embedder, config, fabric.world_size)
-        _check_sharding(self.embedder, config)
+        check_embedder(self.embedder, config, fabric.world_size)
         loss = loss_of(config.loss, feed.labels, self.embedder.dim)
         memory = None
         if config.memory.size:
@@ -245,6 +244,12 @@ def frozen_embedder(config: TrainConfig) -> Embedder:
     torch.manual_seed(seed_of(config.run.seed, _WEIGHTS))  # weights that are not pretrained are those that the run began with
     model, settings = config.model, config.embedder.model_copy(update={"dim": None})
     return Embedder(settings, pretrained=model.pretrained and model.weights is None, weights=model.weights).eval()
+
+
+def check_embedder(embedder: Embedder, config: TrainConfig, world_size: int = 1) -> None:
+    """Refuse entries of a recipe that do not go with its network."""
+    _check_batchnorm(embedder, config, world_size)
+    _check_sharding(embedder, config)
 
 
 def _check_batchnorm(embedder: Embedder, config: TrainConfig, world_size: int) -> None:

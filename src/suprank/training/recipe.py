@@ -37,6 +37,7 @@ SUFFIX = ".toml"
 _EXAMPLE = "write KEY=VALUE, such as loss.weight=0.3 or data.manifest=cub.parquet"
 _LEAVE_OUT = " On the command line KEY= leaves KEY out: loss.rho= or proxies=."
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_SHORT_NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)  # .3 and 3. are no numbers in TOML
 
 
 class RecipeError(ValueError):
@@ -79,8 +80,9 @@ def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> Tr
     A shipped name is that of a file, or else a preset with a method: "cub112/fast-ap".
 
     An override is `key=value`, the key with dots. The value is read as TOML, and taken as text where it is none:
-    `batch.size=64`, `images.crop_scale=[0.4, 1]`, `data.manifest=cub.parquet`. A table given so replaces the recipe's. With
-    nothing behind the `=` the entry, or table, is left out, so that its default holds: `proxies=`.
+    `batch.size=64`, `images.crop_scale=[0.4, 1]`, `data.manifest=cub.parquet`. A table given so completes and overrules the
+    recipe's entry by entry, as that of a file that extends it does: `run={seed=1}` leaves `run.epochs` as it is. With nothing
+    behind the `=` the entry, or table, is left out, so that its default holds: `proxies=`.
 
     Raises `RecipeError`; several faults are named at once, one sentence each.
     """
@@ -255,17 +257,17 @@ def _parsed(override: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _value(text: str) -> Any:
-    """What the text is in TOML; itself where it is nothing, or a date, which no entry is."""
+    """What the text is in TOML, or a number such as .3; itself where it is nothing, or a date, which no entry is."""
     try:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        return text
+        return float(text) if _SHORT_NUMBER.fullmatch(text) else text
     value = found.pop("value")
     return value if not found and isinstance(value, bool | int | float | str | list | dict) else text
 
 
 def _assign(values: dict[str, Any], place: tuple[str, ...], value: Any, override: str) -> None:
-    """Put the value there, or with None take out what is there; tables on the way are made."""
+    """Put the value there, a table into the table there, or with None take out what is there; tables on the way are made."""
     *tables, last = place
     for depth, name in enumerate(tables):
         values = values.setdefault(name, {})
@@ -276,7 +278,7 @@ def _assign(values: dict[str, Any], place: tuple[str, ...], value: Any, override
     if value is None:
         values.pop(last, None)
     else:
-        values[last] = value
+        values.update(_merged(values, {last: value}))
 
 
 def _nested(place: tuple[str, ...], value: Any) -> dict[str, Any]:
@@ -330,6 +332,10 @@ def _reason(error: ErrorDetails, name: str) -> str:
     if error["type"] == "missing":
         is_table = entries.table(tuple(name.split("."))) is not None
         return f"this {'table' if is_table else 'entry'} is missing; a recipe needs it"
+    if error["type"] == "bool_type":
+        return f"{error['input']!r} should be true or false"
+    if error["type"] == "tuple_type":
+        return f"{error['input']!r} should be a list, in brackets"
     said = error["msg"].removeprefix("Value error, ").removesuffix(".")
     if said.startswith("Input "):
         said = f"{error['input']!r}{said.removeprefix('Input')}"
