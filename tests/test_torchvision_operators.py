@@ -76,5 +76,9 @@ def test_without_torchvision_the_extra_is_named(monkeypatch):
         torchvision_operators.declare()
 
 
+def test_what_imports_torchvision_on_the_way_works_after_the_declaration():
+    run("declare(); import lightning, torchmetrics")
+
+
 def test_what_imports_torchvision_on_the_way_works_in_a_fresh_process():
     run("from suprank.evaluation import RetrievalMetrics")

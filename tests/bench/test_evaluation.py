@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from suprank import torchvision_operators
 from suprank.bench import EVALUATORS, SHAPES, Evaluated, EvaluationRun, Evaluator, Retrieval, Settings
 from suprank.bench import evaluation as bench_evaluation
 from suprank.bench import evaluators as bench_evaluators
 from suprank.bench.evaluation import in_child, in_process, measurements, plan
 
+torchvision_operators.declare()  # before `importorskip` imports torchmetrics
 CPU = torch.device("cpu")
 MIB = 2**20
 PARTS = {
@@ -165,6 +167,13 @@ def test_a_process_of_its_own_reports_its_time_memory_and_threads():
     assert found.cpu_seconds > 0
     assert 16 * MIB < found.extra_bytes < 100 * MIB
     assert found.peak_bytes > found.extra_bytes + 6000 * 512 * 4
+
+
+def test_torchmetrics_is_measured_in_a_process_where_nothing_else_has_imported_torchvision():
+    pytest.importorskip("faiss")
+    found = in_child(EVALUATORS["torchmetrics"], Retrieval("sop", 200), Settings(CPU, repeats=1, seconds=60))
+    assert found.note == ""
+    assert 0 < found.values["R@1"] <= 1
 
 
 def test_an_evaluator_over_the_memory_limit_is_reported():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+
+from suprank import torchvision_operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +79,8 @@ def _first_hits(embedded: Embedded, positions: NDArray[np.int64]) -> dict[str, f
 
 
 def _torchmetrics(embedded: Embedded) -> tuple[float, NDArray[np.int64]]:
+    with suppress(ImportError):  # torchmetrics imports torchvision, where there is one
+        torchvision_operators.declare()
     retrieval = importlib.import_module("torchmetrics.retrieval")
     scores, positions = _search(embedded)
     hits, own = _hits(embedded, positions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import torch
 from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
@@ -12,6 +13,15 @@ from suprank.losses.batch import RetrievalBatch
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
+
+
+def loggable(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`values`, or none of them while torch.compile traces the loss.
+
+    What a compiled graph returns may lie in memory that its next call writes over (`mode="reduce-overhead"`), and is then
+    refused: such a tensor must not be kept from one step to the next.
+    """
+    return {} if torch.compiler.is_compiling() else values
 
 
 class RetrievalLoss(nn.Module):
@@ -70,8 +80,8 @@ class MeasureLoss(RetrievalLoss):
     """1 − the mean of a measure over the queries that have positives (eq:optimizing_M).
 
     A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients. How many
-    were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own
-    list as a positive, as the authors' training code does.
+    were left out is in `log["queries_without_positives"]` after a call, unless torch.compile has traced it. `include_self=True`
+    keeps each query in its own list as a positive, as the authors' training code does.
     """
 
     include_self: bool = False
@@ -88,5 +98,5 @@ class MeasureLoss(RetrievalLoss):
         value, weight = self.measured(batch)
         empty = weight <= 0
         skipped = empty.sum()
-        self.log = {"queries_without_positives": skipped}
+        self.log = loggable({"queries_without_positives": skipped})
         return (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)

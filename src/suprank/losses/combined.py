@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from suprank.losses.base import RetrievalLoss
+from suprank.losses.base import RetrievalLoss, loggable
 from suprank.losses.decomposability import PairCalibration
 from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
 
@@ -32,7 +32,7 @@ class Combined(RetrievalLoss):
     """L = (1 − λ)·surrogate + λ·decomposability (eq:rod_framework), λ = `decomposability_weight`.
 
     The batch is checked, normalised and scored once for both. After a call, `log` holds both values before weighting,
-    under their class names, and the total under "loss": detached tensors, ready for a logger.
+    under their class names, and the total under "loss": detached tensors, ready for a logger. Under torch.compile it is empty.
     """
 
     def __init__(self, surrogate: RetrievalLoss, decomposability: RetrievalLoss, decomposability_weight: float = 0.1) -> None:
@@ -62,13 +62,15 @@ class Combined(RetrievalLoss):
         names = [type(self.surrogate).__name__, type(self.decomposability).__name__]
         if names[0] == names[1]:
             names = [f"surrogate {names[0]}", f"decomposability {names[1]}"]
-        self.log = {
-            **getattr(self.surrogate, "log", {}),
-            **getattr(self.decomposability, "log", {}),
-            names[0]: rank.detach(),
-            names[1]: calibration.detach(),
-            "loss": loss.detach(),
-        }
+        self.log = loggable(
+            {
+                **getattr(self.surrogate, "log", {}),
+                **getattr(self.decomposability, "log", {}),
+                names[0]: rank.detach(),
+                names[1]: calibration.detach(),
+                "loss": loss.detach(),
+            }
+        )
         return loss
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from suprank.losses.base import RetrievalLoss
+from suprank.losses.base import RetrievalLoss, loggable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,11 +83,11 @@ class SumOverLevels(RetrievalLoss):
             )
         values = [loss.on(batch.at_level(level)) for level, loss in enumerate(losses)]
         total = torch.stack([weight * value for weight, value in zip(self.weights, values, strict=True)]).sum()
-        self.log = {}
+        found: dict[str, Tensor] = {}
         for level, (loss, value) in enumerate(zip(losses, values, strict=True)):
             parts = {**getattr(loss, "log", {}), type(loss).__name__: value.detach()}
-            self.log |= {f"level {level} {name}": part for name, part in parts.items() if name != "loss"}
-        self.log["loss"] = total.detach()
+            found |= {f"level {level} {name}": part for name, part in parts.items() if name != "loss"}
+        self.log = loggable({**found, "loss": total.detach()})
         return total
 
     def _levels(self) -> list[RetrievalLoss]:

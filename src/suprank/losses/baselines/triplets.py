@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.losses.base import RetrievalLoss
+from suprank.losses.base import RetrievalLoss, loggable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ class TripletSemiHard(RetrievalLoss):
     def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         scores, level = batch.scores, batch.fine()
         total, triplets = _SemiHardHinges.apply(scores, level, self.margin)
-        self.log = {"triplets": triplets, "queries_without_positives": _without_positives(level)}
+        self.log = loggable({"triplets": triplets, "queries_without_positives": _without_positives(level)})
         return (total / triplets.clamp(min=1)).to(scores.dtype)
 
 
@@ -134,7 +134,7 @@ class DistanceWeightedTriplet(RetrievalLoss):
         negative, drawn = self.negatives(batch)
         hinge = (distance - distance.gather(-1, negative) + self.margin).clamp(min=0).where(drawn, 0)
         triplets = (hinge > 0).sum()
-        self.log = {"triplets": triplets, "queries_without_positives": _without_positives(batch.fine())}
+        self.log = loggable({"triplets": triplets, "queries_without_positives": _without_positives(batch.fine())})
         return hinge.sum() / triplets.clamp(min=1)
 
     def negatives(self, batch: RetrievalBatch) -> tuple[Int[Tensor, "queries items"], Bool[Tensor, "queries items"]]:
