@@ -16,9 +16,9 @@ import torch
 
 from suprank.bench.cases import CASES
 from suprank.bench.measurement import Measurement, size
-from suprank.bench.settings import machine_bytes
 from suprank.bench.timing import meter
 from suprank.bench.workload import COARSE_IN_BATCH, COARSE_IN_MEMORY, DIM, IMAGES_PER_CLASS
+from suprank.platforms import memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -153,7 +153,8 @@ def _hardware(device: torch.device, threads: int) -> str:
     if cpuinfo.exists():
         lines = cpuinfo.read_text().splitlines()
         model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), model)
-    return f"{model}, {os.cpu_count()} cores, torch threads: {threads}, {size(machine_bytes())}"
+    memory = memory_bytes()
+    return f"{model}, {os.cpu_count()} cores, torch threads: {threads}" + (f", {size(memory)}" if memory else "")
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
+
+from suprank.platforms import memory_bytes
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,10 @@ class Settings:
             return self.max_bytes
         if self.device.type == "cuda":
             return torch.cuda.get_device_properties(self.device).total_memory
-        return int(0.6 * machine_bytes())
+        memory = memory_bytes()
+        if memory is None:
+            raise ValueError("this system does not say how much memory it has; say what a case may take, with --max-memory.")
+        return int(0.6 * memory)
 
     def prepare(self) -> None:
         """Makes a GPU the current one, because events are recorded there, and bounds what torch may take of it."""
@@ -33,8 +37,3 @@ class Settings:
             torch.cuda.set_device(card)
             total = torch.cuda.get_device_properties(card).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, self.limit_bytes / total), card)
-
-
-def machine_bytes() -> int:
-    """The machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -6,7 +6,6 @@ import ctypes
 import gc
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -97,6 +96,10 @@ class CpuMeter:
 def _peak_resident() -> int:
     if _LINUX:
         return _status("VmHWM")
+    try:
+        import resource
+    except ImportError:
+        raise OSError("this system does not say how much memory a process takes; measure on Linux or macOS.") from None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
 
 
@@ -218,7 +221,10 @@ def answer(
 def task_of_child() -> dict[str, Any]:
     """What `answer` gave this process to do, once the process may take no more than `max_bytes` above what it has."""
     task: dict[str, Any] = json.loads(sys.argv[1])
-    if _LINUX:  # private writable memory is what tensors take; the whole address space counts libraries too
+    if _LINUX:
+        import resource
+
+        # Private writable memory is what tensors take; the whole address space counts libraries too
         limit = _status("VmData") + task["max_bytes"]
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     return task

@@ -151,7 +151,7 @@ def _how(code: int) -> str:
         return f"ended with {code}"
     if code > 0:
         return f"was stopped by {name}"
-    return f"was killed by {name}" + (" (as happens where memory runs out)" if number == signal.SIGKILL else "")
+    return f"was killed by {name}" + (" (as happens where memory runs out)" if name == "SIGKILL" else "")
 
 
 # In the process that trains

@@ -7,6 +7,7 @@ import lzma
 import os
 import struct
 import tarfile
+import threading
 import zipfile
 import zlib
 from bisect import bisect_left
@@ -217,13 +218,14 @@ class _File:
     """A descriptor that closes when nobody reads from it any more, so that one thread may evict what another is using."""
 
     def __init__(self, path: str, version: tuple[int, int]) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # The flags are of Unix, and of Windows.
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         if _version(os.fstat(self._descriptor)) != version:
             raise UnreadableArchiveError("cannot be read, for the archive was written to since it was listed; start again")
 
     def read(self, size: int, offset: int) -> bytes:
         parts = []
-        while offset >= 0 and size > 0 and (part := os.pread(self._descriptor, size, offset)):
+        while offset >= 0 and size > 0 and (part := _read_at(self._descriptor, size, offset)):
             parts.append(part)
             size, offset = size - len(part), offset + len(part)
         if size:
@@ -233,6 +235,18 @@ class _File:
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
             os.close(self._descriptor)
+
+
+_SEEKING = threading.Lock()
+
+
+def _read_at(descriptor: int, size: int, offset: int) -> bytes:
+    """`os.pread`; on Windows, which has none, one thread at a time."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, offset)
+    with _SEEKING:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, size)
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from suprank.data.datasets import Broken, ImageDataset, Item
 from suprank.data.images import BrokenImageError
 from suprank.data.workers import ignore_signals, next_batch
+from suprank.platforms import memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -95,7 +96,7 @@ def estimated_bytes(dataset: ImageDataset) -> int:
 
 def free_memory() -> int:
     """Bytes that programs can still have: of the machine, and of the container where there is one."""
-    found = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    found = memory_bytes("SC_AVPHYS_PAGES") or memory_bytes() or sys.maxsize  # what no system tells, nothing bounds
     told = Path("/proc/meminfo")
     for line in told.read_text().splitlines() if told.is_file() else ():
         if line.startswith("MemAvailable:"):  # counts what the system only caches

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from suprank.hierarchy.project import BusyError
+from suprank.platforms import file_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold the folder while the block runs; `BusyError` where another process does. One that is killed lets go."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, where nothing keeps a second one out
+    fcntl = file_locks(folder)
+    if fcntl is None:
         yield
         return
     held = os.open(folder, os.O_RDONLY)

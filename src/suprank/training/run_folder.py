@@ -14,7 +14,6 @@ One process at a time may train into it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
@@ -31,6 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from suprank import __version__
 from suprank.atomic import write_atomically
+from suprank.platforms import file_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -140,7 +140,8 @@ class RunFolder:
         try:
             # Of this process alone: a lock by flock would pass on to the processes that decode images, and outlive a kill by
             # the seconds that those take to notice.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl := file_locks(self.path):
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             file.seek(0)
             holder = file.read().strip() or "another process"

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from suprank.atomic import write_atomically, writing_atomically
 from suprank.explorer.index.table import ID, LABEL, PATH, REMOVED, SPLIT
+from suprank.platforms import file_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -115,9 +116,8 @@ class Folder:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Refuses a second process that would write at the same time. The lock ends with the process, however that ends."""
-        try:
-            import fcntl
-        except ImportError:  # not on Windows
+        fcntl = file_locks(self.path)
+        if fcntl is None:
             yield
             return
         self.path.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ table.csv  table.md         a row for each run; a row for each combination, mean
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from suprank.atomic import write_atomically
+from suprank.platforms import file_locks
 from suprank.training.run_folder import RESULT, RunFolder, json_bytes
 from suprank.training.sweep.grid import SEED, Combination, Grid
 from suprank.training.sweep.values import meaning
@@ -120,7 +120,8 @@ def locked(folder: Path) -> Iterator[int]:
     sweep was killed and a run of it lives on, another sweep would start that run a second time. Comparisons take it too."""
     with (folder / "sweep.lock").open("a+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl := file_locks(folder):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
             raise BlockingIOError(

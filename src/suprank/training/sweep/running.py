@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from suprank.platforms import usable_cores
 from suprank.training.run_folder import RESULT
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Task(NamedTuple):
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(environment or {})},
-                pass_fds=() if lock is None else (lock,),
+                pass_fds=() if lock is None or os.name == "nt" else (lock,),  # Windows hands no descriptor on
                 start_new_session=True,
             )
 
@@ -146,7 +147,7 @@ def _share(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:
     """The part of the machine that one of several runs may take."""
     share = {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if gpus else {}
     if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
-        share["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // jobs))
+        share["OMP_NUM_THREADS"] = str(max(1, usable_cores() // jobs))
     return share
 
 
@@ -158,7 +159,8 @@ def _signals() -> Iterator[list[int]]:
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
 
-    numbers = [one for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) != signal.SIG_IGN]
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # no HUP on Windows
+    numbers = [one for one in known if signal.getsignal(one) != signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield caught
@@ -176,5 +178,13 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]], caught: Sequence[int]) -
         if len(caught) >= enough:
             for process in processes:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    _kill(process)
         time.sleep(POLL_SECONDS)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the process and what it started; on Windows, which knows no groups of processes, the process alone."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
