@@ -1,7 +1,19 @@
-"""For doctests, which live beside the code rather than under tests/."""
+"""For every test, and for doctests, which live beside the code rather than under tests/."""
+
+import os
 
 import pytest
 import torch
+
+from suprank import cpu_features
+
+# Before anything is computed, and before workers start, which inherit it: many tests compute in bf16.
+cpu_features.prepare_bf16("a CPU that can")
+
+
+def pytest_report_header():
+    cap = os.environ.get(cpu_features.VARIABLE)
+    return f"bf16 on the CPU: {cpu_features.VARIABLE}={cap}" if cap else None
 
 
 @pytest.fixture(autouse=True)

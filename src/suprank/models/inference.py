@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn.functional import interpolate, normalize
 
+from suprank.cpu_features import prepare_bf16
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -50,6 +52,8 @@ def embed(
     if dtype is None:
         raise ValueError(f"precision={precision!r} must be 'fp32', 'bf16' or 'fp16', or None for the model's own.")
     where = torch.device(device) if device is not None else next(embedder.parameters()).device
+    if amp == "bf16" and where.type == "cpu":
+        prepare_bf16("fp32: amp=None, or --precision fp32")
     training = embedder.training
     embedder.to(where).eval()
     embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster, on a CPU too

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from suprank import torchvision_operators
+from suprank.cpu_features import prepare_bf16
 from suprank.models.backbone import Backbone
 
 torchvision_operators.declare()  # lightning imports torchvision
@@ -44,6 +45,8 @@ def fabric_of(config: EngineConfig) -> Fabric:
         raise ValueError("engine.precision='fp16' is for GPUs; on a CPU use 'fp32', or 'bf16'.")
     if config.sync_batchnorm and accelerator == "cpu" and devices * nodes > 1:
         raise ValueError("engine.sync_batchnorm=true is for GPUs; on CPUs freeze BatchNorm (model.freeze_batchnorm=true).")
+    if config.precision == "bf16" and accelerator == "cpu":
+        prepare_bf16("engine.precision='fp32'")
     strategy: Any = config.strategy
     if strategy == "fsdp":
         strategy = _sharded()
