@@ -52,8 +52,8 @@ def embed(
     if dtype is None:
         raise ValueError(f"precision={precision!r} must be 'fp32', 'bf16' or 'fp16', or None for the model's own.")
     where = torch.device(device) if device is not None else next(embedder.parameters()).device
-    if amp == "bf16" and where.type == "cpu":
-        prepare_bf16("fp32: amp=None, or --precision fp32")
+    if dtype == torch.bfloat16 and where.type == "cpu":
+        prepare_bf16("precision='fp32', or --precision fp32")
     training = embedder.training
     embedder.to(where).eval()
     embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster, on a CPU too
