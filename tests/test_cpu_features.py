@@ -127,7 +127,7 @@ def test_training_and_embedding_in_bf16_on_a_cpu_ask_first(machine):
     with pytest.raises(ValueError, match="use engine.precision='fp32'"):
         fabric_of(EngineConfig(accelerator="cpu", precision="bf16"))
     with pytest.raises(ValueError, match="--precision fp32"):
-        next(embed(Embedder.create("test_resnet"), [], amp="bf16"))
+        next(embed(Embedder.create("test_resnet"), [], precision="bf16"))
     fabric_of(EngineConfig(accelerator="cpu"))
     assert list(embed(Embedder.create("test_resnet"), [])) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,11 +16,11 @@ from torch.utils.data import DataLoader
 
 from suprank.data.datasets import Broken, ImageDataset, Item
 from suprank.data.images import BrokenImageError
-from suprank.data.workers import ignore_signals, next_batch
+from suprank.data.workers import ignore_signals, loader_batches
 from suprank.platforms import memory_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from numpy.typing import NDArray
 
@@ -58,14 +59,15 @@ class HeldImages(ImageDataset):
         shapes: list[tuple[int, int]] = []
         taken = 0
         self._broken: dict[int, str] = {}
-        for piece in _decoded(dataset, workers):
-            shapes += piece.shapes
-            self._broken |= {broken.index: broken.reason for broken in piece.broken}
-            pieces.append(piece.pixels.clone())  # what a worker sent takes an open file
-            taken += len(piece.pixels)
-            _check_fits(taken, limit, len(dataset))
-            if progress is not None:
-                progress(len(shapes), len(dataset))
+        with closing(_decoded(dataset, workers)) as decoded:
+            for piece in decoded:
+                shapes += piece.shapes
+                self._broken |= {broken.index: broken.reason for broken in piece.broken}
+                pieces.append(piece.pixels.clone())  # what a worker sent takes an open file
+                taken += len(piece.pixels)
+                _check_fits(taken, limit, len(dataset))
+                if progress is not None:
+                    progress(len(shapes), len(dataset))
         self._shapes = np.array(shapes, np.int64).reshape(-1, 2)
         self._ends = np.cumsum(3 * self._shapes.prod(1))
         self._pixels = _joined(pieces)
@@ -114,7 +116,7 @@ class _Piece(NamedTuple):
     broken: list[Broken]
 
 
-def _decoded(dataset: ImageDataset, workers: int) -> Iterator[_Piece]:
+def _decoded(dataset: ImageDataset, workers: int) -> Generator[_Piece]:
     rows = [list(range(start, min(start + _TOGETHER, len(dataset)))) for start in range(0, len(dataset), _TOGETHER)]
     loader: DataLoader[Any] = DataLoader(
         _bare(dataset),
@@ -124,9 +126,7 @@ def _decoded(dataset: ImageDataset, workers: int) -> Iterator[_Piece]:
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # else it would draw from the process's own random numbers
     )
-    pieces = iter(loader)
-    while (piece := next_batch(pieces, alone=not loader.num_workers)) is not None:
-        yield piece
+    return loader_batches(loader)
 
 
 def _bare(dataset: ImageDataset) -> ImageDataset:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data._utils import signal_handling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator, Sequence
+    from multiprocessing.process import BaseProcess
     from types import TracebackType
+
+    from torch.utils.data import DataLoader
+
+_GRACE = 1.0  # seconds that workers have to end on their own
+_LIKELY = {
+    "SIGKILL": ", most likely because the machine (or the job's limit) ran out of memory",
+    "SIGBUS": ", most likely because shared memory (/dev/shm) is full",
+}
 
 
 def cores() -> int:
@@ -19,26 +32,101 @@ def cores() -> int:
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
 
 
-def next_batch(batches: Iterator[Any], *, alone: bool) -> Any | None:
-    """The next batch, or None at the end. Where this process decodes `alone`, it does so on one thread, as workers do.
+def loader_batches(loader: DataLoader[Any]) -> Generator[Any]:
+    """Yield the batches of a loader. Its worker processes end with the iteration, whether it is exhausted, closed or fails.
 
-    Images are too small to share: on a busy machine, threads that wait for each other took 20 times as long.
+    Whoever may stop early closes it (`contextlib.closing`): a traceback would keep it, and the workers, alive. What is left at
+    the exit of this process is killed. `ChildProcessError` names a worker that died, such as one killed for its memory.
+
+    Without workers, this process decodes, on one thread as they do: images are too small to share, and on a busy machine,
+    threads that wait for each other took 20 times as long.
     """
-    if not alone:
-        return next(batches, None)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    if not loader.num_workers:
+        yield from _on_one_thread(iter(loader))
+        return
+    batches, workers = _start(loader)
+    # Workers ignore SIGTERM, so the exit handler of multiprocessing, which sends it and then joins them, would wait for ever.
+    kill = Finalize(None, _kill, (workers,), exitpriority=0)
     try:
-        return next(batches, None)
+        yield from batches
+    except (RuntimeError, OSError, EOFError) as error:
+        if message := _dead_worker(workers):
+            raise ChildProcessError(message) from error
+        raise
     finally:
-        torch.set_num_threads(threads)
+        if kill.still_active():  # not while the interpreter exits
+            _shut_down(batches)
+            kill()
+
+
+def _on_one_thread(batches: Iterator[Any]) -> Generator[Any]:
+    while True:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        finally:
+            torch.set_num_threads(threads)
+        yield batch
+
+
+def _start(loader: DataLoader[Any]) -> tuple[Any, list[BaseProcess]]:
+    """An iterator of torch's, and its workers."""
+    before = set(multiprocessing.active_children())
+    try:
+        batches: Any = iter(loader)
+        # On SIGCHLD torch would raise between any two instructions of the main thread, in the middle of a checkpoint for
+        # example. Without, it looks every 5 s whether the workers live while it waits for a batch, and raises there.
+        signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
+        batches._worker_pids_set = False
+    except BaseException:  # Ctrl-C, or no memory for another process
+        _kill([child for child in multiprocessing.active_children() if child not in before])
+        raise
+    return batches, batches._workers
+
+
+def _shut_down(batches: Any) -> None:
+    """Give the workers a moment to end on their own, and kill those in the middle of a batch: nobody waits for it any more.
+
+    In a thread, because a worker that was killed may have left a lock behind for which torch would wait for ever.
+    """
+    ending = threading.Thread(target=batches._shutdown_workers, daemon=True)
+    ending.start()
+    ending.join(_GRACE)
+    _kill(batches._workers)
+    ending.join(_GRACE)
+
+
+def _kill(workers: Sequence[BaseProcess]) -> None:
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.join()
+
+
+def _dead_worker(workers: Sequence[BaseProcess]) -> str:
+    """What to say of the first worker that has failed; nothing where none has."""
+    for number, worker in enumerate(workers, 1):
+        code = worker.exitcode
+        if not code:
+            continue
+        name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
+        how = f"was killed by {name}{_LIKELY.get(name, '')}" if code < 0 else f"ended with exit code {code}"
+        return (
+            f"worker process {number} of {len(workers)}, which decodes images, {how}; use fewer worker processes "
+            f"(--workers on the command line, data.workers in a recipe; 0 decodes in the main process), or a smaller batch."
+        )
+    return ""
 
 
 def ignore_signals(worker: int) -> None:
     """For `DataLoader(worker_init_fn=...)`: Ctrl-C and a scheduler's signal reach workers too, but are meant for their parent.
 
-    It may have something to save first, and errors of workers that are gone would be in its way. They end with it. Nor do they
-    tell of a parent that is gone while they hand it an image: the thread that does so would print a traceback.
+    It may have something to save first, and errors of workers that are gone would be in its way. They end with it, or are
+    killed: see `loader_batches`. Nor do they tell of a parent that is gone while they hand it an image: the thread that does so
+    would print a traceback.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

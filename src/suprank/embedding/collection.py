@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,23 +87,25 @@ def embed_collection(
 
         def embedded(rows: NDArray[np.int64], images: Manifest = images) -> Iterator[NDArray[np.float32]]:
             batches = reading.batches(images, rows, pinned=str(device).startswith("cuda"))
+            open_batches.enter_context(closing(batches))
             found = embed(embedder, batches, device=device, precision=precision, forward=reading.before(forward))
             return _in_order(_whole(found, images), rows, embedder.dim)
 
         folders[part] = Path(out) / part
-        result = write_embeddings(
-            embedded,
-            len(images),
-            embedder.dim,
-            folders[part],
-            fingerprint=settings | {"images": digest(images)},
-            shard_rows=SHARD_ROWS,
-            dtype=dtype,
-            rank=processes.rank,
-            world_size=processes.world_size,
-            barrier=processes.barrier,
-            progress=functools.partial(progress, part),
-        )
+        with ExitStack() as open_batches:  # where writing fails, the traceback holds the batches, and they hold their workers
+            result = write_embeddings(
+                embedded,
+                len(images),
+                embedder.dim,
+                folders[part],
+                fingerprint=settings | {"images": digest(images)},
+                shard_rows=SHARD_ROWS,
+                dtype=dtype,
+                rank=processes.rank,
+                world_size=processes.world_size,
+                barrier=processes.barrier,
+                progress=functools.partial(progress, part),
+            )
         if processes.rank == 0:
             _items(images, result).save(folders[part] / ITEMS)
         processes.barrier()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,11 +38,11 @@ def principal_moments(
     """
     processes = processes or Processes()
     rows = np.arange(processes.rank, len(manifest), processes.world_size)
-    batches = reading.batches(manifest, rows, pinned=str(device).startswith("cuda"))
     moments = Moments.of(embedder.features_dim)
     forward = reading.before(embedder.features)
-    for indices, features in embed(embedder, batches, device=device, precision=precision, forward=forward):
-        moments.update(features)
-        progress(int(np.searchsorted(rows, indices[-1])) + 1, len(rows))
+    with closing(reading.batches(manifest, rows, pinned=str(device).startswith("cuda"))) as batches:
+        for indices, features in embed(embedder, batches, device=device, precision=precision, forward=forward):
+            moments.update(features)
+            progress(int(np.searchsorted(rows, indices[-1])) + 1, len(rows))
     progress(len(rows), len(rows))  # broken images at the end gave nothing
     return Moments.merged(processes.gathered(moments))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -11,10 +12,10 @@ from torch.utils.data import DataLoader
 
 from suprank.data import transforms
 from suprank.data.datasets import Batch, ImageDataset, collated
-from suprank.data.workers import cores, ignore_signals, next_batch
+from suprank.data.workers import cores, ignore_signals, loader_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -110,10 +111,11 @@ class Reading:
         """The images of a manifest, transformed one by one."""
         return ImageDataset(manifest, self.transform, on_broken=self.on_broken, at_least=self.at_least)
 
-    def batches(self, images: Manifest | ImageDataset, rows: NDArray[np.int64], *, pinned: bool) -> Iterator[Batch]:
+    def batches(self, images: Manifest | ImageDataset, rows: NDArray[np.int64], *, pinned: bool) -> Generator[Batch]:
         """The images of these rows in their order, the last batch with what is left; in pinned memory on the way to a GPU.
 
-        Who reads a manifest more than once may give its `dataset`, or a `HeldImages` of that.
+        Who reads a manifest more than once may give its `dataset`, or a `HeldImages` of that. Workers end with the iterator:
+        close it where it may not be exhausted.
         """
         dataset = images if isinstance(images, ImageDataset) else self.dataset(images)
         chunks = [rows[start : start + self.batch_size].tolist() for start in range(0, len(rows), self.batch_size)]
@@ -126,8 +128,8 @@ class Reading:
             worker_init_fn=ignore_signals,
             generator=torch.Generator(),  # else it would draw from the process's own random numbers
         )
-        batches = iter(loader)
-        while (batch := next_batch(batches, alone=not loader.num_workers)) is not None:
-            for broken in batch.broken:
-                _log.warning("skipped %s: %s", broken.path, broken.reason)
-            yield batch
+        with closing(loader_batches(loader)) as batches:
+            for batch in batches:
+                for broken in batch.broken:
+                    _log.warning("skipped %s: %s", broken.path, broken.reason)
+                yield batch

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -19,7 +20,7 @@ from suprank.data import transforms
 from suprank.data.datasets import Broken, ImageDataset, Item
 from suprank.data.held import HeldImages
 from suprank.data.samplers import HierarchicalSampler, MPerClassSampler
-from suprank.data.workers import cores, ignore_signals, next_batch
+from suprank.data.workers import cores, ignore_signals, loader_batches
 from suprank.training.seeds import seed_of
 
 if TYPE_CHECKING:
@@ -147,15 +148,9 @@ class Feed:
             worker_init_fn=ignore_signals,
             generator=torch.Generator(),  # else it would draw from the process's own random numbers
         )
-        pieces = iter(loader)
-        try:
-            alone = not loader.num_workers
-            while (first := next_batch(pieces, alone=alone)) is not None:
-                rest: list[Any] = [next_batch(pieces, alone=alone) for _ in self._pieces[1:]]
-                yield self._fed([first, *rest])
-        finally:
-            if loader.num_workers:  # a traceback may hold the iterator, and with it the workers
-                pieces._shutdown_workers()  # type: ignore[attr-defined]
+        with closing(loader_batches(loader)) as pieces:
+            for first in pieces:
+                yield self._fed([first, *(next(pieces) for _ in self._pieces[1:])])
 
     def state(self, epoch: int, consumed: int) -> dict[str, Any]:
         """What tells these batches from others, and where training stands after `consumed` batches of `epoch`."""

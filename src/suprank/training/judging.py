@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
@@ -195,10 +196,11 @@ class Judge:
         share = -(-len(images) // world)
         rows = np.arange(self._rank, share * world, world) % len(images)  # the first come again, so that all have equally many
         blocks = []
-        for start, batch in zip(range(0, share, size), self._reading.batches(images, rows, pinned=self._pinned), strict=True):
-            asked = rows[start : start + size]
-            blocks.append(_block(forward, batch.images, torch.from_numpy(np.isin(asked, batch.indices)), self._side))
-            show(start + len(asked))
+        with closing(self._reading.batches(images, rows, pinned=self._pinned)) as batches:
+            for start, batch in zip(range(0, share, size), batches, strict=True):
+                asked = rows[start : start + size]
+                blocks.append(_block(forward, batch.images, torch.from_numpy(np.isin(asked, batch.indices)), self._side))
+                show(start + len(asked))
         found = self._gathered(torch.cat(blocks), device)[: len(images)].numpy()
         return found[:, :-1], found[:, -1] > 0
 
