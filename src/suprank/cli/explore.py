@@ -98,9 +98,8 @@ def explore(
                     typer.echo(
                         f"{run.source.name} is looked at without {', '.join(alone)}: the other run has no such level", err=True
                     )
-            explorer.measure()
-            others = "sees these images, without a password"
-            serve(create_app(explorer, host=host), listening, host, [("", "")], others=others, open_page=not no_browser)
+            others, app = "sees these images, without a password", create_app(explorer, host=host)
+            serve(app, listening, host, [("", "")], others=others, open_page=not no_browser, background=explorer.measure)
 
 
 def _source(

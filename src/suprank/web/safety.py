@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ class Safety:
     Bound to loopback, a request must name a loopback host: a page of the web whose name was made to point to 127.0.0.1 after it
     was loaded (DNS rebinding) would else be of the same origin as ours, and read it. Forms that other sites send are refused
     everywhere. Browsers tell these by Sec-Fetch-Site; old ones, which do not, by Origin, which is null for our own forms,
-    under no-referrer. Cookies of ours are strict besides, so that a foreign form comes without them.
+    under no-referrer. Cookies of ours are strict besides, so that a foreign form comes without them. Who goes away before a
+    form is sent is forgotten.
     """
 
     def __init__(self, app: ASGIApp, *, host: str) -> None:
@@ -62,7 +65,8 @@ class Safety:
         if refused is not None:
             await refused(scope, receive, with_headers)
         else:
-            await self.app(scope, receive, with_headers)
+            with suppress(ClientDisconnect):  # in the middle of an upload: there is nobody to answer, and nothing went wrong
+                await self.app(scope, receive, with_headers)
 
     def _refused(self, headers: Headers, method: str) -> PlainTextResponse | None:
         named = headers.get("host", "")

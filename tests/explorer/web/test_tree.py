@@ -6,7 +6,7 @@ import pytest
 from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.web import Node
-from suprank.explorer.web.judged import Judged, measure_in_background
+from suprank.explorer.web.judged import Judged
 from suprank.explorer.web.tree import Tree
 from tests.explorer.web import drawn
 
@@ -92,9 +92,9 @@ def test_of_many_queries_some_are_judged_and_their_values_are_exact(one):
     assert some.of_query(1) is None
 
 
-def test_images_without_labels_are_not_judged_and_the_background_ends():
+def test_images_without_labels_are_not_judged():
     rows = {"path": ["a", "b"], "split": ["test"] * 2}
     judged = Judged(Source.of("plain", np.eye(2, dtype=np.float32), Manifest.of(rows, root=".", levels=())))
-    measure_in_background([judged]).join(10)
+    judged.measure()
     assert (judged.done, judged.of_labels(0, np.array([0]), 0)) == (True, None)
     assert Tree(judged.source, [judged]).below(None).branches == ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,10 +66,16 @@ def review(
             if app.state.review.without_pictures:
                 typer.echo(f"there are no sample pictures: {app.state.review.without_pictures}", err=True)
             links = [(one.name if len(names) > 1 else "", f"/{one.name}/enter?token={one.token}") for one in branches]
-            # While the links are read: the first page of a group is then as quick as the next.
-            threading.Thread(target=app.state.review.vectors.prepare, args=(branches,), daemon=True).start()
-            others = "and has a link can change its branch"
-            serve(app, listening, host, links, others=others, open_page=not no_browser and len(names) == 1)
+            serve(
+                app,
+                listening,
+                host,
+                links,
+                others="and has a link can change its branch",
+                open_page=not no_browser and len(names) == 1,
+                # While the links are read: the first page of a group is then as quick as the next.
+                background=partial(app.state.review.vectors.prepare, branches),
+            )
 
 
 def _there(project: Project) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from suprank.explorer.source import common_to
 from suprank.explorer.web.browsing import Browser
-from suprank.explorer.web.judged import Judged, measure_in_background
+from suprank.explorer.web.judged import Judged
 from suprank.explorer.web.searching import Searcher
 from suprank.explorer.web.tree import Tree
 from suprank.web.pictures import Pictures
@@ -37,8 +37,9 @@ class Explorer:
         self.can_embed = any(run.embed is not None for run in self.runs)
 
     def measure(self) -> None:
-        """Begin to measure what the tree shows, in the background."""
-        measure_in_background(self.judged)
+        """Measure what the tree shows, one run after the other; it may take minutes, so do it in a thread."""
+        for one in self.judged:
+            one.measure()
 
 
 def _at_common_levels(runs: Sequence[Run]) -> list[Run]:

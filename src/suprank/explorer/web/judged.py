@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from numpy.typing import NDArray
 
     from suprank.explorer.source import Source
@@ -92,15 +89,3 @@ class Judged:
         chosen = chosen & ~np.isnan(ap)
         count = int(chosen.sum())
         return Values(float(ap[chosen].mean()), float(r1[chosen].mean()), count) if count else Values(np.nan, np.nan, 0)
-
-
-def measure_in_background(judged: Iterable[Judged]) -> threading.Thread:
-    """A thread that measures one after the other, and ends with the process."""
-
-    def measure(waiting: Sequence[Judged]) -> None:
-        for one in waiting:
-            one.measure()
-
-    thread = threading.Thread(target=measure, args=[tuple(judged)], name="judging", daemon=True)
-    thread.start()
-    return thread

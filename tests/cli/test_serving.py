@@ -1,0 +1,115 @@
+"""The servers end with exit code 0 whenever Ctrl-C comes, and have no traceback for people who go away."""
+
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from urllib.request import HTTPCookieProcessor, build_opener
+
+import pytest
+
+from tests.cli.collection import done, photographs
+from tests.hierarchy.review.small import small_project
+from tests.models.tiny import embedder
+
+FAST = ("--size", 32, "--resize", 0, "--workers", 0, "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with embeddings in e/, a model, and a project for annotators."""
+    place = tmp_path_factory.mktemp("served")
+    photographs(place / "photos")
+    done("data", "import", "folder", "--root", place / "photos", "--split", "test", "--out", place / "m.parquet")
+    embedder(dim=8).save(place / "model")
+    done("embed", "--model", place / "model", "--manifest", place / "m.parquet", "--out", place / "e", *FAST)
+    small_project(place / "project")
+    return place
+
+
+@contextmanager
+def serving(folder, *arguments):
+    """The command in a process of its own, once it has printed its address: (address, process)."""
+    command = [sys.executable, "-m", "suprank.cli.main", *arguments, "--port", "0", "--quiet", "--no-browser"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found, process.stderr.read()
+        yield found[0], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def interrupted(process):
+    """Exit code and standard error after Ctrl-C, without what a project without pictures says at the start."""
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    return process.returncode, re.sub("there are no sample pictures: .*\n", "", said)
+
+
+COMMANDS = {"explore": ("explore", "e"), "hierarchy review": ("hierarchy", "review", "project", "--annotator", "anna")}
+
+
+def fetched(address):
+    with build_opener(HTTPCookieProcessor()).open(
+        address, timeout=30
+    ) as answer:  # a link to review leads to a page by a cookie
+        return answer.read()
+
+
+def half_an_upload(address):
+    """A socket that has sent half of the image it announced."""
+    host, port = re.search(r"//([\d.]+):(\d+)", address).groups()
+    sending = socket.create_connection((host, int(port)))
+    head = "Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 5000\r\n\r\n--x\r\nContent-Disposition: form-data;"
+    sending.sendall(
+        f'POST /upload HTTP/1.1\r\nHost: {host}\r\n{head} name="image"; filename="a.png"\r\n\r\n'.encode() + b"0" * 1000
+    )
+    return sending
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("moment", ["before the first page", "after the first page", "while pages are sent"])
+def test_a_server_ends_with_0_whenever_it_is_interrupted(folder, command, moment):
+    with serving(folder, *COMMANDS[command]) as (address, process):
+        if moment != "before the first page":
+            assert b"<html" in fetched(address)
+        if moment == "while pages are sent":
+            clients = [subprocess.Popen([sys.executable, "-c", ASKING, address]) for _ in range(2)]
+            time.sleep(random.uniform(0.1, 0.6))
+        try:
+            assert interrupted(process) == (0, "")
+        finally:
+            for client in clients if moment == "while pages are sent" else ():
+                client.kill()
+                client.wait()
+
+
+ASKING = """
+import sys, urllib.request
+opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+while True:
+    try:
+        opener.open(sys.argv[1], timeout=30).read()
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.slow
+def test_an_upload_that_is_cut_off_leaves_the_server_up_and_without_a_traceback(folder):
+    with serving(folder, "explore", "e", "--model", "model", "--device", "cpu") as (address, process):
+        for _ in range(3):
+            half_an_upload(address).close()
+        assert b"<html" in fetched(address)
+        with half_an_upload(address):  # and one that never goes on
+            fetched(address)
+            begun = time.monotonic()
+            assert interrupted(process) == (0, "")
+            assert time.monotonic() - begun < 10
