@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of the system that mean that there is no room: of the disk, of the user's quota, of the largest file allowed."""
+
+
+class DiskFullError(OSError):
+    """A file for which there is no room. The message names the file and the way out."""
+
+    def __init__(self, path: str | os.PathLike[str], error: OSError) -> None:
+        reason = error.strerror or str(error)
+        super().__init__(f"{path} cannot be written: the disk is full ({reason}). Make room on it, or write to another disk.")
+        self.errno = error.errno
+
+
+@contextmanager
+def naming_full_disk(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise a `DiskFullError` that names `path` where the block runs out of room: the system does not say which file it was."""
+    try:
+        yield
+    except DiskFullError:
+        raise
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise DiskFullError(path, error) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -19,13 +46,22 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def writing_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes its name when the block ends, and is removed where the block fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """A file to write to, which takes its name when the block ends, and is removed where the block fails.
+
+    A device or a pipe, such as /dev/stdout, is written to directly. Where the disk is full, a `DiskFullError` names `path`.
+    """
+    with naming_full_disk(path):
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                yield file
+            return
+        # Threads of one process may write the same file: each has a draft of its own.
+        temporary = path.with_name(f".{path.name}.{os.getpid()}{threading.get_ident()}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)

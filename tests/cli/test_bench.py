@@ -44,7 +44,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_measured(tmp
     (tmp_path / "file").touch()
     result = invoke("--device", "cpu", "--batch", 16, "--loss", "SupAP", "--out", tmp_path / "file" / "folder")
     assert result.exit_code == 2
-    assert "cannot be made: Not a directory" in " ".join(result.output.replace("│", " ").split())
+    assert "the folder cannot be made (File exists)" in " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("content", ["no json", "{}", "[]", '{"measurements": [{"case": 1}]}'])

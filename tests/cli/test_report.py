@@ -1,6 +1,5 @@
 """suprank report: the page of one run or two, from a folder to a file; what is embedded on the way; refusals."""
 
-import os
 import shutil
 
 import numpy as np
@@ -85,14 +84,6 @@ def test_wrong_arguments_are_refused_with_the_rule_and_the_way_out(folder, tmp_p
     ):
         assert message in refused("report", *arguments, "-q"), arguments
     assert not (tmp_path / "report.html").exists(), "nothing is written"
-
-
-def test_a_folder_that_may_not_be_written_to_is_refused_before_any_work(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(verb.os, "access", lambda path, mode: mode != os.W_OK)
-    monkeypatch.setattr("suprank.explorer.report.report_page", None)
-    assert "this is not permitted there; name another file with --out." in refused(
-        "report", folder / "one", "--out", tmp_path / "a"
-    )
 
 
 def test_a_missing_package_is_found_out_before_any_work(folder, tmp_path, monkeypatch):

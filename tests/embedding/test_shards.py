@@ -41,7 +41,7 @@ def test_the_result_is_one_array_in_order_and_the_parts_are_gone(tmp_path):
     found = np.load(path)
     np.testing.assert_array_equal(found, vectors(np.arange(COUNT)))
     assert found.dtype == np.float32
-    assert sorted(file.name for file in path.parent.iterdir()) == ["embeddings.npy", "run.json"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [".lock", "embeddings.npy", "run.json"]
 
 
 def test_the_bytes_are_those_of_numpys_own_save(tmp_path):
@@ -93,7 +93,7 @@ def test_a_crash_before_the_parts_are_removed_leaves_only_that_to_do(tmp_path, m
     log = []
     written(tmp_path, embedding(log=log))
     assert log == []
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["embeddings.npy", "run.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "embeddings.npy", "run.json"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_part_that_is_not_whole_is_computed_again(tmp_path, spoil):
     log = []
     np.testing.assert_array_equal(np.load(written(tmp_path, embedding(log=log))), vectors(np.arange(COUNT)))
     assert log == [[*range(5, 10), *range(15, COUNT)]]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["embeddings.npy", "run.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "embeddings.npy", "run.json"]
 
 
 def test_a_finished_run_is_not_computed_again(tmp_path):

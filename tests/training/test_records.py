@@ -3,17 +3,15 @@
 import json
 import logging
 import math
-import resource
-import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 
 from suprank import torchvision_operators
 from suprank.training.config import LoggingConfig
 from suprank.training.records import Records
+from tests.disks import disk_of
 
 torchvision_operators.declare()  # before Lightning imports torchvision
 
@@ -87,19 +85,6 @@ def test_a_value_named_as_an_entry_of_every_line_is_refused(tmp_path):
     with pytest.raises(ValueError, match="values must not be called 'epoch'"):
         made.step(1, 0.5, {"epoch": 1.0})
     made.close()
-
-
-@contextmanager
-def disk_of(limit):
-    """Files that cannot grow beyond so many bytes, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_a_full_disk_is_told_once_leaves_no_half_line_and_writing_goes_on_when_there_is_room(tmp_path, caplog):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from suprank.atomic import writing_atomically
 from suprank.bench.evaluation import FLOOR, TARGET
 from suprank.bench.measurement import duration, size
 
@@ -122,7 +123,8 @@ def draw(run: Run, path: Path) -> None:
             memory.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3)
     keys = "forward + backward; solid: suprank; dashed: pytorch-metric-learning; dotted: plain torch; hollow: timed in one run"
     figure.suptitle(f"{run.hardware}\n{keys}", fontsize=10)
-    figure.savefig(path, dpi=150)
+    with writing_atomically(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=150)
 
 
 def panels(cases: Iterable[str]) -> dict[str, dict[str, tuple[str, str]]]:
@@ -168,7 +170,8 @@ def draw_evaluation(run: EvaluationRun, path: Path) -> None:
     if handles:
         figure.legend(list(handles.values()), list(handles), loc="outside right upper", frameon=False, handlelength=3)
     figure.suptitle(run.hardware, fontsize=10)
-    figure.savefig(path, dpi=150)
+    with writing_atomically(path) as file:
+        figure.savefig(file, format=path.suffix[1:], dpi=150)
 
 
 def _series(measurements: Iterable[Evaluated]) -> dict[str, tuple[str, list[Evaluated]]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
+from suprank.atomic import write_atomically
 from suprank.bench.cases import CASES
 from suprank.bench.measurement import Measurement, size
 from suprank.bench.timing import meter
@@ -59,7 +60,7 @@ class Record(Generic[Found]):
 
     def save(self, path: Path) -> None:
         content = {"bench": self.bench, **asdict(self)}
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
     @classmethod
     def load(cls, path: Path) -> Self:

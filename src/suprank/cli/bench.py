@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from suprank.atomic import write_atomically
+from suprank.cli import terminal
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -157,7 +160,9 @@ def render(
     file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A losses.json or an evaluation.json.")],
 ) -> None:
     """Write the tables and the figure beside a losses.json or evaluation.json, for a run made where matplotlib was missing."""
-    _render(_loaded(file), file.parent)
+    run = _loaded(file)
+    with terminal.plain_errors(""):
+        _render(run, file.parent)
 
 
 def _device(name: str | None) -> torch.device:
@@ -193,10 +198,9 @@ def _bytes(gib: float | None) -> int | None:
 def _make(folder: Path | None) -> None:
     """Makes the folder now, so that a wrong one is refused before hours of measuring."""
     if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise typer.BadParameter(f"{folder} cannot be made: {error.strerror}; name another.", param_hint="--out") from error
+        with terminal.plain_errors(""):
+            terminal.check_folder(folder)
+            folder.mkdir(exist_ok=True)
 
 
 def _command(verb: str, settings: Settings, chosen: Iterable[tuple[str, object]]) -> str:
@@ -233,8 +237,9 @@ def _finish(run: Run | EvaluationRun, out: Path | None, interrupted: bool) -> No
     if out is not None and (
         run.measurements or not interrupted
     ):  # Ctrl-C before the first number leaves an older run as it was
-        run.save(out / f"{run.bench}.json")
-        _render(run, out)
+        with terminal.plain_errors(""):
+            run.save(out / f"{run.bench}.json")
+            _render(run, out)
     if interrupted:
         raise typer.Exit(130)
 
@@ -250,7 +255,7 @@ def _loaded(file: Path) -> Run | EvaluationRun:
 
 
 def _render(run: Run | EvaluationRun, folder: Path) -> None:
-    (folder / f"{run.bench}.md").write_text(run.markdown(), encoding="utf-8")
+    write_atomically(folder / f"{run.bench}.md", run.markdown().encode())
     try:
         from suprank.bench import EvaluationRun
         from suprank.bench.plot import draw, draw_evaluation

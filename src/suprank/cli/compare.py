@@ -63,8 +63,10 @@ def compare(
     """
     with terminal.plain_errors("fewer --jobs"):
         from suprank.evaluation.names import parse
+        from suprank.folders import refuse_foreign_files
         from suprank.training import comparison as comparisons
         from suprank.training import sweep as sweeps
+        from suprank.training.comparison.folder import FILE
 
         folder = out.absolute()
         recipes, overrides = comparisons.recipes_and_overrides(words or [])
@@ -82,6 +84,7 @@ def compare(
                 raise ValueError(f"--collect runs nothing, so {given} would change nothing; leave it out.")
             _finish(there.only(recipes), folder, name, metrics)
             return
+        refuse_foreign_files(out, FILE, "a comparison", "name another folder (--out)")
         grid = sweeps.Grid.read(overrides, seeds)
         asked, configs = comparisons.asked(recipes, grid, _command(), there)
         whole = there.joined(asked) if there else asked
@@ -109,14 +112,17 @@ def _finish(comparison: Comparison, folder: Path, name: str, metrics: Sequence[s
     from suprank.training import sweep as sweeps
 
     found = sweeps.outcomes(comparison.runs, folder)
-    write_atomically(folder / f"{name}.csv", sweeps.run_table(found).encode())
     if not any(found.values()):
+        write_atomically(folder / f"{name}.csv", sweeps.run_table(found).encode())
         typer.echo(f"none of {len(found)} runs is finished, so there is no table yet.", err=True)
         return
     table, notes = comparisons.table(found, metrics), comparisons.told(comparison.methods)
-    write_atomically(folder / f"{name}.md", comparisons.markdown(table, notes).encode())
-    write_atomically(folder / f"{name}.tex", comparisons.latex(table, _command(), notes).encode())
-    runs.print_table(table, seconds=True)
+    try:
+        write_atomically(folder / f"{name}.csv", sweeps.run_table(found).encode())
+        write_atomically(folder / f"{name}.md", comparisons.markdown(table, notes).encode())
+        write_atomically(folder / f"{name}.tex", comparisons.latex(table, _command(), notes).encode())
+    finally:
+        runs.print_table(table, seconds=True)
     with runs.perhaps_drawing():
         from suprank.training.comparison.plot import draw
 

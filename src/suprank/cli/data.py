@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from suprank.atomic import write_atomically, writing_atomically
 from suprank.cli import importing, terminal
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Import, check and look at labelled image collections.")
 app.add_typer(importing.app, name="import")
 
-SHEETS = (".png", ".jpg", ".jpeg", ".webp")
-"""What the name of a contact sheet may end in."""
+SHEETS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
+"""What the name of a contact sheet may end in, and the format that it stands for."""
 
 ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")]
 Root = Annotated[Path | None, typer.Option(help="Where the images are.", show_default="as saved in the manifest")]
@@ -47,10 +48,12 @@ def check(
         read = _read(manifest, root, split)
         with terminal.progress("checking", quiet) as progress:
             found = checked(read, progress=progress, workers=workers, decode=decode, hashes=hashes)
-        if out is not None:
-            out.write_text(found.to_json())
-    for sentence in found.sentences():
-        typer.echo(sentence)
+        try:
+            if out is not None:
+                write_atomically(out, found.to_json().encode())
+        finally:  # also where that failed: looking at every image may have taken hours
+            for sentence in found.sentences():
+                typer.echo(sentence)
     raise typer.Exit(0 if found.ok else 1)
 
 
@@ -77,7 +80,9 @@ def show(
 
         read = _read(manifest, root, split)
         place = _place(read, level)
-        contact_sheet(read, classes=classes, per_class=per_class, size=size, seed=seed, level=place).save(target)
+        sheet = contact_sheet(read, classes=classes, per_class=per_class, size=size, seed=seed, level=place)
+        with writing_atomically(target) as file:
+            sheet.save(file, format=SHEETS[target.suffix.lower()])
         if most and read.levels:
             typer.echo(read.to_tree().text(most=most))
     typer.echo(f"{read!r}\n{target}")

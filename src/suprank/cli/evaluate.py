@@ -359,17 +359,19 @@ def _earlier(path: Path) -> Report:
 def _print_and_save(
     report: Report, *, quiet: bool, out: Path | None, csv: Path | None, latex: str | None, chosen: bool
 ) -> None:
-    """Saves first: a closed pipe must not cost the numbers."""
-    if out is not None:
-        report.save(out)
-    if csv is not None:
-        report.to_csv(csv)
-    if not quiet:
-        print_report(report)
-    if latex is not None:
-        # All that was asked for; or else, because rows of eighty numbers fit no page, what carries no level's name.
-        keys = list(report) if chosen else [key for key in report if "/" not in key]
-        typer.echo(f"{report.latex_header(keys)}\n{report.latex_row(keys, label=latex)}")
+    """Saves first: a closed pipe must not cost the numbers. Prints also where that fails, on a full disk for example."""
+    try:
+        if out is not None:
+            report.save(out)
+        if csv is not None:
+            report.to_csv(csv)
+    finally:
+        if not quiet:
+            print_report(report)
+        if latex is not None:
+            # All that was asked for; or else, because rows of eighty numbers fit no page, what carries no level's name.
+            keys = list(report) if chosen else [key for key in report if "/" not in key]
+            typer.echo(f"{report.latex_header(keys)}\n{report.latex_row(keys, label=latex)}")
 
 
 def print_report(report: Report) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from suprank.atomic import write_atomically
 from suprank.cli import terminal
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ def emoji(
 
     manifest = _drawn(lambda progress: read(size=size, seed=seed, progress=progress), out, quiet)
     beside = out.with_name(f"{out.stem}-{LICENCES}")
-    beside.write_bytes((manifest.root / LICENCES).read_bytes())
+    with terminal.plain_errors("a smaller --size"):
+        write_atomically(beside, (manifest.root / LICENCES).read_bytes())
     typer.echo(f"licences of the drawings: {beside}")
 
 

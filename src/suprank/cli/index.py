@@ -101,6 +101,8 @@ def build(
     with terminal.plain_errors(_LESS):
         from suprank.explorer.index import build_index
 
+        if "://" not in out:
+            terminal.check_folder(Path(out))
         rows, items = _read(embeddings, part, manifest)
         local = {key: value for key, value in (("codes", codes and codes.value), ("recall", recall)) if value is not None}
         with _what_is_in(), terminal.progress("indexing", quiet) as progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,8 +94,6 @@ def write_report(
     from suprank.explorer.source import comparison_warning
 
     terminal.check_writable(out)
-    if not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise PermissionError(f"{out} cannot be written: this is not permitted there; name another file with --out.")
     folders = [one for one in (run, against) if one is not None]
     for folder in folders:
         check_folder(folder)

@@ -59,7 +59,9 @@ def sweep(
     """
     with terminal.plain_errors("fewer --jobs"):
         from suprank.evaluation.names import parse
+        from suprank.folders import refuse_foreign_files
         from suprank.training import sweep as sweeps
+        from suprank.training.sweep.folder import FILE
 
         folder = out.absolute()
         grid = sweeps.Grid.read(values or [], seeds)
@@ -70,6 +72,7 @@ def sweep(
                 raise FileNotFoundError(f"{out} has no sweep.json, so there is nothing to collect; name the folder of a sweep.")
             _finish(there, folder, metrics, relative_to)
             return
+        refuse_foreign_files(out, FILE, "a sweep", "name another folder (--out)")
         recipe = str(Path(recipe).absolute()) if Path(recipe).is_file() else recipe
         grid = there.aligned(grid) if there else grid
         configs = sweeps.checked(recipe, grid)
@@ -102,8 +105,10 @@ def _finish(sweep: Sweep, folder: Path, metrics: Sequence[str], base: str | None
     if base:
         tables["relative"] = sweeps.relative_table(found, base, metrics)
     for name, table in tables.items():
-        write_atomically(folder / f"{name}.md", table.markdown().encode())
-        runs.print_table(table)
+        try:
+            write_atomically(folder / f"{name}.md", table.markdown().encode())
+        finally:
+            runs.print_table(table)
     with runs.perhaps_drawing():
         from suprank.training.sweep.plot import draw
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
+
+from suprank.atomic import FULL, DiskFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +31,11 @@ def plain_errors(smaller: str) -> Iterator[None]:
         yield
     except (BrokenPipeError, ModuleNotFoundError):  # whoever read what we print has gone: typer ends quietly
         raise
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except OSError as error:
+        if error.errno in FULL and not isinstance(error, DiskFullError):
+            error = DiskFullError(error.filename or "what was to be written", error)
+        raise typer.BadParameter(_said(error)) from error
+    except (ValueError, TypeError, ImportError) as error:
         raise typer.BadParameter(_said(error)) from error
     except (MemoryError, RuntimeError) as error:
         # torch's OutOfMemoryError goes by its name, because torch takes a second to import.
@@ -69,21 +77,36 @@ def device(name: str | None) -> str | None:
 
 
 def check_writable(file: Path) -> None:
-    """Before hours of work: the folder is made, and the name is not a folder's."""
+    """Refuse, before hours of work, a file that cannot be written. Its folder is made; a file that is there stays as it is."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OSError(f"{file} cannot be written: the folder cannot be made ({error.strerror}); name another.") from error
     if file.is_dir():
         raise IsADirectoryError(f"{file} is a folder; name a file in it.")
+    if file.exists() and not os.access(file, os.W_OK):
+        raise PermissionError(f"{file} cannot be written: it is read-only; name another file.")
+    if file.is_file() or not file.exists():  # no device, which is written to directly
+        _check_takes_files(file.parent, file)
 
 
 def check_folder(folder: Path) -> None:
-    """Before hours of work: the name is not a file's, and what it lies in can be made. The folder itself is left to be made."""
+    """Refuse, before hours of work, a folder that cannot be written to, or not be made. It is left to be made."""
     if folder.is_file():
         raise NotADirectoryError(f"{folder} is a file; name a folder.")
-    if not folder.is_dir():
+    if folder.is_dir():
+        _check_takes_files(folder, folder)
+    else:
         check_writable(folder)
+
+
+def _check_takes_files(folder: Path, named: Path) -> None:
+    """Write a file into the folder and remove it: permissions alone do not tell, of root or of a disk that is read-only."""
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".suprank-") as file:
+            file.write(b"0")
+    except OSError as error:
+        raise OSError(f"{named} cannot be written ({error.strerror}); name another place.") from error
 
 
 @contextmanager

@@ -3,6 +3,7 @@
     out/run.json           what is being embedded, by what, into what: a run continues only where all of it is the same
     out/parts/00012.npy    a finished part; removed once all are joined
     out/embeddings.npy     the result, there when it is whole
+    out/.lock              keeps a second process out while one is embedding; it stays, and means nothing by itself
 
 Parts are dealt to the processes of a torchrun in turn. As a part is the same whoever computes it, a run may be continued by
 another number of processes than began it.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from suprank.atomic import write_atomically, writing_atomically
+from suprank.folders import locked_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,25 +58,30 @@ def write_embeddings(
     `embed_rows` does not depend on how rows are batched: with a `shard_rows` that the batch size divides, batches are the same.
 
     `fingerprint` is whatever makes embeddings comparable (model, manifest, precision, ...), in JSON's types. Where `out` holds
-    a run with another, a ValueError says which entries differ. float16 rounds the finished embeddings; it halves the file.
+    a run with another, a ValueError says which entries differ; where another process is embedding into it, a BlockingIOError
+    says so at once. float16 rounds the finished embeddings; it halves the file.
 
     In a torchrun, give `rank`, `world_size` and a `barrier`, and the same `out` in each process. `progress(done, total)` counts
     the rows of this process, those of earlier runs included.
     """
     run = _Run(Path(out), count, dim, shard_rows, np.dtype(dtype))
-    if rank == 0:
-        run.begin(fingerprint)
-    barrier()  # the others wait for the record
-    if rank != 0:
-        run.agree(fingerprint)
-    if not run.finished():
-        _embed_missing(run, embed_rows, range(rank, run.shards, world_size), progress)
-        barrier()  # the parts of all are written
+    run.record(fingerprint)  # refuses what cannot be, before a folder is made
+    way_out = "wait for it to end, or choose another folder"
+    # The processes of one run share the folder: the first holds the lock for all of them.
+    with locked_folder(run.out, "embedding into", way_out) if rank == 0 else nullcontext():
         if rank == 0:
-            run.join()
-    barrier()  # the result is there for all
-    if rank == 0:
-        shutil.rmtree(run.out / PARTS, ignore_errors=True)
+            run.begin(fingerprint)
+        barrier()  # the others wait for the record
+        if rank != 0:
+            run.agree(fingerprint)
+        if not run.finished():
+            _embed_missing(run, embed_rows, range(rank, run.shards, world_size), progress)
+            barrier()  # the parts of all are written
+            if rank == 0:
+                run.join()
+        barrier()  # the result is there for all
+        if rank == 0:
+            shutil.rmtree(run.out / PARTS, ignore_errors=True)
     return run.out / RESULT
 
 
@@ -106,7 +114,7 @@ class _Run:
 
     def begin(self, fingerprint: Mapping[str, Any]) -> None:
         """Make the folder and its record, or check that they are of this very run."""
-        record = self._record(fingerprint)
+        record = self.record(fingerprint)
         if (self.out / RESULT).exists() and not (self.out / RECORD).exists():
             raise ValueError(
                 f"{self.out / RESULT} is there, without a {RECORD} that says what it holds; choose another folder."
@@ -129,7 +137,7 @@ class _Run:
             found = dict(json.loads((self.out / RECORD).read_bytes()))
         except (OSError, ValueError) as error:
             raise ValueError(f"{self.out / RECORD} cannot be read ({error}); delete the folder or choose another.") from error
-        wanted = self._record(fingerprint)
+        wanted = self.record(fingerprint)
         differ = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
         if differ:
             said = "; ".join(f"{key} is {_short(wanted.get(key))} and was {_short(found.get(key))}" for key in differ)
@@ -154,8 +162,8 @@ class _Run:
             for shard in range(self.shards):
                 file.write(np.load(self.part(shard), allow_pickle=False).tobytes())
 
-    def _record(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-        """As JSON gives it back, so that it compares with what was read: tuples are lists."""
+    def record(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of run.json, as JSON gives it back, so that it compares with what was read: tuples are lists."""
         own = {"count": self.count, "dim": self.dim, "dtype": self.dtype.name, "shard_rows": self.shard_rows}
         if taken := own.keys() & fingerprint.keys():
             raise ValueError(f"fingerprint has the entries {sorted(taken)}, which the run adds itself; rename them.")
@@ -189,7 +197,8 @@ def _embed_missing(run: _Run, embed_rows: EmbedRows, shards: range, progress: Ca
             done += len(taken)
             progress(done, total)
         with writing_atomically(run.part(shard)) as file:
-            np.save(file, part, allow_pickle=False)
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(part))
+            file.write(part.data.cast("B"))  # np.save, on a full disk, does not say that it is full
     stream.close()
 
 

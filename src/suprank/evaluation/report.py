@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import os
-import secrets
 import unicodedata
 import zipfile
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from suprank import __version__
+from suprank.atomic import write_atomically
 from suprank.evaluation.names import OVERALL, Metric, check_level_name, parse
 from suprank.evaluation.statistics import bootstrap_interval, holm, paired_randomisations
 
@@ -607,16 +607,7 @@ def _queries_file(path: Path) -> Path:
 def _write(path: Path, content: bytes) -> None:
     """Writes beside the path, then renames: a reader, or a crash, never meets half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with unfinished.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    write_atomically(path, content)
 
 
 def _content(path: Path) -> dict[str, Any]:

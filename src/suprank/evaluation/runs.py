@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
+from suprank.atomic import writing_atomically
 from suprank.ranking import common_level
 
 if TYPE_CHECKING:
@@ -377,13 +378,8 @@ def _write(path: str | PathLike[str], formats: Mapping[str, Callable[[], Iterabl
     """Stream to a file beside the target and rename it, so that an id refused half-way leaves no half of a file."""
     path = Path(path)
     pieces = _by_extension(path, formats)()
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(pieces)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing_atomically(path) as file:
+        file.writelines(piece.encode() for piece in pieces)
 
 
 def _read(path: str | PathLike[str], readers: Mapping[str, Callable[[Path], _Table]]) -> _Table:

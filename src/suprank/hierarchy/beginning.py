@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suprank.atomic import write_atomically
+from suprank.folders import refuse_foreign_files
 from suprank.hierarchy.alone import alone
 from suprank.hierarchy.project import FILE, Project, digest_of, record_step
 from suprank.hierarchy.sources import Items, Labels
@@ -42,11 +43,12 @@ def new_project(
     """Make a project of items or labels. `manifest`, a file and its level, says where their pictures are.
 
     Rows that were left out go to rejects.csv in the folder. A folder that holds the same project already is left as it is;
-    one with another is refused. What a `new` that was killed left behind is replaced.
+    one with another, or with other files, is refused. What a `new` that was killed left behind is replaced.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"{folder} is a file; name a folder.")
+    refuse_foreign_files(folder, FILE, "a project", "name another folder")
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):  # two would each take the other's for what a killed one left

@@ -82,7 +82,7 @@ class Project:
         # Written under another name first: after a crash there is no project rather than half of one.
         draft = folder / f".{FILE}.{os.getpid()}.tmp"
         try:
-            with closing(sqlite3.connect(draft, isolation_level=None)) as db:
+            with _plain_errors(folder / FILE), closing(sqlite3.connect(draft, isolation_level=None)) as db:
                 db.execute("PRAGMA journal_mode = WAL")
                 schema = (files("suprank.hierarchy") / "schema.sql").read_text(encoding="utf-8")
                 db.executescript(f"BEGIN;\n{schema}\nCOMMIT;")
@@ -122,27 +122,14 @@ class Project:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with closing(sqlite3.connect(self.file, timeout=self.busy_seconds, isolation_level=None)) as db:
-                db.row_factory = sqlite3.Row
-                db.execute("PRAGMA foreign_keys = ON")
-                db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
-                yield db
-        except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details of an extended code
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                said = f"{self.file} is being written to by somebody else; nothing was saved. Try again in a moment."
-                raise BusyError(said) from error
-            if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-                said = f"{self.file} cannot be written ({error}); nothing was saved. Make room on the disk, and try again."
-                raise FullError(said) from error
-            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-                said = f"{self.file} may not be written ({error}), which reading needs too; see to its rights and its folder's."
-                raise PermissionError(said) from error
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                said = f"{self.file} is not a project, or is damaged ({error}); restore it, or make another folder."
-                raise ValueError(said) from error
-            raise
+        with (
+            _plain_errors(self.file),
+            closing(sqlite3.connect(self.file, timeout=self.busy_seconds, isolation_level=None)) as db,
+        ):
+            db.row_factory = sqlite3.Row
+            db.execute("PRAGMA foreign_keys = ON")
+            db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+            yield db
 
     def value(self, key: str) -> str | None:
         """What is kept under a key of `meta`."""
@@ -174,6 +161,28 @@ class Project:
                 f"{row[0]}: a row points to {row[2]} that is not there" for row in db.execute("PRAGMA foreign_key_check")
             ]
         return [line for line in damaged if line != "ok"] + orphans
+
+
+@contextmanager
+def _plain_errors(file: Path) -> Iterator[None]:
+    """SQLite's errors as ours, which name the file and the way out."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details of an extended code
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            said = f"{file} is being written to by somebody else; nothing was saved. Try again in a moment."
+            raise BusyError(said) from error
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            said = f"{file} cannot be written ({error}); nothing was saved. Make room on the disk, and try again."
+            raise FullError(said) from error
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            said = f"{file} may not be written ({error}), which reading needs too; see to its rights and its folder's."
+            raise PermissionError(said) from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            said = f"{file} is not a project, or is damaged ({error}); restore it, or make another folder."
+            raise ValueError(said) from error
+        raise
 
 
 def record_step(

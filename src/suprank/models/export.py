@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import logging
 import warnings
 from contextlib import contextmanager
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from suprank.atomic import naming_full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +72,9 @@ def export_program(embedder: Embedder, path: str | PathLike[str], *, image_size:
     model, images = _traceable(embedder, image_size)
     with _unchecked(Path(path)) as file, _quiet():
         program = torch.export.export(model, (images,), dynamic_shapes={"images": {0: torch.export.Dim("batch")}})
-        torch.export.save(program, file)
+        written = io.BytesIO()  # torch, on a full disk, does not say that it is full
+        torch.export.save(program, written)
+        file.write_bytes(written.getbuffer())
         return _difference(model, torch.export.load(file).module(), images)
 
 
@@ -101,8 +106,9 @@ def _unchecked(path: Path) -> Iterator[Path]:
     """A file beside `path`, which takes its name when the block ends, and is removed where the block fails."""
     file = path.with_name(f".unchecked.{path.name}")
     try:
-        yield file
-        file.replace(path)
+        with naming_full_disk(path):
+            yield file
+            file.replace(path)
     finally:
         file.unlink(missing_ok=True)
 

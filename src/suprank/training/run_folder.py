@@ -30,6 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from suprank import __version__
 from suprank.atomic import write_atomically
+from suprank.folders import ForeignFilesError, refuse_foreign_files
 from suprank.platforms import file_locks
 
 if TYPE_CHECKING:
@@ -123,14 +124,11 @@ class RunFolder:
     def _make(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            there = sorted(one.name for one in self.path.iterdir() if one.name != LOCK and not _LEFTOVER.fullmatch(one.name))
+            refuse_foreign_files(self.path, RECIPE, "a run", "name another folder (--out)")
+        except ForeignFilesError as error:
+            raise RunFolderError(str(error)) from None
         except OSError as error:
             raise _unwritable(self.path, error) from error
-        if there and RECIPE not in there:
-            raise RunFolderError(
-                f"{self.path} is not empty, and no folder of a run: it has {there[0]}, and no {RECIPE}; "
-                "name another folder (--out)."
-            )
 
     def _take_lock(self) -> None:
         try:

@@ -326,7 +326,9 @@ def test_an_index_of_a_later_version_and_of_other_counts_is_refused(tmp_path):
 def test_what_is_no_index_is_said(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="holds no index.*suprank index build"):
         LocalIndex.open(tmp_path / "none")
-    monkeypatch.setattr(module, "_writer", lambda index: lambda path: path.unlink())  # a build that fails as it writes
+    monkeypatch.setattr(
+        module, "_writer", lambda index: lambda file: Path(file.name).unlink()
+    )  # a build that fails as it writes
     with pytest.raises(FileNotFoundError):
         LocalIndex.build(tmp_path / "i", drawn(4))
     with pytest.raises(FileNotFoundError, match="holds no index"):

@@ -63,6 +63,8 @@ def export(
         from suprank.hierarchy.tree import chosen_branch
 
         terminal.check_folder(out)
+        if manifest_out is not None:
+            terminal.check_writable(manifest_out)
         opened = Project(project)
         try:
             done = exported(

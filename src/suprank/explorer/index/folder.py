@@ -15,7 +15,7 @@ import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -92,16 +92,16 @@ class Folder:
         self,
         meta: Mapping[str, Any],
         *,
-        index: Callable[[Path], None] | None = None,
+        index: Callable[[IO[bytes]], None] | None = None,
         items: pa.Table | None = None,
     ) -> dict[str, Any]:
-        """Make these the files of the folder, and the meta that is now there. What is None stays; `index` writes to a path."""
+        """Make these the files of the folder, and the meta that is now there. What is None stays; `index` writes to a file."""
         self.path.mkdir(parents=True, exist_ok=True)
         number = int(meta.get("number", 0)) + 1
         files: dict[str, Any] = dict(meta.get("files", {}))
         if index is not None:
             with writing_atomically(self._named("index", number)) as file:
-                index(Path(file.name))
+                index(file)
             files["index"] = self._size("index", number)
         if items is not None:
             with writing_atomically(self._named("items", number)) as file:

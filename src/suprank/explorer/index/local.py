@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -305,8 +304,9 @@ def _fill(index: Any, source: Embeddings, progress: Progress) -> None:
         progress(rows.stop, len(source))
 
 
-def _writer(index: Any) -> Callable[[Path], None]:
-    return lambda path: faiss().write_index(index, str(path))
+def _writer(index: Any) -> Callable[[IO[bytes]], None]:
+    # By a function of ours: where faiss opens the file itself, a full disk is a RuntimeError like any other.
+    return lambda file: faiss().write_index(index, faiss().PyCallbackIOWriter(file.write, 2**24))
 
 
 def _without(index: Any, removed: NDArray[np.bool_], smaller: Any) -> Any:

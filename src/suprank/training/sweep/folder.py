@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from suprank.training.config import TrainConfig
 
+FILE = "sweep.json"
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -78,7 +80,7 @@ class Sweep:
     @classmethod
     def load(cls, folder: Path) -> Sweep | None:
         """The sweep of a folder, or None where there is none."""
-        file = folder / "sweep.json"
+        file = folder / FILE
         try:
             there = json.loads(file.read_bytes())
             runs = tuple(Combination(tuple((key, run[key]) for key in there["axes"])) for run in there["runs"])
@@ -96,7 +98,7 @@ class Sweep:
             "runs": [dict(run.values) for run in self.runs],
             "settings": self.settings,
         }
-        write_atomically(folder / "sweep.json", json_bytes(written, indent=1))
+        write_atomically(folder / FILE, json_bytes(written, indent=1))
 
 
 def entries_of(config: TrainConfig) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from suprank.atomic import writing_atomically
 from suprank.training.sweep.values import number, ordered_values
 
 if TYPE_CHECKING:
@@ -94,8 +95,9 @@ def save(figure: Figure, table: Table, files: Sequence[Path]) -> None:
         figure.supxlabel(note, fontsize=8, color="#555555")
     for file in files:
         # No date, and ids that do not change.
-        with rc_context({"svg.hashsalt": "suprank", "svg.fonttype": "none"}):
-            figure.savefig(file, dpi=200, metadata={"Date": None} if file.suffix == ".svg" else None)
+        look = {"Date": None} if file.suffix == ".svg" else None
+        with rc_context({"svg.hashsalt": "suprank", "svg.fonttype": "none"}), writing_atomically(file) as opened:
+            figure.savefig(opened, format=file.suffix[1:], dpi=200, metadata=look)
 
 
 def _varying(table: Table) -> list[int]:

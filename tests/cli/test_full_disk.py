@@ -1,0 +1,151 @@
+"""Every verb that writes: on a full disk it names the file in one sentence; an unwritable place is refused before the work."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suprank.folders import locked_folder
+from tests.cli.collection import done, invoke, photographs, refused
+from tests.disks import disk_of
+from tests.hierarchy.branches import plain, write_branch
+from tests.models.tiny import embedder
+
+IMAGES = ("--size", 32, "--resize", 0, "--device", "cpu", "--workers", 0, "-q")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """photos/, m.parquet, model/, e/ with embeddings of the photos, an index i/, a project p/, and labels.txt."""
+    root = tmp_path_factory.mktemp("made")
+    photographs(root / "photos")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+        embedder(dim=8).save("model")
+        done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *IMAGES)
+        done("index", "build", "e", "--out", "i", "-q")
+        write_branch(plain(root / "p"))
+        Path("labels.txt").write_text("".join(f"label {number}\n" for number in range(500)))
+        np.save("more.npy", np.random.default_rng(0).standard_normal((4000, 8), dtype=np.float32))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def folder(made, tmp_path, monkeypatch):
+    """A copy of it, as the working folder."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+WRITING = {
+    "embed": (("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES), "f/test/parts/00000.npy", 1000),
+    "index add": (("index", "add", "i", "more.npy", "-q"), "i/index.2.faiss", 4000),
+    "index build": (("index", "build", "more.npy", "--out", "j", "-q"), "j/index.1.faiss", 4000),
+    "evaluate --out": (("evaluate", "--embeddings", "e", "--out", "r.json", "-q"), "r.json", 100),
+    "evaluate --csv": (("evaluate", "--embeddings", "e", "--csv", "r.csv", "-q"), "r.csv", 100),
+    "evaluate --run": (("evaluate", "--embeddings", "e", "--run", "r.trec", "-q"), "r.trec", 1000),
+    "data import": (("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "n.csv"), "n.csv", 500),
+    "data import parquet": (("data", "import", "folder", "--root", "photos", "--out", "n.parquet"), "n.parquet", 500),
+    "data check": (("data", "check", "m.parquet", "--out", "c.json", "-q"), "c.json", 100),
+    "data show": (("data", "show", "m.parquet", "--out", "s.png"), "s.png", 1000),
+    "models create": (("models", "create", "test_resnet", "--untrained", "--out", "n"), "n/model.safetensors", 1000),
+    "models export": (("models", "export", "--model", "model", "--out", "x.pt2"), "x.pt2", 1000),
+    "hierarchy new": (("hierarchy", "new", "q", "--labels", "labels.txt"), "q/project.sqlite", 1000),
+    "hierarchy export": (("hierarchy", "export", "p", "--out", "x"), "p/project.sqlite", 100),
+    "hierarchy embed": (("hierarchy", "embed", "p", "-q"), "p", 20),
+}
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_a_full_disk_is_told_in_one_sentence_that_names_the_file(verb):
+    arguments, file, room = WRITING[verb]
+    with disk_of(room):
+        said = refused(*arguments)
+    assert f"{file} cannot be written" in said or (verb == "hierarchy embed" and "p/" in said), said
+    assert "disk is full" in said or "disk I/O error" in said, said
+    assert "ake room on" in said
+    left = [path.name for path in Path().rglob("*.tmp*")]
+    assert left == [], "nothing half written stays"
+
+
+def test_what_was_computed_is_printed_where_it_cannot_be_saved():
+    with disk_of(100):
+        result = invoke("evaluate", "--embeddings", "e", "--out", "r.json")
+        checked = invoke("data", "check", "m.parquet", "--out", "c.json", "-q")
+    assert result.exit_code == checked.exit_code == 2
+    assert "R@1" in result.stdout
+    assert "36 images" in checked.stdout
+
+
+NOWHERE = "/proc/nowhere"  # in which not even root can make files
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--out", f"{NOWHERE}.json"),
+        ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--csv", f"{NOWHERE}.csv"),
+        ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--run", f"{NOWHERE}.trec"),
+        ("report", "none", "--out", f"{NOWHERE}.html"),
+        ("embed", "--model", "none", "--manifest", "none.parquet", "--out", NOWHERE),
+        ("bench", "losses", "--device", "cpu", "--out", NOWHERE),
+        ("hierarchy", "export", "none", "--out", NOWHERE),
+        ("hierarchy", "export", "none", "--out", "x", "--manifest-out", f"{NOWHERE}.parquet"),
+        ("data", "import", "folder", "--root", "none", "--out", f"{NOWHERE}.parquet"),
+        ("data", "check", "none.parquet", "--out", f"{NOWHERE}.json"),
+        ("data", "show", "none.parquet", "--out", f"{NOWHERE}.png"),
+        ("index", "build", "none", "--out", NOWHERE),
+        ("models", "create", "none", "--out", NOWHERE),
+        ("models", "pca", "--model", "none", "--manifest", "none.parquet", "--dim", 2, "--out", NOWHERE),
+        ("models", "export", "--model", "none", "--out", f"{NOWHERE}.pt2"),
+        ("compare", "glyphs/happier", "--out", NOWHERE),
+        ("sweep", "glyphs/happier", "--out", NOWHERE),
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments[:2])),
+)
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(arguments):
+    assert f"{NOWHERE}" in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mark"),
+    [
+        (("compare", "glyphs/happier", "--out", "photos"), "comparison.json"),
+        (("sweep", "glyphs/happier", "run.seed=0", "--out", "photos"), "sweep.json"),
+        (("hierarchy", "new", "photos", "--labels", "labels.txt"), "project.sqlite"),
+    ],
+)
+def test_a_folder_of_other_files_is_refused_and_left_as_it_is(arguments, mark):
+    before = sorted(Path("photos").rglob("*"))
+    assert f"it has group0, and no {mark}; name another folder" in refused(*arguments)
+    assert sorted(Path("photos").rglob("*")) == before
+
+
+def test_a_second_embed_into_a_folder_is_refused_at_once_and_a_killed_one_is_no_obstacle():
+    command = ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES)
+    with locked_folder(Path("f/test"), "embedding into", ""):
+        assert "another process is embedding into f/test; wait for it to end, or choose another folder" in refused(*command)
+    script = (
+        "import sys, time, multiprocessing as m; from pathlib import Path; from suprank.folders import locked_folder\n"
+        "with locked_folder(Path('f/test'), '', ''):\n"
+        "    m.get_context('fork').Process(target=time.sleep, args=(60,), daemon=True).start()\n"  # as a DataLoader's worker
+        "    print('locked', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True) as holder:
+        try:
+            assert holder.stdout.readline() == b"locked\n"
+            assert "another process is embedding into f/test" in refused(*command)
+            holder.kill()
+            holder.wait(10)
+            start = time.monotonic()
+            done(*command)
+            assert time.monotonic() - start < 5
+        finally:
+            os.killpg(holder.pid, 9)

@@ -1,0 +1,40 @@
+"""Files that are there whole or not at all, on disks that are full too."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from suprank.atomic import DiskFullError, naming_full_disk, write_atomically, writing_atomically
+from tests.disks import disk_of
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(tmp_path):
+    file = tmp_path / "report.json"
+    write_atomically(file, b"old")
+    with disk_of(1000), pytest.raises(DiskFullError) as error:
+        write_atomically(file, b"new" * 1000)
+    reason = "the disk is full (File too large). Make room on it, or write to another disk."
+    assert str(error.value) == f"{file} cannot be written: {reason}"
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_other_errors_stay_what_they_are(tmp_path):
+    with pytest.raises(FileNotFoundError), writing_atomically(tmp_path / "none" / "file"):
+        pass
+    with pytest.raises(PermissionError, match="mine"), naming_full_disk("a"):
+        raise PermissionError("mine")
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    device = tmp_path / "pipe"
+    os.mkfifo(device)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(device.read_bytes()))
+    reader.start()
+    write_atomically(device, b"content")
+    reader.join(10)
+    assert read == [b"content"]
+    assert stat.S_ISFIFO(device.stat().st_mode)
