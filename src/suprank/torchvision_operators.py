@@ -22,7 +22,7 @@ def declare() -> None:
 
     Does nothing when the operators exist: torchvision is imported, or its operators are loaded, or we declared them before.
     The real ones are tried first, because a real library is refused once its names are declared. Loading them here is what the
-    import will do too, and loading twice is harmless. Without torchvision: an ImportError that names our extra.
+    import will do too, and loading twice is harmless. Without torchvision: a ModuleNotFoundError that names our extra.
     """
     if _exists("nms") or _real_ones_load():
         return
@@ -40,7 +40,8 @@ def _real_ones_load() -> bool:
     """Whether torchvision's compiled library loads into this torch; torchvision itself is not imported."""
     package = find_spec("torchvision")
     if package is None:
-        raise ImportError('torchvision is not installed; images need it: pip install "suprank[vision]"')
+        said = 'torchvision is not installed; images need it: pip install "suprank[vision]"'
+        raise ModuleNotFoundError(said, name="torchvision")
     compiled = PathFinder.find_spec("_C", package.submodule_search_locations)
     if compiled is None or compiled.origin is None:
         return False  # a torchvision built without operators

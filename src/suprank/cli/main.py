@@ -2,19 +2,9 @@
 
 import sys
 
+from suprank.extras import extras_of
+
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
-EXTRAS = {
-    **dict.fromkeys(("rich", "typer"), "cli"),
-    **dict.fromkeys(("PIL", "matplotlib", "pyarrow", "pydantic", "safetensors", "scipy", "timm", "torchvision"), "vision"),
-    **dict.fromkeys(("lightning", "submitit", "tensorboard"), "train"),
-    **dict.fromkeys(("faiss", "fastapi", "jinja2", "markupsafe", "openTSNE", "python_multipart"), "explore"),
-    **dict.fromkeys(("starlette", "uvicorn"), "explore"),
-    **dict.fromkeys(("pymilvus", "qdrant_client"), "servers"),
-    **dict.fromkeys(("httpx2", "rapidfuzz", "sklearn"), "hierarchy"),
-    **dict.fromkeys(("open_clip", "sentence_transformers"), "encoders"),
-    "pytorch_metric_learning": "baselines",
-}
-"""What the verbs import, and the extra that brings it."""
 
 
 def main() -> None:
@@ -25,9 +15,10 @@ def main() -> None:
         app()
     except ModuleNotFoundError as missing:
         part = (missing.name or "").partition(".")[0]
-        if part not in EXTRAS:
+        if part in ("", "suprank"):  # a mistake of ours, which wants its traceback
             raise
-        print(f'suprank: this needs {part}, which is not installed; pip install "suprank[{EXTRAS[part]}]"', file=sys.stderr)
+        extras = extras_of(sys.argv[1:], part)
+        print(f'suprank: this needs {part}, which is not installed; pip install "suprank[{extras}]"', file=sys.stderr)
         raise SystemExit(1) from None
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:

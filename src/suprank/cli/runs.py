@@ -128,7 +128,9 @@ def perhaps_drawing() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        typer.echo('no figure, because matplotlib is not installed; pip install "suprank[vision]", then --collect.', err=True)
+        typer.echo(
+            'no figure, because matplotlib is not installed; pip install "suprank[cli,train]", then --collect.', err=True
+        )
 
 
 def print_table(table: Table, *, seconds: bool = False) -> None:

@@ -3,9 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.data.manifest import Manifest
-from suprank.data.splits import holdout_classes
-from suprank.data.tree import LabelTree
+from suprank.extras import naming_extra
+
+with naming_extra(__name__):
+    from suprank.data.manifest import Manifest
+    from suprank.data.splits import holdout_classes
+    from suprank.data.tree import LabelTree
 
 if TYPE_CHECKING:
     from suprank.data.archives import UnreadableArchiveError
@@ -57,5 +60,6 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     for module, names in _WHERE.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+            with naming_extra(__name__):
+                return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,9 +3,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.embedding.provenance import Provenance
-from suprank.embedding.result import EmbeddedPart, read_embedded
-from suprank.embedding.sides import Side, Sides, ranked_parts, ranked_sides
+from suprank.extras import naming_extra
+
+with naming_extra(__name__):
+    from suprank.embedding.provenance import Provenance
+    from suprank.embedding.result import EmbeddedPart, read_embedded
+    from suprank.embedding.sides import Side, Sides, ranked_parts, ranked_sides
 
 if TYPE_CHECKING:
     from suprank.embedding.collection import embed_collection
@@ -41,4 +44,5 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    with naming_extra(__name__):
+        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

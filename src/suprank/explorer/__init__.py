@@ -1,6 +1,9 @@
 """See what a model retrieves: a report in one HTML file, a local web page, and search indexes."""
 
-from suprank.explorer.images import Images, levels_between
-from suprank.explorer.source import FROZEN, Source, embeddings_folder
+from suprank.extras import naming_extra
+
+with naming_extra(__name__):
+    from suprank.explorer.images import Images, levels_between
+    from suprank.explorer.source import FROZEN, Source, embeddings_folder
 
 __all__ = ["FROZEN", "Images", "Source", "embeddings_folder", "levels_between"]

@@ -1,13 +1,16 @@
 """From a flat list of labels to a reviewed hierarchy: scrape, clean, embed, cluster, review, agree, export."""
 
-from suprank.data.tree import LabelTree
-from suprank.hierarchy.beginning import new_project
-from suprank.hierarchy.clustering.step import cluster_labels
-from suprank.hierarchy.embedding import embed_labels
-from suprank.hierarchy.project import Project
-from suprank.hierarchy.recipe import Recipe, read_recipe
-from suprank.hierarchy.sources import labels_of_manifest, read_items, read_labels
-from suprank.hierarchy.tree import Group, Hierarchy, Label, read_hierarchy
+from suprank.extras import naming_extra
+
+with naming_extra(__name__):
+    from suprank.data.tree import LabelTree
+    from suprank.hierarchy.beginning import new_project
+    from suprank.hierarchy.clustering.step import cluster_labels
+    from suprank.hierarchy.embedding import embed_labels
+    from suprank.hierarchy.project import Project
+    from suprank.hierarchy.recipe import Recipe, read_recipe
+    from suprank.hierarchy.sources import labels_of_manifest, read_items, read_labels
+    from suprank.hierarchy.tree import Group, Hierarchy, Label, read_hierarchy
 
 __all__ = [
     "Group",

@@ -1,14 +1,17 @@
 """Images → embeddings: a timm backbone, a pooling, a normalisation, a projection; its weights, its folder, its exports."""
 
-from suprank.models.backbone import Backbone
-from suprank.models.config import EmbedderConfig, Input
-from suprank.models.embedder import Embedder
-from suprank.models.export import ExportError, export_onnx, export_program
-from suprank.models.inference import embed, multiscale
-from suprank.models.networks import ALIASES
-from suprank.models.pca import Moments, pca_projection
-from suprank.models.pooling import GeM
-from suprank.models.weights import WeightsError
+from suprank.extras import naming_extra
+
+with naming_extra(__name__):
+    from suprank.models.backbone import Backbone
+    from suprank.models.config import EmbedderConfig, Input
+    from suprank.models.embedder import Embedder
+    from suprank.models.export import ExportError, export_onnx, export_program
+    from suprank.models.inference import embed, multiscale
+    from suprank.models.networks import ALIASES
+    from suprank.models.pca import Moments, pca_projection
+    from suprank.models.pooling import GeM
+    from suprank.models.weights import WeightsError
 
 __all__ = [
     "ALIASES",

@@ -11,11 +11,9 @@ from suprank.models.config import Input, Interpolation
 from suprank.models.weights import WeightsError, load_weights, put
 
 torchvision_operators.declare()  # timm imports torchvision
-try:
-    import timm
-    from timm.layers.patch_embed import PatchEmbed as PatchEmbed  # `as`: passed on to backbone.py
-except ImportError as error:
-    raise ImportError('suprank.models needs timm; pip install "suprank[vision]"', name="timm") from error
+
+import timm  # noqa: E402
+from timm.layers.patch_embed import PatchEmbed as PatchEmbed  # noqa: E402 (`as`: passed on to backbone.py)
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -1,0 +1,77 @@
+"""The command line and Python as they are with some extras of pyproject.toml installed, and nothing else.
+
+Distributions that an extra brings, directly or through others, are importable; all others that are installed here are not.
+"""
+
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+
+BLOCK = """
+import sys
+from importlib.machinery import PathFinder
+class Unblocked:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in BLOCKED else PathFinder.find_spec(name, path, target)
+    @staticmethod
+    def find_distributions(*context):
+        return (one for one in PathFinder.find_distributions(*context) if one.name.lower().replace("_", "-") in THERE)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Unblocked
+"""
+
+
+def distributions(extras):
+    """Names of all distributions that `pip install suprank[extras]` installs, without suprank itself."""
+    found, waiting = set(), [*PROJECT["dependencies"]]
+    for extra in extras:
+        waiting += PROJECT["optional-dependencies"][extra]
+    while waiting:
+        one = Requirement(waiting.pop())
+        if one.name == "suprank":
+            waiting += [line for extra in one.extras for line in PROJECT["optional-dependencies"][extra]]
+            continue
+        key = (canonicalize_name(one.name), frozenset(one.extras))
+        if key in found:
+            continue
+        found.add(key)
+        waiting += [str(needed) for needed in _requirements(one.name) if _wanted(needed, one.extras)]
+    return {name for name, _ in found}
+
+
+@cache
+def _requirements(name):
+    try:
+        return tuple(Requirement(line) for line in requires(name) or ())
+    except PackageNotFoundError:
+        return ()
+
+
+def _wanted(needed, extras):
+    return needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def blocked_modules(extras):
+    """Top-level modules that are installed here and would not be with these extras alone."""
+    there = distributions(extras)
+    by_module = {module: {canonicalize_name(one) for one in owners} for module, owners in packages_distributions().items()}
+    return sorted(
+        module
+        for module, owners in by_module.items()
+        if not owners & (there | {"suprank", "setuptools", "pip"}) and module not in sys.stdlib_module_names
+    )
+
+
+def python(extras, script, *arguments, cwd=None):
+    """A script with these extras alone."""
+    blocked = f"BLOCKED, THERE = set({blocked_modules(extras)!r}), {distributions(extras)!r}\n"
+    command = [sys.executable, "-c", blocked + BLOCK + script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
