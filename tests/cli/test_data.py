@@ -47,6 +47,15 @@ def archive(name):
 # import
 
 
+def test_a_manifest_without_test_images_says_how_to_have_some():
+    command = ("data", "import", "folder", "--root", "photos", "--out", "m.parquet")
+    said = done(*command).stderr
+    assert "no test images, and so no metrics" in said
+    assert "import again with --holdout-classes 0.5." in said
+    assert done(*command, "--holdout-classes", 0.5).stderr == ""
+    assert done(*command, "--split", "test").stderr == ""
+
+
 def test_a_folder_tree_becomes_a_manifest(folder):
     manifest, said = imported("folder", "--root", "photos", "--split", "test")
     assert said.splitlines() == ["test: 36 images, 9 class, 3 group", "m.parquet: 36 images"]

@@ -158,14 +158,23 @@ def _run(
     read: Callable[[Path], dict[str, Manifest]],
     root: Path,
     out: Path,
-    split: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+    split: Callable[[Manifest], Manifest] | None = None,
 ) -> None:
+    """Import and save. `split`, for sources with --holdout-classes, gives a manifest its new splits."""
+
     def read_and_split(root: Path) -> dict[str, Manifest]:
-        return {suffix: split(manifest) for suffix, manifest in read(root).items()}
+        return {suffix: split(manifest) if split else manifest for suffix, manifest in read(root).items()}
 
     with terminal.plain_errors("a smaller collection"):
         _check_out(out)
-        _save(replace(importer, read=read_and_split)(root), out)
+        imported = replace(importer, read=read_and_split)(root)
+        _save(imported, out)
+        if split is not None and all([*manifest.splits] == ["train"] for manifest in imported.manifests.values()):
+            typer.echo(
+                "All images are for training: `suprank train` has no test images, and so no metrics. To set classes aside for "
+                "test, import again with --holdout-classes 0.5.",
+                err=True,
+            )
 
 
 def _holdout(share: float | None, shared: str | None, seed: int) -> Callable[[Manifest], Manifest]:

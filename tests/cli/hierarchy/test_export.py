@@ -1,10 +1,15 @@
 """suprank hierarchy export: what is written, and exit code 6 while lint has errors."""
 
+import json
+
 import pytest
 
 from suprank.data import Manifest
+from suprank.hierarchy.settling import Settling, begin_final
 from tests.cli.collection import done, invoke, refused
 from tests.hierarchy.branches import BIRDS, plain, write_branch
+from tests.hierarchy.settling.test_beginning import ANNA, BEN
+from tests.hierarchy.settling.two import two_branches
 
 
 @pytest.fixture
@@ -48,3 +53,20 @@ def test_what_is_refused(project, tmp_path):
     )
     (tmp_path / "file").write_text("")
     assert "is a file; name a folder" in refused("hierarchy", "export", project.folder, "--out", tmp_path / "file")
+
+
+def test_names_and_parents_that_nobody_has_decided_on_are_counted(tmp_path):
+    project, out = two_branches(tmp_path / "p", ANNA, BEN), tmp_path / "out"
+    begin_final(project, "anna", "ben")
+    settling = Settling(project)
+    for subject in settling.now().subjects["label"]:
+        settling.settle([subject.disagreement], "first", "")
+    result = done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet")
+    decide = f"decide with `suprank hierarchy agree {project.folder} --settle`, and export again.\n"
+    assert result.stderr == f"{out} holds what nobody has decided yet: 1 name, 1 parent; {decide}"
+    assert json.loads((out / "provenance.json").read_text())["unsettled"] == {"name": 1, "parent": 1}
+    for kind in ("name", "parent"):
+        for subject in settling.now().subjects[kind]:
+            settling.settle([subject.disagreement], "first", "")
+    assert done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet").stderr == ""
+    assert json.loads((out / "provenance.json").read_text())["unsettled"] == {}

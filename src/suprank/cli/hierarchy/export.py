@@ -60,7 +60,7 @@ def export(
         from suprank.hierarchy.lint import report
         from suprank.hierarchy.project import Project
         from suprank.hierarchy.text import amount
-        from suprank.hierarchy.tree import chosen_branch
+        from suprank.hierarchy.tree import FINAL, chosen_branch
 
         terminal.check_folder(out)
         if manifest_out is not None:
@@ -83,6 +83,11 @@ def export(
                 typer.echo(line, err=True)
             typer.echo("Nothing is written; repair these, or write all the same with --force.", err=True)
             raise typer.Exit(LINT) from None
+    if done.unsettled:
+        counts = ", ".join(amount(number, kind) for kind, number in done.unsettled.items())
+        verb = f"agree {project} --settle" if done.branch == FINAL else f"review {project}"
+        said = f"{out} holds what nobody has decided yet: {counts}; decide with `suprank hierarchy {verb}`, and export again."
+        typer.echo(said, err=True)
     if quiet:
         return
     typer.echo(f"{out}: branch {done.branch}, {', '.join((*done.files, 'provenance.json'))}")

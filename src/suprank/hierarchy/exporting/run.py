@@ -18,7 +18,8 @@ from suprank.hierarchy.exporting.tables import Item, groups_csv, items_in, label
 from suprank.hierarchy.exporting.trees import label_tree
 from suprank.hierarchy.lint import Finding, counted, lint_project
 from suprank.hierarchy.project import Project, as_json, now
-from suprank.hierarchy.tree import Hierarchy, hierarchy_in
+from suprank.hierarchy.settling import Settling, origin_of
+from suprank.hierarchy.tree import FINAL, Hierarchy, hierarchy_in
 
 if TYPE_CHECKING:
     import sqlite3
@@ -39,13 +40,17 @@ class LintErrors(Exception):  # noqa: N818 - errors are what it holds
 
 @dataclass(frozen=True)
 class Exported:
-    """The files with their SHA-256, the lint errors that were passed over, and what became of the manifest."""
+    """The files with their SHA-256, the lint errors that were passed over, and what became of the manifest.
+
+    `unsettled` counts what nobody has decided yet: see `_unsettled`.
+    """
 
     branch: str
     files: dict[str, str]
     overridden: list[Finding] = field(default_factory=list)
     warnings: int = 0
     labelled: Labelled | None = None
+    unsettled: dict[str, int] = field(default_factory=dict)
 
 
 def export(
@@ -78,6 +83,7 @@ def export(
         if errors and not force:
             raise LintErrors(errors)
         tree, items = hierarchy_in(db, branch, project.recipe.levels), items_in(db)
+        unsettled = _unsettled(project, db, tree)
         contents = _contents(db, project, tree, items, format)
         options: dict[str, Any] = {"format": format, "force": force}
         labelled = None
@@ -95,6 +101,7 @@ def export(
             "steps": steps,
             "options": options,
             "lint": {"errors": counted(findings)[0], "findings": [one.to_dict() for one in findings]},
+            "unsettled": unsettled,
             "files": digests,
             "versions": {"suprank": __version__, "python": platform.python_version()},
             "written": now(),
@@ -107,7 +114,18 @@ def export(
             (now(), tree.seq, as_json(digests), as_json(options), overridden, branch),
         )
         _write(folder, contents, None if labelled is None else labelled.manifest, manifest_out)
-    return Exported(branch, digests, errors, counted(findings)[1], labelled)
+    return Exported(branch, digests, errors, counted(findings)[1], labelled, unsettled)
+
+
+def _unsettled(project: Project, db: sqlite3.Connection, tree: Hierarchy) -> dict[str, int]:
+    """How many things of the branch nobody has decided on: disagreements of the two annotators about labels, names and parents,
+    on the final branch, and names that are suggestions. Kinds without any are left out."""
+    counts = {"label": 0, "name": 0, "parent": 0}
+    if tree.branch == FINAL and origin_of(db) is not None:
+        now = Settling(project).now()
+        counts = {kind: sum(not one.settled for one in subjects) for kind, subjects in now.subjects.items()}
+    counts["suggested name"] = sum(not group.named for group in tree.groups.values())
+    return {kind: number for kind, number in counts.items() if number}
 
 
 def _contents(db: sqlite3.Connection, project: Project, tree: Hierarchy, items: list[Item], format: str) -> dict[str, bytes]:
