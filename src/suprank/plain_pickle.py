@@ -7,6 +7,7 @@ text from their bytes, and refuses a file that names anything else.
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,16 @@ def unpickled(path: str | PathLike[str]) -> Any:
             raise ValueError(f"{path} was not read: {refusal}") from None
         except Exception as error:  # a pickle that is cut or forged fails in any way it likes
             raise ValueError(f"{path} is not a readable pickle ({type(error).__name__}: {error}); download it again.") from None
+
+
+def why_unread(error: Exception) -> str:
+    """Why `torch.load` refused a file, or failed on it, in our words: torch's advise to load it in a way that runs its code."""
+    text = str(error)
+    if named := re.search(r"GLOBAL (\S+)", text):
+        return f"it holds {named[1]}, and building that could run code, so that it was not loaded"
+    if isinstance(error, pickle.UnpicklingError) or "weights_only" in text:
+        return "it holds more than tensors, numbers and text, or is damaged, and was not loaded"
+    return text.splitlines()[0].split(". ")[0].rstrip(".") if text else type(error).__name__
 
 
 class _Refused(Exception):  # noqa: N818

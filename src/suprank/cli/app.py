@@ -39,7 +39,7 @@ for group in (app, data.app, importing.app, models.app, index.app, hierarchy.app
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"suprank {__version__}")
+        terminal.echo(f"suprank {__version__}")
         raise typer.Exit
 
 

@@ -233,7 +233,7 @@ def _collect(measured: Callable[[Callable[[Named, Sized], None]], Iterable[F]], 
 
 def _finish(run: Run | EvaluationRun, out: Path | None, interrupted: bool) -> None:
     """Prints the tables, and writes what was measured."""
-    typer.echo(run.markdown())
+    terminal.echo(run.markdown())
     if out is not None and (
         run.measurements or not interrupted
     ):  # Ctrl-C before the first number leaves an older run as it was
@@ -260,7 +260,7 @@ def _render(run: Run | EvaluationRun, folder: Path) -> None:
         from suprank.bench import EvaluationRun
         from suprank.bench.plot import draw, draw_evaluation
     except ImportError:
-        typer.echo(
+        terminal.echo(
             f"{run.bench}.png was not written, because matplotlib is not installed; pip install 'suprank[bench]', then run "
             f"suprank bench render {folder / f'{run.bench}.json'}",
             err=True,

@@ -89,11 +89,11 @@ def compare(
         asked, configs = comparisons.asked(recipes, grid, _command(), there)
         whole = there.joined(asked) if there else asked
         for note in comparisons.told(whole.methods):
-            typer.echo(note, err=True)
+            terminal.echo(note, err=True)
         tasks = comparisons.tasks(asked, grid, folder)
         if dry_run:
             for task in tasks:
-                typer.echo(shlex.join(task.command))
+                terminal.echo(shlex.join(task.command))
             return
         parameters = sweeps.slurm_parameters(slurm, configs, jobs, "suprank-compare") if slurm else None
         failed = runs.failures(tasks, whole.save, out, configs, jobs=jobs, slurm=parameters, quiet=quiet)
@@ -114,7 +114,7 @@ def _finish(comparison: Comparison, folder: Path, name: str, metrics: Sequence[s
     found = sweeps.outcomes(comparison.runs, folder)
     if not any(found.values()):
         write_atomically(folder / f"{name}.csv", sweeps.run_table(found).encode())
-        typer.echo(f"none of {len(found)} runs is finished, so there is no table yet.", err=True)
+        terminal.echo(f"none of {len(found)} runs is finished, so there is no table yet.", err=True)
         return
     table, notes = comparisons.table(found, metrics), comparisons.told(comparison.methods)
     try:

@@ -53,7 +53,7 @@ def check(
                 write_atomically(out, found.to_json().encode())
         finally:  # also where that failed: looking at every image may have taken hours
             for sentence in found.sentences():
-                typer.echo(sentence)
+                terminal.echo(sentence)
     raise typer.Exit(0 if found.ok else 1)
 
 
@@ -84,8 +84,8 @@ def show(
         with writing_atomically(target) as file:
             sheet.save(file, format=SHEETS[target.suffix.lower()])
         if most and read.levels:
-            typer.echo(read.to_tree().text(most=most))
-    typer.echo(f"{read!r}\n{target}")
+            terminal.echo(read.to_tree().text(most=most))
+    terminal.echo(f"{read!r}\n{target}")
 
 
 def _read(manifest: Path, root: Path | None, split: list[str] | None) -> Manifest:

@@ -62,10 +62,10 @@ def demo(
         try:
             stopped = trained(runs, at_once=min(len(runs), cores()))
         except TrainingError as error:
-            typer.echo(f"suprank: {error}", err=True)
+            terminal.echo(f"suprank: {error}", err=True)
             raise typer.Exit(1) from None
         if stopped is not None:
-            typer.echo("what was learned is kept; the same command goes on.", err=True)
+            terminal.echo("what was learned is kept; the same command goes on.", err=True)
             raise typer.Exit(128 + stopped)  # as shells say it of a process that a signal ended
         judged = {"untrained": _report(runs["HAPPIER"][1], 0)}
         judged |= {label: _report(run, config.run.epochs) for label, (config, run) in runs.items()}
@@ -129,6 +129,7 @@ def _counts(manifest: Manifest) -> str:
 
 def _table(judged: dict[str, Report]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     some = next(iter(judged.values()))
     metrics = [*METRICS, *(f"AP/{level}" for level in some.levels[1:])]
@@ -138,5 +139,5 @@ def _table(judged: dict[str, Report]) -> Table:
     for metric in (metric for metric in metrics if metric in some):
         values = {label: 100 * report[metric] for label, report in judged.items()}
         difference = values["HAPPIER"] - values["Smooth-AP"]
-        table.add_row(metric, *(f"{value:.1f}" for value in values.values()), f"{difference:+.1f}")
+        table.add_row(Text(terminal.escaped(metric)), *(f"{value:.1f}" for value in values.values()), f"{difference:+.1f}")
     return table

@@ -136,7 +136,7 @@ def embed(
             )
             if processes.rank == 0:
                 for part, folder in folders.items():
-                    typer.echo(f"{part}: {folder}")
+                    terminal.echo(f"{part}: {folder}")
 
 
 def embedder_of(model: str, weights: Path | None, **settings: object) -> Embedder:
@@ -172,7 +172,7 @@ def say_overrides(embedder: Embedder, reading: Reading, model: str, precision: P
     usual = Provenance(embedder.config.backbone, 0, **own._asdict(), precision=embedder.config.precision)
     chosen = replace(usual, **reading.settings._asdict(), precision=precision.value if precision else usual.precision)
     if differences := chosen.differences(usual):
-        typer.echo(
+        terminal.echo(
             f"warning: images are read otherwise than {model} says: {'; '.join(differences)}. Metrics differ from those of "
             f"its training run.",
             err=True,

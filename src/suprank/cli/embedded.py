@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import typer
-
+from suprank.cli import terminal
 from suprank.embedding.result import PARTS, read_embedded
 from suprank.embedding.sides import column, ranked_parts, ranked_sides
 
@@ -31,7 +30,7 @@ def read_folder(folder: Path, levels: Sequence[str]) -> Sides:
     chosen = ranked_parts(there)
     for part in there:
         if part not in chosen:
-            typer.echo(f"{part} is left out: {' against '.join(chosen)} is evaluated", err=True)
+            terminal.echo(f"{part} is left out: {' against '.join(chosen)} is evaluated", err=True)
     parts = {name: _part(folder, name) for name in chosen}
     return ranked_sides({name: (part.embeddings, part.items) for name, part in parts.items()}, levels, about=str(folder))
 
@@ -54,5 +53,5 @@ def judged_by(folder: Path, ground_truth: GroundTruth) -> tuple[NDArray[Any], ND
 def _part(folder: Path, name: str) -> EmbeddedPart:
     part = read_embedded(folder, name)
     if part.broken:
-        typer.echo(f"{name}: {part.broken:,} broken images are left out", err=True)
+        terminal.echo(f"{name}: {part.broken:,} broken images are left out", err=True)
     return part

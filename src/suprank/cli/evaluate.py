@@ -226,15 +226,15 @@ def _print_comparison(report: Report, other: Report, called: str) -> None:
     """The table of differences, and before it what made both sides, with a warning where that is not the same."""
     from suprank.embedding import Provenance
 
-    typer.echo(f"\nmine is this evaluation, other is {called}")
+    terminal.echo(f"\nmine is this evaluation, other is {called}")
     made = [Provenance.from_dict(one.settings.get(PROVENANCE) or {}) for one in (report, other)]
     for name, provenance in zip(("mine", "other"), made, strict=True):
         if provenance is not None:
-            typer.echo(f"{name}: {provenance.summary}")
+            terminal.echo(f"{name}: {provenance.summary}")
     mine, others = made
     if mine is not None and others is not None and (warning := mine.warning(others, ("mine", "other"))):
-        typer.echo(f"warning: {warning}", err=True)
-    typer.echo(report.compare(other).table())
+        terminal.echo(f"warning: {warning}", err=True)
+    terminal.echo(report.compare(other).table())
 
 
 def _read(
@@ -371,7 +371,7 @@ def _print_and_save(
         if latex is not None:
             # All that was asked for; or else, because rows of eighty numbers fit no page, what carries no level's name.
             keys = list(report) if chosen else [key for key in report if "/" not in key]
-            typer.echo(f"{report.latex_header(keys)}\n{report.latex_row(keys, label=latex)}")
+            terminal.echo(f"{report.latex_header(keys)}\n{report.latex_row(keys, label=latex)}")
 
 
 def print_report(report: Report) -> None:
@@ -383,7 +383,7 @@ def print_report(report: Report) -> None:
     needed = console.measure(table, options=console.options.update(width=10_000)).maximum
     console.width = max(console.width, needed)
     console.print(table)
-    typer.echo(_counts(report))
+    terminal.echo(_counts(report))
 
 
 def _table(report: Report) -> Table:
@@ -402,7 +402,7 @@ def _table(report: Report) -> Table:
     columns = [name for name in (*report.levels, OVERALL, together) if any(name in cells for cells in rows.values())]
     table = Table("%")
     for name in columns:
-        table.add_column(Text(name), justify="right")
+        table.add_column(Text(terminal.escaped(name)), justify="right")
     for name, cells in rows.items():
         table.add_row(name, *(_cell(report, cells[column]) if column in cells else "" for column in columns))
     return table

@@ -91,11 +91,11 @@ def explore(
                     nearest = _nearest(source, address, beside, bars)
                     found.append(Run(source, nearest, _embedding(folder, model, device)))
             if len(found) > 1 and (warning := comparison_warning(*(run.source for run in found))):
-                typer.echo(f"warning: {warning}", err=True)
+                terminal.echo(f"warning: {warning}", err=True)
             explorer = Explorer(found)
             for run, looked in zip(found, explorer.runs, strict=True):
                 if alone := [level for level in run.source.levels if level not in looked.source.levels]:
-                    typer.echo(
+                    terminal.echo(
                         f"{run.source.name} is looked at without {', '.join(alone)}: the other run has no such level", err=True
                     )
             others, app = "sees these images, without a password", create_app(explorer, host=host)
@@ -137,12 +137,14 @@ def _nearest(source: Source, address: str | None, beside: Path, bars: Callable[[
             try:
                 return Indexed(gallery, open_index(beside))
             except ValueError as error:
-                typer.echo(f"{error} It is built anew.", err=True)
+                terminal.echo(f"{error} It is built anew.", err=True)
         what = f"{source.name}: indexing"
         built = build_index(beside, gallery.embeddings, overwrite=True, progress=lambda done, total: bars(what, done, total))
         return Indexed(gallery, built)
     except OSError as error:
-        typer.echo(f"every search compares all {len(gallery):,} images, because no index can be kept here: {error}", err=True)
+        terminal.echo(
+            f"every search compares all {len(gallery):,} images, because no index can be kept here: {error}", err=True
+        )
         return Exact(gallery)
 
 

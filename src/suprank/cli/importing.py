@@ -140,7 +140,7 @@ def emoji(
     beside = out.with_name(f"{out.stem}-{LICENCES}")
     with terminal.plain_errors("a smaller --size"):
         write_atomically(beside, (manifest.root / LICENCES).read_bytes())
-    typer.echo(f"licences of the drawings: {beside}")
+    terminal.echo(f"licences of the drawings: {beside}")
 
 
 def _benchmark(importer: Importer) -> None:
@@ -170,7 +170,7 @@ def _run(
         imported = replace(importer, read=read_and_split)(root)
         _save(imported, out)
         if split is not None and all([*manifest.splits] == ["train"] for manifest in imported.manifests.values()):
-            typer.echo(
+            terminal.echo(
                 "All images are for training: `suprank train` has no test images, and so no metrics. To set classes aside for "
                 "test, import again with --holdout-classes 0.5.",
                 err=True,
@@ -198,7 +198,7 @@ def _drawn(read: Callable[[Callable[[int, int], None]], Manifest], out: Path, qu
         with terminal.progress("drawing", quiet) as progress:
             manifest = read(progress)
         _save(Imported({"": manifest}, tuple(report({"": manifest}, {}))), out)
-    typer.echo(f"images: {manifest.root}")
+    terminal.echo(f"images: {manifest.root}")
     return manifest
 
 
@@ -210,10 +210,10 @@ def _check_out(out: Path) -> None:
 
 def _save(imported: Imported, out: Path) -> None:
     for sentence in imported.sentences:
-        typer.echo(sentence)
+        terminal.echo(sentence)
     for file, manifest in imported.files(out).items():
         manifest.save(file)
-        typer.echo(f"{file}: {len(manifest):,} images")
+        terminal.echo(f"{file}: {len(manifest):,} images")
 
 
 def _add_benchmarks() -> None:

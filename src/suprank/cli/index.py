@@ -118,7 +118,7 @@ def build(
                 **local,
             )
         with closing(index):
-            typer.echo(_told(index.info()))
+            terminal.echo(_told(index.info()))
 
 
 @app.command()
@@ -189,7 +189,7 @@ def add(
             rows, items = _read(embeddings, part, manifest)
             with _what_is_in(), terminal.progress("adding", quiet) as progress:
                 new = opened.add(rows, items, ids=_ids(ids), progress=progress)
-            typer.echo(f"{index}: {len(new):,} items added, ids {new.min()} to {new.max()}; {len(opened):,} are there")
+            terminal.echo(f"{index}: {len(new):,} items added, ids {new.min()} to {new.max()}; {len(opened):,} are there")
 
 
 @app.command()
@@ -217,7 +217,7 @@ def remove(
             if not len(gone):
                 raise ValueError(f"{index} has no item with {' and '.join(where or ())}; nothing is removed.")
             opened.remove(gone)
-            typer.echo(f"{index}: {len(gone):,} items removed; {len(opened):,} are there")
+            terminal.echo(f"{index}: {len(gone):,} items removed; {len(opened):,} are there")
 
 
 @app.command()
@@ -227,7 +227,7 @@ def info(index: IndexAt, timeout: Timeout = 10.0) -> None:
         from suprank.explorer.index import open_index
 
         with closing(open_index(index, timeout=timeout)) as opened:
-            typer.echo(json.dumps(opened.info(), indent=2, ensure_ascii=False))
+            terminal.echo(json.dumps(opened.info(), indent=2, ensure_ascii=False))
 
 
 @contextmanager
@@ -237,7 +237,7 @@ def _what_is_in() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stopped:
         for note in getattr(stopped, "__notes__", ()):
-            typer.echo(note, err=True)
+            terminal.echo(note, err=True)
         raise
 
 
@@ -265,7 +265,7 @@ def _read(given: Path, part: str | None, manifest: Path | None) -> tuple[Source,
     left = f"; {found.broken:,} broken images are left out" if found.broken else ""
     if left or others:
         beside = f", beside {', '.join(others)}" if others else ""
-        typer.echo(f"{chosen} of {folder} is taken{beside}{left}", err=True)
+        terminal.echo(f"{chosen} of {folder} is taken{beside}{left}", err=True)
     return found.embeddings, found.items
 
 
@@ -338,7 +338,7 @@ def _print(
     index: Index, queries: NDArray[np.float32], k: int, where: dict[str, list[str]], names: Sequence[int] | Sequence[Path]
 ) -> None:
     for line in _lines(index, queries, k, where, names):
-        typer.echo(json.dumps(line, ensure_ascii=False))
+        terminal.echo(json.dumps(line, ensure_ascii=False))
 
 
 def _lines(

@@ -7,7 +7,7 @@ import shutil
 import threading
 from typing import TYPE_CHECKING
 
-import typer
+from suprank.cli import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,7 +195,7 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
     else:
         embedder, reading = model_of(run)
     if not frozen and _is_whole(run, name):
-        typer.echo(f"{out} is of an earlier model of the run; its images are embedded again.", err=True)
+        terminal.echo(f"{out} is of an earlier model of the run; its images are embedded again.", err=True)
         for part in parts:
             shutil.rmtree(out / part, ignore_errors=True)
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")

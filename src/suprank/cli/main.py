@@ -11,7 +11,9 @@ def main() -> None:
     """Run the command line with the arguments of this process."""
     try:
         from suprank.cli.app import app  # here, because typer comes with an extra and may be missing
+        from suprank.cli.terminal import escape_warnings
 
+        escape_warnings()
         app()
     except ModuleNotFoundError as missing:
         part = (missing.name or "").partition(".")[0]

@@ -93,7 +93,7 @@ def create(
         )
         embedder.save(out)
     millions = sum(parameter.numel() for parameter in embedder.parameters()) / 1e6
-    typer.echo(f"{out}: {backbone}, {millions:.1f} M parameters, embeddings of width {embedder.dim}")
+    terminal.echo(f"{out}: {backbone}, {millions:.1f} M parameters, embeddings of width {embedder.dim}")
 
 
 @app.command()
@@ -142,7 +142,7 @@ def pca(
             if processes.rank == 0:
                 embedder.with_projection(*pca_projection(moments, dim, whiten=whiten)).save(out)
                 how = ", whitened" if whiten else ""
-                typer.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")
+                terminal.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")
 
 
 @app.command()
@@ -159,7 +159,7 @@ def export(
             raise ValueError(f"{out} must end in .onnx or .pt2.")
         terminal.check_writable(out)
         writers[out.suffix](Embedder.load(model), out)
-    typer.echo(f"{out}: gives the embeddings of {model}")
+    terminal.echo(f"{out}: gives the embeddings of {model}")
 
 
 @app.command("list")
@@ -172,4 +172,4 @@ def backbones(
         from suprank.models.networks import names
 
         for name in names(pattern, pretrained=pretrained):
-            typer.echo(name)
+            terminal.echo(name)

@@ -52,11 +52,11 @@ def recipes(
         elif name is None:
             _show(*_overview())
         elif resolved:
-            typer.echo(to_toml(read_recipe(name)), nl=False)
+            terminal.echo(to_toml(read_recipe(name)), nl=False)
         elif name in presets(recipes_folder()):
             _show(*_of_preset(name))
         else:
-            typer.echo(recipe_text(name), nl=False)
+            terminal.echo(recipe_text(name), nl=False)
 
 
 def _show(*parts: Table | str) -> None:

@@ -68,9 +68,9 @@ def report(
             device=device,
             quiet=quiet,
         )
-    typer.echo(f"{out} ({size / 1e6:.1f} MB)")
+    terminal.echo(f"{out} ({size / 1e6:.1f} MB)")
     if size > LARGE:
-        typer.echo("This is large for a browser; give fewer --queries, or a smaller --top.", err=True)
+        terminal.echo("This is large for a browser; give fewer --queries, or a smaller --top.", err=True)
 
 
 def write_report(
@@ -104,7 +104,7 @@ def write_report(
         if against_frozen:
             sources.append(looked_at(run, test, device, bars, frozen=True))
         if len(sources) > 1 and (warning := comparison_warning(*sources)):
-            typer.echo(f"warning: {warning}", err=True)
+            terminal.echo(f"warning: {warning}", err=True)
         page = report_page(*sources, progress=bars, **options).encode()
     write_atomically(out, page)
     return len(page)

@@ -38,7 +38,7 @@ def failures(
         save(folder)
         waiting = [task for task in tasks if sweeps.outcome(task.folder) is None]
         if len(waiting) < len(tasks) and not quiet:
-            typer.echo(f"{len(tasks) - len(waiting)} of {len(tasks)} runs are finished already.", err=True)
+            terminal.echo(f"{len(tasks) - len(waiting)} of {len(tasks)} runs are finished already.", err=True)
         if slurm is None:
             return _run(waiting, jobs or 1, lock, sweeps.shared_gpus(configs, jobs or 1), quiet, out)
         _submit(waiting, folder, *slurm)
@@ -49,7 +49,7 @@ def end(failed: Sequence[str], total: int) -> None:
     """Ends the command with exit code 1 where runs failed."""
     if failed:
         said = f"{len(failed)} of {total} runs failed: {', '.join(failed)}. Given again, the command resumes them."
-        typer.echo(said, err=True)
+        terminal.echo(said, err=True)
         raise typer.Exit(1)
 
 
@@ -64,9 +64,9 @@ def _run(waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str], qui
                 ending(task, failure)
                 if failure:
                     failed.append(task.name)
-                    typer.echo(f"{task.name} {failure}; the end of {task.log}:\n{task.last_lines}", err=True)
+                    terminal.echo(f"{task.name} {failure}; the end of {task.log}:\n{task.last_lines}", err=True)
         except sweeps.Stopped as stopped:
-            typer.echo(
+            terminal.echo(
                 f"{stopped}; the runs have saved what they had. Give the same command again to go on in {out}.", err=True
             )
             raise typer.Exit(128 + stopped.signal) from None
@@ -108,7 +108,7 @@ def _submit(waiting: Sequence[Task], folder: Path, cluster: str, parameters: dic
     again = [task for task in waiting if task.name in queue]
     if again:
         jobs = ", ".join(sorted({queue[task.name] for task in again}))
-        typer.echo(
+        terminal.echo(
             f"{len(again)} runs are in the queue already, or too new for SLURM to know them: {jobs}. "
             f"If they are not, remove {folder / 'slurm' / 'jobs.json'}.",
             err=True,
@@ -116,8 +116,8 @@ def _submit(waiting: Sequence[Task], folder: Path, cluster: str, parameters: dic
     todo = [task for task in waiting if task.name not in queue]
     if todo:
         for name, job in sweeps.submitted(todo, folder, cluster, parameters).items():
-            typer.echo(f"{job.job_id}: {name}", err=True)
-        typer.echo(f"submitted {len(todo)} runs. Give the same command again, or with --collect, for the table.", err=True)
+            terminal.echo(f"{job.job_id}: {name}", err=True)
+        terminal.echo(f"submitted {len(todo)} runs. Give the same command again, or with --collect, for the table.", err=True)
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def perhaps_drawing() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        typer.echo(
+        terminal.echo(
             'no figure, because matplotlib is not installed; pip install "suprank[cli,train]", then --collect.', err=True
         )
 
@@ -139,12 +139,15 @@ def print_table(table: Table, *, seconds: bool = False) -> None:
     from rich.table import Table as Printed
     from rich.text import Text
 
-    head, *rows = table.cells(lambda text: Text(text, style="bold"), seconds=seconds)
+    def _shown(cell: str | Text) -> str | Text:
+        return terminal.escaped(cell) if isinstance(cell, str) else cell
+
+    head, *rows = table.cells(lambda text: Text(terminal.escaped(text), style="bold"), seconds=seconds)
     printed = Printed(title=f"relative to {table.base}" if table.base else None)
     for place, column in enumerate(head):
-        printed.add_column(column, justify="left" if place < len(table.labels) else "right")
+        printed.add_column(_shown(column), justify="left" if place < len(table.labels) else "right")
     for row in rows:
-        printed.add_row(*row)
+        printed.add_row(*map(_shown, row))
     console = Console(markup=False, highlight=False)  # a value may have brackets
     if not console.is_terminal:
         whole = console.measure(printed, options=console.options.update(width=10_000)).maximum

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from suprank.cli import terminal
+
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
@@ -50,7 +52,7 @@ def serve(
             typer.secho(warning, fg="red", bold=True, err=True)
         for name, path in links:
             named = f"{name}  " if name else ""
-            typer.echo(f"{named}{address}{path}{'  (Ctrl-C ends it)' if (name, path) == links[-1] else ''}")
+            terminal.echo(f"{named}{address}{path}{'  (Ctrl-C ends it)' if (name, path) == links[-1] else ''}")
         if open_page and sys.stdout.isatty():
             webbrowser.open(address + links[0][1])  # waits in the queue of the socket until the server answers
         server = server_of(app)
@@ -62,7 +64,7 @@ def serve(
                 signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
             shut_down(number, frame)
 
-        server.handle_exit = handle_exit  # type: ignore[method-assign]
+        server.handle_exit = handle_exit  # type: ignore[method-assign, assignment]
         server.run(sockets=[listening])
     _end(0)
 

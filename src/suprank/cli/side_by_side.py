@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from suprank.cli.terminal import escaped
 from suprank.training.run_folder import RunFolder
 from suprank.training.stopping import stop_on_signals
 from suprank.training.watch import StepValues, Watch
@@ -120,7 +121,7 @@ def _is_finished(name: str, config: TrainConfig, folder: Path, console: Console)
 
 
 def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(escaped(text), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def sweep(
         tasks = sweeps.tasks(recipe, grid, folder)
         if dry_run:
             for task in tasks:
-                typer.echo(shlex.join(task.command))
+                terminal.echo(shlex.join(task.command))
             return
         parameters = sweeps.slurm_parameters(slurm, configs, jobs) if slurm else None
         failed = runs.failures(tasks, whole.save, out, configs, jobs=jobs, slurm=parameters, quiet=quiet)
@@ -99,7 +99,7 @@ def _finish(sweep: Sweep, folder: Path, metrics: Sequence[str], base: str | None
     found = sweeps.outcomes(sweep.runs, folder)
     write_atomically(folder / "table.csv", sweeps.run_table(found).encode())
     if not any(found.values()):
-        typer.echo(f"none of {len(found)} runs is finished, so there is no table yet.", err=True)
+        terminal.echo(f"none of {len(found)} runs is finished, so there is no table yet.", err=True)
         return
     tables = {"table": sweeps.table(found, metrics)}
     if base:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import re
 import tempfile
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,9 @@ def plain_errors(smaller: str) -> Iterator[None]:
         yield
     except (BrokenPipeError, ModuleNotFoundError):  # whoever read what we print has gone: typer ends quietly
         raise
+    except typer.BadParameter as error:  # which may quote a file
+        error.message = escaped(error.message)
+        raise
     except OSError as error:
         if error.errno in FULL and not isinstance(error, DiskFullError):
             error = DiskFullError(error.filename or "what was to be written", error)
@@ -41,7 +46,7 @@ def plain_errors(smaller: str) -> Iterator[None]:
         # torch's OutOfMemoryError goes by its name, because torch takes a second to import.
         if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
             raise
-        said = str(error).splitlines()[0] if str(error) else "out of memory"
+        said = escaped(str(error).splitlines()[0]) if str(error) else "out of memory"
         raise typer.BadParameter(f"{said} Give {smaller}.") from error
 
 
@@ -51,7 +56,43 @@ def _said(error: Exception) -> str:
     if lines and re.match(r"Caught .* in .* worker process", lines[0]):
         last = max(place for place, line in enumerate(lines) if line.startswith("  "))
         lines = [re.sub(r"^[\w.]+: ", "", lines[last + 1]), *lines[last + 2 :]]
-    return "\n".join(lines).strip().replace("on_broken='skip'", "--skip-broken")
+    return escaped("\n".join(lines).strip().replace("on_broken='skip'", "--skip-broken"))
+
+
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but for tabs and line ends, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # what turns text around, ends lines, or is no character
+)
+
+
+def escaped(text: str) -> str:
+    """Text from files as it may go to a terminal: what would move the cursor, change colours or hide text is spelt out.
+
+    As JSON spells it, so that lines of JSON stay what they are.
+
+    Example:
+        >>> print(escaped("a" + chr(27) + "[31mb" + chr(0x202E) + "c"))
+        a\\u001b[31mb\\u202ec
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def echo(message: object = "", *, nl: bool = True, err: bool = False) -> None:
+    """Print a line, on stderr with `err`. What the verbs say goes through here, or through `escaped`."""
+    typer.echo(escaped(str(message)), nl=nl, err=err)
+
+
+def escape_warnings() -> None:
+    """Have warnings and log records, which quote files too, escaped on their way to stderr."""
+    shown = warnings.formatwarning
+    warnings.formatwarning = lambda *given, **also: escaped(shown(*given, **also))
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Escaping())
+
+
+class _Escaping(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return escaped(super().format(record))
 
 
 def flowing(text: str) -> str:

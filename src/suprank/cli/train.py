@@ -66,7 +66,7 @@ def train(
         if dry_run:
             if is_first_process():
                 _check_network(config)
-                typer.echo(to_toml(config), nl=False)
+                terminal.echo(to_toml(config), nl=False)
             return
         folder = default_folder(recipe) if out is None else out
         from suprank.cli.training_display import TrainingDisplay
@@ -78,7 +78,7 @@ def train(
                 result = trained(config, folder, resume=resume, watch=display)
         except NonFiniteLossError as error:
             if is_first_process():  # the only one that knows where the batch was written down
-                typer.echo(f"suprank: {error}", err=True)
+                terminal.echo(f"suprank: {error}", err=True)
             raise typer.Exit(1) from None
         if is_first_process():
             if result.stopped is not None:
@@ -119,7 +119,7 @@ def _say_how_to_go_on(result: Result, arguments: list[str]) -> None:
     where = "before the first checkpoint" if step is None else f"at step {step}"
     several = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1"))) > 1
     command = "the same command and --resume" if several else shlex.join(["suprank", "train", *arguments])
-    typer.echo(f"stopped {where}; go on with: {command}", err=True)
+    terminal.echo(f"stopped {where}; go on with: {command}", err=True)
 
 
 def _print_result(result: Result) -> None:
@@ -127,17 +127,17 @@ def _print_result(result: Result) -> None:
 
     for name, report in result.reports.items():
         if len(result.reports) > 1:
-            typer.echo(f"\n{name}")
+            terminal.echo(f"\n{name}")
         print_report(report)
     if not result.reports:
-        typer.echo(
+        terminal.echo(
             "no metrics: there are no test images. `suprank data import` holds some out by --holdout-classes 0.5, or name a "
             "manifest of them in data.tests.",
             err=True,
         )
-    typer.echo(f"model: {result.folder / 'model'}")
+    terminal.echo(f"model: {result.folder / 'model'}")
     if result.best is not None:
         best = result.best
         undefined = best["value"] is None or math.isnan(best["value"])
         value = "--" if undefined else f"{100 * best['value']:.2f}"
-        typer.echo(f"best:  {result.folder / 'best'}, epoch {best['epoch']}, {best['metric']} {value}")
+        terminal.echo(f"best:  {result.folder / 'best'}, epoch {best['epoch']}, {best['metric']} {value}")

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from suprank.cli.terminal import escaped
 from suprank.training.watch import StepValues, Watch
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class TrainingDisplay(Watch):
     def step(self, at: StepValues) -> None:
         if self._training is not None:
             self._bars.update(self._training, completed=at.step, description=f"epoch {max(1, math.ceil(at.epoch))}")
-            self._details = Text(step_line(at))
+            self._details = Text(escaped(step_line(at)))
         elif self._is_due():
             self._print(f"epoch {at.epoch:.2f}  step {at.step}/{self._steps}  {step_line(at)}")
 
@@ -118,7 +119,7 @@ class TrainingDisplay(Watch):
         return True
 
     def _print(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
+        self._console.print(Text(escaped(text)), soft_wrap=True)
 
 
 def step_line(at: StepValues) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 import threading
 import warnings
@@ -81,6 +82,16 @@ def facts(data: bytes, name: str, *, max_pixels: int = MAX_PIXELS) -> Facts:
         return found
 
 
+# What people have in place of images. What else a file holds is not told: it may be a link to one that is nobody's business.
+_OTHER_FILES = {
+    b"version https://git-lfs": "a pointer of Git LFS; fetch the file itself",
+    b"<": "a web page or XML",
+    b"%PDF": "a PDF",
+    b"PK\x03\x04": "a .zip archive",
+}
+_BYTES = re.compile(r"""b'(?:[^'\\]|\\.)*'|b"(?:[^"\\]|\\.)*\"""")  # which PIL quotes from the file
+
+
 @contextmanager
 def _broken_means(name: str) -> Iterator[None]:
     """Raises whatever PIL raises on damaged files, which is nearly anything, as a BrokenImageError."""
@@ -89,7 +100,8 @@ def _broken_means(name: str) -> Iterator[None]:
     except MemoryError:  # says something of the machine
         raise
     except Exception as error:
-        reason = str(error) if isinstance(error, BrokenImageError) else f"cannot be decoded ({error or type(error).__name__})"
+        said = _BYTES.sub("...", str(error)) or type(error).__name__
+        reason = said if isinstance(error, BrokenImageError) else f"cannot be decoded ({said})"
         raise BrokenImageError(f"{name}: {reason}.") from error
 
 
@@ -131,7 +143,8 @@ def _identified(data: bytes) -> ImageFile.ImageFile:
         opener, accepts = Image.OPEN.get(kind, (None, None))
         if opener is not None and accepts is not None and accepts(data[:16]) is True:
             return opener(io.BytesIO(data), "")
-    raise BrokenImageError(f"is not an image ({', '.join(FORMATS)} are): it begins with {data[:12]!r}")
+    looks = next((kind for start, kind in _OTHER_FILES.items() if data.lstrip().startswith(start)), None)
+    raise BrokenImageError(f"is not an image ({', '.join(FORMATS)} are)" + (f": it looks like {looks}" if looks else ""))
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import numpy as np
 import torch
+
+from suprank.plain_pickle import why_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,8 +258,10 @@ def npy(path: Path, name: str) -> NDArray[Any]:
 def _pt(path: Path, name: str) -> Tensor:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged pickle fails in any way it likes
+        reason = why_unread(error)
         raise ValueError(f"{name}: torch cannot read it ({reason}); save one tensor with torch.save(tensor, path).") from error
     if not isinstance(loaded, torch.Tensor):
         raise TypeError(f"{name} holds a {type(loaded).__name__}, but must hold one tensor; torch.save(the tensor, path).")

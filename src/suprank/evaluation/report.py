@@ -23,6 +23,7 @@ from suprank import __version__
 from suprank.atomic import write_atomically
 from suprank.evaluation.names import OVERALL, Metric, check_level_name, parse
 from suprank.evaluation.statistics import bootstrap_interval, holm, paired_randomisations
+from suprank.spreadsheets import safe_cell
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -179,10 +180,11 @@ class Report:
             cells.append([name, *self._cells([row.get(level) for row in rows.values()])])
         return "\n".join([*self._heading(), "", *_aligned(list(zip(*cells, strict=True)))])
 
-    def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
+    def to_csv(self, path: str | os.PathLike[str] | None = None, *, raw: bool = False) -> str:
         """Rows of metric, level, value, low, high, as fractions in full precision; written to `path` if one is given.
 
         NaN is written as nan. The level is empty for a metric without one, low and high for a metric without an interval.
+        A level whose name a spreadsheet would run as a formula has an apostrophe before it, unless `raw`.
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -190,7 +192,8 @@ class Report:
         for key, value in self.values.items():
             metric = parse(key)
             ends = (self.intervals or {}).get(key, ("", ""))
-            writer.writerow([Metric(metric.name, metric.k), metric.level or "", value, *ends])
+            level = metric.level or ""
+            writer.writerow([Metric(metric.name, metric.k), level if raw else safe_cell(level), value, *ends])
         if path is not None:
             _write(Path(path), text.getvalue().encode())
         return text.getvalue()

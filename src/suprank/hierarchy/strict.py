@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from suprank.data.table_file import DELIMITERS, TableFile, read_table_file
 from suprank.hierarchy.errors import MalformedError
+from suprank.spreadsheets import safe_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -184,12 +185,15 @@ def text_lines(path: str | Path, *, skip_bad: bool = False) -> StrictTable:
     return table
 
 
-def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
-    """A table in UTF-8 with lines that end in a line feed; what is no UTF-8, of a row that was left out, is spelt out."""
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]], *, raw: bool = False) -> bytes:
+    """A table in UTF-8 with lines that end in a line feed; what is no UTF-8, of a row that was left out, is spelt out.
+
+    Text that a spreadsheet would run as a formula has an apostrophe before it; with `raw` every cell is as it is.
+    """
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerow(header if raw else safe_row(header))
+    writer.writerows(rows if raw else map(safe_row, rows))
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 

@@ -13,6 +13,8 @@ import safetensors
 import safetensors.torch
 import torch
 
+from suprank.plain_pickle import why_unread
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
@@ -130,7 +132,7 @@ def _unpickled(file: Path) -> Any:
             ".safetensors."
         ) from error
     except Exception as error:  # a damaged pickle fails in any way it likes
-        reason = str(error).split(". ")[0] or type(error).__name__
+        reason = why_unread(error)
         raise WeightsError(f"{file} cannot be read ({reason}); it should be `torch.save(model.state_dict(), ...)`.") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -40,8 +41,8 @@ class Safety:
     Bound to loopback, a request must name a loopback host: a page of the web whose name was made to point to 127.0.0.1 after it
     was loaded (DNS rebinding) would else be of the same origin as ours, and read it. Forms that other sites send are refused
     everywhere. Browsers tell these by Sec-Fetch-Site; old ones, which do not, by Origin, which is null for our own forms,
-    under no-referrer. Cookies of ours are strict besides, so that a foreign form comes without them. Who goes away before a
-    form is sent is forgotten.
+    under no-referrer. Cookies of ours are strict besides, so that a foreign form comes without them. A client that disconnects
+    while it sends a form is ignored. Redirects stay on the host that was asked, whatever Host the request names.
     """
 
     def __init__(self, app: ASGIApp, *, host: str) -> None:
@@ -58,7 +59,10 @@ class Safety:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                if "location" in headers:
+                    headers["location"] = _own_path(headers["location"])
             await send(message)
 
         refused = self._refused(Headers(scope=scope), scope["method"])
@@ -76,6 +80,12 @@ class Safety:
         if method not in ("GET", "HEAD") and not _is_own(headers):
             return PlainTextResponse("Another site sent this form; open the page itself, and send it from there.", 403)
         return None
+
+
+def _own_path(location: str) -> str:
+    """Where a redirect leads, without the host: starlette's, of /tree/ to /tree, name the host that the request named."""
+    parts = urlsplit(location)
+    return f"/{parts.path.lstrip('/')}" + (f"?{parts.query}" if parts.query else "")
 
 
 def _is_own(headers: Headers) -> bool:

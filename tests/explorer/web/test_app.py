@@ -418,3 +418,9 @@ def test_nothing_is_written_beside_the_images(client, images):
         assert client.get(address).status_code == 200
     assert sent(client, png(drawn.figure("ring", 1))).status_code == 200
     assert state() == before
+
+
+def test_no_answer_leads_to_the_host_that_a_request_names(one):
+    client = client_of(one, "0.0.0.0")
+    answer = client.get("/tree/?level=1", headers={"host": "evil.example"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "/tree?level=1")

@@ -73,12 +73,12 @@ def agree(
             if listed is not None:
                 _write(listed, comparison.disagreements, opened.recipe.levels)
             if as_json:
-                typer.echo(json.dumps(found.as_plain(), indent=2, ensure_ascii=False))
+                terminal.echo(json.dumps(found.as_plain(), indent=2, ensure_ascii=False))
             elif not settle:
                 for line in _lines(found, quiet):
-                    typer.echo(line)
+                    terminal.echo(line)
         if listed is not None and not as_json:
-            typer.echo(f"{listed}: {len(comparison.disagreements):,} disagreements")
+            terminal.echo(f"{listed}: {len(comparison.disagreements):,} disagreements")
         if settle:
             _settle(opened, first, second, restart, host, port, open_page=not no_browser)
 
@@ -185,11 +185,13 @@ def _settle(project: Project, first: str, second: str, restart: bool, host: str,
         settling = Settling(project)
         now = settling.now()
         total = sum(map(len, now.subjects.values()))
-        typer.echo(f"final, of {first} and {second}: {total - now.open:,} of {total:,} disagreements are settled")
+        terminal.echo(f"final, of {first} and {second}: {total - now.open:,} of {total:,} disagreements are settled")
         for name, acts in now.changed.items():
-            typer.echo(f"{name} went on after final began ({acts:,} act{'' if acts == 1 else 's'}); that is not taken over")
+            terminal.echo(f"{name} went on after final began ({acts:,} act{'' if acts == 1 else 's'}); that is not taken over")
         if not now.open:
-            typer.echo(f"nothing is left to settle; write the tree with `suprank hierarchy export {project.folder} --out DIR`")
+            terminal.echo(
+                f"nothing is left to settle; write the tree with `suprank hierarchy export {project.folder} --out DIR`"
+            )
         app = create_app(project, [branch.name], host=host)
         app.state.settling = settling  # which has read the two logs: the first page need not again
         links = [("", f"/{branch.name}/settle/enter?token={branch.token}")]

@@ -73,9 +73,9 @@ def clean(
         if listed is not None:
             write_list(listed, done.removals)
     if as_json:
-        typer.echo(json.dumps(done.to_dict(), indent=2, ensure_ascii=False))
+        terminal.echo(json.dumps(done.to_dict(), indent=2, ensure_ascii=False))
         return
     for line in done.sentences():
-        typer.echo(line)
+        terminal.echo(line)
     if listed is not None:
-        typer.echo(f"{listed}: {len(done.removals):,} removals")
+        terminal.echo(f"{listed}: {len(done.removals):,} removals")

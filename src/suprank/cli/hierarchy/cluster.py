@@ -67,7 +67,7 @@ def cluster(
                 progress=progress,
             )
     for line in _told(outcome, k):
-        typer.echo(line)
+        terminal.echo(line)
 
 
 def _told(outcome: ClusterOutcome, asked: int | None) -> list[str]:

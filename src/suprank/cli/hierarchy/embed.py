@@ -66,7 +66,7 @@ def embed(
                 progress=progress,
             )
     for line in _told(outcome):
-        typer.echo(line)
+        terminal.echo(line)
 
 
 def _told(outcome: EmbedOutcome) -> list[str]:

@@ -29,5 +29,5 @@ def plain_errors() -> Iterator[None]:
         code = codes.get(type(error.__cause__))
         if code is None:
             raise
-        typer.echo(f"Error: {error.message}", err=True)
+        terminal.echo(f"Error: {error.message}", err=True)
         raise typer.Exit(code) from error

@@ -42,6 +42,9 @@ def export(
     drop_unlabelled: Annotated[
         bool, typer.Option("--drop-unlabelled", help="Leave rows of the manifest out that have no group.")
     ] = False,
+    raw_csv: Annotated[
+        bool, typer.Option("--raw-csv", help="In labels.csv and groups.csv, no apostrophe before =, +, - and @.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write in spite of lint errors; that is recorded.")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -77,29 +80,30 @@ def export(
                 manifest_out=manifest_out,
                 level=level,
                 drop_unlabelled=drop_unlabelled,
+                raw_csv=raw_csv,
             )
         except LintErrors as found:
             for line in report(found.findings):
-                typer.echo(line, err=True)
-            typer.echo("Nothing is written; repair these, or write all the same with --force.", err=True)
+                terminal.echo(line, err=True)
+            terminal.echo("Nothing is written; repair these, or write all the same with --force.", err=True)
             raise typer.Exit(LINT) from None
     if done.unsettled:
         counts = ", ".join(amount(number, kind) for kind, number in done.unsettled.items())
         verb = f"agree {project} --settle" if done.branch == FINAL else f"review {project}"
         said = f"{out} holds what nobody has decided yet: {counts}; decide with `suprank hierarchy {verb}`, and export again."
-        typer.echo(said, err=True)
+        terminal.echo(said, err=True)
     if quiet:
         return
-    typer.echo(f"{out}: branch {done.branch}, {', '.join((*done.files, 'provenance.json'))}")
+    terminal.echo(f"{out}: branch {done.branch}, {', '.join((*done.files, 'provenance.json'))}")
     if done.overridden:
-        typer.echo(f"written in spite of {amount(len(done.overridden), 'lint error')}, which is recorded")
+        terminal.echo(f"written in spite of {amount(len(done.overridden), 'lint error')}, which is recorded")
     if done.warnings:
-        typer.echo(
+        terminal.echo(
             f"{amount(done.warnings, 'lint warning')}; `suprank hierarchy lint {project} --branch {done.branch}` lists them"
         )
     if done.labelled is not None:
-        typer.echo(f"{manifest_out}: {done.labelled.manifest!r}")
+        terminal.echo(f"{manifest_out}: {done.labelled.manifest!r}")
         if done.labelled.dropped:
-            typer.echo(f"left out without a group: {amount(done.labelled.dropped, 'row')}")
+            terminal.echo(f"left out without a group: {amount(done.labelled.dropped, 'row')}")
         if done.labelled.replaced:
-            typer.echo(f"levels that were there before are replaced: {', '.join(done.labelled.replaced)}")
+            terminal.echo(f"levels that were there before are replaced: {', '.join(done.labelled.replaced)}")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from suprank.cli import terminal
 from suprank.cli.hierarchy.endings import LINT, plain_errors
 
 
@@ -54,12 +55,12 @@ def lint(
     errors, warnings = counted(found)
     if as_json:
         whole = {"about": looked_at.about, "errors": errors, "warnings": warnings}
-        typer.echo(json.dumps({**whole, "findings": [one.to_dict() for one in found]}, indent=2, ensure_ascii=False))
+        terminal.echo(json.dumps({**whole, "findings": [one.to_dict() for one in found]}, indent=2, ensure_ascii=False))
     elif found or not quiet:
         tree = looked_at.tree
         sizes = [f"{len(tree.of_level(number)):,} {name}" for number, name in enumerate(tree.levels[1:], start=1)]
         finest = "labels" if looked_at.texts else tree.levels[0]
-        typer.echo(f"{looked_at.about}: {len(tree.labels):,} {finest}, {', '.join(sizes)}")
+        terminal.echo(f"{looked_at.about}: {len(tree.labels):,} {finest}, {', '.join(sizes)}")
         for line in report(found):
-            typer.echo(line)
+            terminal.echo(line)
     raise typer.Exit(LINT if errors else 0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from suprank.cli import terminal
 from suprank.cli.hierarchy.endings import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder
 
@@ -37,12 +38,12 @@ def log(
 
         for event in _events(Project(project), branch):
             if jsonl:
-                typer.echo(json.dumps(event, ensure_ascii=False))
+                terminal.echo(json.dumps(event, ensure_ascii=False))
             else:
                 undoes = f"  (event {event['undoes']})" if event["undoes"] is not None else ""
                 why = next((f"  because: {one['reason']}" for one in event["decisions"] if one["reason"]), "")
                 said = f"{event['who']}: {event['said']}{undoes}{why}"
-                typer.echo(f"{event['seq']:>6}  {event['at']}  {event['branch']}  {said}")
+                terminal.echo(f"{event['seq']:>6}  {event['at']}  {event['branch']}  {said}")
 
 
 def _events(project: Project, branch: str | None) -> Iterator[dict[str, Any]]:

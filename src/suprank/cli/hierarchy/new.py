@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from suprank.cli import terminal
 from suprank.cli.hierarchy.endings import plain_errors
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def new(
         begun = new_project(project, changed, content, settings=settings, manifest=pictures)
     if not quiet:
         for line in _told(project, begun.result, begun.again):
-            typer.echo(line)
+            terminal.echo(line)
 
 
 def _pair(text: str) -> tuple[str, Path]:

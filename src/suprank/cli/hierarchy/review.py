@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from suprank.cli import terminal
 from suprank.cli.hierarchy.endings import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 from suprank.cli.serving import serve
@@ -62,9 +63,9 @@ def review(
             app = create_app(opened, names, host=host)
             if not quiet:
                 for branch in branches:
-                    typer.echo(f"{branch.name}: {_progress(opened, branch.id)}")
+                    terminal.echo(f"{branch.name}: {_progress(opened, branch.id)}")
             if app.state.review.without_pictures:
-                typer.echo(f"there are no sample pictures: {app.state.review.without_pictures}", err=True)
+                terminal.echo(f"there are no sample pictures: {app.state.review.without_pictures}", err=True)
             links = [(one.name if len(names) > 1 else "", f"/{one.name}/enter?token={one.token}") for one in branches]
             serve(
                 app,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from suprank.cli import terminal
 from suprank.cli.hierarchy.endings import UNRESOLVED, plain_errors
 
 if TYPE_CHECKING:
@@ -107,9 +108,9 @@ def scrape(
                 progress=bar.advance,
             )
     _tell(project, outcome)
-    typer.echo(f"requests that were made: {outcome.requests:,}" if outcome.requests else "nothing had to be asked for")
+    terminal.echo(f"requests that were made: {outcome.requests:,}" if outcome.requests else "nothing had to be asked for")
     if outcome.failed:
-        typer.echo(f"failed for good: {outcome.failed:,}; ask again with --retry-failed", err=True)
+        terminal.echo(f"failed for good: {outcome.failed:,}; ask again with --retry-failed", err=True)
         raise typer.Exit(UNRESOLVED)
 
 
@@ -121,9 +122,9 @@ def _from_files(project: Project, given: list[str], id_column: str | None, type_
     found = types_from_files(project, files, id_column=id_column, type_column=type_column)
     _tell(project.folder, found.outcome)
     if found.added:
-        typer.echo(f"added: {amount(found.added, 'item')}")
+        terminal.echo(f"added: {amount(found.added, 'item')}")
     if found.repeated:
-        typer.echo(f"said twice, and counted once: {amount(found.repeated, 'row')}")
+        terminal.echo(f"said twice, and counted once: {amount(found.repeated, 'row')}")
 
 
 def _pair(project: Project, text: str) -> tuple[str, Path]:
@@ -145,14 +146,14 @@ def _tell(folder: Path, outcome: Outcome) -> None:
     from suprank.hierarchy.text import amount
 
     same = "" if outcome.changed else "; nothing changed"
-    typer.echo(f"{folder}: {outcome.typed:,} of {outcome.items:,} items have a type, {outcome.types:,} different ones{same}")
+    terminal.echo(f"{folder}: {outcome.typed:,} of {outcome.items:,} items have a type, {outcome.types:,} different ones{same}")
     if outcome.untyped:
         for reason, count in outcome.untyped.items():
-            typer.echo(f"  {amount(count, 'item')} without a type: {in_words(reason)}")
+            terminal.echo(f"  {amount(count, 'item')} without a type: {in_words(reason)}")
     if outcome.several:
-        typer.echo(f"of several types: {amount(outcome.several, 'item')}; `suprank hierarchy clean` has the rule")
+        terminal.echo(f"of several types: {amount(outcome.several, 'item')}; `suprank hierarchy clean` has the rule")
     if outcome.nameless:
-        typer.echo(f"without a name in the recipe's languages, called by their QID: {amount(outcome.nameless, 'type')}")
+        terminal.echo(f"without a name in the recipe's languages, called by their QID: {amount(outcome.nameless, 'type')}")
 
 
 @contextmanager
@@ -161,7 +162,7 @@ def _kept() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo("what was fetched is kept; the same command goes on from there", err=True)
+        terminal.echo("what was fetched is kept; the same command goes on from there", err=True)
         raise
 
 
@@ -186,9 +187,9 @@ class _Bar:
     def say(self, why: str) -> None:
         """Why it waits, or nothing once it goes on. In a log each wait is a line; on a terminal it takes the bar's name."""
         if self.bar.console.is_terminal:
-            self.bar.update(self.task, description=why or _PHASES.get(self.phase, ""))
+            self.bar.update(self.task, description=terminal.escaped(why or _PHASES.get(self.phase, "")))
         elif why and not self.bar.disable:
-            self.bar.console.print(why, markup=False, highlight=False, soft_wrap=True)
+            self.bar.console.print(terminal.escaped(why), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from suprank.cli import terminal
 from suprank.cli.hierarchy.endings import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder
 
@@ -30,10 +31,10 @@ def status(
 
         found = overview(Project(project))
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        terminal.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         for line in _lines(found, quiet):
-            typer.echo(line)
+            terminal.echo(line)
     raise typer.Exit(1 if found["damage"] else 0)
 
 

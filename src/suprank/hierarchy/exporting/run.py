@@ -64,11 +64,13 @@ def export(
     manifest_out: Path | None = None,
     level: str | None = None,
     drop_unlabelled: bool = False,
+    raw_csv: bool = False,
 ) -> Exported:
     """Write a branch to a folder, and with `manifest_out` a manifest with its groups as new levels.
 
     Files of the same branch are the same bytes whenever they are written, provenance.json with its time excepted. What is
-    written is recorded in the project, with the lint errors that `force` passed over.
+    written is recorded in the project, with the lint errors that `force` passed over. In labels.csv and groups.csv text
+    that a spreadsheet would run as a formula has an apostrophe before it, unless `raw_csv`.
     """
     if format not in FORMATS:
         raise ValueError(f"there is no format {format!r}; choose from {', '.join(FORMATS)}.")
@@ -84,8 +86,8 @@ def export(
             raise LintErrors(errors)
         tree, items = hierarchy_in(db, branch, project.recipe.levels), items_in(db)
         unsettled = _unsettled(project, db, tree)
-        contents = _contents(db, project, tree, items, format)
-        options: dict[str, Any] = {"format": format, "force": force}
+        contents = _contents(db, project, tree, items, format, raw_csv)
+        options: dict[str, Any] = {"format": format, "force": force, "raw_csv": raw_csv}
         labelled = None
         if manifest_out is not None:
             read, source, above = _manifest(project, db, manifest, level)
@@ -128,7 +130,9 @@ def _unsettled(project: Project, db: sqlite3.Connection, tree: Hierarchy) -> dic
     return {kind: number for kind, number in counts.items() if number}
 
 
-def _contents(db: sqlite3.Connection, project: Project, tree: Hierarchy, items: list[Item], format: str) -> dict[str, bytes]:
+def _contents(
+    db: sqlite3.Connection, project: Project, tree: Hierarchy, items: list[Item], format: str, raw_csv: bool
+) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     if format in ("tree-json", "all"):
         finest = {item.name: item.label for item in items if item.label is not None} if items else None
@@ -138,7 +142,7 @@ def _contents(db: sqlite3.Connection, project: Project, tree: Hierarchy, items: 
     if format in ("hgldv2", "all"):
         contents |= published(tree, items, project.recipe)
     if format in ("csv", "all"):
-        contents |= {"labels.csv": labels_csv(tree), "groups.csv": groups_csv(tree)}
+        contents |= {"labels.csv": labels_csv(tree, raw=raw_csv), "groups.csv": groups_csv(tree, raw=raw_csv)}
     events = db.execute(
         "SELECT seq, at, who, act, said, changes_json, undoes FROM event "
         "WHERE branch = (SELECT id FROM branch WHERE name = ?) ORDER BY seq",

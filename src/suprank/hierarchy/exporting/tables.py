@@ -34,7 +34,7 @@ def items_in(db: sqlite3.Connection) -> list[Item]:
 
 
 def published(tree: Hierarchy, items: Sequence[Item], recipe: Recipe) -> dict[str, bytes]:
-    """`<split>_label_to_hierarchical.csv` of every split, with the published columns.
+    """`<split>_label_to_hierarchical.csv` of every split, with the published columns; cells are as they are.
 
     Every item has its row: one without a label has empty cells, and one whose label is excluded has that label and no
     groups. The groups of a row are all there or all empty.
@@ -52,25 +52,25 @@ def published(tree: Hierarchy, items: Sequence[Item], recipe: Recipe) -> dict[st
                 yield item.key, item.source, text, *(found if all(found) else nothing)
 
     splits = dict.fromkeys(item.split for item in items)
-    return {f"{split}_label_to_hierarchical.csv": csv_bytes(columns, rows(split)) for split in splits}
+    return {f"{split}_label_to_hierarchical.csv": csv_bytes(columns, rows(split), raw=True) for split in splits}
 
 
-def labels_csv(tree: Hierarchy) -> bytes:
+def labels_csv(tree: Hierarchy, *, raw: bool = False) -> bytes:
     """label, weight, its group on every level, and why it is excluded, if it is."""
     rows = (
         (label.text, label.weight, *tree.names(label), _excluded(label.group, label.reason))
         for label in sorted(tree.labels.values(), key=lambda label: (label.text, label.id))
     )
-    return csv_bytes(("label", "weight", *tree.levels[1:], "excluded"), rows)
+    return csv_bytes(("label", "weight", *tree.levels[1:], "excluded"), rows, raw=raw)
 
 
-def groups_csv(tree: Hierarchy) -> bytes:
+def groups_csv(tree: Hierarchy, *, raw: bool = False) -> bytes:
     """Every group with its number in the branch, which stays when it is renamed or moved."""
     rows = (
         (tree.levels[group.level], group.id, group.name, group.parent or "", tree.sizes[group.id], tree.weights[group.id])
         for group in sorted(tree.groups.values(), key=lambda group: (group.level, group.id))
     )
-    return csv_bytes(("level", "id", "name", "parent", "labels", "items"), rows)
+    return csv_bytes(("level", "id", "name", "parent", "labels", "items"), rows, raw=raw)
 
 
 def _excluded(group: int | None, reason: str | None) -> str:

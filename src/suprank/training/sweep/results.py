@@ -8,6 +8,7 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from suprank.spreadsheets import safe_row
 from suprank.training.sweep.values import meaning, ordered_values
 
 if TYPE_CHECKING:
@@ -136,17 +137,21 @@ def relative_table(found: Outcomes, base: str, metrics: Sequence[str] = ()) -> T
     return replace(table(others, metrics), base=base)
 
 
-def run_table(found: Outcomes) -> str:
-    """CSV with a row for each run: its values, whether it is finished, and all that was measured, as shares of 1."""
+def run_table(found: Outcomes, *, raw: bool = False) -> str:
+    """CSV with a row for each run: its values, whether it is finished, and all that was measured, as shares of 1.
+
+    Text that a spreadsheet would run as a formula has an apostrophe before it, unless `raw`.
+    """
+    cells = list if raw else safe_row
     names = _measured(found)
     axes = [key for key, _ in next(iter(found)).values] if found else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["folder", *axes, "finished", "epoch", "step", "seconds", *names.values()])
+    writer.writerow(cells(["folder", *axes, "finished", "epoch", "step", "seconds", *names.values()]))
     for run, one in found.items():
         values = [value for _, value in run.values]
         progress = ["yes", one.epoch, one.step, one.seconds] if one else ["no", None, None, None]
-        writer.writerow([run.name, *values, *progress, *(_share(one, *column) if one else None for column in names)])
+        writer.writerow(cells([run.name, *values, *progress, *(_share(one, *column) if one else None for column in names)]))
     return text.getvalue()
 
 

@@ -314,3 +314,16 @@ def test_a_manifest_that_is_gone_costs_the_pictures_only(project, tmp_path):
     anna = Annotator(project, opened_branch(project, "anna"))
     assert shown(anna.get(f"/group/{CHURCH}"), "church") == []
     assert ID["church"] == 1
+
+
+def test_no_answer_leads_to_the_host_that_a_request_names(project):
+    opened_branch(project, "anna")
+    client = stranger(create_app(project, ["anna"], host="0.0.0.0"))
+    led = {
+        path: client.get(path, headers={"host": "evil.example"}).headers.get("location") for path in ("/anna", "/anna/tree/")
+    }
+    assert led == {"/anna": "/anna/", "/anna/tree/": "/anna/tree"}
+    for path in ("//evil.example/", "/anna//evil.example/"):
+        assert (
+            "evil.example" not in client.get(path, headers={"host": "evil.example"}).headers.get("location", "").split("/")[2:3]
+        )
