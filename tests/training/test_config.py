@@ -79,12 +79,12 @@ def test_nothing_can_be_changed_afterwards():
         ({"loss": {"name": "multi-similarity", "base": float("inf")}}, "base=inf"),
         ({"loss": {"name": "csl", "margins": [0.1, float("nan")]}}, "must be 2 finite numbers"),
         ({"evaluation": {"metrics": ["R@one"]}}, "R@one"),
+        ({"evaluation": {"metrics": ["hap5"]}}, "unknown metric 'hap5'; the nearest known name is H-AP"),
         ({"evaluation": {"metrics": []}}, "metrics=.* names none"),
         ({"evaluation": {"best": "bestness"}}, "unknown metric 'bestness'"),
         ({"evaluation": {"metrics": ["R@1"], "best": "AP"}}, "best='AP' is not among metrics=.*; add it there"),
         ({"engine": {"accelerator": "cpu", "precision": "fp16"}}, "engine.precision='fp16' is for GPUs"),
         ({"engine": {"accelerator": "cpu", "strategy": "fsdp"}}, "engine.strategy='fsdp' spreads a network over GPUs"),
-        ({"engine": {"strategy": "fsdp"}, "model": {"pooling": "gem"}}, "cannot spread the power of GeM"),
         ({"images": {"sise": 64}}, "Extra inputs are not permitted"),
     ],
 )

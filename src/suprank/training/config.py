@@ -542,11 +542,6 @@ class TrainConfig(Part):
         levels = self.data.levels
         if self.batch.level is not None and levels is not None and self.batch.level not in levels[1:]:
             raise ValueError(f"batch.level={self.batch.level!r} must be one of data.levels={list(levels)}, and not the finest")
-        if self.engine.strategy == "fsdp" and self.model.start is None and self.model.pooling == "gem":
-            raise ValueError(
-                "engine.strategy='fsdp' cannot spread the power of GeM, a single number; use 'ddp', or "
-                "model.pooling='gem-fixed'"
-            )
         if self.engine.accelerator == "cpu" and self.engine.strategy == "fsdp":
             raise ValueError("engine.strategy='fsdp' spreads a network over GPUs; with engine.accelerator='cpu' use 'auto'")
         if self.engine.accelerator == "cpu" and self.engine.precision == "fp16":
