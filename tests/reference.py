@@ -55,10 +55,10 @@ def authors_h_minus(value_at_delta: float = 1.44) -> Step:
 
 
 def common_level(labels: Sequence[int], other: Sequence[int]) -> int:
-    """Depth of the closest common ancestor of two rows of labels, finest first."""
+    """Depth of the closest common ancestor of two rows of labels, finest first; −1 is no label, which nothing shares."""
     depth = 0
     for mine, theirs in zip(reversed(labels), reversed(other), strict=True):
-        if mine != theirs:
+        if mine != theirs or mine == -1:
             break
         depth += 1
     return depth

@@ -780,6 +780,7 @@ def test_products_beyond_float32_are_refused():
         ({"labels": np.zeros((3, 128), int)}, ValueError, r"labels have shape \(3, 128\).*1 to 127"),
         ({"labels": torch.tensor(0)}, ValueError, r"labels have shape \(\)"),
         ({"gallery_labels": [[0, 0], [0, 0], [-2, 0], [0, 0]]}, ValueError, "gallery_labels hold -2 in row 2"),
+        ({"labels": np.array([[2**63, 0]] * 3, np.uint64)}, ValueError, "labels hold 9223372036854775808 in row 0.*below 2"),
         (
             {"gallery_labels": [[0, 1], [1, 0], [2, 1], [2, 1]]},
             ValueError,

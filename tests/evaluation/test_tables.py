@@ -1,5 +1,7 @@
 """Label files: what becomes a level, which rows share a class, and what is refused in which words."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -55,9 +57,28 @@ def test_empty_cells_nulls_and_minus_one_have_no_class(tmp_path):
 
 
 cells = st.text(alphabet="abé,\"'\t\n;-1 ", max_size=4) | st.integers(-3, 3).map(str)
+labels = cells.filter(lambda cell: not re.fullmatch(r"\s*-0*([2-9]|\d{2,})\s*", cell))
 
 
-@given(values=st.lists(cells, min_size=1), split=st.integers(0, 5))
+@pytest.mark.parametrize("cell", ["-2", " -5 ", "-11", "-007"])
+def test_numbers_below_minus_one_are_refused_as_evaluate_does(cell):
+    with pytest.raises(
+        ValueError, match=rf"made.csv, row 1: label is {cell.strip()}, but .* 0 or more, and −1 or an empty cell"
+    ):
+        labels_from(table(label=["0", cell]))
+    with pytest.raises(ValueError, match=rf"row 0: label is {cell.strip()}"):
+        labels_from(table(label=["0", "-1"]), table(label=[cell]))
+
+
+def test_unsigned_ids_beyond_int64_are_refused(tmp_path):
+    np.save(tmp_path / "q.npy", np.array([0, 2**63], np.uint64))
+    with pytest.raises(ValueError, match=r"holds 9223372036854775808, but ids must be below 2\^63"):
+        read_table(tmp_path / "q.npy")
+    np.save(tmp_path / "q.npy", np.array([0, 2**63 - 1], np.uint64))
+    assert labels_from(read_table(tmp_path / "q.npy")).queries[:, 0].tolist() == [0, 1]
+
+
+@given(values=st.lists(labels, min_size=1), split=st.integers(0, 5))
 def test_ids_are_equal_exactly_where_values_are(values, split):
     ids = labels_from(table(label=values)).queries[:, 0]
     plain = np.array([value.strip() for value in values])

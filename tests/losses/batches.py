@@ -36,12 +36,15 @@ COMPOSITIONS: dict[str, list[int] | list[list[int]]] = {
     "one class only": [5, 5, 5, 5],
     "one image": [3],
     "two of one class": [1, 1],
-    "ids far apart": [10**12, -7, 10**12, -7, 4],
+    "ids far apart": [10**12, 7, 10**12, 7, 4],
     "one column": [[0], [0], [1], [1]],
     "two levels": [[0, 0], [0, 0], [1, 0], [2, 1], [2, 1], [3, 1], [4, 2]],
     "three levels": [[0, 0, 0], [0, 0, 0], [1, 0, 0], [2, 1, 0], [2, 1, 0], [3, 2, 1], [4, 2, 1], [4, 2, 1]],
     "a fine id under two parents": [[0, 0], [0, 1], [0, 0], [0, 1], [1, 1]],
     "coarse company only": [[0, 0], [1, 0], [2, 0], [3, 1]],
+    "some without a label": [-1, 0, 0, -1, 1, 1, -1],
+    "some without a fine label": [[0, 0], [-1, 0], [0, 0], [-1, 0], [-1, -1], [1, 1], [-1, -1], [1, 1]],
+    "no labels at all": [-1, -1, -1],
 }
 
 SUP = {
@@ -77,6 +80,12 @@ def batch(composition: str, seed: int = 0, dtype: torch.dtype = torch.float64) -
     labels = torch.tensor(COMPOSITIONS[composition])
     generator = torch.Generator().manual_seed(seed)
     return (3 * torch.randn(len(labels), DIM, generator=generator, dtype=torch.float64)).to(dtype), labels
+
+
+def with_a_class(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, list[int]]:
+    """The embeddings that have a fine class, and their classes: what a loss with proxies looks at."""
+    fine = labels.reshape(len(labels), -1)[:, 0]
+    return embeddings[fine >= 0], fine[fine >= 0].tolist()
 
 
 def rows(labels: Tensor) -> list[list[int]]:

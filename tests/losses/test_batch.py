@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from suprank.evaluation import evaluate
 from suprank.losses import RetrievalBatch, SupAP, SupHAP, unchecked
-from suprank.ranking import IGNORED
+from suprank.ranking import IGNORED, heaviside
 from tests import reference
 from tests.losses.batches import COMPOSITIONS, DIM, batch, every_loss, rows
 
@@ -35,6 +36,23 @@ def test_scores_and_levels_equal_the_reference(composition):
         assert found.level(include_self=include_self).tolist() == [level for _, level in lists]
         fine = [reference.binary(level, len(rows(labels)[0])) for _, level in lists]
         assert found.fine(include_self=include_self).tolist() == fine
+
+
+class Exact(SupHAP):
+    """H-AP itself: both steps are Heaviside's."""
+
+    def steps(self):
+        return heaviside, heaviside
+
+
+@pytest.mark.parametrize("composition", ["some without a label", "some without a fine label", "three levels"])
+def test_a_loss_and_evaluate_mean_the_same_by_no_label(composition):
+    embeddings, labels = batch(composition, dtype=torch.float32)
+    loss = Exact()
+    report = evaluate(embeddings, labels, progress=False)
+    assert 1 - loss(embeddings, labels).item() == pytest.approx(report["H-AP"], rel=1e-6)
+    coarsest = report.levels[-1]
+    assert loss.log["queries_without_positives"].item() == report.without_positives[coarsest]
 
 
 def test_references_have_a_size_of_their_own_and_self_is_in_the_list_unless_its_index_is_given():

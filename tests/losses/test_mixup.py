@@ -47,7 +47,7 @@ def seeded(loss, embeddings, labels, seed=0, **options):
 def virtual_lists(embeddings, labels, seed=0, *, include_self=False):
     """The lists of every query, real and virtual, in loops: an example is a sequence of (weight, image)."""
     n = len(labels)
-    pairs = [(x, z) for x in range(n) for z in range(x + 1, n) if labels[x] == labels[z]]
+    pairs = [(x, z) for x in range(n) for z in range(x + 1, n) if labels[x] == labels[z] and min(labels[x]) >= 0]
     torch.manual_seed(seed)
     alphas = torch.rand(len(pairs), 1)[:, 0].double().tolist()
     examples = [[(1.0, x)] for x in range(n)]

@@ -5,7 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.ranking import IGNORED, common_level, exponential_gain, ignoring, tree_relevance, weighted_ap_relevance
+from suprank.ranking import (
+    IGNORED,
+    common_level,
+    exponential_gain,
+    ignoring,
+    same_class,
+    tree_relevance,
+    weighted_ap_relevance,
+)
 from tests import reference
 from tests.ranking.drawn import PLENTY, SOME, rankings
 
@@ -64,8 +72,30 @@ def test_ids_that_float32_would_merge_stay_apart():
     assert torch.equal(common_level(big), torch.eye(4, dtype=torch.int8))
 
 
-def test_negative_ids_and_other_integer_dtypes_of_references_compare_by_value():
-    assert common_level(torch.tensor([-1, 3]), torch.tensor([3, -1], dtype=torch.int32)).tolist() == [[0, 1], [1, 0]]
+def test_other_integer_dtypes_of_references_compare_by_value():
+    for dtype in (torch.int8, torch.uint8, torch.int32, torch.uint64):
+        assert common_level(torch.tensor([4, 3]), torch.tensor([3, 4], dtype=dtype)).tolist() == [[0, 1], [1, 0]]
+
+
+def test_minus_one_is_no_label_and_shared_by_nobody():
+    labels = torch.tensor([[0, 0], [-1, 0], [-1, 0], [-1, -1], [-1, -1]])
+    assert common_level(labels).tolist() == [[2, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [0] * 5, [0] * 5]
+    assert torch.equal(same_class(labels, labels), common_level(labels) == 2)
+
+
+@pytest.mark.parametrize(
+    ("labels", "fragments"),
+    [
+        (torch.tensor([0, -2]), ["labels hold -2 in row 1", "−1 for no label"]),
+        (torch.tensor([[0, 0], [3, -(2**62)]]), [f"labels hold {-(2**62)} in row 1"]),
+        (torch.tensor([1, 2**63], dtype=torch.uint64), [f"labels hold {2**63} in row 1", "below 2^63"]),
+        (torch.tensor([1, 2**64 - 1], dtype=torch.uint64), [f"labels hold {2**64 - 1} in row 1", "int64", "renumber"]),
+    ],
+)
+def test_labels_below_minus_one_or_beyond_int64_are_refused(labels, fragments):
+    with pytest.raises(ValueError, match=r"labels") as raised:
+        common_level(labels)
+    assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
 
 
 def test_ignoring_takes_one_item_out_of_each_list_and_minus_one_none():

@@ -9,6 +9,7 @@ import torch
 
 from suprank.evaluation.names import OVERALL, Metric, check_level_name, parse
 from suprank.evaluation.targets import padded
+from suprank.ranking import check_labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,7 @@ def label_pair(
 
 def _labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> Tensor:
     tensor = labels.detach() if isinstance(labels, torch.Tensor) else torch.from_numpy(_integers(labels, name))
+    unsigned = tensor.dtype == torch.uint64
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise TypeError(f"{name} have dtype {tensor.dtype}, but must be integers; number the classes from 0 on.")
     if tensor.ndim not in (1, 2) or (tensor.ndim == 2 and not 1 <= tensor.shape[1] <= 127):
@@ -50,17 +52,15 @@ def _labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> Tensor
     if len(tensor) != len(source):
         raise ValueError(f"{name} have {len(tensor)} rows and {source.name} {len(source)}; give one row for each embedding.")
     tensor = tensor.reshape(len(tensor), -1).long()
-    if (tensor < -1).any():
-        row = int((tensor < -1).any(1).nonzero()[0])
-        raise ValueError(f"{name} hold {int(tensor[row].min())} in row {row}, but must be 0 or more, or −1 for no label.")
+    check_labels(tensor, name, unsigned=unsigned)
     return tensor
 
 
-def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
+def _integers(values: ArrayLike, name: str) -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} have dtype {array.dtype}, but must be integers; number the classes from 0 on.")
-    return array.astype(np.int64)
+    return array.astype(np.uint64 if array.dtype == np.uint64 else np.int64)
 
 
 def checked_level_names(names: Sequence[str] | None, depth: int) -> tuple[str, ...]:

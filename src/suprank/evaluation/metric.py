@@ -20,6 +20,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.inputs import checked_ks
 from suprank.evaluation.names import parse
+from suprank.ranking import check_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -129,6 +130,8 @@ class RetrievalMetrics(Metric):
                     f"ids are {ids.dtype} {tuple(ids.shape)}, but must be {len(embeddings)} integers of 0 or more, such as "
                     f"the images' indices in the dataset."
                 )
+        if labels.dtype == torch.uint64:  # else they are looked at when all are there: a GPU is not made to wait
+            check_labels(labels.long(), "labels", unsigned=True)
         self._report = None
         self.embeddings.append(embeddings.detach())
         self.labels.append(labels.reshape(len(labels), -1).long())

@@ -230,7 +230,8 @@ class Qrels:
     ) -> Qrels:
         """Relevance = level of the closest common ancestor (`common_level`): integer labels `[N]` or `[N, L]`, finest first.
 
-        Items that share nothing with the query are left unjudged, which every tool reads as 0. Without a gallery the queries
+        Items that share nothing with the query are left unjudged, which every tool reads as 0; −1 is no label, shared by
+        nobody. Without a gallery the queries
         are each other's items, the query itself left out, and one list of ids names both; ids are otherwise indices. It
         compares all pairs and stores every relevant one: for a few ten thousand images, not for a million.
         """

@@ -124,6 +124,9 @@ def labels_from(
         if columns.count(column) > 1:
             raise ValueError(f"level {column!r} was asked for twice; name each level once, finest first.")
     tables = [queries] if gallery is None else [queries, gallery]
+    for table in tables:
+        for column in columns:
+            _check_no_negative(table, column)
     coded = [_joint_ids([table.column(column) for table in tables]) for column in columns]
     stacked = [np.stack([ids[index] for ids in coded], axis=1) for index in range(len(tables))]
     _check_tree(columns, tables, np.concatenate(stacked))
@@ -169,6 +172,16 @@ def _joint_ids(columns: list[Column]) -> list[NDArray[np.int64]]:
         ids = (known.setdefault(value, len(known) - len(_EMPTY)) for value in _cells(column))
         coded.append(np.fromiter(ids, np.int64, len(column)))
     return coded
+
+
+def _check_no_negative(table: Table, column: str) -> None:
+    """Refuse whole numbers below −1, as `evaluate` does with ids."""
+    for row, value in enumerate(_cells(table.column(column))):
+        if value.startswith("-") and value != str(UNLABELLED) and value[1:].isdecimal() and int(value) < UNLABELLED:
+            raise ValueError(
+                f"{table.path}, row {row}: {column} is {value}, but numbers of classes are 0 or more, and −1 or an empty cell "
+                f"is no label; renumber the classes, or write the name in words."
+            )
 
 
 def _check_tree(columns: list[str], tables: list[Table], labels: NDArray[np.int64]) -> None:
@@ -242,6 +255,11 @@ def _npy(path: Path) -> Table:
     array = npy(path, str(path))
     if array.dtype.kind not in "iu":
         raise TypeError(f"{path} holds {array.dtype}, but labels are integers; look whether embeddings were meant.")
+    if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+        raise ValueError(
+            f"{path} holds {int(array.max())}, but ids must be below 2^63 = {2**63}, the limit of int64; renumber them: "
+            f"np.unique(labels, return_inverse=True)."
+        )
     if array.ndim not in (1, 2) or 0 in array.shape[1:]:
         raise ValueError(f"{path} has shape {array.shape}, but labels must be [N] or [N, L], column 0 the finest.")
     columns = np.array(array)

@@ -49,8 +49,9 @@ class RetrievalLoss(nn.Module):
         """The loss of `embeddings` as queries, against each other or against `ref_emb`.
 
         Embeddings of any floating dtype are normalised here and scored in float32. Labels are integers `[B]` or
-        `[B, L]`, column 0 the finest. `relevance` gives a graded relevance for each pair in place of levels (labels
-        are then needed by proxies only). `indices_tuple` is refused: a rank needs the whole batch.
+        `[B, L]`, column 0 the finest, and −1 is no label: such an item is nobody's positive and everybody's negative, as
+        in `evaluate`. `relevance` gives a graded relevance for each pair in place of levels (labels are then needed by
+        proxies only). `indices_tuple` is refused: a rank needs the whole batch.
 
         The query is never in its own list, and among references it is found in one of two ways. `self_index` is the
         position of each query, −1 where it is absent. `ids` and `ref_ids` number the images: a reference with the

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.ranking import IGNORED, common_level
+from suprank.ranking import IGNORED, check_labels, common_level, same_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ _SHORTEST = 1e-12  # a shorter vector, the zero vector first of all, is not scal
 
 @dataclass(frozen=True)
 class RetrievalBatch:
-    """A batch of queries against items: unit-length embeddings in float32 (or float64), integer labels `[N, L]`.
+    """A batch of queries against items: unit-length embeddings in float32 (or float64), integer labels `[N, L]`, −1 for none.
 
     `within` says that the items are the queries themselves. `own`, if given, is a mask `[queries, items]` of the items that
     are the query itself; without it that is the diagonal within a batch, and nothing among references. `relevance`, if the
@@ -141,10 +141,7 @@ class RetrievalBatch:
         if self.relevance is not None:
             return self.relevance.sign().to(torch.int8)
         assert self.labels is not None and self.item_labels is not None
-        same = self.labels[:, 0, None] == self.item_labels[None, :, 0]
-        for column in range(1, self.depth):
-            same &= self.labels[:, column, None] == self.item_labels[None, :, column]
-        return same.to(torch.int8)
+        return same_class(self.labels, self.item_labels).to(torch.int8)
 
     def _without_self(self, fresh: Tensor) -> Tensor:
         if self.own is not None:
@@ -212,7 +209,10 @@ def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
             f"[{len(embeddings)}] or [{len(embeddings)}, L], column 0 the finest level."
         )
     columns = labels[:, None] if labels.ndim == 1 else labels
-    return columns.to(embeddings.device, torch.int64)
+    columns = columns.to(embeddings.device, torch.int64)
+    if may_wait_for(columns):
+        check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
+    return columns
 
 
 def _graded(relevance: Tensor, queries: Tensor, items: Tensor) -> Tensor:

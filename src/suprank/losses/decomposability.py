@@ -57,8 +57,9 @@ class PairCalibration(RetrievalLoss):
 class ProxyLoss(RetrievalLoss):
     """What losses against proxies share: learnable vectors that stand for the fine classes, and no other images.
 
-    A subclass holds the proxies, and says what the loss is on unit vectors `of_classes`. Labels are checked before, and
-    autocast is off.
+    A subclass holds the proxies, and says what the loss of each image is (`per_image`) on unit vectors. The loss is the mean
+    over the images that have a fine class: those labelled −1 have no proxy, and are left out. Labels are checked before,
+    and autocast is off.
     """
 
     ranks_items = False
@@ -80,23 +81,30 @@ class ProxyLoss(RetrievalLoss):
                 f"set embedding_size to match."
             )
         fine, classes = batch.labels[:, 0], self.num_classes
-        if may_wait_for(fine) and not ((fine >= 0) & (fine < classes)).all():
+        if may_wait_for(fine) and not (fine < classes).all():
             raise ValueError(
                 f"labels span {int(fine.min())}..{int(fine.max())}, but {classes} proxies stand for classes 0..{classes - 1}; "
                 f"renumber with torch.unique(labels, return_inverse=True) over the whole training set, or raise num_classes."
             )
         with torch.autocast(batch.queries.device.type, enabled=False):
-            return self.of_classes(batch.queries, fine)
+            return self.mean(batch.queries, fine)
 
-    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
-        """The loss of unit vectors of these classes, outside of autocast."""
+    def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+        """The loss of unit vectors of these classes, −1 for none, outside of autocast; 0 where no image has a class."""
+        known = fine >= 0
+        each = self.per_image(queries, fine.clamp(min=0))  # any proxy for the others: their value is left out
+        return each.where(known, 0).sum() / known.sum().clamp(min=1)
+
+    def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
+        """The loss of each unit vector, of a class from 0 on."""
         raise NotImplementedError
 
 
 class ProxySoftmax(ProxyLoss):
     """L*_DG = −log( exp(vᵀp_y/η) / Σ_z exp(vᵀp_z/η) )   (eq:cluster_loss), mean over the batch, η = `temperature`.
 
-    One learnable proxy for each fine class, normalised on use; column 0 of the labels must hold 0..num_classes − 1.
+    One learnable proxy for each fine class, normalised on use; column 0 of the labels must hold 0..num_classes − 1, or −1
+    for an image without a class, which is left out.
     Give `loss.parameters()` to an optimizer: the authors train proxies at a rate of their own. References and relevance
     play no part here.
     """
@@ -110,8 +118,8 @@ class ProxySoftmax(ProxyLoss):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, temperature={self.temperature}"
 
-    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
-        return cross_entropy(cosines(queries, self.proxies) / self.temperature, fine)
+    def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
+        return cross_entropy(cosines(queries, self.proxies) / self.temperature, fine, reduction="none")
 
 
 def uniform_proxies(num_classes: int, embedding_size: int) -> nn.Parameter:

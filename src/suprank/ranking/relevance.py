@@ -14,10 +14,13 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Float, Integer, Shaped
+    from jaxtyping import Bool, Float, Integer, Shaped
     from torch import Tensor
 
 IGNORED = -1
+NO_LABEL = -1
+"""The label of an item whose class is not known at a level: it is nobody's positive there, and everybody's competitor."""
+_UNMATCHED = -2  # what a query without a label looks for: no item has it
 _DEEPEST = 127  # levels are int8: one byte a pair
 
 
@@ -28,7 +31,8 @@ def common_level(
 
     Labels are `[N]` or `[N, L]`, column 0 the finest. An item shares level l when the l coarsest columns agree, so
     a fine id that occurs under two parents is not shared: the result counts agreeing columns from the coarsest on,
-    up to the first that differs. The query itself, where it is among the items, has level L: see `ignoring`.
+    up to the first that differs. −1 is no label, which nothing shares, not even another −1; values below are refused. The
+    query itself, where it is among the items, has the level of its labels, L if it has them all: see `ignoring`.
 
     Example:
         >>> lada, other_lada, fiat, truck = [0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1]
@@ -42,12 +46,40 @@ def common_level(
             f"labels have {columns.shape[1]} level(s) and ref_labels {ref_columns.shape[1]}, but levels are compared "
             f"column by column; give both the same columns, finest first."
         )
+    columns = columns.masked_fill(columns < 0, _UNMATCHED)
     same = columns[:, -1, None] == ref_columns[None, :, -1]
     level = same.to(torch.int8)
     for column in reversed(range(columns.shape[1] - 1)):
         same &= columns[:, column, None] == ref_columns[None, :, column]
         level += same
     return level
+
+
+def same_class(
+    labels: Integer[Tensor, "queries depth"], ref_labels: Integer[Tensor, "items depth"]
+) -> Bool[Tensor, "queries items"]:
+    """Whether query and item share all columns: `common_level` = L, without counting the levels. Labels are int64."""
+    labels = labels.masked_fill(labels < 0, _UNMATCHED)
+    same = labels[:, 0, None] == ref_labels[None, :, 0]
+    for column in range(1, labels.shape[1]):
+        same &= labels[:, column, None] == ref_labels[None, :, column]
+    return same
+
+
+def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = False) -> None:
+    """Refuse int64 labels below −1, which is no label. `unsigned`: they were uint64, so that those from 2⁶³ on are below 0."""
+    if not labels.numel() or int(labels.min()) >= (0 if unsigned else NO_LABEL):
+        return
+    row = int((labels.reshape(len(labels), -1).amin(1) < (0 if unsigned else NO_LABEL)).nonzero()[0])
+    value = int(labels[row].min())
+    if unsigned:
+        raise ValueError(
+            f"{name} hold {value + 2**64} in row {row}, but ids must be below 2^63 = {2**63}, as int64 is; renumber them: "
+            f"np.unique(labels, return_inverse=True)."
+        )
+    raise ValueError(
+        f"{name} hold {value} in row {row}, but must be 0 or more, or −1 for no label; renumber the classes from 0 on."
+    )
 
 
 def ignoring(level: Shaped[Tensor, "queries items"], item: Integer[Tensor, " queries"]) -> Shaped[Tensor, "queries items"]:
@@ -131,7 +163,10 @@ def _columns(labels: Tensor, name: str) -> Tensor:
         raise ValueError(
             f"{name} has shape {tuple(labels.shape)}, but must be [N] or [N, L] with 1 to {_DEEPEST} levels, finest first."
         )
-    return labels[:, None] if labels.ndim == 1 else labels
+    columns = (labels[:, None] if labels.ndim == 1 else labels).to(torch.int64)
+    if not columns.is_cuda and not torch.compiler.is_compiling():  # a GPU is not made to wait for the answer
+        check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
+    return columns
 
 
 def _check_integer(values: Tensor, name: str) -> None:

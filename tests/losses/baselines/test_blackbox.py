@@ -73,9 +73,10 @@ def lists_of(embeddings, labels, *, include_self=False, margin=0.0):
     lists = []
     torch.manual_seed(0)
     noise = torch.randn(len(labels), len(labels), dtype=torch.float64).abs().tolist()
-    for row, (scores, level) in zip(noise, reference.batch_lists(embeddings.tolist(), rows(labels)), strict=True):
+    found = reference.batch_lists(embeddings.tolist(), rows(labels))
+    for row, own_labels, (scores, level) in zip(noise, rows(labels), found, strict=True):
         if include_self:
-            level = [depth if own < 0 else own for own in level]
+            level = [(depth if min(own_labels) >= 0 else 0) if own < 0 else own for own in level]
         fine = reference.binary(level, depth)
         lists.append(([s - margin * e * (y - 0.5) for s, e, y in zip(scores, row, fine, strict=True)], fine))
     return lists

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -75,6 +76,31 @@ def test_ids_may_be_far_apart(name):
     loss = made(name, labels)
     renumbered = torch.unique(labels, return_inverse=True)[1]
     assert value_and_gradient(loss, embeddings, labels)[0] == value_and_gradient(loss, embeddings, renumbered)[0]
+
+
+@pytest.mark.parametrize("name", ["ProxyNCA", "ProxyAnchor", "ArcFace", "CosFace", "CSL", "ΣNSM"])
+def test_an_image_without_a_class_has_no_proxy_and_is_left_out(name):
+    embeddings, labels = batch("some without a label")
+    loss, known = made(name, labels), labels >= 0
+    expected, slope = value_and_gradient(loss, embeddings[known], labels[known])
+    for look in (nullcontext, unchecked):
+        with look():
+            value, gradient = value_and_gradient(loss, embeddings, labels)
+        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(gradient[known], slope)
+        assert gradient[~known].eq(0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_that_mean_nothing_are_refused(name):
+    embeddings, labels = batch("equal classes")
+    loss = made(name, labels)
+    with pytest.raises(ValueError, match=r"labels hold -2 in row 0, but must be 0 or more, or −1 for no label"):
+        loss(embeddings, labels - 2)
+    with pytest.raises(ValueError, match=r"labels hold 18446744073709551614 in row 0, but ids must be below 2\^63"):
+        loss(embeddings, (labels - 2).to(torch.uint64))
+    with pytest.raises(ValueError, match=r"ref_labels hold -2 in row 0"):
+        loss(embeddings, labels, ref_emb=embeddings, ref_labels=labels - 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)

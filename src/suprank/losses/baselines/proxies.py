@@ -58,14 +58,14 @@ class ArcFace(ProxyLoss):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, margin={self.margin}, scale={self.scale}"
 
-    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+    def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         cosine = cosines(queries, self.proxies)
         own = cosine.gather(1, fine[:, None])
         square = (1 - own) * (1 + own)  # of the sine; rounding may leave it below 0
         sine = square.where(square > 0, 1).sqrt().where(square > 0, 0)
         turned = own * math.cos(self.margin) - sine * math.sin(self.margin)
         turned = turned.where(own >= -math.cos(self.margin), own - self.margin * math.sin(self.margin))
-        return cross_entropy(self.scale * cosine.scatter(1, fine[:, None], turned), fine)
+        return cross_entropy(self.scale * cosine.scatter(1, fine[:, None], turned), fine, reduction="none")
 
 
 class CSL(ProxyLoss):
@@ -114,16 +114,16 @@ class CSL(ProxyLoss):
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, margins={self.margins}, scale={self.scale}"
 
-    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+    def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         scores = self.scale * cosines(queries, self.proxies)
         positive = scores.gather(1, fine[:, None])[:, 0]
         shared = common_level(self.class_labels[fine], self.class_labels)
         depth = len(self.margins)
-        loss = scores.new_zeros(())
+        loss = torch.zeros_like(positive)
         for level, margin in enumerate(self.margins):
             # Of a row of −∞ the log Σ exp is −∞, and has the gradient 0 in torch: no negatives, no loss.
             negatives = scores.masked_fill(shared >= depth - level, -torch.inf).logsumexp(-1)
-            loss = loss + softplus(negatives - positive + self.scale * margin).mean()
+            loss = loss + softplus(negatives - positive + self.scale * margin)
         return loss
 
 
@@ -139,6 +139,10 @@ def _tree(class_labels: Tensor) -> Tensor:
         raise ValueError(
             f"class_labels[{row}, 0] is {int(labels[row, 0])}, but row c must hold the labels of the fine class c; "
             f"number the fine classes from 0, and give each a row: labels.unique(dim=0) of the whole training set."
+        )
+    for row in (labels < 0).any(1).nonzero()[:1, 0].tolist():
+        raise ValueError(
+            f"class_labels[{row}] is {labels[row].tolist()}, but a class needs its label at every level, 0 or more."
         )
     return labels
 

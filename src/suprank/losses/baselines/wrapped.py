@@ -65,9 +65,14 @@ class _Wrapped(ProxyLoss):
         self.theirs = _theirs(theirs, num_classes=num_classes, embedding_size=embedding_size, **hyper_parameters)
         start_proxies(getattr(self.theirs, self.weight), embedding_size)
 
-    def of_classes(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
+    def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
         # Left to itself, it would change the dtype of its parameter, behind the optimizer's back, to that of the embeddings.
         proxies = getattr(self.theirs, self.weight).to(queries.dtype)
+        known = fine >= 0  # the package takes no −1; it waits for the GPU anyway, so that rows can be counted here
+        if not known.all():
+            if not known.any():
+                return 0 * (queries.sum() + proxies.sum())
+            queries, fine = queries[known], fine[known]
         return functional_call(self.theirs, {self.weight: proxies}, (queries, fine))
 
 
