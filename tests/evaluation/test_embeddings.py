@@ -521,6 +521,14 @@ def test_a_row_whose_length_overflows_float32_is_not_finite_either():
         Embeddings.of(torch.full((1, 4), 3e38)).norms()
 
 
+def test_norms_refuse_rows_that_float32_holds_with_few_digits():
+    short = torch.full((2, 4), 1e-40)
+    with pytest.raises(ValueError, match=r"2 of 2 rows \(0, 1\) hold nothing but zeros, or numbers too small for float32"):
+        Embeddings.of(short).norms()
+    assert Embeddings.of(short).norms(zero_allowed=True).gt(0).all()
+    torch.testing.assert_close(Embeddings.of(short * 1e3).norms(), torch.full((2,), 2e-37))
+
+
 def test_norms_refuse_rows_of_zeros_unless_they_are_allowed(tmp_path):
     array = np.eye(6, 4)  # the last two rows are zeros
     source = Embeddings.of(saved(tmp_path / "q.npy", array), name="queries")

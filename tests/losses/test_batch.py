@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from suprank.evaluation import evaluate
-from suprank.losses import RetrievalBatch, SupAP, SupHAP, unchecked
+from suprank.losses import ProxySoftmax, RetrievalBatch, SupAP, SupHAP, unchecked
 from suprank.ranking import IGNORED, heaviside
 from tests import reference
 from tests.losses.batches import COMPOSITIONS, DIM, batch, every_loss, rows
@@ -191,8 +192,44 @@ def test_autocast_does_not_touch_the_scores(dtype):
 def test_large_and_small_embeddings_have_the_scores_of_their_directions():
     embeddings, labels = batch("unequal classes", dtype=torch.float32)
     expected = RetrievalBatch.of(embeddings, labels).scores
-    for scale in (1e-9, 1e15):
+    for scale in (1e-36, 1e-30, 1e-20, 1e-13, 1e-9, 1e15, 1e30, 1e37):
         torch.testing.assert_close(RetrievalBatch.of(scale * embeddings, labels).scores, expected)
+    mixed = embeddings * torch.tensor([1e-36, 1e-30, 1e-20, 1.0, 1e12, 1e25, 1e37])[:, None]
+    torch.testing.assert_close(RetrievalBatch.of(mixed, labels).scores, expected)
+
+
+@pytest.mark.parametrize("name", every_loss())
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-13, 1e30])
+def test_neither_a_loss_nor_evaluate_changes_with_the_length_of_embeddings(name, scale):
+    embeddings, labels = batch("three levels", dtype=torch.float32)
+    loss = every_loss()[name]
+    torch.testing.assert_close(loss(scale * embeddings, labels), loss(embeddings, labels))
+    assert evaluate(scale * embeddings, labels, progress=False).values == pytest.approx(
+        evaluate(embeddings, labels, progress=False).values, nan_ok=True
+    )
+
+
+def test_a_short_embedding_turns_as_its_direction_does():
+    embeddings, labels = batch("equal classes")
+    unit, weights = normalize(embeddings), torch.rand(6, 6, dtype=torch.float64)
+
+    def gradient(values):
+        leaf = values.clone().requires_grad_()
+        (RetrievalBatch.of(leaf, labels).scores * weights.to(values.dtype)).sum().backward()
+        return leaf.grad
+
+    expected = gradient(unit)
+    for scale in (1e-30, 1e30):  # the derivative of a direction is that of the unit vector, over the length
+        torch.testing.assert_close(gradient(unit * scale) * scale, expected)
+        torch.testing.assert_close(gradient((unit * scale).float()).double() * scale, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_proxies_of_any_length_have_the_logits_of_their_directions():
+    embeddings, labels = batch("equal classes", dtype=torch.float32)
+    loss = ProxySoftmax(3, DIM)
+    expected = loss(embeddings, labels)
+    loss.proxies.data *= 1e-30
+    torch.testing.assert_close(loss(embeddings, labels), expected)
 
 
 def test_unit_length_has_the_right_first_and_second_derivatives():
@@ -204,6 +241,9 @@ def test_unit_length_has_the_right_first_and_second_derivatives():
 
     assert torch.autograd.gradcheck(scores, embeddings)
     assert torch.autograd.gradgradcheck(scores, embeddings)
+    with_a_long_one = torch.cat([embeddings.detach()[:5], embeddings.detach()[5:] * 1e20])  # scaled before it is squared
+    first = with_a_long_one[:5].clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda short: scores(torch.cat([short, with_a_long_one[5:]])), first)
 
 
 def test_a_zero_embedding_scores_zero_and_its_gradient_does_not_explode():
@@ -231,7 +271,7 @@ def with_value(value, row=2):
         ({"embeddings": with_value(math.nan)}, ValueError, ["embeddings[2]", "nan", "finite", "learning rate"]),
         ({"embeddings": with_value(math.inf)}, ValueError, ["embeddings[2]", "inf", "half precision"]),
         ({"embeddings": with_value(-math.inf, 0)}, ValueError, ["embeddings[0]", "-inf"]),
-        ({"embeddings": with_value(1e30)}, ValueError, ["embeddings[2]", "finite"]),
+        ({"embeddings": with_value(3e38)}, ValueError, ["embeddings[2]", "length overflows", "finite"]),
         ({"embeddings": FEW[0]}, ValueError, ["embeddings", f"({DIM},)", "[batch, dim]"]),
         ({"embeddings": FEW[None]}, ValueError, ["embeddings", f"(1, 4, {DIM})", "[batch, dim]"]),
         ({"embeddings": FEW.long()}, ValueError, ["embeddings", "int64", "floating-point"]),

@@ -124,8 +124,8 @@ class Embeddings:
     def norms(self, *, zero_allowed: bool = False) -> Float[Tensor, " rows"]:
         """The L2 norm of every row, summed in float64, in one pass that holds a few MB.
 
-        Rows with NaN, infinity or a length beyond float32 are refused, and so are rows of zeros unless allowed: a cosine
-        needs a direction.
+        Rows with NaN, infinity or a length beyond float32 are refused, and so are rows of zeros unless allowed, or of a length
+        that float32 holds with few digits: a cosine needs a direction.
         """
         norms = torch.empty(self._count, device=self.device)
         for start in range(0, self._count, self._block):
@@ -137,10 +137,12 @@ class Embeddings:
                 f"{self.name}: {_which(endless)} NaN, infinity or numbers too large for float32, but ranks need finite scores; "
                 f"look for an overflow in half precision upstream, or remove the rows, and their labels."
             )
-        if not zero_allowed and not norms.all():
+        too_short = norms < torch.finfo(norms.dtype).tiny
+        if not zero_allowed and too_short.any():
+            zeros = "" if not norms[too_short].any() else ", or numbers too small for float32 (below 1.2e-38)"
             raise ValueError(
-                f"{self.name}: {_which(norms == 0)} nothing but zeros, and a vector without a direction has no cosine; "
-                f"remove the rows, and their labels: keep = np.linalg.norm(embeddings, axis=1) > 0."
+                f"{self.name}: {_which(too_short)} nothing but zeros{zeros}, and a vector without a direction has no cosine; "
+                f"remove the rows, and their labels: keep = np.linalg.norm(embeddings, axis=1) > {1.2e-38 if zeros else 0}."
             )
         return norms
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
 
-_SHORTEST = 1e-12  # a shorter vector, the zero vector first of all, is not scaled up any further
+_PLAIN_LENGTHS = 1e-15, 1e15  # between these, squares neither vanish nor overflow in float32
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ class _UnitLength(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-        unit = vectors / norm.clamp(min=_SHORTEST)
+        norm = _lengths(vectors)
+        unit = vectors / norm.clamp(min=torch.finfo(norm.dtype).tiny)
         ctx.save_for_backward(unit, norm)  # both are outputs: what backward does with them has a derivative of its own
         ctx.set_materialize_grads(False)
         return unit, norm
@@ -167,10 +167,30 @@ class _UnitLength(torch.autograd.Function):
         if grad is not None:
             along = (grad * unit).sum(-1, keepdim=True)
             # A vector without length has no direction to turn: no gradient, where 1/length would make it explode.
-            gradient = torch.addcmul(grad, unit, along, value=-1) / norm.masked_fill(norm <= _SHORTEST, torch.inf)
+            none = norm < torch.finfo(norm.dtype).tiny
+            gradient = torch.addcmul(grad, unit, along, value=-1) / norm.masked_fill(none, torch.inf)
         if grad_norm is not None:
             gradient = grad_norm * unit if gradient is None else torch.addcmul(gradient, grad_norm, unit)
         return gradient
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    """L2 norms `[rows, 1]`, right also where squares would vanish (1e-30) or overflow (1e30), as in `evaluate`.
+
+    Below the smallest normal number (1.2e-38 in float32) a vector counts as the zero vector, which `evaluate` refuses.
+    """
+    if vectors.device.type == "cpu" and not torch.compiler.is_compiling():  # reading a value costs nothing here
+        norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+        shortest, longest = torch.aminmax(norm)
+        if _PLAIN_LENGTHS[0] < shortest and longest < _PLAIN_LENGTHS[1]:
+            return norm
+    largest = vectors.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
+    return largest * torch.linalg.vector_norm(vectors / largest, dim=-1, keepdim=True)
+
+
+def unit_vectors(vectors: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
+    """Vectors of float32 or float64 divided by their lengths, whatever these are; a zero vector stays, without a gradient."""
+    return _UnitLength.apply(vectors)[0]
 
 
 def _unit_length(embeddings: Tensor, name: str) -> Tensor:

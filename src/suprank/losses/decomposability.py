@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import RetrievalLoss
-from suprank.losses.batch import may_wait_for
+from suprank.losses.batch import may_wait_for, unit_vectors
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer
@@ -136,7 +136,7 @@ def start_proxies(proxies: Tensor, embedding_size: int) -> Tensor:
 
 def cosines(queries: Float[Tensor, "queries dim"], proxies: Float[Tensor, "classes dim"]) -> Float[Tensor, "queries classes"]:
     """Of unit vectors with proxies of any length and floating dtype, in the precision of the vectors."""
-    return queries @ normalize(proxies.to(queries.dtype), dim=-1).T
+    return queries @ unit_vectors(proxies.to(queries.dtype)).T
 
 
 def above_zero(**values: float) -> None:
