@@ -120,3 +120,8 @@ def test_trees_are_accepted(labels):
 def test_what_is_no_tree_is_refused_by_name(labels, message):
     with pytest.raises(ValueError, match=message):
         check_tree(torch.tensor(labels), ["a", "b", "c"])
+
+
+def test_columns_in_the_wrong_order_are_named():
+    with pytest.raises(ValueError, match=r"a=0 stands under b 0 and 1 .*; b looks finer than a: give the columns finest first"):
+        check_tree(torch.tensor([[0, 0], [0, 1], [1, 2]]), ["a", "b"])

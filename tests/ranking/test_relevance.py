@@ -5,15 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.ranking import (
-    IGNORED,
-    common_level,
-    exponential_gain,
-    ignoring,
-    same_class,
-    tree_relevance,
-    weighted_ap_relevance,
-)
+from suprank.ranking import IGNORED, common_level, exponential_gain, ignoring, tree_relevance, weighted_ap_relevance
+from suprank.ranking.relevance import same_class
 from tests import reference
 from tests.ranking.drawn import PLENTY, SOME, rankings
 

@@ -9,7 +9,7 @@ import torch
 
 from suprank.evaluation.names import OVERALL, Metric, check_level_name, parse
 from suprank.evaluation.targets import padded
-from suprank.ranking import check_labels
+from suprank.ranking.relevance import check_labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.inputs import checked_ks
 from suprank.evaluation.names import parse
-from suprank.ranking import check_labels
+from suprank.ranking.relevance import check_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from suprank.ranking.relevance import two_parents
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -141,16 +143,16 @@ def check_tree(labels: Integer[Tensor, "rows depth"], names: Sequence[str]) -> N
                 f"{names[column]}={int(child[row])} has no parent: its {names[column + 1]} is {int(parent[row])} in "
                 f"{len(orphans)} row(s), and −1 means unlabelled; label the parent too, or set the finer label to −1."
             )
-        ordered, order = child.sort(stable=True)
-        above = parent[order]
-        differing = (ordered[1:] == ordered[:-1]) & (above[1:] != above[:-1]) & (ordered[1:] >= 0)
-        twice = ordered[1:][differing].unique().tolist()
+        twice = two_parents(child, parent).tolist()
         if twice:
-            parents = above[ordered == twice[0]].unique().tolist()
+            parents = parent[child == twice[0]].unique().tolist()
+            way_out = "give a label that occurs under two parents an id for each of them."
+            if not len(two_parents(parent, child)):
+                way_out = f"{names[column + 1]} looks finer than {names[column]}: give the columns finest first."
             raise ValueError(
                 f"labels must form a tree, but {names[column]}={twice[0]} stands under {names[column + 1]} "
                 f"{' and '.join(map(str, parents[:3]))}{' and more' if len(parents) > 3 else ''} ({len(twice)} such label(s)); "
-                f"give a label that occurs under two parents an id for each of them."
+                f"{way_out}"
             )
 
 

@@ -1,6 +1,6 @@
 """Rank losses, decomposability losses, their combinations and baselines, called as pytorch-metric-learning's losses are."""
 
-from suprank.losses.base import RetrievalLoss
+from suprank.losses.base import LabelTreeWarning, RetrievalLoss
 from suprank.losses.baselines import (
     CSL,
     ArcFace,
@@ -41,6 +41,7 @@ __all__ = [
     "CosFace",
     "DistanceWeightedTriplet",
     "FastAP",
+    "LabelTreeWarning",
     "MultiSimilarity",
     "PairCalibration",
     "ProxyAnchor",

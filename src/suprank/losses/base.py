@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import nn
 
-from suprank.losses.batch import RetrievalBatch
+from suprank.losses.batch import RetrievalBatch, may_wait_for
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
+
+_LOOKS = 10  # batches whose label columns are looked at
+_CALLER = 5  # above `_warn_of_labels`, `forward` and two frames of nn.Module: who called the loss
+
+
+class LabelTreeWarning(UserWarning):
+    """Label columns that are not a tree, finest level first: reversed, a class under two parents, or one without."""
 
 
 def loggable(values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -32,6 +40,7 @@ class RetrievalLoss(nn.Module):
     """
 
     ranks_items: ClassVar[bool] = True
+    _batches_looked_at = 0
 
     def forward(
         self,
@@ -69,7 +78,18 @@ class RetrievalLoss(nn.Module):
             ids=ids,
             ref_ids=ref_ids,
         )
+        self._warn_of_labels(batch)
         return self.on(batch)
+
+    def _warn_of_labels(self, batch: RetrievalBatch) -> None:
+        """Warn once if the labels of one of the first batches form no tree. Later ones are not looked at: a GPU would wait."""
+        if batch.labels is None or self._batches_looked_at >= _LOOKS or not may_wait_for(batch.labels):
+            return
+        self._batches_looked_at += 1
+        fault = batch.tree_fault()
+        if fault is not None:
+            self._batches_looked_at = _LOOKS
+            warnings.warn(f"labels of {type(self).__name__}: {fault}", LabelTreeWarning, stacklevel=_CALLER)
 
     def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         """The loss on a batch that was already checked, normalised and, if need be, scored."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.ranking import IGNORED, check_labels, common_level, same_class
+from suprank.ranking import IGNORED, common_level
+from suprank.ranking.relevance import check_labels, same_class, two_parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,6 +132,35 @@ class RetrievalBatch:
         return RetrievalBatch(
             self.queries, self.items, labels, item_labels, self.relevance, self.own, within=self.within, _kept=self._kept
         )
+
+    def tree_fault(self) -> str | None:
+        """What is wrong with the label columns as a tree, finest first; None where nothing is. It waits for a GPU."""
+        if self.labels is None or self.depth < 2:
+            return None
+        labels = self.labels if self.within or self.item_labels is None else torch.cat([self.labels, self.item_labels])
+        columns = labels.cpu().unbind(1)
+        for fine, (child, parent) in enumerate(pairwise(columns)):
+            for orphan in child[(child >= 0) & (parent < 0)][:1].tolist():
+                return (
+                    f"class {orphan} of column {fine} has no parent: column {fine + 1} is −1, no label, so that nothing shares "
+                    f"its class; label the parent too."
+                )
+            twice = two_parents(child, parent)
+            if not len(twice):
+                continue
+            own = int(twice[0])
+            above = " and ".join(map(str, parent[child == own].unique()[:2].tolist()))
+            if not len(two_parents(parent, child)):
+                return (
+                    f"column {fine + 1} is finer than column {fine}: class {own} of column {fine} holds classes {above} of "
+                    f"column {fine + 1}. Column 0 must be the finest level; reverse the columns: labels.flip(1)."
+                )
+            return (
+                f"the columns do not form a tree: class {own} of column {fine} stands under {above} of column {fine + 1} "
+                f"({len(twice)} such class(es)), and counts as one class under each; give it an id for each parent, or order the "
+                f"columns finest first."
+            )
+        return None
 
     @property
     def depth(self) -> int:

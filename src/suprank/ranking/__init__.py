@@ -17,12 +17,9 @@ from suprank.ranking.measures import (
 from suprank.ranking.ranks import Implementation, Ranks, chunked, definition, levelwise, ranks, sorting
 from suprank.ranking.relevance import (
     IGNORED,
-    NO_LABEL,
-    check_labels,
     common_level,
     exponential_gain,
     ignoring,
-    same_class,
     tree_relevance,
     weighted_ap_relevance,
 )
@@ -30,7 +27,6 @@ from suprank.ranking.steps import Heaviside, Sigmoid, Step, SupStep, heaviside
 
 __all__ = [
     "IGNORED",
-    "NO_LABEL",
     "Heaviside",
     "Implementation",
     "Ranks",
@@ -41,7 +37,6 @@ __all__ = [
     "average_precision",
     "average_precision_at",
     "average_precision_by_level",
-    "check_labels",
     "chunked",
     "common_level",
     "definition",
@@ -58,7 +53,6 @@ __all__ = [
     "precision_at",
     "ranks",
     "recall_at",
-    "same_class",
     "sorting",
     "tree_relevance",
     "weighted_ap_relevance",

@@ -82,6 +82,14 @@ def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = 
     )
 
 
+def two_parents(child: Integer[Tensor, " rows"], parent: Integer[Tensor, " rows"]) -> Integer[Tensor, " classes"]:
+    """The classes of `child` that stand under more than one class of `parent`, ascending; rows without a class do not count."""
+    ordered, order = child.sort(stable=True)
+    above = parent[order]
+    differing = (ordered[1:] == ordered[:-1]) & (above[1:] != above[:-1]) & (ordered[1:] >= 0)
+    return ordered[1:][differing].unique()
+
+
 def ignoring(level: Shaped[Tensor, "queries items"], item: Integer[Tensor, " queries"]) -> Shaped[Tensor, "queries items"]:
     """`level` with one item of each query marked `IGNORED`; an index of −1 leaves that query's row as it is."""
     absent = item < 0
