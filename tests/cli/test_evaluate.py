@@ -346,3 +346,18 @@ def test_ctrl_c_ends_with_a_plain_message_and_leaves_no_file(monkeypatch, capsys
 def test_an_earlier_report_is_read_before_anything_is_computed(monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: pytest.fail("computed"))
     assert "gone.json" in refusal("--embeddings", "q.npy", "--labels", "q.csv", "--against", "gone.json")
+
+
+@pytest.mark.filterwarnings("always::suprank.evaluation.QueryInGalleryWarning")
+def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_the_command_line():
+    same = ("--embeddings", "q.npy", "--labels", "q.csv", "--gallery", "q.npy", "--gallery-labels", "q.csv", "--device", "cpu")
+    result = invoke(*same, "--run", "run.trec")
+    assert result.exit_code == 0, result.output
+    said = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert len(said) == 1, "once, though evaluation and the rankings both see it"
+    assert said[0].startswith("warning: the gallery is the queries themselves: ")
+    assert "--id" in said[0]
+    assert "leave out --gallery and --gallery-labels" in said[0]
+    assert "self_index" not in said[0]
+    assert "warnings.warn" not in result.stderr
+    assert "warning" not in invoke("--embeddings", "q.npy", "--labels", "q.csv", "--device", "cpu").stderr

@@ -27,6 +27,9 @@ from tests.evaluation.drawn import (
     using,
 )
 
+# Drawn queries and galleries share rows, and a query may be left in its own list on purpose; test_overlap.py has the warning.
+pytestmark = pytest.mark.filterwarnings("ignore::suprank.evaluation.QueryInGalleryWarning")
+
 FLAT_AT_K = ["R@{}", "TR@{}", "P@{}", "mAP@{}"]
 FLAT = ["AP", "mAP@R", "R-P", "MRR"]
 

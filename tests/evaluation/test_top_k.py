@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from suprank.evaluation import top_k
 from tests.evaluation.drawn import ORDERINGS, PLENTY, collections, random_collection, using
 
+# Drawn queries and galleries share rows, and a query may be left in its own list on purpose; test_overlap.py has the warning.
+pytestmark = pytest.mark.filterwarnings("ignore::suprank.evaluation.QueryInGalleryWarning")
+
 
 def found(collection, k, **settings):
     gallery = None if collection.gallery is None else torch.tensor(collection.gallery)

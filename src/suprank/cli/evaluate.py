@@ -124,7 +124,7 @@ def evaluate(
     if (against_frozen or test is not None) and not (embeddings / "recipe.toml").is_file():
         raise typer.BadParameter(f"--against-frozen and --test are for a folder of `suprank train`; {embeddings} is none.")
     budget = None if memory_budget is None else _bytes(memory_budget)
-    with terminal.plain_errors("a smaller --memory-budget"):
+    with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_warnings(_warning):
         from suprank import evaluation
 
         target = terminal.device(device)
@@ -172,6 +172,17 @@ def evaluate(
                     progress=progress,
                 )
             found.save(run)
+
+
+def _warning(warning: Warning) -> str:
+    from suprank.evaluation import QueryInGalleryWarning
+
+    if not isinstance(warning, QueryInGalleryWarning):
+        return str(warning)
+    return (
+        f"{warning.found}. Leave each query out of its own list: name the column of ids that both label files have with --id, or "
+        f"leave out --gallery and --gallery-labels to rank the queries against each other."
+    )
 
 
 def _check_sources(

@@ -50,6 +50,25 @@ def plain_errors(smaller: str) -> Iterator[None]:
         raise typer.BadParameter(f"{said} Give {smaller}.") from error
 
 
+@contextmanager
+def plain_warnings(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
+    """Print the library's warnings on stderr, each once and in one line, without the line of source that raised it.
+
+    `in_words` gives the text, for warnings whose own names options of Python.
+    """
+    printed: set[str] = set()
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        text = in_words(message) if isinstance(message, Warning) else message
+        if text not in printed:
+            printed.add(text)
+            typer.echo(f"warning: {text}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
 def _said(error: Exception) -> str:
     """What an error says, in words of the command line; of one from a worker process, what stands under its traceback."""
     lines = "\n".join((str(error), *getattr(error, "__notes__", ()))).splitlines()

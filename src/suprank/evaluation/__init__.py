@@ -6,6 +6,7 @@ from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate, top_k
 from suprank.evaluation.gap import Gap, GapBounds, decomposability_gap, gap_bound, gap_bounds, refined_gap_bound
 from suprank.evaluation.landmarks import LandmarkScore, landmark_map, landmark_map_of_files, read_predictions, read_solution
+from suprank.evaluation.overlap import QueryInGalleryWarning
 from suprank.evaluation.report import Comparison, Report
 from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
 from suprank.evaluation.runs import Qrels, Run
@@ -18,6 +19,7 @@ __all__ = [
     "GroundTruth",
     "LandmarkScore",
     "Qrels",
+    "QueryInGalleryWarning",
     "Report",
     "RetrievalMetrics",
     "Run",

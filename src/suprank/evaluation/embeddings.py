@@ -50,8 +50,9 @@ class Embeddings:
                 [1., 0., 0.]])
     """
 
-    def __init__(self, stored: Tensor | NDArray[Any], name: str, *, on_disk: bool = False) -> None:
+    def __init__(self, stored: Tensor | NDArray[Any], name: str, *, on_disk: bool = False, path: Path | None = None) -> None:
         self.name = name
+        self.path = path
         self.dim = int(stored.shape[1])
         self.device = stored.device if isinstance(stored, torch.Tensor) else torch.device("cpu")
         self._count = int(stored.shape[0])
@@ -75,7 +76,7 @@ class Embeddings:
             name = f"{name} ({path})"
             stored = _opened(path, name, column)
             _check(stored, name)
-            return cls(stored, name, on_disk=True)
+            return cls(stored, name, on_disk=True, path=path)
         if not isinstance(source, np.ndarray | torch.Tensor):
             raise TypeError(f"{name} is {type(source)}, but must be {_KINDS}.")
         stored = source.detach() if isinstance(source, torch.Tensor) else source
@@ -120,6 +121,25 @@ class Embeddings:
         for some in order.split(self._block):
             found[some] = self._read(index[some])
         return found
+
+    def part(self, rows: slice, columns: Tensor) -> Float[Tensor, "rows columns"]:
+        """Some columns of some rows on the CPU, in float32; of embeddings in memory, the others are not read."""
+        if self.on_disk or not isinstance(self._stored, torch.Tensor):
+            return self._read(rows)[:, columns]
+        return self._stored[rows][:, columns.to(self.device)].float().cpu()
+
+    def is_same(self, other: Embeddings) -> bool:
+        """Whether both are views of one tensor, array or file, row by row."""
+        if self is other:
+            return True
+        if self.path is not None and other.path is not None:
+            return self.path.resolve() == other.path.resolve()
+        mine, theirs = self._stored, other._stored
+        if isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
+            return mine.data_ptr() == theirs.data_ptr() and mine.stride() == theirs.stride() and mine.dtype == theirs.dtype
+        if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
+            return mine.ctypes.data == theirs.ctypes.data and mine.strides == theirs.strides and mine.dtype == theirs.dtype
+        return False
 
     def norms(self, *, zero_allowed: bool = False) -> Float[Tensor, " rows"]:
         """The L2 norm of every row, summed in float64, in one pass that holds a few MB.

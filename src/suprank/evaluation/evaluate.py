@@ -67,7 +67,8 @@ def evaluate(
 
     Which item is the query itself is told by `self_index` (the item's number, −1 for none) or by ids (an item with the
     query's id); without a gallery, it is the item of the same number. The query is not in its own list, and neither are
-    the items in `ignored[query]`. An exact copy of the query under another number is an item like any other.
+    the items in `ignored[query]`. An exact copy of the query under another number is an item like any other; but where most
+    queries have one in the gallery and it is not left out, a `QueryInGalleryWarning` says so.
 
     Items stand in a total order: score descending, on equal scores the lower level first. Scores are float32 whatever
     the embeddings are stored in. Products come in whole tiles, so that exact copies of an item score the same wherever they

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from suprank.evaluation.names import OVERALL, Metric, check_level_name, parse
+from suprank.evaluation.overlap import warn_of_queries_in_gallery
 from suprank.evaluation.targets import padded
 from suprank.ranking.relevance import check_labels
 
@@ -107,7 +108,10 @@ def left_out(
     gallery_ids: Sequence[Any] | NDArray[Any] | None,
     ignored: Sequence[Sequence[int]] | None,
 ) -> Tensor:
-    """The items that are not in the list of each query: the query itself and those to be ignored; −1 for padding."""
+    """The items that are not in the list of each query: the query itself and those to be ignored; −1 for padding.
+
+    Warns where most queries are in the gallery and stay in their own lists.
+    """
     same, items = gallery is None, gallery or source
     if same and gallery_ids is not None:
         raise ValueError("gallery_ids were given without a gallery; the items are the queries, so give ids.")
@@ -139,7 +143,10 @@ def left_out(
         # Each item once, or it would be taken off the number of positives twice.
         hidden = -np.sort(-hidden, axis=1)
         hidden[:, 1:][hidden[:, 1:] == hidden[:, :-1]] = -1
-    return torch.from_numpy(hidden)
+    found = torch.from_numpy(hidden)
+    if not same or self_index is not None:  # else each query is left out by its number, or by its id
+        warn_of_queries_in_gallery(source, items, found, self_index=self_index is not None)
+    return found
 
 
 def as_array(ids: Any) -> NDArray[Any]:

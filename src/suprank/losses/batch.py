@@ -157,8 +157,8 @@ class RetrievalBatch:
                 )
             return (
                 f"the columns do not form a tree: class {own} of column {fine} stands under {above} of column {fine + 1} "
-                f"({len(twice)} such class(es)), and counts as one class under each; give it an id for each parent, or order the "
-                f"columns finest first."
+                f"({len(twice)} such class(es)), and counts as one class under each; give it an id for each parent, or order "
+                f"the columns finest first."
             )
         return None
 
