@@ -56,14 +56,13 @@ def tiles() -> None:
         scores = (torch.nn.functional.normalize(inputs.embeddings) @ torch.nn.functional.normalize(items).T).detach()
         level = common_level(inputs.labels, inputs.ref_labels)
         relevance, grad = tree_relevance(level, depth=3), torch.randn_like(scores)
-        fused.SORT_FROM = 0 if sort else NEVER
         rows = []
         for k, j, warps in itertools.product((4, 8, 16, 32), (32, 64, 128, 256), (1, 2, 4)):
             if 512 <= k * j <= 1024 and 8 <= k * j / (32 * warps) <= 16:
                 fused.FORWARD[sort] = fused.BACKWARD[sort] = {"BLOCK_K": k, "BLOCK_J": j, "num_warps": warps}
-                forward = (scores, level, relevance, steps, numbers, True)
+                forward = (scores, level, relevance, steps, numbers, True, sort)
                 kept = torch.ops.suprank.ranks(*forward)[3:]
-                backward = (steps, numbers, None, grad, None, scores, level, relevance, kept)
+                backward = (steps, numbers, None, grad, None, scores, level, relevance, kept, sort)
                 ahead = milliseconds(lambda given=forward: torch.ops.suprank.ranks(*given))
                 back = milliseconds(lambda given=backward: torch.ops.suprank.ranks_gradient(*given))
                 rows.append((ahead, back, f"{k} × {j}, {warps} warps"))

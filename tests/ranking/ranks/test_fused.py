@@ -155,12 +155,13 @@ def test_other_dtypes_and_steps_are_refused_with_the_way_out():
         fused(scores, level, plus=SupStep())
 
 
-def test_the_operators_keep_their_promises_to_the_compiler():
+@pytest.mark.parametrize("sort", [False, True])
+def test_the_operators_keep_their_promises_to_the_compiler(sort):
     scores, level, _ = problem(2, 8, depth=1)
     kinds, numbers = module._encoded(*STEPS["SupRank"])
     torch.library.opcheck(
         torch.ops.suprank.ranks.default,
-        (scores, level, None, kinds, numbers, True),
+        (scores, level, None, kinds, numbers, True, sort),
         test_utils=("test_schema", "test_faketensor"),
     )
 
@@ -286,7 +287,6 @@ def test_happier_trains_under_autocast_on_a_gpu():
 
 def test_a_batch_of_256_is_not_asked_how_many_positives_it_has():
     """The answer would wait for the device. A tensor on "meta" has no values that could be read."""
-    counts = torch.empty(256, 3, dtype=torch.int32, device="meta")
-    assert not module._many_positives(counts, 256)
+    assert not module._many_positives(torch.empty(4, 256, dtype=torch.int32, device="meta"))
     with pytest.raises(RuntimeError, match="meta"):
-        module._many_positives(counts, 257)
+        module._many_positives(torch.empty(4, 257, dtype=torch.int32, device="meta"))

@@ -46,8 +46,8 @@ def fused(
     """Ranks as in `definition`, for float32 scores and the steps that `runs_fused` accepts.
 
     Two runs give the same bits. Where a query has many positives on average, its items are sorted by score first and
-    most of the work is skipped; finding that out waits for the device once, which CUDA graphs forbid: under capture
-    nothing is sorted. There is no second derivative.
+    most of the work is skipped; finding that out waits for the device once, which CUDA graphs forbid: under capture and
+    under torch.compile nothing is sorted. There is no second derivative.
     """
     if not runs_fused(scores, plus, minus):
         raise ValueError(
@@ -89,7 +89,8 @@ class _FusedRanks(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float]
     ) -> tuple[Tensor, ...]:
-        found = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, ctx.needs_input_grad[0])
+        ctx.sort = kinds[1] and _many_positives(level)
+        found = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, ctx.needs_input_grad[0], ctx.sort)
         results = 2 if relevance is None else 3
         ctx.save_for_backward(scores, level, relevance, *found[results:])
         ctx.set_materialize_grads(False)
@@ -103,7 +104,7 @@ class _FusedRanks(torch.autograd.Function):
         grad_plus, grad_minus, *grad_h = grads
         scores, level, relevance, *kept = ctx.saved_tensors
         known = [grad_plus, grad_minus, *(grad_h or [None]), scores, level, relevance]
-        return _FusedGradient.apply(ctx.kinds, ctx.numbers, *known, kept), None, None, None, None
+        return _FusedGradient.apply(ctx.kinds, ctx.numbers, *known, kept, ctx.sort), None, None, None, None
 
 
 class _FusedGradient(torch.autograd.Function):
@@ -119,21 +120,21 @@ class _FusedGradient(torch.autograd.Function):
 
 
 # Two operators, opaque to torch.compile, which needs to know only the shapes. Plain `Library` definitions, as the autograd
-# functions above already say how to differentiate them.
+# functions above already say how to differentiate them. Everything they return lies on the device of the scores: of one tensor
+# on the host, torch.compile's CUDA graphs would keep the whole list, and then refuse it.
 
 _library = torch.library.Library("suprank", "FRAGMENT")
-_library.define("ranks(Tensor scores, Tensor level, Tensor? relevance, bool[] kinds, float[] numbers, bool sloped) -> Tensor[]")
+_library.define(
+    "ranks(Tensor scores, Tensor level, Tensor? relevance, bool[] kinds, float[] numbers, bool sloped, bool sort) -> Tensor[]"
+)
 _library.define(
     "ranks_gradient(bool[] kinds, float[] numbers, Tensor? grad_plus, Tensor? grad_minus, Tensor? grad_h, Tensor scores, "
-    "Tensor level, Tensor? relevance, Tensor[] kept) -> Tensor"
+    "Tensor level, Tensor? relevance, Tensor[] kept, bool sort) -> Tensor"
 )
 
 
 def _outputs(scores: Tensor, kinds: list[bool], weighted: bool, sloped: bool) -> list[Tensor]:
-    """rank⁺, rank⁻, H-rank⁺ if weighted; slopes of those that have one; the partition and its counts.
-
-    The operator adds one more, on the host: whether the partition is sorted.
-    """
+    """rank⁺, rank⁻, H-rank⁺ if weighted; slopes of those that have one; the partition and its counts."""
     smooth, sup, _ = kinds
     slopes = sloped * (smooth + sup + (smooth and weighted))
     return [
@@ -151,21 +152,19 @@ def _slopes(slopes: list[Tensor], kinds: list[bool], weighted: bool, absent: Ten
 
 
 def _ranks(
-    scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float], sloped: bool
+    scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float], sloped: bool, sort: bool
 ) -> list[Tensor]:
     queries, items = scores.shape
     weighted = relevance is not None
     outputs = _outputs(scores, kinds, weighted, sloped)
     results, (order, counts) = outputs[: 2 + weighted], outputs[-2:]
     rank_plus, rank_minus, h_rank = results if weighted else (*results, scores)
-    sort = False
     if scores.numel():
         with _on_device_of(scores):
             block = min(2048, triton.next_power_of_2(items))
             kernels.partition[(queries,)](
                 level, order, order, counts, rank_plus, rank_minus, h_rank, items, RANKED=False, WEIGHTED=weighted, BLOCK=block
             )
-            sort = kinds[1] and _many_positives(counts, items)
             spans = _sort(scores, level, order, counts, numbers, block) if sort else counts
             spread = max(1, min(triton.cdiv(items, FORWARD[sort]["BLOCK_K"]), triton.cdiv(_PROGRAMS, queries)))
             kernels.forward[(queries, spread)](
@@ -174,14 +173,17 @@ def _ranks(
                 SMOOTH=kinds[0], SUP=kinds[1], SHARED=kinds[2], WEIGHTED=weighted, SLOPED=sloped,
                 SORTED=sort, FAST=_has_ptx(scores), **FORWARD[sort],
             )  # fmt: skip
-    return [*outputs, torch.tensor(sort)]
+    return outputs
 
 
-def _many_positives(counts: Tensor, items: int) -> bool:
+def _many_positives(level: Tensor) -> bool:
     """Whether sorting pays. The answer waits for the device, so it is not asked for where it must be no."""
-    if items <= SORT_FROM or (counts.is_cuda and torch.cuda.is_current_stream_capturing()):
+    queries, items = level.shape
+    if items <= SORT_FROM or not level.numel() or torch.compiler.is_compiling():
         return False
-    return int(counts[:, 0].sum()) >= SORT_FROM * len(counts)
+    if level.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return int((level > 0).sum()) >= SORT_FROM * queries
 
 
 def _sort(scores: Tensor, level: Tensor, order: Tensor, counts: Tensor, numbers: list[float], block: int) -> Tensor:
@@ -208,11 +210,10 @@ def _sort(scores: Tensor, level: Tensor, order: Tensor, counts: Tensor, numbers:
 
 def _ranks_gradient(
     kinds: list[bool], numbers: list[float], grad_plus: Tensor | None, grad_minus: Tensor | None, grad_h: Tensor | None,
-    scores: Tensor, level: Tensor, relevance: Tensor | None, kept: list[Tensor],
+    scores: Tensor, level: Tensor, relevance: Tensor | None, kept: list[Tensor], sort: bool,
 ) -> Tensor:  # fmt: skip
     queries, items = scores.shape
-    *slopes, order, counts, is_sorted = kept
-    sort = bool(is_sorted)
+    *slopes, order, counts = kept
     gradient = torch.zeros_like(scores) if sort else torch.empty_like(scores)
     smooth, sup, shared = kinds
     weighted = relevance is not None
@@ -230,9 +231,9 @@ def _ranks_gradient(
 
 
 def _fake_ranks(
-    scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float], sloped: bool
+    scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float], sloped: bool, sort: bool
 ) -> list[Tensor]:
-    return [*_outputs(scores, kinds, relevance is not None, sloped), torch.empty((), dtype=torch.bool, device="cpu")]
+    return _outputs(scores, kinds, relevance is not None, sloped)
 
 
 def _fake_gradient(*arguments: Any) -> Tensor:
