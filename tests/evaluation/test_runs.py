@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from suprank.evaluation import evaluate, top_k
 from suprank.evaluation.runs import Qrels, Run
 
 TREC = """\
@@ -87,8 +88,10 @@ def test_judgements_are_written_line_by_line_as_trec_wants_them(tmp_path):
 
 def test_labels_judge_by_the_level_of_the_common_ancestor_and_leave_self_out():
     labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # two of one class, their cousin, and a stranger
-    expected = {"a": {"b": 2, "c": 1}, "b": {"a": 2, "c": 1}, "c": {"a": 1, "b": 1}, "d": {}}
-    assert Qrels.from_labels(labels, query_ids=list("abcd")).to_dict() == expected
+    expected = {"a": {"b": 2, "c": 1}, "b": {"a": 2, "c": 1}, "c": {"a": 1, "b": 1}}
+    judged = Qrels.from_labels(labels, query_ids=list("abcd"))
+    assert list(judged)[3] == ("d", [])
+    assert judged.to_dict() == expected, "ranx would count the stranger, who has no positives, as 0"
     with_gallery = Qrels.from_labels(labels[:1], labels, query_ids=["q"])
     assert list(with_gallery) == [("q", [(0, 2), (1, 2), (2, 1)])]
 
@@ -146,6 +149,25 @@ def slow_measures(run, qrels):
         totals["hit_rate@3"] += any(found[:3])
         totals["r-precision"] += sum(value > 0 for value in found[: len(relevance)]) / len(relevance)
     return {name: total / len(run) for name, total in totals.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["json", "dict", "trec"])
+def test_ranx_leaves_queries_without_positives_out_as_evaluate_does(ranx, tmp_path, how):
+    embeddings = torch.randn(12, 4, generator=torch.Generator().manual_seed(2))
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 4, 5, -1])  # the last four have no positives
+    run, qrels = top_k(embeddings, k=12, progress=False), Qrels.from_labels(labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if how == "dict":
+            theirs = ranx.Qrels(qrels.to_dict()), ranx.Run(run.to_dict())
+        else:
+            for name, lists in (("qrels", qrels), ("run", run)):
+                lists.save(tmp_path / f"{name}.{how}")
+            files = [str(tmp_path / f"{name}.{how}") for name in ("qrels", "run")]
+            theirs = ranx.Qrels.from_file(files[0], kind=how), ranx.Run.from_file(files[1], kind=how)
+        found = ranx.evaluate(*theirs, "map", make_comparable=True)
+    assert found == pytest.approx(evaluate(embeddings, labels, metrics=["AP"], progress=False)["AP"])
 
 
 @pytest.mark.slow  # where numba has no cache yet, ranx compiles for 40 seconds
@@ -213,8 +235,9 @@ def test_the_order_of_a_run_comes_back_from_csv(tmp_path, content):
 def test_judgements_come_back(tmp_path, content, extension):
     qrels = Qrels.from_dict(content)
     qrels.save(tmp_path / f"a.{extension}")
-    assert Qrels.load(tmp_path / f"a.{extension}") == qrels
-    assert qrels.to_dict() == content
+    kept = {query: judged for query, judged in content.items() if max(judged.values()) > 0}  # the others are NaN, not 0
+    assert Qrels.load(tmp_path / f"a.{extension}") == (qrels if extension == "trec" else Qrels.from_dict(kept))
+    assert qrels.to_dict() == kept
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=8))

@@ -180,8 +180,8 @@ def _warning(warning: Warning) -> str:
     if not isinstance(warning, QueryInGalleryWarning):
         return str(warning)
     return (
-        f"{warning.found}. Leave each query out of its own list: name the column of ids that both label files have with --id, or "
-        f"leave out --gallery and --gallery-labels to rank the queries against each other."
+        f"{warning.found}. Leave each query out of its own list: name the column of ids that both label files have with --id, "
+        f"or leave out --gallery and --gallery-labels to rank the queries against each other."
     )
 
 

@@ -33,8 +33,8 @@ class QueryInGalleryWarning(UserWarning):
 
     def __init__(self, found: str) -> None:
         super().__init__(
-            f"{found}. Leave each query out of its own list: give self_index=, or ids= and gallery_ids= (to RetrievalMetrics, the "
-            f"ids), or leave the gallery out to rank the queries against each other."
+            f"{found}. Leave each query out of its own list: give self_index=, or ids= and gallery_ids= (to RetrievalMetrics, "
+            f"the ids), or leave the gallery out to rank the queries against each other."
         )
         self.found = found
 
@@ -114,7 +114,7 @@ def _blocks(items: Embeddings, columns: Tensor) -> Iterator[tuple[int, Tensor]]:
 def _hashes(values: Tensor) -> NDArray[np.uint64]:
     """A number for each row; rows of equal numbers have equal bits, or nearly always."""
     bits = (values.contiguous() + 0.0).numpy().view(np.uint32).astype(np.uint64)  # + 0.0 makes 0.0 of −0.0
-    odd = np.random.default_rng(0).integers(2**63, size=bits.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    odd = np.asarray(np.random.default_rng(0).integers(2**63, size=bits.shape[1], dtype=np.uint64)) | np.uint64(1)
     mixed = (bits + np.uint64(1)) * odd
     mixed ^= mixed >> np.uint64(29)
     return np.asarray((mixed * odd[::-1]).sum(1, dtype=np.uint64))

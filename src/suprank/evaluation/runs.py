@@ -259,8 +259,11 @@ class Qrels:
         return cls(query_ids, np.concatenate(counts).cumsum(), np.concatenate(items), np.concatenate(relevance))
 
     def to_dict(self) -> dict[str, dict[str, int]]:
-        """`{query: {item: relevance}}` with ids as text, as `ranx.Qrels` takes it."""
-        return {str(query): {str(item): relevance for item, relevance in judged} for query, judged in self}
+        """`{query: {item: relevance}}` with ids as text, as `ranx.Qrels` takes it; without the queries that have no positives.
+
+        ranx would give those a 0 and take it into the mean, where `evaluate` and trec_eval leave them out.
+        """
+        return {str(query): {str(item): relevance for item, relevance in judged} for query, judged in _judged(self)}
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -278,8 +281,12 @@ class Qrels:
         )
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write TREC qrels or JSON, by extension. In TREC a query without judgements leaves no line, and is not read back."""
-        _write(path, {**dict.fromkeys(_TREC, lambda: _trec_qrels(self)), ".json": lambda: _json(self)})
+        """Write TREC qrels or JSON, by extension.
+
+        In TREC a query without judgements leaves no line, and is not read back; in JSON, which ranx reads, neither is one
+        without positives: see `to_dict`.
+        """
+        _write(path, {**dict.fromkeys(_TREC, lambda: _trec_qrels(self)), ".json": lambda: _json(_judged(self))})
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, id_type: type[str] | type[int] = str) -> Qrels:
@@ -408,12 +415,17 @@ def _trec_qrels(qrels: Qrels) -> Iterator[str]:
         yield "".join([f"{query} 0 {item} {relevance}\n" for item, relevance in judged])
 
 
-def _json(lists: Run | Qrels) -> Iterator[str]:
+def _judged(qrels: Qrels) -> Iterator[tuple[Id, list[tuple[Id, int]]]]:
+    """The queries that have positives, and their judgements."""
+    return ((query, judged) for query, judged in qrels if any(relevance > 0 for _, relevance in judged))
+
+
+def _json(lists: Iterable[tuple[Id, list[tuple[Id, Any]]]]) -> Iterator[str]:
     separator = "{"
     for query, pairs in lists:
         yield f"{separator}{json.dumps(str(query))}: {json.dumps({str(item): value for item, value in pairs})}"
         separator = ",\n"
-    yield "}\n" if len(lists) else "{}\n"
+    yield "{}\n" if separator == "{" else "}\n"
 
 
 def _csv(run: Run) -> Iterator[str]:
