@@ -361,3 +361,19 @@ def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_t
     assert "self_index" not in said[0]
     assert "warnings.warn" not in result.stderr
     assert "warning" not in invoke("--embeddings", "q.npy", "--labels", "q.csv", "--device", "cpu").stderr
+
+
+@pytest.mark.filterwarnings("always::suprank.evaluation.tables.LabelSpellingWarning")
+def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder):
+    np.save(folder / "g.npy", np.load(folder / "q.npy")[::-1] + 0.01)
+    count = len(np.load(folder / "q.npy"))
+    (folder / "whole.csv").write_text("label\n" + "".join(f"{row}\n" for row in range(count)))
+    (folder / "float.csv").write_text("label\n" + "".join(f"{row}.0\n" for row in reversed(range(count))))
+    result = invoke(
+        *("--embeddings", "q.npy", "--labels", "whole.csv", "--gallery", "g.npy", "--gallery-labels", "float.csv"),
+        *("--metric", "AP", "--device", "cpu"),
+    )
+    assert result.exit_code == 0, result.output
+    assert "left out" not in result.stdout
+    (said,) = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert said.startswith("warning: label: two spellings are taken for one class: '3' and '3.0', '2' and '2.0', ")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.evaluation.tables import Table, ids_from, labels_from, read_table
+from suprank.evaluation.tables import LabelSpellingWarning, Table, ids_from, labels_from, read_table
 
 MANIFEST = "path,split,label_species,label_genus\na.jpg,test,robin,erithacus\nb.jpg,test,raven,corvus\nc.jpg,test,crow,corvus\n"
 
@@ -58,6 +58,31 @@ def test_empty_cells_nulls_and_minus_one_have_no_class(tmp_path):
 
 cells = st.text(alphabet="abé,\"'\t\n;-1 ", max_size=4) | st.integers(-3, 3).map(str)
 labels = cells.filter(lambda cell: not re.fullmatch(r"\s*-0*([2-9]|\d{2,})\s*", cell))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        (["1", "2", "10"], ["10.0", "1.0", "2.00"]),
+        (["caf\u00e9", "cr\u00eape", "x"], ["x", "cafe\u0301", "cre\u0302pe"]),
+        (np.array([1, 2, 10]), ["10.0", " 1.0", "2.0"]),
+    ],
+    ids=["whole numbers", "accents", "integers"],
+)
+def test_spellings_of_one_value_are_one_class_in_both_files_and_are_named(mine, theirs):
+    with pytest.warns(LabelSpellingWarning) as seen:
+        found = labels_from(table(label=mine), table(label=theirs))
+    assert set(found.queries[:, 0].tolist()) == set(found.gallery[:, 0].tolist()) == {0, 1, 2}
+    assert str(seen[0].message).startswith("label: two spellings are taken for one class: '")
+    assert ascii(str(mine[1]))[1:-1] in str(seen[0].message)
+    assert ids_from(table(id=theirs), "id") == [str(value) for value in np.array(mine)[found.gallery[:, 0]]]
+
+
+def test_minus_one_of_a_spreadsheet_is_no_label_and_other_numbers_stay_apart():
+    values = ["-1.0", "", "-1", "1.5", "1", "01", "1e0", "1.", "v1.0", ".0"]
+    assert labels_from(table(label=values)).queries[:, 0].tolist() == [-1, -1, -1, 0, 1, 2, 3, 4, 5, 6]
+    with pytest.raises(ValueError, match="label is -2, but"):
+        labels_from(table(label=["-2.0"]))
 
 
 @pytest.mark.parametrize("cell", ["-2", " -5 ", "-11", "-007"])

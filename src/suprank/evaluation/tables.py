@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import difflib
 import itertools
+import re
+import unicodedata
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +34,12 @@ NO_LABELS = ("path", "id", "split", "box")
 """Columns of a manifest that are never labels."""
 
 _EMPTY = ("", str(UNLABELLED))
+_WHOLE = re.compile(r"-?\d+\.0+")  # what pandas and spreadsheets make of a whole number beside an empty cell
+_NAMED = 3  # pairs of spellings that a warning names
+
+
+class LabelSpellingWarning(UserWarning):
+    """Two spellings of a label that are taken for one class."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +124,9 @@ def labels_from(
 ) -> Labels:
     """Labels from columns of one table, or of two with ids in common.
 
+    Spellings of one value are one class: `1` and `1.0`, and accents written as one character or as two (NFC and NFD). Where
+    both occur, a `LabelSpellingWarning` names them.
+
     `levels` names the columns, finest first. Without it they are those that begin with `label`, in the order of the file,
     or else all but `path`, `id`, `split`, `box` and the columns in `without`. A level is called what follows `label_`.
     Labels must form a tree: a value stands under one value of the next level, which is not empty.
@@ -127,7 +139,7 @@ def labels_from(
     for table in tables:
         for column in columns:
             _check_no_negative(table, column)
-    coded = [_joint_ids([table.column(column) for table in tables]) for column in columns]
+    coded = [_joint_ids([table.column(column) for table in tables], column) for column in columns]
     stacked = [np.stack([ids[index] for ids in coded], axis=1) for index in range(len(tables))]
     _check_tree(columns, tables, np.concatenate(stacked))
     short = tuple(column.removeprefix(PREFIX) or column for column in columns)
@@ -136,7 +148,10 @@ def labels_from(
 
 
 def ids_from(table: Table, column: str) -> list[str]:
-    """The ids of a column, as strings; two rows with the same id are the same item. Rows without one are refused."""
+    """The ids of a column, as strings; two rows with the same id are the same item. Rows without one are refused.
+
+    As with labels, `1` and `1.0` are one id, and so are the two ways to write an accent.
+    """
     ids = _cells(table.column(column))
     missing = [row for row, value in enumerate(ids) if value in _EMPTY]
     if missing:
@@ -161,16 +176,39 @@ def _label_columns(table: Table, without: set[str]) -> list[str]:
 
 
 def _cells(column: Column) -> list[str]:
-    return [str(value) for value in column.tolist()] if isinstance(column, np.ndarray) else [value.strip() for value in column]
+    """The values as text, each in one spelling."""
+    return [str(value) for value in column.tolist()] if isinstance(column, np.ndarray) else list(map(_one_spelling, column))
 
 
-def _joint_ids(columns: list[Column]) -> list[NDArray[np.int64]]:
-    """Ids 0, 1, 2, ... in order of appearance, the same for the same value in any of the columns."""
+def _one_spelling(cell: str) -> str:
+    text = cell.strip()
+    if not text.isascii():
+        return unicodedata.normalize("NFC", text)
+    return text.partition(".")[0] if text.endswith("0") and _WHOLE.fullmatch(text) else text
+
+
+def _joint_ids(columns: list[Column], name: str) -> list[NDArray[np.int64]]:
+    """Ids 0, 1, 2, ... in order of appearance, the same for the same value in any of the columns, however it is spelled."""
     known: dict[str, int] = dict.fromkeys(_EMPTY, UNLABELLED)
+    spelled: dict[str, str] = {}
+    others: dict[str, str] = {}
     coded = []
     for column in columns:
-        ids = (known.setdefault(value, len(known) - len(_EMPTY)) for value in _cells(column))
+        cells = _cells(column)
+        ids = (known.setdefault(value, len(known) - len(_EMPTY)) for value in cells)
         coded.append(np.fromiter(ids, np.int64, len(column)))
+        given = cells if isinstance(column, np.ndarray) else (cell.strip() for cell in column)
+        for value, cell in zip(cells, given, strict=True):
+            if spelled.setdefault(value, cell) != cell and value not in _EMPTY:
+                others.setdefault(value, cell)
+    if others:
+        pairs = ", ".join(f"{spelled[value]!a} and {other!a}" for value, other in list(others.items())[:_NAMED])
+        more = f" ({len(others)} such labels)" if len(others) > _NAMED else ""
+        warnings.warn(
+            f"{name}: two spellings are taken for one class: {pairs}{more}; write each label in one way.",
+            LabelSpellingWarning,
+            stacklevel=3,
+        )
     return coded
 
 
