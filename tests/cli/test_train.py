@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from suprank.cli.main import EXTRAS
 from suprank.cli.train import default_folder, is_first_process
 from suprank.cli.training_display import TrainingDisplay, metrics_line, step_line
 from suprank.evaluation import Report
@@ -218,11 +217,10 @@ def test_only_the_first_process_prints(monkeypatch, training, variables, first):
         assert bool(done("train", "mine.toml", *arguments).stdout) == first
 
 
-def test_help_tells_how_to_run_on_many_machines_and_the_extra_is_known():
+def test_help_tells_how_to_run_on_many_machines():
     shown = " ".join(done("train", "--help").stdout.split())
     for told in ("torchrun --nnodes 4", "srun suprank train hgldv2/happier", "--resume", "KEY=VALUE"):
         assert told in shown
-    assert {EXTRAS["lightning"], EXTRAS["tensorboard"]} == {"train"}
 
 
 # The display
