@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, on disks that are full too."""
 
 import os
+import pickle
 import stat
 import threading
 
@@ -15,8 +16,9 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(tmp_
     write_atomically(file, b"old")
     with disk_of(1000), pytest.raises(DiskFullError) as error:
         write_atomically(file, b"new" * 1000)
-    reason = "the disk is full (File too large). Make room on it, or write to another disk."
-    assert str(error.value) == f"{file} cannot be written: {reason}"
+    said = f"{file} cannot be written (the disk is full: File too large). Make room on it, or write to another disk."
+    assert str(error.value) == said
+    assert str(pickle.loads(pickle.dumps(error.value))) == said, "from a process to another"
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
 

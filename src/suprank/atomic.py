@@ -17,12 +17,18 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class DiskFullError(OSError):
-    """A file for which there is no room. The message names the file and the way out."""
+    """A file for which there is no room. The message names the file and the way out; `strerror` is the reason alone."""
 
     def __init__(self, path: str | os.PathLike[str], error: OSError) -> None:
-        reason = error.strerror or str(error)
-        super().__init__(f"{path} cannot be written: the disk is full ({reason}). Make room on it, or write to another disk.")
-        self.errno = error.errno
+        super().__init__(error.errno, f"the disk is full: {error.strerror}")
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path} cannot be written ({self.strerror}). Make room on it, or write to another disk."
+
+    def __reduce__(self) -> tuple[object, ...]:  # processes send each other what they raise
+        reason = (self.strerror or "").removeprefix("the disk is full: ")
+        return DiskFullError, (self.path, OSError(self.errno, reason))
 
 
 @contextmanager

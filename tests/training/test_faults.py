@@ -406,7 +406,7 @@ def test_a_disk_that_is_full_for_a_while_is_told_and_costs_a_few_files(manifest,
     config = recipe(manifest, checkpoint=AT_EVERY_STEP, logging={"tensorboard": True})
     result = train(config, folder, watch=told)
     missing = [f"the checkpoint of step {step}" for step in (4, 5, 6)] + ["the best model of step 6"]
-    said = "could not be written ([Errno 27] File too large); training goes on."
+    said = "could not be written (the disk is full: File too large); training goes on."
     assert told.of("say") == [f"{what} {said}" for what in missing]
     assert [record.message for record in caplog.records if "metrics.jsonl" in record.message] == [
         "metrics.jsonl could not be written ([Errno 27] File too large); training goes on without what is missing there."
@@ -441,7 +441,7 @@ def test_a_run_stopped_on_a_full_disk_goes_on_from_what_is_there(manifest, plain
     assert train(config, tmp_path / "run", watch=told).stopped == signal.SIGTERM
     assert told.told[-1] == (
         "say",
-        "the checkpoint of step 5 could not be written ([Errno 28] No space left on device); stopping without it.",
+        "the checkpoint of step 5 could not be written (No space left on device); stopping without it.",
     )
     monkeypatch.undo()
     again = Told()

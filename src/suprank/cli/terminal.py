@@ -166,6 +166,8 @@ def _check_takes_files(folder: Path, named: Path) -> None:
         with tempfile.TemporaryFile(dir=folder, prefix=".suprank-") as file:
             file.write(b"0")
     except OSError as error:
+        if error.errno in FULL:
+            raise DiskFullError(named, error) from error
         raise OSError(f"{named} cannot be written ({error.strerror}); name another place.") from error
 
 

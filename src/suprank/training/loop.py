@@ -288,7 +288,7 @@ class _Run:
             yield
         except OSError as error:
             then = "stopping without it" if self.stop.signal else "training goes on"
-            self.watch.say(f"{what} of step {self.at.step} could not be written ({error}); {then}.")
+            self.watch.say(f"{what} of step {self.at.step} could not be written ({error.strerror or error}); {then}.")
 
     def _go_on(self) -> None:
         found = _done_by_first(self.fabric, partial(checkpoint.newest, self.run.checkpoints, self.watch.say))
@@ -324,8 +324,8 @@ class _Run:
                 self.run.finish(result)
         except OSError as error:
             raise OSError(
-                f"training is done, but could not be written to {self.run.model} ({error}); make room, and --resume goes on "
-                f"from {self.last_checkpoint or 'the beginning'}."
+                f"training is done, but could not be written to {self.run.model} ({error.strerror or error}); make room, and "
+                f"--resume goes on from {self.last_checkpoint or 'the beginning'}."
             ) from error
         self.fabric.barrier()
         return Result(self.run.path, dict(reports), self.at.best, None)
@@ -340,7 +340,7 @@ class _Run:
                 file = self.run.bad_batch(at.step, at.epoch, rows, paths, {"error": str(error)})
                 written = f" Its images are in {file}."
             except OSError as full:
-                written = f" Its images could not be written down ({full})."
+                written = f" Its images could not be written down ({full.strerror or full})."
         kept = f"the last checkpoint is {self.last_checkpoint}" if self.last_checkpoint else "there is no checkpoint yet"
         return (
             f"step {at.step}, epoch {at.epoch}: {error}; nothing was learned from this batch, and {kept}.{written} "
