@@ -62,7 +62,7 @@ def plain_warnings(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
         text = in_words(message) if isinstance(message, Warning) else message
         if text not in printed:
             printed.add(text)
-            typer.echo(f"warning: {text}", err=True)
+            echo(f"warning: {text}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
