@@ -10,8 +10,10 @@ import time
 from contextlib import contextmanager
 from urllib.request import HTTPCookieProcessor, build_opener
 
+import numpy as np
 import pytest
 
+from suprank.data import Manifest
 from tests.cli.collection import done, photographs
 from tests.hierarchy.review.small import small_project
 from tests.models.tiny import embedder
@@ -21,12 +23,16 @@ FAST = ("--size", 32, "--resize", 0, "--workers", 0, "--device", "cpu")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with embeddings in e/, a model, and a project for annotators."""
+    """A folder with embeddings in e/, their model, embeddings that take a while to judge, and a project for annotators."""
     place = tmp_path_factory.mktemp("served")
     photographs(place / "photos")
     done("data", "import", "folder", "--root", place / "photos", "--split", "test", "--out", place / "m.parquet")
     embedder(dim=8).save(place / "model")
     done("embed", "--model", place / "model", "--manifest", place / "m.parquet", "--out", place / "e", *FAST)
+    rows = [f"{row}.png" for row in range(6000)]
+    columns = {"path": rows, "split": ["test"] * len(rows), "label_class": [f"c{row % 600}" for row in range(len(rows))]}
+    Manifest.of(columns, root=place).save(place / "many.parquet")
+    np.save(place / "many.npy", np.random.default_rng(0).normal(size=(len(rows), 64)).astype(np.float32))
     small_project(place / "project")
     return place
 
@@ -52,7 +58,10 @@ def interrupted(process):
     return process.returncode, re.sub("there are no sample pictures: .*\n", "", said)
 
 
-COMMANDS = {"explore": ("explore", "e"), "hierarchy review": ("hierarchy", "review", "project", "--annotator", "anna")}
+COMMANDS = {
+    "explore": ("explore", "--embeddings", "many.npy", "--manifest", "many.parquet"),
+    "hierarchy review": ("hierarchy", "review", "project", "--annotator", "anna"),
+}
 
 
 def fetched(address):

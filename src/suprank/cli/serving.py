@@ -39,10 +39,11 @@ def serve(
     `others` is what everyone who can reach the host may do, for the warning where that is not this machine alone. The browser
     is opened on the first link, where there is a terminal and `open_page`. `background` is run in a thread meanwhile.
     """
-    with suppress(KeyboardInterrupt):  # how it is meant to end
-        from suprank.web.safety import is_loopback
-        from suprank.web.serving import address_of, server_of
+    from suprank.web.safety import is_loopback
+    from suprank.web.serving import address_of, server_of
 
+    before = signal.signal(signal.SIGINT, lambda *_: _end(0))  # how it is meant to end; uvicorn has its own while it answers
+    try:
         if background is not None:
             threading.Thread(target=background, daemon=True).start()
         listening.listen(128)
@@ -66,7 +67,9 @@ def serve(
 
         server.handle_exit = handle_exit  # type: ignore[method-assign, assignment]
         server.run(sockets=[listening])
-    _end(0)
+        _end(0)
+    finally:  # not reached but after an error
+        signal.signal(signal.SIGINT, before)
 
 
 def _end(code: int) -> NoReturn:
@@ -76,6 +79,6 @@ def _end(code: int) -> NoReturn:
     it with an abort. Nothing is left to save: pages only read, or save at once.
     """
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # whoever read it has gone
+        with suppress(OSError, RuntimeError):  # whoever read it has gone; or a signal came in the middle of writing to it
             stream.flush()
     os._exit(code)

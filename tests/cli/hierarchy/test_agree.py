@@ -3,9 +3,12 @@
 import csv
 import json
 import re
+import signal
 import socket
+import sys
 
 import pytest
+import uvicorn
 
 from suprank.cli.hierarchy import agree
 from suprank.hierarchy.review import Branch, Rename
@@ -140,10 +143,11 @@ def test_a_port_that_is_taken_is_found_out_before_final_is_begun(project, opened
 def test_the_page_is_served_and_ends_with_ctrl_c(monkeypatch):
     from suprank.web import serving
 
-    class Server:
+    class Server(uvicorn.Server):
         def run(self, sockets):
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(serving, "server_of", lambda app: Server())
+    monkeypatch.setattr(serving, "server_of", lambda app: Server(uvicorn.Config(app)))
+    monkeypatch.setattr("suprank.cli.serving._end", sys.exit)  # else it would end the tests
     text = done("hierarchy", "agree", "p", "--settle", "--port", 0, "--no-browser").output
     assert re.search(r"http://127\.0\.0\.1:\d+/final/settle/enter\?token=\S+  \(Ctrl-C ends it\)", text)
