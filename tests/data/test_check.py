@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from suprank.data.check import checked
 from suprank.data.contents import contents
@@ -41,6 +42,19 @@ def test_a_sound_collection_is_ok(tmp_path):
         "1 class has one image in train",
         "1 class has one image in test, and so nothing to retrieve",
     ]
+
+
+def test_images_far_longer_than_wide_are_named_with_their_size_and_are_no_error(tmp_path):
+    manifest = folder(tmp_path)
+    Image.new("RGB", (5000, 100)).save(tmp_path / "a1.png")
+    Image.new("RGB", (1, 500_000)).save(tmp_path / "a2.png")
+    Image.new("RGB", (3200, 100)).save(tmp_path / "a4.png")
+    found = checked(manifest)
+    assert found.ok
+    assert found.elongated == (("a1.png", 5000, 100), ("a2.png", 1, 500_000))
+    named = "a1.png (5,000 × 100 pixels); a2.png (1 × 500,000 pixels)"
+    assert found.sentences()[-1] == f"2 files are more than 32 times as long as wide, and only the middle is seen: {named}"
+    assert checked(manifest, decode=False).elongated == ()
 
 
 @pytest.fixture

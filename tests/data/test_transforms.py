@@ -1,6 +1,9 @@
 """Images as a network takes them."""
 
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +18,10 @@ from suprank.data.transforms import (
     at_least,
     test_transform,
     train_transform,
+    v2,
 )
+
+ROOT = Path(__file__).parents[2]
 
 
 def picture(width, height, seed=0):
@@ -146,3 +152,74 @@ def test_normalise_refuses_numbers_and_odd_colours():
         Normalise()(torch.zeros(3, 2, 2))
     with pytest.raises(ValueError, match="three numbers each"):
         Normalise(std=(1, 1, 0))
+
+
+# Images that are far longer than wide
+
+
+def plain(transform):
+    """The same steps by torchvision's own classes, which need memory for the whole resized image."""
+    own = {"_Resize": v2.Resize, "_CenterCrop": v2.CenterCrop}
+
+    def twin(step):
+        if type(step).__name__ not in own:
+            return step
+        made = own[type(step).__name__](step.size)
+        vars(made).update(vars(step))
+        return made
+
+    return v2.Compose([twin(step) for step in transform.transforms])
+
+
+BOUNDED = {
+    "test": test_transform(mean=None),
+    "test, bicubic": test_transform(interpolation="bicubic", mean=None),
+    "test, only cropped": test_transform(resize=None, mean=None),
+    "test, squashed": test_transform(squash=True, mean=None),
+    "train": train_transform(mean=None),
+    "train, resized": train_transform(resize=256, mean=None),
+}
+
+
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (640, 20), (20, 640), (100, 80)])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_up_to_32_times_as_long_as_wide_the_pixels_are_torchvisions_to_the_bit(name, size):
+    image = picture(*size)
+    found, expected = ((torch.manual_seed(0), one(image))[1] for one in (BOUNDED[name], plain(BOUNDED[name])))
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("size", [(3000, 20), (20, 3000), (2001, 7)])
+@pytest.mark.parametrize("name", BOUNDED)
+def test_of_longer_ones_the_middle_is_taken_as_torchvision_would_after_resizing_all(name, size):
+    image = picture(*size)
+    (found, after), (expected, after_plain) = (
+        (torch.manual_seed(0), one(image), torch.rand(1))[1:] for one in (BOUNDED[name], plain(BOUNDED[name]))
+    )
+    difference = (found.int() - expected.int()).abs().float()
+    assert difference.mean() < 3, "less than a pixel of the resized image aside"
+    assert after == after_plain, "as many random numbers are drawn"
+
+
+def test_a_fingerprint_of_embeddings_from_before_is_still_theirs():
+    for one in BOUNDED.values():
+        assert repr(one) == repr(plain(one))
+
+
+ONE_STRIP = """
+import io, resource, sys
+from PIL import Image
+import torch
+from tests.data.test_transforms import BOUNDED
+torch.set_num_threads(1)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for size in ((500_000, 1), (1, 500_000)):
+    for transform in BOUNDED.values():
+        transform(Image.new("RGB", size))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_a_strip_of_half_a_million_pixels_takes_little_memory():
+    done = subprocess.run([sys.executable, "-c", ONE_STRIP], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT)
+    assert int(done.stdout) < 100, "MB; 98 GB, in torchvision's way"

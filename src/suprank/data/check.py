@@ -14,6 +14,7 @@ from suprank.data.classes import Classes, classes
 from suprank.data.contents import Contents, Progress, contents
 from suprank.data.copies import Copies, Group, copies, ranked
 from suprank.data.files import SEPARATOR, Files, absent, archives_in, holders_of
+from suprank.data.images import MAX_ASPECT
 from suprank.data.manifest import Manifest
 
 _NAMED = 5  # paths that a sentence names before it only counts
@@ -29,6 +30,7 @@ class Checked:
     by_content  whether copies were found by a hash of the content, or only where rows name one path
     sides       "short", "long" → least, median and greatest side in pixels, as stored; empty if nothing was decoded
     kinds       "JPEG RGB" and the like → number of files
+    elongated   (path, width, height) of images over `MAX_ASPECT` times as long as wide, of which only the middle is seen
     """
 
     images: int
@@ -41,6 +43,7 @@ class Checked:
     by_content: bool
     sides: Mapping[str, tuple[int, float, int]]
     kinds: Mapping[str, int]
+    elongated: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -54,7 +57,7 @@ class Checked:
 
     def sentences(self) -> list[str]:
         """The findings to print, a line each: counts first, then what one would rather know, the worst last."""
-        return [*self._counts(), *_noteworthy(self.classes, self.copies), *self._wrong()]
+        return [*self._counts(), *_noteworthy(self.classes, self.copies), *self._odd(), *self._wrong()]
 
     def _counts(self) -> Iterator[str]:
         yield f"{self.images:,} images in {self.files:,} files: {_each(self.splits)}"
@@ -69,6 +72,11 @@ class Checked:
             sides = [f"{side} side {low:,} to {high:,}, median {middle:g}" for side, (low, middle, high) in self.sides.items()]
             yield f"pixels: {'; '.join(sides)}"
             yield f"formats: {_each(self.kinds)}"
+
+    def _odd(self) -> Iterator[str]:
+        if self.elongated:
+            named = _some(f"{path} ({width:,} × {height:,} pixels)" for path, width, height in self.elongated)
+            yield f"{_files(self.elongated)} more than {MAX_ASPECT} times as long as wide, and only the middle is seen: {named}"
 
     def _wrong(self) -> Iterator[str]:
         yield from (f"not a tree: {sentence}" for sentence in self.classes.two_parents)
@@ -118,6 +126,10 @@ def checked(
         by_content=hashes,
         sides=_sides(found),
         kinds=dict(found.kinds.most_common()),
+        elongated=tuple(
+            (opened[int(place)].as_py(), *found.sizes[place].tolist())
+            for place in np.flatnonzero(found.sizes.max(1) > MAX_ASPECT * found.sizes.min(1))
+        ),
     )
 
 

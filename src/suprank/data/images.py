@@ -18,6 +18,10 @@ from PIL.JpegImagePlugin import JpegImageFile
 MAX_PIXELS = 178_956_970
 """The most pixels a picture may claim to have: where PIL, too, calls it a decompression bomb."""
 
+MAX_ASPECT = 32
+"""Pictures that are more times as long as wide are cropped to this about their centre before their short side is resized: of a
+strip of 500,000 × 1 pixels, 1.5 kB of PNG, 256 × 128,000,000 would be left."""
+
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 """What is read, by PIL's names. PIL knows more, such as PostScript, for which it starts a program: not on files of others."""
 

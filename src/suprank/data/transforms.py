@@ -8,14 +8,16 @@ authors do.
 With `mean=None` a transform stops at the bytes, which are a quarter of the memory to collate and to copy to a GPU; `Normalise`
 then makes numbers of a whole batch there. The result is the same, and the workers have a quarter less to do.
 
-Transforms can be pickled, and draw from torch's random numbers only.
+Transforms can be pickled, and draw from torch's random numbers only. The memory they take is bounded: of an image more
+than `MAX_ASPECT` (32) times as long as wide, only the middle is resized. A central crop takes nothing else of it; nor do random
+crops of the usual `scale` and `ratio`, which do not fit into such an image and fall back on its centre.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -24,6 +26,9 @@ from suprank import torchvision_operators
 torchvision_operators.declare()  # before the first import of torchvision
 
 from torchvision.transforms import v2  # noqa: E402
+from torchvision.transforms.v2 import functional  # noqa: E402
+
+from suprank.data.images import MAX_ASPECT  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,8 +50,8 @@ def train_transform(
 ) -> v2.Compose:
     """A random crop resized to size × size: of `scale` of the area, `ratio` times as wide as high; mirrored in `flip` of cases.
 
-    With `resize` the image's short side is resized to it before, be it smaller or larger. The result is normalised, or with
-    `mean=None` left in bytes.
+    With `resize` the image's short side is resized to it before, be it smaller or larger; an image that is more than 32 times
+    as long as wide is cropped to that about its centre first. The result is normalised, or with `mean=None` left in bytes.
     """
     _check_sizes(size=size, resize=resize)
     if not 0 < scale[0] <= scale[1] <= 1:
@@ -55,7 +60,7 @@ def train_transform(
         raise ValueError(f"ratio={ratio} must be two ratios of width to height, the smaller first, above 0.")
     if not 0 <= flip <= 1:
         raise ValueError(f"flip={flip} must be a probability, 0 to 1.")
-    first = [] if resize is None else [v2.Resize(resize)]
+    first = [] if resize is None else [_Resize(resize)]
     crop = v2.RandomResizedCrop(size, scale=scale, ratio=ratio)
     return v2.Compose([v2.PILToTensor(), *first, crop, v2.RandomHorizontalFlip(flip), *_normalised(mean, std)])
 
@@ -83,8 +88,8 @@ def test_transform(
     if interpolation not in INTERPOLATIONS:
         raise ValueError(f"interpolation={interpolation!r} must be one of {', '.join(INTERPOLATIONS)}.")
     target = (resize, resize) if squash else resize
-    first = [] if resize is None else [v2.Resize(target, v2.InterpolationMode(interpolation))]
-    return v2.Compose([v2.PILToTensor(), *first, v2.CenterCrop(size), *_normalised(mean, std)])
+    first = [] if resize is None else [_Resize(target, v2.InterpolationMode(interpolation))]
+    return v2.Compose([v2.PILToTensor(), *first, _CenterCrop(size), *_normalised(mean, std)])
 
 
 test_transform.__test__ = False  # type: ignore[attr-defined] # pytest would take it for a test
@@ -105,6 +110,36 @@ def at_least(transform: v2.Compose) -> int | None:
             # The narrowest crop is sqrt(scale · ratio) of the short side wide, the flattest sqrt(scale / ratio) of it high.
             return ceil(max(crop.size) / sqrt(crop.scale[0] * min(crop.ratio[0], 1 / crop.ratio[1])))
     return None
+
+
+class _Resize(v2.Resize):
+    """torchvision's, and the same pixels, but for images of more than `MAX_ASPECT`, which might become too large."""
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        height, width = inpt.shape[-2:]
+        most = MAX_ASPECT * min(height, width)
+        if max(height, width) > most:
+            if len(self.size) == 2:  # to a square: the long side first, or the short one would grow along all of it
+                smaller = [min(side, target) for side, target in zip((height, width), self.size, strict=True)]
+                inpt = functional.resize(inpt, smaller, self.interpolation, antialias=self.antialias)
+            else:
+                most += (max(height, width) - most) % 2  # as much from either end: half a pixel of a strip is many when resized
+                inpt = functional.center_crop(inpt, [min(height, most), min(width, most)])
+        return super().transform(inpt, params)
+
+    def _get_name(self) -> str:
+        return "Resize"  # what embeddings say of how their images were read: those from before are not others
+
+
+class _CenterCrop(v2.CenterCrop):
+    """torchvision's, and the same pixels, but the border is added to what is left, not to all of a long image."""
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        inner = [min(side, target) for side, target in zip(inpt.shape[-2:], self.size, strict=True)]
+        return super().transform(functional.center_crop(inpt, inner), params)
+
+    def _get_name(self) -> str:
+        return "CenterCrop"
 
 
 def _normalised(mean: Sequence[float] | None, std: Sequence[float]) -> list[v2.Transform]:
