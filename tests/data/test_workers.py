@@ -1,8 +1,21 @@
-"""What worker processes do and do not tell."""
+"""What worker processes do and do not tell, and that they end."""
 
+import gc
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import closing
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from suprank.data.workers import ignore_signals, loader_batches
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 SCRIPT = """
 import os, signal, sys
@@ -25,3 +38,112 @@ def test_a_worker_lives_on_after_signals_and_tells_of_errors_but_not_of_a_parent
     assert done.stdout == "".join(f"still here after {error}\n" for error in errors)
     assert [error for error in errors if error in done.stderr] == ["ValueError"]
     assert done.returncode not in (-signal.SIGINT, -signal.SIGTERM)
+
+
+class Numbers(Dataset):
+    """Numbers from 0 on; the one at `bad` is refused, and the one at `slow` takes a minute."""
+
+    def __init__(self, bad=None, slow=None):
+        self.bad, self.slow = bad, slow
+
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, row):
+        if row == self.bad:
+            raise ValueError(f"{row} is bad")
+        if row == self.slow:
+            time.sleep(60)
+        return row
+
+
+def loader(workers=2, **faults):
+    return DataLoader(
+        Numbers(**faults), batch_size=2, num_workers=workers, worker_init_fn=ignore_signals, generator=torch.Generator()
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_worker_is_left():
+    """After every test, within seconds of its beginning."""
+    begun, before = time.monotonic(), set(multiprocessing.active_children())
+    yield
+    assert set(multiprocessing.active_children()) <= before
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_the_loaders(workers):
+    found = list(loader_batches(loader(workers)))
+    assert torch.equal(torch.cat(found), torch.arange(1000))
+
+
+@pytest.mark.parametrize("slow", [None, 20], ids=["", "and one is busy"])
+def test_workers_end_when_the_iteration_is_closed_by_a_failure_that_holds_it(slow):
+    failure = None
+    try:
+        with closing(loader_batches(loader(slow=slow))) as batches:
+            next(batches)
+            raise KeyError("outside of the loader")
+    except KeyError as error:
+        failure = error  # with the traceback, whose frame holds the batches
+    assert failure is not None
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_end_after_an_error_of_one_of_them_which_is_raised_as_it_was():
+    batches = loader_batches(loader(bad=9))
+    with pytest.raises(ValueError, match="9 is bad"):
+        list(batches)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's half-made iterator
+def test_workers_end_where_not_all_can_be_started(monkeypatch):
+    start, started = multiprocessing.Process.start, []
+
+    def limited(process):
+        if started:
+            raise OSError("no memory for another process")
+        started.append(process)
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.Process, "start", limited)
+    with pytest.raises(OSError, match="no memory") as raised:
+        next(loader_batches(loader()))
+    assert [process.is_alive() for process in started] == [False]
+    del raised
+    gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "likely"), [("SIGKILL", "ran out of memory"), ("SIGBUS", "/dev/shm")])
+def test_a_worker_that_died_is_named_with_the_signal_and_a_way_out(number, likely):
+    batches = loader_batches(loader(slow=20))
+    next(batches)
+    victim = sorted(multiprocessing.active_children(), key=lambda process: process.pid)[1]
+    os.kill(victim.pid, getattr(signal, number))
+    with pytest.raises(
+        ChildProcessError, match=rf"worker process 2 of 2, which decodes images, was killed by {number}"
+    ) as raised:
+        list(batches)
+    assert likely in str(raised.value)
+    assert "data.workers in a recipe" in str(raised.value)
+
+
+HELD = """
+import sys, time
+sys.path.insert(0, "")
+from tests.data.test_workers import loader, loader_batches
+batches = loader_batches(loader(slow=20))
+next(batches)
+print("exiting", flush=True)
+raise ValueError("and nobody has closed the batches")
+"""
+
+
+def test_a_process_that_holds_the_batches_exits_all_the_same():
+    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "exiting\n")
+    assert done.stderr.splitlines()[-1] == "ValueError: and nobody has closed the batches"
+    assert done.stderr.count("Traceback") == 1

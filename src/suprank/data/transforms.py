@@ -112,7 +112,7 @@ def at_least(transform: v2.Compose) -> int | None:
     return None
 
 
-class _Resize(v2.Resize):
+class _Resize(v2.Resize):  # type: ignore[misc]  # torchvision has no types
     """torchvision's, and the same pixels, but for images of more than `MAX_ASPECT`, which might become too large."""
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
@@ -131,7 +131,7 @@ class _Resize(v2.Resize):
         return "Resize"  # what embeddings say of how their images were read: those from before are not others
 
 
-class _CenterCrop(v2.CenterCrop):
+class _CenterCrop(v2.CenterCrop):  # type: ignore[misc]
     """torchvision's, and the same pixels, but the border is added to what is left, not to all of a long image."""
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
