@@ -1,6 +1,7 @@
 """What the verbs share: errors without tracebacks, help that flows, bars that begin with the first step."""
 
 import pytest
+import torch
 import typer
 from torch._utils import ExceptionWrapper
 
@@ -37,6 +38,32 @@ def test_memory_that_runs_out_names_what_to_give():
         terminal.plain_errors("a smaller --size"),
     ):
         raise MemoryError
+
+
+def allocate(*, exhausted):
+    if exhausted:
+        raise MemoryError
+    torch.empty(2**60, dtype=torch.uint8)  # torch's own error, a RuntimeError
+
+
+def allocate_in_a_worker(*, exhausted):
+    try:
+        allocate(exhausted=exhausted)
+    except (MemoryError, RuntimeError):
+        sent = ExceptionWrapper(where="in DataLoader worker process 0")
+    sent.reraise()
+
+
+@pytest.mark.parametrize("exhausted", [True, False])
+@pytest.mark.parametrize("allocating", [allocate, allocate_in_a_worker])
+def test_memory_that_runs_out_in_a_worker_is_said_in_a_line_too(allocating, exhausted):
+    with pytest.raises(typer.BadParameter) as refusal, terminal.plain_errors("less"):
+        allocating(exhausted=exhausted)
+    message = refusal.value.message
+    assert message == "out of memory Give less." if exhausted else "can't allocate memory" in message
+    assert message.endswith(" Give less.")
+    assert "Traceback" not in message
+    assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize("ours", [RuntimeError("a bug"), KeyError("a bug"), ModuleNotFoundError("a bug")])

@@ -43,10 +43,11 @@ def plain_errors(smaller: str) -> Iterator[None]:
     except (ValueError, TypeError, ImportError) as error:
         raise typer.BadParameter(_said(error)) from error
     except (MemoryError, RuntimeError) as error:
-        # torch's OutOfMemoryError goes by its name, because torch takes a second to import.
-        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+        # torch's OutOfMemoryError goes by its name, because torch takes a second to import; on a CPU it is a RuntimeError.
+        on_cpu = "can't allocate memory" in str(error)
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError" and not on_cpu:
             raise
-        said = escaped(str(error).splitlines()[0]) if str(error) else "out of memory"
+        said = next(iter(_said(error).splitlines()), "").removeprefix("MemoryError") or "out of memory"
         raise typer.BadParameter(f"{said} Give {smaller}.") from error
 
 
