@@ -95,6 +95,27 @@ def test_labels_are_numbered_from_0_over_the_training_images(tmp_path):
     assert groups.labels.tolist() == [[row // 8] for row in range(24)]
 
 
+def test_training_images_without_a_label_are_no_class_of_their_own(tmp_path):
+    manifest = collection(tmp_path)
+    kinds = [None if row < 2 else name for row, name in enumerate(manifest.table["label_kind"].to_pylist())]
+    with pytest.raises(ValueError, match="no label|without a label|unlabelled"):
+        Feed.of(recipe(), manifest.with_columns(label_kind=kinds))
+
+
+@pytest.mark.parametrize("levels", [("kind", "group"), ("group", "kind")], ids=["two parents", "reversed"])
+def test_labels_that_are_no_tree_finest_first_are_warned_of(tmp_path, caplog, levels):
+    manifest = collection(tmp_path)
+    columns = {name: manifest.table[name].to_pylist() for name in ("path", "split", "label_kind", "label_group")}
+    if levels == ("kind", "group"):
+        columns["label_group"][1] = columns["label_group"][-1]
+    ordered = {name: columns[name] for name in ("path", "split", *(f"label_{level}" for level in levels))}
+    Feed.of(recipe(), manifest)
+    assert caplog.text == ""
+    Feed.of(recipe(batch={"size": 4}), Manifest.of(ordered, root=tmp_path))
+    assert "training labels of" in caplog.text
+    assert ("finest first" if levels[0] == "group" else "under two parents") in caplog.text
+
+
 @given(
     one=st.tuples(*[st.integers(0, 2**31 - 1)] * 4),
     place=st.integers(0, 3),

@@ -21,6 +21,7 @@ from suprank.data.datasets import Broken, ImageDataset, Item
 from suprank.data.held import HeldImages
 from suprank.data.samplers import HierarchicalSampler, MPerClassSampler
 from suprank.data.workers import cores, ignore_signals, loader_batches
+from suprank.evaluation.targets import check_tree
 from suprank.training.seeds import seed_of
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Feed:
         images = manifest.split("train")
         levels = _chosen_levels(config, images)
         labels = _numbered(images.labels[:, [images.levels.index(level) for level in levels]])
+        _warn_of_no_tree(labels, levels, config.data.manifest)
         sampler = _sampler(config, labels, levels, world_size)
         crops = config.images
         transform = transforms.train_transform(
@@ -205,9 +207,19 @@ def _chosen_levels(config: TrainConfig, images: Manifest) -> tuple[str, ...]:
     return asked
 
 
+def _warn_of_no_tree(labels: NDArray[np.int64], levels: tuple[str, ...], manifest: str) -> None:
+    """Log a warning where a class has two parents, or a level is finer than the one before: losses take either as it stands."""
+    try:
+        check_tree(torch.from_numpy(labels), levels)
+    except ValueError as error:
+        _log.warning("training labels of %s: %s", manifest, error)
+
+
 def _numbered(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same classes, numbered from 0 at each level."""
-    return np.stack([np.unique(column, return_inverse=True)[1] for column in labels.T], axis=1).astype(np.int64)
+    """The same classes, numbered from 0 at each level; −1 stays no label."""
+    # A −1 in front is the smallest of every column, so that it has the number 0 whether the column holds one or not.
+    codes = [np.unique(np.concatenate([[-1], column]), return_inverse=True)[1][1:] - 1 for column in labels.T]
+    return np.stack(codes, axis=1).astype(np.int64)
 
 
 def _sampler(
