@@ -55,7 +55,8 @@ def looked_at(
 
     With `frozen` it is the run's backbone before training, read exactly as the run reads, embedded into RUN/frozen.
     """
-    from suprank.explorer import FROZEN, Source
+    from suprank.explorer import Source
+    from suprank.explorer.source import FROZEN
 
     if not (folder / "recipe.toml").is_file():
         return Source.read(folder, test, frozen=frozen)
@@ -174,7 +175,8 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
 
     from suprank.embedding import embed_collection
     from suprank.embedding.collection import parts_of
-    from suprank.explorer import FROZEN, embeddings_folder
+    from suprank.explorer import embeddings_folder
+    from suprank.explorer.source import FROZEN
 
     out = embeddings_folder(run / FROZEN if frozen else run, name)
     if not os.access(out if out.is_dir() else run, os.W_OK):

@@ -4,6 +4,6 @@ from suprank.extras import naming_extra
 
 with naming_extra(__name__):
     from suprank.explorer.images import Images, levels_between
-    from suprank.explorer.source import FROZEN, Source, embeddings_folder
+    from suprank.explorer.source import Source, embeddings_folder
 
-__all__ = ["FROZEN", "Images", "Source", "embeddings_folder", "levels_between"]
+__all__ = ["Images", "Source", "embeddings_folder", "levels_between"]
