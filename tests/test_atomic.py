@@ -3,11 +3,14 @@
 import os
 import pickle
 import stat
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from suprank.atomic import DiskFullError, naming_full_disk, write_atomically, writing_atomically
+from suprank.atomic import DiskFullError, is_stream, naming_full_disk, write_atomically, writing_atomically
 from tests.disks import disk_of
 
 
@@ -28,6 +31,26 @@ def test_other_errors_stay_what_they_are(tmp_path):
         pass
     with pytest.raises(PermissionError, match="mine"), naming_full_disk("a"):
         raise PermissionError("mine")
+
+
+def test_a_link_stays_and_the_file_it_leads_to_is_replaced(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_bytes(b"old")
+    link.symlink_to(real)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+
+
+def test_standard_output_that_leads_to_a_file_is_written_to_under_its_own_name(tmp_path):
+    write = "write_atomically(Path('/proc/self/fd/1'), b'new')"
+    code = f"from pathlib import Path; from suprank.atomic import write_atomically; {write}"
+    with (tmp_path / "out").open("wb") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert is_stream(Path("/dev/stdout"))
+    assert not is_stream(Path("/dev/shm/file"))
+    assert not is_stream(tmp_path / "out")
 
 
 def test_a_device_is_written_to_and_not_replaced(tmp_path):

@@ -114,6 +114,18 @@ def test_what_cannot_be_tried_is_not_remembered_and_keeps_nobody_from_bf16(machi
     assert VARIABLE not in os.environ
 
 
+def test_only_a_second_sigill_means_that_bf16_dies_under_the_cap_too(machine, tmp_path):
+    """Another end, such as the OOM killer's, tells nothing, and is not remembered."""
+    for end in ("exit 3", "kill -KILL $$"):
+        machine(f'[ -n "$ONEDNN_MAX_CPU_ISA" ] && {end}; kill -ILL $$')
+        prepare_bf16("fp32")
+        assert tries(tmp_path) > 0
+        assert not list((tmp_path / "cache").glob("bf16-*"))
+    machine("kill -KILL $$")
+    prepare_bf16("fp32")
+    assert not list((tmp_path / "cache").glob("bf16-*"))
+
+
 def test_a_cache_that_cannot_be_written_costs_a_try_each_time(machine, tmp_path):
     machine("exit 0")
     (tmp_path / "cache").write_text("a file")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+DRAFT = re.compile(r"\..+\.\d+\.tmp(-\w+)?")
+"""Names of the files that a process was writing when it was killed; the suffix is SQLite's."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of the system that mean that there is no room: of the disk, of the user's quota, of the largest file allowed."""
@@ -20,15 +24,14 @@ class DiskFullError(OSError):
     """A file for which there is no room. The message names the file and the way out; `strerror` is the reason alone."""
 
     def __init__(self, path: str | os.PathLike[str], error: OSError) -> None:
+        self.path, self.reason = path, error.strerror
         super().__init__(error.errno, f"the disk is full: {error.strerror}")
-        self.path = path
 
     def __str__(self) -> str:
         return f"{self.path} cannot be written ({self.strerror}). Make room on it, or write to another disk."
 
     def __reduce__(self) -> tuple[object, ...]:  # processes send each other what they raise
-        reason = (self.strerror or "").removeprefix("the disk is full: ")
-        return DiskFullError, (self.path, OSError(self.errno, reason))
+        return DiskFullError, (self.path, OSError(self.errno, self.reason))
 
 
 @contextmanager
@@ -54,13 +57,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 def writing_atomically(path: Path) -> Iterator[IO[bytes]]:
     """A file to write to, which takes its name when the block ends, and is removed where the block fails.
 
-    A device or a pipe, such as /dev/stdout, is written to directly. Where the disk is full, a `DiskFullError` names `path`.
+    A link stays, and the file it leads to is replaced. A device or a pipe, such as /dev/stdout, is written to directly. Where
+    the disk is full, a `DiskFullError` names `path`.
     """
     with naming_full_disk(path):
-        if path.exists() and not path.is_file():
+        if is_stream(path):
             with path.open("wb") as file:
                 yield file
             return
+        path = Path(os.path.realpath(path))
         # Threads of one process may write the same file: each has a draft of its own.
         temporary = path.with_name(f".{path.name}.{os.getpid()}{threading.get_ident()}.tmp")
         try:
@@ -71,3 +76,10 @@ def writing_atomically(path: Path) -> Iterator[IO[bytes]]:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether it is a device, a pipe, or the name of one: /dev/stdout may lead to a file, and must not be replaced itself."""
+    name = str(path.absolute())
+    named = name.startswith(("/dev/", "/proc/")) and not name.startswith("/dev/shm/")
+    return named or (path.exists() and not path.is_file() and not path.is_dir())

@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -120,7 +121,10 @@ def _tried() -> Finding | None:
         return None
     finding: Finding = "works"
     if not lives:
-        finding = "works capped" if _lives({VARIABLE: CAP}) else "dies"
+        capped = _lives({VARIABLE: CAP})
+        if capped is None:
+            return None
+        finding = "works capped" if capped else "dies"
     with suppress(OSError):  # then the next process tries again
         _file().parent.mkdir(parents=True, exist_ok=True)
         write_atomically(_file(), finding.encode())
@@ -128,13 +132,13 @@ def _tried() -> Finding | None:
 
 
 def _lives(environment: dict[str, str]) -> bool | None:
-    """Whether a fresh process survives bf16. None where it fails otherwise than by a signal, or takes too long."""
+    """Whether a fresh process survives bf16. None where it fails otherwise than by SIGILL, or takes too long."""
     try:
-        command = [sys.executable, "-c", _TRIAL]
+        command = [sys.executable, "-P", "-c", _TRIAL]  # -P: no module of the current folder, which may be anybody's
         done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return None if done.returncode > 0 else done.returncode == 0
+    return {0: True, -signal.SIGILL: False}.get(done.returncode)
 
 
 def _survives_here() -> bool:

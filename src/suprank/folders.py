@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from suprank.atomic import DRAFT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOCK = ".lock"
-_LEFT_BEHIND = re.compile(r"\.lock|sweep\.lock|\..+\.\d+\.tmp(-\w+)?")  # by us: locks, and what a killed process was writing
+_LOCKS = (LOCK, "sweep.lock")
 
 
 class ForeignFilesError(ValueError):
@@ -25,7 +26,7 @@ def foreign_file(folder: Path, mark: str) -> str | None:
     """
     if not folder.is_dir() or (folder / mark).exists():
         return None
-    return min((one.name for one in folder.iterdir() if not _LEFT_BEHIND.fullmatch(one.name)), default=None)
+    return min((one.name for one in folder.iterdir() if one.name not in _LOCKS and not DRAFT.fullmatch(one.name)), default=None)
 
 
 def refuse_foreign_files(folder: Path, mark: str, kind: str, way_out: str) -> None:
@@ -39,8 +40,8 @@ def refuse_foreign_files(folder: Path, mark: str, kind: str, way_out: str) -> No
 def locked_folder(folder: Path, doing: str, way_out: str) -> Iterator[None]:
     """Keep other processes out while the block runs. Where one is in it, raise a `BlockingIOError` at once, which says so.
 
-    The folder is made. The file .lock stays behind and means nothing by itself: the lock is the kernel's, and ends with the
-    process that holds it, however that ends.
+    The folder is made. The file .lock stays behind and means nothing by itself: on Linux, macOS and Windows the lock is the
+    kernel's, and ends with the process that holds it, however that ends.
     """
     from filelock import FileLock, Timeout  # here, so that the package works without the extra that brings it
 

@@ -42,6 +42,8 @@ def why_unread(error: Exception) -> str:
         return f"it holds {named[1]}, and building that could run code, so that it was not loaded"
     if isinstance(error, pickle.UnpicklingError) or "weights_only" in text:
         return "it holds more than tensors, numbers and text, or is damaged, and was not loaded"
+    if "mmap" in text or "_use_new_zipfile_serialization" in text:
+        return "it is no file of torch.save, or one in the format of torch 1.5 and before; save it again with a newer torch"
     return text.splitlines()[0].split(". ")[0].rstrip(".") if text else type(error).__name__
 
 

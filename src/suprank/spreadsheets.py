@@ -14,13 +14,14 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?|[+-]?(inf|nan)")
 
 
 def safe_cell(value: object) -> object:
-    """The value, with an apostrophe before text that a spreadsheet would run as a formula. Numbers stay as they are.
+    """The value, with an apostrophe before text that a spreadsheet would run as a formula. Numbers stay as they are,
+    and so does a lone sign, which people write for "none".
 
     Example:
         >>> [safe_cell(value) for value in ("=HYPERLINK(...)", "-0.5", -0.5, "@home", "jay", None)]
         ["'=HYPERLINK(...)", '-0.5', -0.5, "'@home", 'jay', None]
     """
-    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value):
+    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value) and value not in ("-", "+"):
         return f"'{value}"
     return value
 

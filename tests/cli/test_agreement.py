@@ -1,6 +1,9 @@
 """Two ways to one number agree: what training reports, and what `embed`, `evaluate` and `report` find with the saved model."""
 
 import json
+import os
+import shutil
+import time
 from functools import partial
 
 import numpy as np
@@ -115,10 +118,74 @@ def test_options_that_read_otherwise_are_named(tmp_path, photos):
     trained(photos, run, "squashed")
     given = ("--model", run / "model", "--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet")
     said = done("embed", *given, "--out", tmp_path / "a", "--no-squash", "--resize", 40, "--precision", "bf16").stderr
-    assert "otherwise than" in said
+    assert "options override what" in said
     assert "resize 40 against 28; squash no against yes; precision bf16 against fp32" in said
-    said = done("models", "pca", *given, "--dim", 4, "--out", tmp_path / "pca", "--size", 28).stderr
-    assert "image size 28 against 24; resize 33 against 28" in said
+    assert "scales 0.5 against 1" in done("embed", *given, "--out", tmp_path / "b", "--scale", 0.5).stderr
+
+
+def test_a_projection_is_saved_with_the_reading_it_was_computed_from(tmp_path, photos):
+    given = ("--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet", "--dim", 4, "--out", tmp_path / "pca")
+    tiny.embedder(image_size=24, resize=0).save(tmp_path / "model")
+    done("models", "pca", "--model", tmp_path / "model", *given, "--size", 28, "--resize", 40, "--squash")
+    found = Embedder.load(tmp_path / "pca").input
+    assert (found.size, found.resize, found.squash) == ((28, 28), 40, True)
+
+
+def test_a_size_can_be_given_for_a_network_that_is_not_square():
+    model = tiny.embedder(image_size=(320, 160), resize=200)
+    with pytest.raises(ValueError, match="crops are square, so give a size"):
+        Reading.for_model(model)
+    assert Reading.for_model(model, size=80).settings.resize == 100
+
+
+def test_a_run_of_an_older_version_is_read_as_its_recipe_says(tmp_path, photos, caplog):
+    run = tmp_path / "run"
+    expected = trained(photos, run, "squashed")
+    file = run / "model" / "embedder.json"
+    record = json.loads(file.read_text())
+    for entry in ("resize", "squash", "fast_jpeg", "precision"):
+        del record["config"][entry]
+    record["config"]["crop"] = 1.0
+    file.write_text(json.dumps({**record, "format": 1}))
+    assert looked_at(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert "older suprank" not in caplog.text, "the recipe says what the model does not"
+    Embedder.load(run / "model")
+    assert "older suprank" in caplog.text
+
+
+def test_embeddings_stay_until_those_of_another_model_are_whole(tmp_path, photos):
+    run = tmp_path / "run"
+    trained(photos, run)
+    before = np.array(looked_at(run, device="cpu").queries.embeddings)
+    config = Embedder.load(run / "model").config
+    tiny.embedder(seed=1, **config.model_dump(exclude={"backbone"})).save(run / "model")
+    later = time.time() + 10
+    os.utime(run / "model" / "model.safetensors", (later, later))
+    (photos.parent / "gone").mkdir()
+    for image in photos.parent.glob("0-*.jpg"):
+        image.rename(photos.parent / "gone" / image.name)
+    try:
+        with pytest.raises(FileNotFoundError):
+            looked_at(run, device="cpu")
+        assert (np.load(run / "embeddings" / "test" / "embeddings.npy") == before).all()
+    finally:
+        for image in (photos.parent / "gone").iterdir():
+            image.rename(photos.parent / image.name)
+    assert not np.allclose(looked_at(run, device="cpu").queries.embeddings, before)
+    assert [one.name for one in run.iterdir() if one.name.startswith(".emb")] == []
+
+
+def test_the_backbone_before_training_follows_the_images_of_the_run(tmp_path, photos):
+    run, manifest = tmp_path / "run", tmp_path / "m.parquet"
+    whole = Manifest.read(photos)
+    whole.save(manifest)
+    trained(manifest, run)
+    looked_at(run, device="cpu")
+    assert len(looked_at(run, device="cpu", frozen=True).queries) == 32
+    whole.take(np.arange(len(whole)) != np.flatnonzero(np.asarray(whole.table["split"]) == "test")[0]).save(manifest)
+    shutil.rmtree(run / "embeddings")
+    assert len(looked_at(run, device="cpu").queries) == 31
+    assert len(looked_at(run, device="cpu", frozen=True).queries) == 31
 
 
 def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos):
@@ -155,7 +222,7 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     done("embed", *given, "--workers", 0, "--device", "cpu", "--size", 48, "--quiet")
     page = tmp_path / "report.html"
     told = done("report", run, "--against", tmp_path / "e", "--out", page, "--queries", 1, "--device", "cpu", "--quiet").stderr
-    differences = "image size 24 against 48; resize 0 against 50"
+    differences = "image size 24 against 48; resize none against 50"
     assert differences in told
     text = page.read_text()
     assert "Not a comparison of like with like" in text
@@ -169,8 +236,9 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     assert "run before training" in text
 
     done("evaluate", "--embeddings", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")
-    told = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--decay", 1, "--device", "cpu", "--quiet")
-    assert differences in told.stderr
+    told = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--device", "cpu", "--quiet").stderr
+    assert differences in told
+    assert "mine has decay 2.0 and other 1.0, so that hierarchical metrics do not compare; give the same --decay" in told
 
 
 def test_what_needs_a_run_is_refused_without_one(tmp_path, photos):

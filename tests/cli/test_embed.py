@@ -113,7 +113,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
 def test_splits_levels_precision_and_scales_can_be_chosen():
     done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "m.parquet")
     said = embed("--split", "train", "--split", "test", "--quiet").stderr
-    assert "images are read otherwise than model says: image size 32 against 160; resize 0 against 168" in said
+    assert "options override what model was saved with: image size 32 against 160; resize none against 168" in said
     assert [len(read_embedded("e", part).embeddings) for part in ("train", "test")] == [20, 16]
     shown = done("evaluate", "--embeddings", "e", "--level", "group", "--metric", "AP", "--device", "cpu").stdout
     assert "group" in shown

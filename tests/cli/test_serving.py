@@ -1,6 +1,5 @@
 """The servers end with exit code 0 whenever Ctrl-C comes, and have no traceback for people who go away."""
 
-import random
 import re
 import signal
 import socket
@@ -91,7 +90,7 @@ def test_a_server_ends_with_0_whenever_it_is_interrupted(folder, command, moment
             assert b"<html" in fetched(address)
         if moment == "while pages are sent":
             clients = [subprocess.Popen([sys.executable, "-c", ASKING, address]) for _ in range(2)]
-            time.sleep(random.uniform(0.1, 0.6))
+            time.sleep(0.3)
         try:
             assert interrupted(process) == (0, "")
         finally:

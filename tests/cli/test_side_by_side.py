@@ -68,7 +68,7 @@ def test_finished_runs_are_left_alone_and_said_to_be(tmp_path, capsys, monkeypat
         run.finish({"epoch": 1})
     monkeypatch.setattr(side_by_side, "SPAWN", None)
     assert trained(runs(tmp_path, "done"), at_once=2) is None
-    assert capsys.readouterr().err.strip() == f"done: {tmp_path / 'done'} is finished already."
+    assert capsys.readouterr().err.startswith(f"done: {tmp_path / 'done'} is finished already.")
     other = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"seed": 5})})
     with pytest.raises(RunFolderError, match="run.seed was 0 and is 5"):
         trained({"done": (other, tmp_path / "done")}, at_once=2)

@@ -219,9 +219,16 @@ def test_a_short_embedding_turns_as_its_direction_does():
         return leaf.grad
 
     expected = gradient(unit)
-    for scale in (1e-30, 1e30):  # the derivative of a direction is that of the unit vector, over the length
+    for scale in (1e-11, 1e30):  # the derivative of a direction is that of the unit vector, over the length
         torch.testing.assert_close(gradient(unit * scale) * scale, expected)
         torch.testing.assert_close(gradient((unit * scale).float()).double() * scale, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_an_embedding_almost_without_length_is_not_thrown_about():
+    embeddings, labels = batch("equal classes", dtype=torch.float32)
+    leaf = (embeddings * 1e-25).requires_grad_()
+    RetrievalBatch.of(leaf, labels).scores.square().sum().backward()
+    assert (leaf.grad == 0).all(), "its true gradient grows as 1/length, to 1e25"
 
 
 def test_proxies_of_any_length_have_the_logits_of_their_directions():

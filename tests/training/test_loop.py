@@ -258,7 +258,8 @@ def test_a_finished_run_is_not_resumed_but_told(plain, manifest, monkeypatch):
     monkeypatch.setattr(loop, "Learner", None)  # nothing is built
     told = Told()
     again = train(recipe(manifest), folder, resume=True, watch=told)
-    assert told.told == [("say", f"{folder} is finished already.")]
+    said = f"{folder} is finished already. Its metrics are of the test images that it ended with."
+    assert told.told == [("say", said)]
     assert again.stopped is None
     assert again.best == result.best
     assert {name: report.values for name, report in again.reports.items()} == {"test": result.reports["test"].values}

@@ -120,7 +120,7 @@ def embed(
         reading = reading_of(embedder, images, batch_size or usual_batch(device), workers, skip_broken)
         with launched() as processes, ExitStack() as bars:
             if processes.rank == 0:
-                say_overrides(embedder, reading, model, precision)
+                say_overrides(embedder, reading, model, precision, scales)
             folders = embed_collection(
                 embedder,
                 read,
@@ -160,7 +160,22 @@ def reading_of(embedder: Embedder, images: dict[str, Any], batch_size: int, work
     return Reading.for_model(embedder, **images, batch_size=batch_size, workers=workers, on_broken=on_broken)
 
 
-def say_overrides(embedder: Embedder, reading: Reading, model: str, precision: Precision | None = None) -> None:
+def read_as(reading: Reading) -> dict[str, Any]:
+    """How images are read, as entries of an `EmbedderConfig`."""
+    settings = reading.settings
+    assert settings is not None, "made by Reading.for_model"
+    entries = settings._asdict()
+    side = entries.pop("size")
+    return {**entries, "image_size": (side, side)}
+
+
+def say_overrides(
+    embedder: Embedder,
+    reading: Reading,
+    model: str,
+    precision: Precision | None = None,
+    scales: tuple[float, ...] = (1.0,),
+) -> None:
     """Name on stderr the options that read or embed images otherwise than a saved model does by itself."""
     from suprank.embedding import Provenance, Reading
 
@@ -169,12 +184,17 @@ def say_overrides(embedder: Embedder, reading: Reading, model: str, precision: P
     own = Reading.for_model(embedder).settings if embedder.input.size[0] == embedder.input.size[1] else None
     if own is None or reading.settings is None:
         return
-    usual = Provenance(embedder.config.backbone, 0, **own._asdict(), precision=embedder.config.precision)
-    chosen = replace(usual, **reading.settings._asdict(), precision=precision.value if precision else usual.precision)
+    usual = Provenance(embedder.config.backbone, 0, **own._asdict(), precision=embedder.config.precision or "fp32")
+    chosen = replace(
+        usual,
+        **reading.settings._asdict(),
+        precision=precision.value if precision else usual.precision,
+        scales=scales,
+    )
     if differences := chosen.differences(usual):
         terminal.echo(
-            f"warning: images are read otherwise than {model} says: {'; '.join(differences)}. Metrics differ from those of "
-            f"its training run.",
+            f"warning: options override what {model} was saved with: {'; '.join(differences)}. Metrics then differ from those "
+            f"of the run that trained it.",
             err=True,
         )
 

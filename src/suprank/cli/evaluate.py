@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 PROVENANCE = "embeddings"  # entry of a report's settings: what made the embeddings
 RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
 GROUND_TRUTH_ALONE = (
-    "--ground-truth judges a folder of `suprank embed`; --level, --metric, --weight, --against and --run are for labels."
+    "--ground-truth judges a folder of `suprank embed`; --level, --metric, --weight, --decay, --against and --run are for "
+    "labels."
 )
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -133,7 +134,8 @@ def evaluate(
                 terminal.check_writable(file)
         earlier = None if against is None else _earlier(against)
         if ground_truth is not None:
-            if not embeddings.is_dir() or any((level, metric, weight, against, run)):
+            is_run = (embeddings / "recipe.toml").is_file()
+            if not embeddings.is_dir() or is_run or any((level, metric, weight, against, run, decay is not None)):
                 raise ValueError(GROUND_TRUTH_ALONE)
             report = _revisited(embeddings, ground_truth, tuple(k or (1, 5, 10)), target, budget, per_query, bootstrap, quiet)
             _print_and_save(report, quiet=quiet, out=out, csv=csv, latex=embeddings.stem if latex else None, chosen=True)
@@ -245,6 +247,13 @@ def _print_comparison(report: Report, other: Report, called: str) -> None:
     mine, others = made
     if mine is not None and others is not None and (warning := mine.warning(others, ("mine", "other"))):
         terminal.echo(f"warning: {warning}", err=True)
+    for setting in ("decay", "weights"):
+        if (own := report.settings.get(setting)) != (theirs := other.settings.get(setting)):
+            terminal.echo(
+                f"warning: mine has {setting} {own} and other {theirs}, so that hierarchical metrics do not compare; give the "
+                f"same --{setting.removesuffix('s')}.",
+                err=True,
+            )
     terminal.echo(report.compare(other).table())
 
 

@@ -53,7 +53,8 @@ def looked_at(
     interrupted. What is there is kept, also where manifest, images and model are gone since, and made anew only where the run
     has another model by now. `test` is by default the manifest's own test images, else the first of `data.tests`.
 
-    With `frozen` it is the run's backbone before training, read exactly as the run reads, embedded into RUN/frozen.
+    With `frozen` it is the run's backbone before training, read exactly as the run reads, embedded into RUN/frozen, of the very
+    images that are in RUN/embeddings.
     """
     from suprank.explorer import Source
     from suprank.explorer.source import FROZEN
@@ -68,7 +69,7 @@ def looked_at(
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
     name = test or _usual(folder, config)
     if frozen:
-        if not _is_whole(folder / FROZEN, name):
+        if not _is_whole(folder / FROZEN, name) or _has_other_images(folder, name):
             _embed(folder, config, name, device, progress, frozen=True)
     elif not _is_whole(folder, name) or _has_another_model(folder, name):
         _embed(folder, config, name, device, progress)
@@ -76,12 +77,14 @@ def looked_at(
 
 
 def model_of(run: Path) -> tuple[Embedder, Reading]:
-    """A run's last model (or its best so far, while it trains), and how its test images are read: both as saved with it."""
+    """A run's last model (or its best so far, while it trains), and how its test images are read, as its recipe says."""
     from suprank.models import Embedder
     from suprank.training.recipe import read_recipe
 
-    embedder = Embedder.load(_model_folder(run))
-    return embedder, _reading(embedder, read_recipe(run / "recipe.toml"))
+    config = read_recipe(run / "recipe.toml")
+    # The model says the same, unless an older version saved it.
+    embedder = Embedder.load(_model_folder(run), settings=config.evaluation_input)
+    return embedder, _reading(embedder, config)
 
 
 def _reading(embedder: Embedder, config: TrainConfig) -> Reading:
@@ -148,14 +151,32 @@ def _is_whole(run: Path, name: str) -> bool:
     return set(ranked_parts(there)) <= set(there) and there != ["train"]
 
 
-def _has_another_model(run: Path, name: str) -> bool:
-    """Whether the run's model is another one than that of the embeddings. Where there is no model, it is not."""
+def _has_other_images(run: Path, name: str) -> bool:
+    """Whether the images of RUN/frozen are not those of RUN/embeddings, which were made anew since."""
+    from suprank.explorer import embeddings_folder
+    from suprank.explorer.source import FROZEN
+
+    own, frozen = (embeddings_folder(folder, name) for folder in (run, run / FROZEN))
+    return _is_whole(run, name) and _records(own, "images") != _records(frozen, "images")
+
+
+def _records(folder: Path, entry: str) -> dict[str, object]:
+    """An entry of the record of every part that is embedded."""
     import json
 
     from suprank.embedding.shards import RECORD, RESULT
+
+    records = [file.with_name(RECORD) for file in folder.glob(f"*/{RESULT}")]
+    return {record.parent.name: json.loads(record.read_bytes()).get(entry) for record in records if record.is_file()}
+
+
+def _has_another_model(run: Path, name: str) -> bool:
+    """Whether the run's model is another one than that of the embeddings. Where there is no model, it is not."""
+    from suprank.embedding.shards import RESULT
     from suprank.explorer import embeddings_folder
 
-    files = [*embeddings_folder(run, name).glob(f"*/{RESULT}")]
+    out = embeddings_folder(run, name)
+    files = [*out.glob(f"*/{RESULT}")]
     try:
         model = _model_folder(run)
     except FileNotFoundError:
@@ -163,11 +184,8 @@ def _has_another_model(run: Path, name: str) -> bool:
     # Loading a model takes seconds: look at it only where it was written after the embeddings.
     if max(file.stat().st_mtime for file in model.iterdir()) <= min(file.stat().st_mtime for file in files):
         return False
-    from suprank.models import Embedder
-
-    now = Embedder.load(model).fingerprint()
-    records = [file.with_name(RECORD) for file in files]
-    return any(json.loads(record.read_bytes()).get("model") != now for record in records if record.is_file())
+    now = model_of(run)[0].fingerprint()
+    return any(model != now for model in _records(out, "model").values())
 
 
 def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progress: Progress, *, frozen: bool = False) -> None:
@@ -196,10 +214,11 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
         reading = _reading(embedder, config)
     else:
         embedder, reading = model_of(run)
-    if not frozen and _is_whole(run, name):
-        terminal.echo(f"{out} is of an earlier model of the run; its images are embedded again.", err=True)
-        for part in parts:
-            shutil.rmtree(out / part, ignore_errors=True)
+    target = out
+    if _is_whole(run / FROZEN if frozen else run, name):
+        what = "other images than the run's" if frozen else "an earlier model of the run"
+        terminal.echo(f"{out} is of {what}; the images are embedded again.", err=True)
+        target = out.with_name(f".{out.name}-anew")  # what is there stays until this is whole: the images may be gone
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     called = f"{run.resolve().name} before training" if frozen else run.resolve().name
     # The gallery first: with the test images alone, nothing would tell that their distractors are missing.
@@ -207,12 +226,15 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
         embed_collection(
             embedder,
             manifest,
-            out,
+            target,
             reading=reading,
             splits=splits,
             device=where,
             progress=lambda part, done, total: progress(f"{called}: embedding {part}", done, total),
         )
+    if target != out:
+        shutil.rmtree(out)
+        target.rename(out)
 
 
 def _model_folder(run: Path) -> Path:

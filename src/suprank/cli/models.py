@@ -20,8 +20,8 @@ from suprank.cli.embed import (
     Weights,
     Workers,
     embedder_of,
+    read_as,
     reading_of,
-    say_overrides,
     usual_batch,
 )
 
@@ -134,13 +134,14 @@ def pca(
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features that {model} has; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
         reading = reading_of(embedder, sizes, batch_size or usual_batch(device), workers, skip_broken)
-        say_overrides(embedder, reading, model)
         with launched() as processes, terminal.progress("analysing", quiet or processes.rank > 0) as progress:
             moments = principal_moments(
                 embedder, images, reading=reading, device=processes.device(device), processes=processes, progress=progress
             )
             if processes.rank == 0:
-                embedder.with_projection(*pca_projection(moments, dim, whiten=whiten)).save(out)
+                projected = embedder.with_projection(*pca_projection(moments, dim, whiten=whiten))
+                projected.config = projected.config.model_copy(update=read_as(reading))  # as its projection was computed
+                projected.save(out)
                 how = ", whitened" if whiten else ""
                 terminal.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")
 

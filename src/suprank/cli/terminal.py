@@ -9,15 +9,15 @@ import re
 import tempfile
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from suprank.atomic import FULL, DiskFullError
+from suprank.atomic import FULL, DiskFullError, is_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from rich.progress import TaskID
 
@@ -147,8 +147,8 @@ def check_writable(file: Path) -> None:
         raise IsADirectoryError(f"{file} is a folder; name a file in it.")
     if file.exists() and not os.access(file, os.W_OK):
         raise PermissionError(f"{file} cannot be written: it is read-only; name another file.")
-    if file.is_file() or not file.exists():  # no device, which is written to directly
-        _check_takes_files(file.parent, file)
+    if not is_stream(file):
+        _check_takes_files(Path(os.path.realpath(file)).parent, file)
 
 
 def check_folder(folder: Path) -> None:

@@ -30,7 +30,7 @@ class Checked:
     by_content  whether copies were found by a hash of the content, or only where rows name one path
     sides       "short", "long" → least, median and greatest side in pixels, as stored; empty if nothing was decoded
     kinds       "JPEG RGB" and the like → number of files
-    elongated   (path, width, height) of images over `MAX_ASPECT` times as long as wide, of which only the middle is seen
+    elongated   (path, width, height) of images over `MAX_ASPECT` times as long as wide: only the middle is seen
     """
 
     images: int
@@ -76,7 +76,7 @@ class Checked:
     def _odd(self) -> Iterator[str]:
         if self.elongated:
             named = _some(f"{path} ({width:,} × {height:,} pixels)" for path, width, height in self.elongated)
-            yield f"{_files(self.elongated)} more than {MAX_ASPECT} times as long as wide, and only the middle is seen: {named}"
+            yield f"{_files(self.elongated)} more than {MAX_ASPECT} times as long as wide, seen in part: {named}"
 
     def _wrong(self) -> Iterator[str]:
         yield from (f"not a tree: {sentence}" for sentence in self.classes.two_parents)

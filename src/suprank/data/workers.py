@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import sys
 import threading
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data._utils import signal_handling
 
+from suprank.platforms import usable_cores
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from multiprocessing.process import BaseProcess
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 _GRACE = 1.0  # seconds that workers have to end on their own
-_LIKELY = {
+_LIKELY_CAUSE = {
     "SIGKILL": ", most likely because the machine (or the job's limit) ran out of memory",
     "SIGBUS": ", most likely because shared memory (/dev/shm) is full",
 }
@@ -29,7 +30,7 @@ _LIKELY = {
 
 def cores() -> int:
     """How many this process may use, and 16 at most: as many workers decode images, unless told otherwise."""
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
+    return min(usable_cores(), 16)
 
 
 def loader_batches(loader: DataLoader[Any]) -> Generator[Any]:
@@ -113,7 +114,7 @@ def _dead_worker(workers: Sequence[BaseProcess]) -> str:
         if not code:
             continue
         name = next((known.name for known in signal.Signals if known == -code), f"signal {-code}")
-        how = f"was killed by {name}{_LIKELY.get(name, '')}" if code < 0 else f"ended with exit code {code}"
+        how = f"was killed by {name}{_LIKELY_CAUSE.get(name, '')}" if code < 0 else f"ended with exit code {code}"
         return (
             f"worker process {number} of {len(workers)}, which decodes images, {how}; use fewer worker processes "
             f"(--workers on the command line, data.workers in a recipe; 0 decodes in the main process), or a smaller batch."

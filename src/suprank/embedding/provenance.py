@@ -34,7 +34,7 @@ class Provenance:
         >>> run.summary
         'resnet50 (24.6 M parameters), 112 pixels, not resized, bilinear, fp32'
         >>> run.differences(Provenance("resnet50", 24_557_120, size=224, resize=256))
-        ['image size 112 against 224', 'resize 0 against 256']
+        ['image size 112 against 224', 'resize none against 256']
     """
 
     backbone: str
@@ -72,7 +72,7 @@ class Provenance:
         """How images are read, in a few words."""
         resized = f"{'both sides' if self.squash else 'short side'} resized to {self.resize}" if self.resize else "not resized"
         further = ["fast JPEG decoding"] if self.fast_jpeg else []
-        several = [f"scales {', '.join(f'{scale:g}' for scale in self.scales)}"] if self.scales != (1.0,) else []
+        several = [f"scales {_text('scales', self.scales)}"] if self.scales != (1.0,) else []
         return ", ".join([f"{self.size} pixels", resized, self.interpolation, *further, self.precision, *several])
 
     @property
@@ -87,7 +87,7 @@ class Provenance:
     def differences(self, other: Provenance) -> list[str]:
         """What differs, as "image size 112 against 224". `parameters` may: a head of another width is what runs compare."""
         return [
-            f"{title} {_text(getattr(self, name))} against {_text(getattr(other, name))}"
+            f"{title} {_text(name, getattr(self, name))} against {_text(name, getattr(other, name))}"
             for name, title in _TITLES.items()
             if getattr(self, name) != getattr(other, name)
         ]
@@ -98,10 +98,14 @@ class Provenance:
         if not differences:
             return None
         return (
-            f"{names[0]} and {names[1]} do not differ in training alone: {'; '.join(differences)}. "
+            f"{names[0]} and {names[1]} differ in more than training: {'; '.join(differences)}. "
             "Part of the difference between their metrics comes from that."
         )
 
 
-def _text(value: object) -> str:
+def _text(name: str, value: Any) -> str:
+    if name == "resize":
+        return str(value or "none")
+    if name == "scales":
+        return ", ".join(f"{scale:g}" for scale in value)
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

@@ -88,7 +88,7 @@ class Reading:
         known = said.interpolation in transforms.INTERPOLATIONS
         images = ImageSettings(
             size=side,
-            resize=round(side * said.resize / said.size[0]) if resize is None else resize,
+            resize=round(side * said.resize / min(said.size)) if resize is None else resize,
             squash=said.squash if squash is None else squash,
             interpolation=said.interpolation if known else "bicubic",  # PIL's Lanczos has no like among tensors
             fast_jpeg=said.fast_jpeg if fast_jpeg is None else fast_jpeg,

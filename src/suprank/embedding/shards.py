@@ -138,6 +138,11 @@ class _Run:
         except (OSError, ValueError) as error:
             raise ValueError(f"{self.out / RECORD} cannot be read ({error}); delete the folder or choose another.") from error
         wanted = self.record(fingerprint)
+        if "amp" in found and "precision" in wanted:
+            raise ValueError(
+                f"{self.out} was embedded by an older suprank, whose record does not say how images were read. Choose another "
+                f"folder, or delete this one to start anew; `suprank evaluate` reads it as it is, if it is complete."
+            )
         differ = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
         if differ:
             said = "; ".join(f"{key} is {_short(wanted.get(key))} and was {_short(found.get(key))}" for key in differ)

@@ -32,8 +32,8 @@ class EmbedderConfig(BaseModel):
     """backbone → pooling → normalisation → projection → L2. By default nothing is added to the backbone's own features.
 
     The entries from `image_size` on say how images are read and embedded for evaluation. They are saved with the model, so that
-    whoever embeds with it later gets the numbers of the training run. `None` is what timm says of the backbone: an `Embedder`
-    fills it in, so that its `config` and its saved folder always have the values.
+    whoever embeds with it later gets the numbers of the training run. `None` is what timm says of the backbone, no squash, no
+    fast_jpeg, and fp32: an `Embedder` fills it in, so that its `config` and its saved folder always have the values.
 
     Example:
         >>> EmbedderConfig(backbone="resnet50", pooling="gem", normalisation="l2", dim=2048).pooling
@@ -80,13 +80,13 @@ class EmbedderConfig(BaseModel):
     resize: int | None = Field(default=None, ge=0)
     """Short side in pixels to which an image is resized before its centre is cropped; 0 crops the image as it is."""
 
-    squash: bool = False
+    squash: bool | None = None
     """Resize both sides to `resize`, which loses the aspect ratio, as is usual on SOP."""
 
-    fast_jpeg: bool = False
+    fast_jpeg: bool | None = None
     """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few grey levels."""
 
-    precision: Precision = "fp32"
+    precision: Precision | None = None
     """What the network computes in when it embeds: that of the training run, unless the caller chooses another."""
 
     @field_validator("backbone")
@@ -126,4 +126,4 @@ class EmbedderConfig(BaseModel):
             raise ValueError(
                 "this config leaves entries on images to the backbone; ask the config of an Embedder made from it."
             )
-        return Input(size, mean, std, interpolation, resize, self.squash, self.fast_jpeg)
+        return Input(size, mean, std, interpolation, resize, bool(self.squash), bool(self.fast_jpeg))

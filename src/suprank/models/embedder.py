@@ -17,6 +17,7 @@ from suprank.models.config import EmbedderConfig, Input
 from suprank.models.pooling import POOLINGS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from os import PathLike
 
     from jaxtyping import Float
@@ -137,9 +138,14 @@ class Embedder(nn.Module):
         folders.write(folder, self.config, self.state_dict())
 
     @classmethod
-    def load(cls, folder: str | PathLike[str], *, device: torch.device | str = "cpu") -> Self:
-        """The embedder of a folder that `save` wrote, in evaluation mode. Nothing is downloaded, and no code is run."""
-        config, state = folders.read(folder)
+    def load(
+        cls, folder: str | PathLike[str], *, device: torch.device | str = "cpu", settings: Mapping[str, Any] | None = None
+    ) -> Self:
+        """The embedder of a folder that `save` wrote, in evaluation mode. Nothing is downloaded, and no code is run.
+
+        `settings` replace entries of the saved `EmbedderConfig`, such as how images are read.
+        """
+        config, state = folders.read(folder, settings or {})
         with torch.random.fork_rng(devices=[]):  # the weights that are replaced below do not use up the caller's random numbers
             embedder = cls(config)
         folders.put(state, embedder, folder)
@@ -152,5 +158,6 @@ class Embedder(nn.Module):
 
 def _completed(config: EmbedderConfig, said: Input) -> EmbedderConfig:
     """The config with what it leaves to the backbone filled in."""
-    values = {"image_size": said.size, **{key: value for key, value in said._asdict().items() if key != "size"}}
+    entries = said._asdict()
+    values = {"image_size": entries.pop("size"), "precision": "fp32", **entries}
     return config.model_copy(update={key: value for key, value in values.items() if getattr(config, key) is None})

@@ -11,6 +11,7 @@ import json
 import logging
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
@@ -22,6 +23,7 @@ from suprank.models.config import EmbedderConfig
 from suprank.models.weights import WeightsError, misfits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from os import PathLike
 
     from torch import Tensor, nn
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 FORMAT = 2  # 1 had `crop`, a share, in place of `resize`, and no squash, fast_jpeg or precision
 WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
 
+OLDER = (
+    "%s was saved by an older suprank, which did not save squash, fast_jpeg, precision and test_resize=0 of the recipe: "
+    "where the recipe sets one of them, give the same as an option, or metrics differ from those of the training run."
+)
+
+_NEW: dict[str, Any] = {"squash": False, "fast_jpeg": False, "precision": "fp32"}  # entries that format 1 does not have
 _log = logging.getLogger(__name__)
 
 
@@ -54,13 +62,18 @@ def write(folder: str | PathLike[str], config: EmbedderConfig, state: dict[str, 
     write_atomically(where / SETTINGS, (record.model_dump_json(indent=2) + "\n").encode())
 
 
-def read(folder: str | PathLike[str]) -> tuple[EmbedderConfig, dict[str, Tensor]]:
-    """The settings and the weights of a folder that `write` wrote, checked; errors name the file and the entry."""
+def read(
+    folder: str | PathLike[str], settings: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[EmbedderConfig, dict[str, Tensor]]:
+    """The settings and the weights of a folder that `write` wrote, checked; errors name the file and the entry.
+
+    `settings` replace those of the folder.
+    """
     where = Path(folder)
     for name in (SETTINGS, WEIGHTS):
         if not (where / name).is_file():
             raise FileNotFoundError(f"{where} is no folder of a saved embedder: it has no {name}; Embedder.save writes one.")
-    record = _record(where / SETTINGS)
+    record = _record(where / SETTINGS, settings)
     weights = (where / WEIGHTS).read_bytes()
     if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
         raise WeightsError(
@@ -85,37 +98,36 @@ def packed(state: dict[str, Tensor]) -> bytes:
     return safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in state.items()})
 
 
-def _record(path: Path) -> _Record:
+def _record(path: Path, settings: Mapping[str, Any]) -> _Record:
     try:
         entries: Any = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is no JSON ({error}); save the embedder again.") from error
     found = entries.get("format") if isinstance(entries, dict) else None
     if found == 1 and isinstance(entries.get("config"), dict):
-        entries, found = _upgraded(entries, path), FORMAT
+        entries, found = _upgraded(entries), FORMAT
+        if not _NEW.keys() <= settings.keys():
+            _log.warning(OLDER, path)
     if found != FORMAT:
         raise ValueError(
             f"{path} has format {found!r}, and suprank {__version__} reads {FORMAT}; a newer suprank may read it: "
             "pip install --upgrade suprank"
         )
+    if isinstance(entries.get("config"), dict):
+        entries = {**entries, "config": {**entries["config"], **settings}}
     try:
         return _Record.model_validate(entries)
     except ValidationError as error:
         raise ValueError(f"{path} does not describe an embedder: {sentences(error)}.") from error
 
 
-def _upgraded(entries: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The entries of a folder in format 1 as format 2 has them. How a recipe resized test images cannot be known from it."""
+def _upgraded(entries: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a folder in format 1 as format 2 has them. How a recipe read test images cannot be known from it."""
     config = dict(entries["config"])
     crop, size = config.pop("crop", None), config.get("image_size")
     if isinstance(crop, float | int) and crop > 0 and isinstance(size, list):
         config["resize"] = round(min(size) / crop)
-    _log.warning(
-        "%s was saved by an older suprank, which did not save squash, fast_jpeg, precision and test_resize=0 of the recipe: "
-        "where the recipe sets one of them, give the same as an option, or metrics differ from those of the training run.",
-        path,
-    )
-    return {**entries, "format": FORMAT, "config": config}
+    return {**entries, "format": FORMAT, "config": {**config, **_NEW}}
 
 
 def sentences(error: ValidationError) -> str:

@@ -48,7 +48,7 @@ def embed(
     embedder's own: give `embedder.features` for a PCA, or `functools.partial(multiscale, embedder)` for several scales. A batch
     without images (all of them broken, and skipped) gives nothing.
     """
-    dtype = PRECISIONS.get(precision or embedder.config.precision)
+    dtype = PRECISIONS.get(precision or embedder.config.precision or "fp32")
     if dtype is None:
         raise ValueError(f"precision={precision!r} must be 'fp32', 'bf16' or 'fp16', or None for the model's own.")
     where = torch.device(device) if device is not None else next(embedder.parameters()).device

@@ -86,7 +86,7 @@ def train(config: TrainConfig, folder: str | PathLike[str], *, resume: bool = Fa
     with opened or RunFolder(folder) as run, stop_on_signals() as stop:
         done = fabric.broadcast(run.finished if resume else None)
         if done is not None:
-            shown.say(f"{run.path} is finished already.")
+            shown.say(f"{run.path} is finished already. Its metrics are of the test images that it ended with.")
             return Result(run.path, _reports_of(run, done["epoch"]), done["best"], None)
         with closing(_Run(config, fabric, run, shown, stop)) as running:
             try:

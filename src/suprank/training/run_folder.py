@@ -19,7 +19,6 @@ import json
 import math
 import os
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from suprank import __version__
-from suprank.atomic import write_atomically
+from suprank.atomic import DRAFT, write_atomically
 from suprank.folders import ForeignFilesError, refuse_foreign_files
 from suprank.platforms import file_locks
 
@@ -48,7 +47,6 @@ MAY_DIFFER = {
 TABLES_THAT_MAY_DIFFER = ("evaluation", "checkpoint", "logging")
 """Entries of a recipe that do not change what is learned, so that a resumed run may have others."""
 
-_LEFTOVER = re.compile(r"\..+\.\d+\.tmp")  # what `write_atomically` leaves behind when it is killed
 _PACKAGES = ("torch", "torchvision", "timm", "lightning", "numpy")
 
 
@@ -165,7 +163,7 @@ class RunFolder:
             self._refuse(name_and_values for name_and_values in changes.items() if not _may_differ(name_and_values[0]))
         try:
             for file in self.path.rglob(".*.tmp"):
-                if _LEFTOVER.fullmatch(file.name):
+                if DRAFT.fullmatch(file.name):
                     file.unlink(missing_ok=True)
             write_atomically(recipe, to_toml(config).encode())  # first: from now on the folder is known as a run's
             for folder in (self.checkpoints, self.reports):

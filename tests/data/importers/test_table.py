@@ -245,3 +245,19 @@ def test_rows_of_parquet_are_counted_from_one():
     found = table_file_of(sink.getvalue().to_pybytes(), "a.parquet", ".parquet")
     with pytest.raises(ValueError, match="a.parquet, row 2: it is blank"):
         found.refuse(np.array([False, True]), lambda row: "it is blank")
+
+
+def test_labels_get_one_spelling(tmp_path, caplog):
+    numbers = "path,split,label_k\na,train,1\nb,train,1.0\ne,distractor,-1\nf,distractor,-1.0\n"
+    assert read(written(tmp_path, numbers))[""].table["label_k"].to_pylist() == ["1", "1", None, None]
+    assert "'label_k' has two spellings of one class, such as '1.0' and '1'; they are joined" in caplog.text
+    words = "path,split,label_k\na,train,Zu\u0308rich\nb,train,Z\u00fcrich\nc,test,-1\n"
+    assert read(written(tmp_path, words))[""].table["label_k"].to_pylist() == ["Zürich", "Zürich", "-1"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "complaint"), [("-2", "'label_k' is -2, but classes are numbered from 0"), ("-1", "'label_k' is blank")]
+)
+def test_numbers_below_zero_are_no_classes(tmp_path, cell, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        read(written(tmp_path, f"path,split,label_k\na,train,7\nb,train,{cell}\n"))

@@ -47,8 +47,9 @@ def read(
     the label columns, finest first, with or without `label_`: by default all that begin with it; `()` for none. `id` and
     `box` are by default the columns of that name, if there are any. `box` may be four columns, x1, y1, x2 and y2.
 
-    Blanks around paths, splits and labels of text files are taken off, and capital letters of splits made small. Blank cells
-    are refused with their line: labels may be blank in `distractor` rows only.
+    Blanks around paths, splits and labels of text files are taken off, and capital letters of splits made small. Labels get one
+    spelling: composed accents, and 1 for 1.0 where all are numbers. Blank cells are refused with their line: labels may be blank,
+    or the number −1, in `distractor` rows only.
     """
     root = Path(root)
     if not root.exists():
@@ -146,12 +147,30 @@ def _label_columns(file: TableFile, levels: Sequence[str] | None) -> dict[str, s
 
 
 def _label(file: TableFile, name: str, may_be_blank: pa.Array) -> pa.Array:
-    cells = _text(file, name)
+    cells = _one_spelling(file, name)
     file.refuse(
         pc.and_not(pc.equal(cells, ""), may_be_blank),
         lambda row: f"{name!r} is blank; fill it in, leave the row out, or give it the split distractor.",
     )
     return cells.dictionary_encode()
+
+
+def _one_spelling(file: TableFile, name: str) -> pa.Array:
+    """The cells with accents composed (NFC); in a column of whole numbers 1.0 as 1, and −1 as blank, which is no label."""
+    cells = _text(file, name)
+    spelled = pc.utf8_normalize(cells, "NFC")
+    if pc.all(pc.match_substring_regex(spelled, r"^(-?[0-9]+(\.0+)?)?$")).as_py():  # among words "-1" is one: an emoji's name
+        spelled = pc.replace_substring_regex(spelled, r"\.0+$", "")
+        spelled = pc.if_else(pc.equal(spelled, "-1"), "", spelled)
+        file.refuse(
+            pc.starts_with(spelled, "-"),
+            lambda row: f"{name!r} is {spelled[row].as_py()}, but classes are numbered from 0, and −1 or a blank is no label.",
+        )
+    changed = pc.and_(pc.not_equal(cells, spelled), pc.is_in(spelled, value_set=pc.unique(cells)))
+    for row in np.flatnonzero(changed)[:1]:
+        cell, one = cells[row].as_py(), spelled[row].as_py()
+        _log.warning("%s: %r has two spellings of one class, such as %a and %a; they are joined", file.about, name, cell, one)
+    return spelled
 
 
 def _boxes(file: TableFile, corners: Sequence[str]) -> pa.Array:
