@@ -3,6 +3,7 @@
 python benchmarks/kernels.py tiles       time forward and backward over tile sizes: how `fused.FORWARD` was chosen
 python benchmarks/kernels.py skipping    H-AP on random and on clustered embeddings, sorted and not: what skipping is worth
 python benchmarks/kernels.py parts       the parts of a SupAP step: host and device time, kernels launched
+python benchmarks/kernels.py compiled    a loss as it is, under torch.compile, and with its CUDA graphs
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from suprank.bench.workload import Workload
-from suprank.losses import RankLoss, SupAP, SupHAP
+from suprank.losses import RankLoss, SupAP, SupHAP, roadmap
 from suprank.ranking import SupStep, common_level, heaviside, tree_relevance
 from suprank.ranking.ranks import fused
 
@@ -87,6 +88,31 @@ def skipping() -> None:
             print(f"H-AP, batch {batch}, {name} embeddings: sorted {found[0]:.2f} ms, unsorted {found[1]:.2f} ms")
 
 
+def compiled() -> None:
+    for batch, make in itertools.product((256, 1024, 4096), (SupAP, SupHAP, roadmap)):
+        embeddings, labels, _, _ = Workload(batch).inputs(GPU)
+        loss = make().cuda()
+        found = []
+        for how in (None, "default", "reduce-overhead"):
+            torch.compiler.reset()
+            call = loss if how is None else torch.compile(loss, mode=how)
+
+            def once(call: Callable[..., Tensor] = call, leaf: Tensor = embeddings, labels: Tensor = labels) -> None:
+                torch.compiler.cudagraph_mark_step_begin()
+                torch.autograd.grad(call(leaf, labels), leaf)
+
+            for _ in range(10):  # it compiles, warms up, and records
+                once()
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            for _ in range(50):
+                once()
+            torch.cuda.synchronize()
+            found.append((time.perf_counter() - begin) / 50 * 1e3)
+        name = getattr(make, "__name__", "")
+        print(f"{name}, batch {batch}: {found[0]:.2f} ms, compiled {found[1]:.2f} ms, with CUDA graphs {found[2]:.2f} ms")
+
+
 def parts() -> None:
     for batch, loss in itertools.product((256, 2048), (SupAP(), SupHAP())):
         embeddings, labels, _, _ = Workload(batch).inputs(GPU)
@@ -109,4 +135,4 @@ def parts() -> None:
 
 
 if __name__ == "__main__":
-    {"tiles": tiles, "skipping": skipping, "parts": parts}[sys.argv[1]]()
+    {"tiles": tiles, "skipping": skipping, "parts": parts, "compiled": compiled}[sys.argv[1]]()

@@ -48,8 +48,8 @@ def read(
     `box` are by default the columns of that name, if there are any. `box` may be four columns, x1, y1, x2 and y2.
 
     Blanks around paths, splits and labels of text files are taken off, and capital letters of splits made small. Labels get one
-    spelling: composed accents, and 1 for 1.0 where all are numbers. Blank cells are refused with their line: labels may be blank,
-    or the number −1, in `distractor` rows only.
+    spelling: composed accents, and 1 for 1.0 where all are numbers. Blank cells are refused with their line: labels may be
+    blank, or the number −1, in `distractor` rows only.
     """
     root = Path(root)
     if not root.exists():
