@@ -34,7 +34,7 @@ def machine(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "")  # so that it is as before at the end, whatever happens
         monkeypatch.delenv(name)
     monkeypatch.setenv("SUPRANK_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cpu_features, "_said", set())
+    monkeypatch.setattr(cpu_features, "_warned", set())
     monkeypatch.setattr(cpu_features, "_CPUINFO", tmp_path / "cpuinfo")
 
     def make(script, *, flags="amx_bf16 amx_tile", here="pass"):
@@ -45,7 +45,7 @@ def machine(tmp_path, monkeypatch):
         python.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/tries\n{script}\n")
         python.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(python))
-        monkeypatch.setattr(cpu_features, "_TRIAL", here)
+        monkeypatch.setattr(cpu_features, "_PROBE_CODE", here)
 
     yield make
     for one in (cpu_features._advertises_amx, cpu_features._cpuinfo):
@@ -165,5 +165,5 @@ def test_the_cap_holds_after_torch_is_imported_and_before_it_computes(early):
 
 @pytest.mark.slow
 def test_the_real_trial_passes_on_a_machine_that_runs_the_tests():
-    assert cpu_features._lives({}) is True
+    assert cpu_features._survives({}) is True
     assert cpu_features._survives_here()

@@ -35,7 +35,7 @@ class DiskFullError(OSError):
 
 
 @contextmanager
-def naming_full_disk(path: str | os.PathLike[str]) -> Iterator[None]:
+def explain_full_disk(path: str | os.PathLike[str]) -> Iterator[None]:
     """Raise a `DiskFullError` that names `path` where the block runs out of room: the system does not say which file it was."""
     try:
         yield
@@ -60,7 +60,7 @@ def writing_atomically(path: Path) -> Iterator[IO[bytes]]:
     A link stays, and the file it leads to is replaced. A device or a pipe, such as /dev/stdout, is written to directly. Where
     the disk is full, a `DiskFullError` names `path`.
     """
-    with naming_full_disk(path):
+    with explain_full_disk(path):
         if is_stream(path):
             with path.open("wb") as file:
                 yield file
@@ -82,4 +82,4 @@ def is_stream(path: Path) -> bool:
     """Whether it is a device, a pipe, or the name of one: /dev/stdout may lead to a file, and must not be replaced itself."""
     name = str(path.absolute())
     named = name.startswith(("/dev/", "/proc/")) and not name.startswith("/dev/shm/")
-    return named or (path.exists() and not path.is_file() and not path.is_dir())
+    return path.exists() and not path.is_dir() and (named or not path.is_file())

@@ -30,10 +30,10 @@ _VARIABLES = (VARIABLE, "DNNL_MAX_CPU_ISA")  # the latter is its older name
 _CPUINFO = Path("/proc/cpuinfo")
 _SECONDS = 120.0  # importing torch can take half a minute on a busy machine
 
-Finding = Literal["works", "works capped", "dies"]
+ProbeResult = Literal["works", "works capped", "dies"]
 
 # Products of a network, small and large. What dies leaves no core file.
-_TRIAL = """
+_PROBE_CODE = """
 import faulthandler, resource, torch
 faulthandler.disable()
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -46,7 +46,7 @@ with torch.no_grad():
         torch.nn.functional.conv2d(square.expand(2, 32, size, size), torch.ones(64, 32, 3, 3, dtype=torch.bfloat16))
 """
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def prepare_bf16(instead: str) -> None:
@@ -57,7 +57,7 @@ def prepare_bf16(instead: str) -> None:
     """
     if not _advertises_amx() or any(name in os.environ for name in _VARIABLES):
         return
-    finding = _remembered() or _tried()
+    finding = _cached_result() or _probe()
     if finding is None or finding == "works":
         return
     forbidden = f"this CPU advertises AMX and forbids it ({_model()}), and bf16 would end the process with SIGILL"
@@ -71,8 +71,8 @@ def prepare_bf16(instead: str) -> None:
             f"environment, or use {instead}."
         )
     message = f"{forbidden}: {VARIABLE} is set to {CAP}, so that bf16 does without."
-    if message not in _said:
-        _said.add(message)
+    if message not in _warned:
+        _warned.add(message)
         logging.getLogger(__name__).warning(message)
 
 
@@ -105,23 +105,23 @@ def _file() -> Path:
     return folder / f"bf16-on-cpu-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
-def _remembered() -> Finding | None:
+def _cached_result() -> ProbeResult | None:
     with suppress(OSError):
         text = _file().read_text(encoding="utf-8")
-        for finding in get_args(Finding):
+        for finding in get_args(ProbeResult):
             if text == finding:
                 return finding
     return None
 
 
-def _tried() -> Finding | None:
+def _probe() -> ProbeResult | None:
     """What child processes find, without and with the cap; None, and nothing is remembered, where they cannot tell."""
-    lives = _lives({})
+    lives = _survives({})
     if lives is None:
         return None
-    finding: Finding = "works"
+    finding: ProbeResult = "works"
     if not lives:
-        capped = _lives({VARIABLE: CAP})
+        capped = _survives({VARIABLE: CAP})
         if capped is None:
             return None
         finding = "works capped" if capped else "dies"
@@ -131,10 +131,10 @@ def _tried() -> Finding | None:
     return finding
 
 
-def _lives(environment: dict[str, str]) -> bool | None:
+def _survives(environment: dict[str, str]) -> bool | None:
     """Whether a fresh process survives bf16. None where it fails otherwise than by SIGILL, or takes too long."""
     try:
-        command = [sys.executable, "-P", "-c", _TRIAL]  # -P: no module of the current folder, which may be anybody's
+        command = [sys.executable, "-P", "-c", _PROBE_CODE]  # -P: no module of the current folder, which may be anybody's
         done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -149,7 +149,7 @@ def _survives_here() -> bool:
     if child == 0:
         code = 1
         with suppress(BaseException):
-            exec(_TRIAL, {})
+            exec(_PROBE_CODE, {})
             code = 0
         os._exit(code)
     until = time.monotonic() + _SECONDS

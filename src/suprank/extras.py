@@ -62,7 +62,7 @@ def extras_of(words: Sequence[str], missing: str = "") -> str:
 
 
 @contextmanager
-def naming_extra(package: str) -> Iterator[None]:
+def explain_missing_extra(package: str) -> Iterator[None]:
     """Say which extra of ours brings a module that the block cannot import."""
     try:
         yield

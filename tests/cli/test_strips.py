@@ -25,7 +25,7 @@ from tests.training.runs import recipe
 from suprank.training.loop import train
 
 torch.set_num_threads(1)
-photographs(Path("photos"), images=8)
+photographs(Path("photos"), images=4)
 strips = [Path("photos/group0/class00/0.png"), Path("photos/group0/class00/1.png"), Path("photos/group2/class22/0.png")]
 done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.3, "--out", "m.parquet")
 embedder(dim=8).save("model")

@@ -53,7 +53,7 @@ def test_images_far_longer_than_wide_are_named_with_their_size_and_are_no_error(
     assert found.ok
     assert found.elongated == (("a1.png", 5000, 100), ("a2.png", 1, 500_000))
     named = "a1.png (5,000 × 100 pixels); a2.png (1 × 500,000 pixels)"
-    assert found.sentences()[-1] == f"2 files are more than 32 times as long as wide, and only the middle is seen: {named}"
+    assert found.sentences()[-1] == f"2 files are more than 32 times as long as wide, seen in part: {named}"
     assert checked(manifest, decode=False).elongated == ()
 
 

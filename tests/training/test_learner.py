@@ -397,8 +397,10 @@ def test_test_images_leave_no_graph_and_no_trace():
 def test_training_can_start_from_a_folder(tmp_path, freeze_batchnorm):
     saved = tiny.embedder(dim=8, pooling="gem", seed=3)
     saved.save(tmp_path)
-    learning = learner(config(model={"start": str(tmp_path), "freeze_batchnorm": freeze_batchnorm}))
-    assert learning.embedder.config == saved.config.model_copy(update={"freeze_batchnorm": freeze_batchnorm})
+    recipe = config(model={"start": str(tmp_path), "freeze_batchnorm": freeze_batchnorm})
+    learning = learner(recipe)
+    expected = {"freeze_batchnorm": freeze_batchnorm, **recipe.evaluation_input}  # it is saved as the run reads
+    assert learning.embedder.config == saved.config.model_copy(update=expected)
     check_same({name: value.clone() for name, value in learning.embedder.state_dict().items()}, saved.state_dict())
     steps(learning, 1)
     now = learning.embedder.state_dict()

@@ -1,8 +1,8 @@
 """Speed and memory of the losses and of the evaluation beside their peers."""
 
-from suprank.extras import naming_extra
+from suprank.extras import explain_missing_extra
 
-with naming_extra(__name__):
+with explain_missing_extra(__name__):
     from suprank.bench.cases import CASES, Case
     from suprank.bench.evaluation import EvaluationRun
     from suprank.bench.evaluators import EVALUATORS, Evaluator

@@ -3,9 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.extras import naming_extra
+from suprank.extras import explain_missing_extra
 
-with naming_extra(__name__):
+with explain_missing_extra(__name__):
     from suprank.data.manifest import Manifest
     from suprank.data.splits import holdout_classes
     from suprank.data.tree import LabelTree
@@ -60,6 +60,6 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     for module, names in _WHERE.items():
         if name in names:
-            with naming_extra(__name__):
+            with explain_missing_extra(__name__):
                 return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from suprank.atomic import naming_full_disk
+from suprank.atomic import explain_full_disk
 
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder can only be what a killed process left
 
@@ -53,7 +53,7 @@ def kept(name: str, key: str, build: Callable[[Path], None], *, cache: str | os.
     try:
         unfinished = beside / key  # a plain folder in the private one that mkdtemp makes: readable by whoever the umask says
         unfinished.mkdir()
-        with naming_full_disk(final):
+        with explain_full_disk(final):
             build(unfinished)
         _rename(unfinished, final)
     finally:

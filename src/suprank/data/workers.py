@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import sys
 import threading
+from multiprocessing.connection import wait
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,10 @@ def loader_batches(loader: DataLoader[Any]) -> Generator[Any]:
     try:
         yield from batches
     except (RuntimeError, OSError, EOFError) as error:
+        if isinstance(error, ConnectionError | EOFError):  # of a worker that is about to be gone
+            gone = wait([worker.sentinel for worker in workers], timeout=_GRACE)
+            for worker in (worker for worker in workers if worker.sentinel in gone):
+                worker.join(_GRACE)  # until its exit code is known
         if message := _dead_worker(workers):
             raise ChildProcessError(message) from error
         raise

@@ -3,9 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.extras import naming_extra
+from suprank.extras import explain_missing_extra
 
-with naming_extra(__name__):
+with explain_missing_extra(__name__):
     from suprank.embedding.provenance import Provenance
     from suprank.embedding.result import EmbeddedPart, read_embedded
     from suprank.embedding.sides import Side, Sides, ranked_parts, ranked_sides
@@ -44,5 +44,5 @@ _WHERE = {
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with naming_extra(__name__):
+    with explain_missing_extra(__name__):
         return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

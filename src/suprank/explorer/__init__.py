@@ -1,8 +1,8 @@
 """See what a model retrieves: a report in one HTML file, a local web page, and search indexes."""
 
-from suprank.extras import naming_extra
+from suprank.extras import explain_missing_extra
 
-with naming_extra(__name__):
+with explain_missing_extra(__name__):
     from suprank.explorer.images import Images, levels_between
     from suprank.explorer.source import Source, embeddings_folder
 

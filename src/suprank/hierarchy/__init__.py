@@ -1,8 +1,8 @@
 """From a flat list of labels to a reviewed hierarchy: scrape, clean, embed, cluster, review, agree, export."""
 
-from suprank.extras import naming_extra
+from suprank.extras import explain_missing_extra
 
-with naming_extra(__name__):
+with explain_missing_extra(__name__):
     from suprank.data.tree import LabelTree
     from suprank.hierarchy.beginning import new_project
     from suprank.hierarchy.clustering.step import cluster_labels

@@ -1,8 +1,8 @@
 """Images → embeddings: a timm backbone, a pooling, a normalisation, a projection; its weights, its folder, its exports."""
 
-from suprank.extras import naming_extra
+from suprank.extras import explain_missing_extra
 
-with naming_extra(__name__):
+with explain_missing_extra(__name__):
     from suprank.models.backbone import Backbone
     from suprank.models.config import EmbedderConfig, Input
     from suprank.models.embedder import Embedder

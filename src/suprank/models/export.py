@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.atomic import naming_full_disk
+from suprank.atomic import explain_full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ def _unchecked(path: Path) -> Iterator[Path]:
     """A file beside `path`, which takes its name when the block ends, and is removed where the block fails."""
     file = path.with_name(f".unchecked.{path.name}")
     try:
-        with naming_full_disk(path):
+        with explain_full_disk(path):
             yield file
             file.replace(path)
     finally:

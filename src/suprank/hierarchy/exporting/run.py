@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suprank import __version__
-from suprank.atomic import naming_full_disk
+from suprank.atomic import explain_full_disk
 from suprank.hierarchy.exporting.columns import Labelled, labelled_manifest
 from suprank.hierarchy.exporting.tables import Item, groups_csv, items_in, labels_csv, published
 from suprank.hierarchy.exporting.trees import label_tree
@@ -179,7 +179,7 @@ def _write(folder: Path, contents: Mapping[str, bytes], manifest: Manifest | Non
         raise OSError(f"{folder} cannot be written ({error.strerror}); name another folder with --out.") from error
     try:
         for name, content in contents.items():
-            with naming_full_disk(folder / name):
+            with explain_full_disk(folder / name):
                 (draft / name).write_bytes(content)
         if manifest is not None and manifest_out is not None:
             manifest.save(manifest_out)  # whole or not at all, and the last that may find the disk full
