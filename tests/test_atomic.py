@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.atomic import DiskFullError, is_stream, explain_full_disk, write_atomically, writing_atomically
+from suprank.atomic import DiskFullError, explain_full_disk, is_stream, write_atomically, writing_atomically
 from tests.disks import disk_of
 
 
