@@ -42,13 +42,15 @@ def run(extras, commands, folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """photos/, m.parquet, model/, e/ with embeddings of the photos, a project p/ and labels.txt."""
+    """photos/, m.parquet, model/, run/ with a recipe and a model, e/ with embeddings, a project p/ and labels.txt."""
     root = tmp_path_factory.mktemp("made")
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
         embedder(dim=8).save("model")
+        embedder(dim=8).save("run/model")
+        Path("run/recipe.toml").write_text(RECIPE)
         done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *IMAGES)
         write_branch(plain(root / "p"))
         Path("labels.txt").write_text("jay\nteal\nheron\nwren\ncrow\n")
@@ -56,6 +58,12 @@ def folder(tmp_path_factory):
     return root
 
 
+RECIPE = """
+data = { manifest = "m.parquet", workers = 0 }
+images = { size = 32, test_resize = 0 }
+model = { backbone = "test_resnet", pretrained = false, dim = 8 }
+loss = { name = "roadmap" }
+"""
 IMAGES = ("--size", 32, "--resize", 0, "--device", "cpu", "--workers", 0, "-q")
 
 
@@ -100,6 +108,7 @@ SUFFICE = {  # calls of the verbs that do something small
         ("data", "show", "m.parquet", "--out", "s.png"),
         ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES),
         ("evaluate", "--embeddings", "f", "-q"),
+        ("evaluate", "--embeddings", "run", "--against-frozen", "-q"),
         ("models", "list", "resnet1*"),
     ],
     "cli,train": [

@@ -17,8 +17,8 @@ from suprank.embedding import Provenance, Reading
 from suprank.evaluation import Report
 from suprank.models import Embedder
 from suprank.training.config import EvaluationConfig
+from suprank.training.embedders import embedder_of
 from suprank.training.judging import Judge
-from suprank.training.learner import embedder_of
 from suprank.training.loop import train
 from suprank.training.presets import presets
 from suprank.training.recipe import read_recipe, recipes_folder

@@ -208,7 +208,7 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
         way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN else ""
         raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
     if frozen:
-        from suprank.training.learner import frozen_embedder
+        from suprank.training.embedders import frozen_embedder
 
         embedder = frozen_embedder(config)
         reading = _reading(embedder, config)

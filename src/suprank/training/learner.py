@@ -14,6 +14,7 @@ from suprank.losses import unchecked
 from suprank.models import Embedder
 from suprank.models import folder as folders
 from suprank.training import gathering
+from suprank.training.embedders import WEIGHTS, embedder_of
 from suprank.training.memory import CrossBatchMemory
 from suprank.training.objective import Objective, gradients, loss_of
 from suprank.training.optimizers import network_optimizer, proxies_optimizer, set_rates
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from suprank.training.config import TrainConfig
     from suprank.training.feeding import Fed, Feed
 
-_WEIGHTS, _DROPOUT, _LOSS = range(3)  # what is random beside batches and augmentations
+_DROPOUT, _LOSS = 1, 2  # what is random beside weights (0), batches and augmentations
 _BAD_EMBEDDINGS = "embeddings that are not finite"
 
 
@@ -53,7 +54,7 @@ class Learner:
 
     def __init__(self, config: TrainConfig, fabric: Fabric, feed: Feed) -> None:
         self.config, self.fabric = config, fabric
-        torch.manual_seed(seed_of(config.run.seed, _WEIGHTS))
+        torch.manual_seed(seed_of(config.run.seed, WEIGHTS))
         self.embedder = embedder_of(config)
         check_embedder(self.embedder, config, fabric.world_size)
         loss = loss_of(config.loss, feed.labels, self.embedder.dim)
@@ -221,29 +222,6 @@ class Learner:
         state = model_state(self.model)
         if self.fabric.is_global_zero:
             folders.write(folder, self.embedder.config, state)
-
-
-def embedder_of(config: TrainConfig) -> Embedder:
-    """The embedder that a recipe starts from."""
-    model = config.model
-    if model.start is None:
-        return Embedder(config.embedder, pretrained=model.pretrained and model.weights is None, weights=model.weights)
-    embedder = Embedder.load(model.start)
-    settings = {"freeze_batchnorm": model.freeze_batchnorm, **config.evaluation_input}
-    embedder.config = embedder.config.model_copy(update=settings)
-    return embedder
-
-
-def frozen_embedder(config: TrainConfig) -> Embedder:
-    """The recipe's backbone before training, read and pooled as the run does it, without the projection that nobody trained.
-
-    A recipe with `model.start` starts from a whole embedder: that is returned as it was saved, read as the run reads.
-    """
-    if config.model.start is not None:
-        return embedder_of(config).eval()
-    torch.manual_seed(seed_of(config.run.seed, _WEIGHTS))  # weights that are not pretrained are those that the run began with
-    model, settings = config.model, config.embedder.model_copy(update={"dim": None})
-    return Embedder(settings, pretrained=model.pretrained and model.weights is None, weights=model.weights).eval()
 
 
 def check_embedder(embedder: Embedder, config: TrainConfig, world_size: int = 1) -> None:
