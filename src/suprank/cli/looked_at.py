@@ -219,6 +219,7 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
         what = "other images than the run's" if frozen else "an earlier model of the run"
         terminal.echo(f"{out} is of {what}; the images are embedded again.", err=True)
         target = out.with_name(f".{out.name}-anew")  # what is there stays until this is whole: the images may be gone
+        shutil.rmtree(target, ignore_errors=True)  # an attempt that was interrupted may be of yet another model
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     called = f"{run.resolve().name} before training" if frozen else run.resolve().name
     # The gallery first: with the test images alone, nothing would tell that their distractors are missing.
