@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from suprank import cpu_features
+from suprank.system import cpu_features
 
 # Before anything is computed, and before workers start, which inherit it: many tests compute in bf16.
 cpu_features.prepare_bf16("a CPU that can")

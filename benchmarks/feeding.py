@@ -5,7 +5,7 @@ python benchmarks/feeding.py --backbone resnet50      and, on a GPU, what a back
 
 The loader alone: every image of an epoch, read, decoded, transformed and batched by the workers. Loaders take turns, and the
 best epoch of each counts, because others may use the machine too; then believe the CPU time. Numbers in parentheses are times
-as fast as ImageFolder. Files are in the page cache: no disk is measured. "In bytes" leaves the normalisation to the device,
+as fast as ImageFolder. Files are in the page cache: no disk is measured. "In bytes" leaves the normalization to the device,
 where it is part of the backbone's time.
 """
 
@@ -34,10 +34,10 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from suprank import torchvision_operators
 from suprank.data.datasets import ImageDataset, collated
 from suprank.data.manifest import Manifest
-from suprank.data.transforms import Normalise, at_least, test_transform, train_transform
+from suprank.data.transforms import Normalize, at_least, eval_transform, train_transform
+from suprank.system import torchvision_operators
 
 torchvision_operators.declare()
 from torchvision.datasets import ImageFolder  # noqa: E402
@@ -85,7 +85,7 @@ def main() -> None:
     asked = _arguments()
     transforms = {
         "train": partial(train_transform, asked.size),
-        "test": partial(test_transform, asked.size, resize=round(asked.size / 0.875)),
+        "test": partial(eval_transform, asked.size, resize=round(asked.size / 0.875)),
     }
     with tempfile.TemporaryDirectory(prefix="feeding") as name:
         rows = []
@@ -249,12 +249,12 @@ def _fed(root: Path, transform: Callable[..., Any], asked: argparse.Namespace) -
     dataset = ImageDataset(_manifest(folder, root, f"{folder.name}/"), transform)
     model = timm.create_model(asked.backbone, num_classes=512).to(memory_format=torch.channels_last).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    normalise = Normalise()
+    normalize = Normalize()
 
     def trained(images: torch.Tensor) -> None:
         images = images.to(device, memory_format=torch.channels_last, non_blocking=True)
         with torch.autocast(device.type, torch.bfloat16):
-            loss = model(normalise(images)).float().square().mean()
+            loss = model(normalize(images)).float().square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -262,7 +262,7 @@ def _fed(root: Path, transform: Callable[..., Any], asked: argparse.Namespace) -
     @torch.inference_mode()
     def embedded(images: torch.Tensor) -> None:
         with torch.autocast(device.type, torch.bfloat16):
-            model(normalise(images.to(device, memory_format=torch.channels_last, non_blocking=True)))
+            model(normalize(images.to(device, memory_format=torch.channels_last, non_blocking=True)))
 
     still = torch.randint(0, 256, (asked.batch, 3, asked.size, asked.size), dtype=torch.uint8, device=device)
     found = {}

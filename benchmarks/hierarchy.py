@@ -116,8 +116,8 @@ def _labels(many: int) -> tuple[list[str], NDArray[np.int64]]:
 
 def _vectors(heads: NDArray[np.int64]) -> NDArray[np.float32]:
     rng = np.random.default_rng(1)
-    centres = rng.normal(size=(int(heads.max()) + 1, LATENT))
-    latent = centres[heads] + 0.9 * rng.normal(size=(len(heads), LATENT))
+    centers = rng.normal(size=(int(heads.max()) + 1, LATENT))
+    latent = centers[heads] + 0.9 * rng.normal(size=(len(heads), LATENT))
     return (latent @ rng.normal(size=(LATENT, DIM)) / 8 + 0.7 * rng.normal(size=(len(heads), DIM))).astype(np.float32)
 
 

@@ -3,7 +3,7 @@
 python benchmarks/index.py --out benchmarks/results/cpu/index.json                  1,000,000 × 512, IVF with float16
 python benchmarks/index.py --items 100000 --kind exact --kind ivf --kind hnsw       the kinds beside each other
 
-Embeddings are drawn around class centres that lie in 64 dimensions, five classes of ten near each other, with
+Embeddings are drawn around class centers that lie in 64 dimensions, five classes of ten near each other, with
 noise in all dimensions. Queries are drawn in the same way and are not in the index; recall of these is by exact search. A fresh
 process opens the index after its files were dropped from the page cache, and says what its first search read. Queries go one by
 one; the times of a busy machine wander, so look at p50 first.
@@ -75,14 +75,14 @@ def _vectors(classes: NDArray[np.int64], groups: int, dim: int, seed: int) -> ND
     """One vector for each class named: around the class, near its group."""
     fixed = np.random.default_rng(0)
     spread = fixed.normal(size=(LATENT, dim)).astype(np.float32) / np.sqrt(LATENT)
-    centres = fixed.normal(size=(groups, LATENT)).astype(np.float32)
+    centers = fixed.normal(size=(groups, LATENT)).astype(np.float32)
     own = np.random.default_rng(seed)
     found = np.empty((len(classes), dim), np.float32)
     for start in range(0, len(classes), BLOCK):
         some = classes[start : start + BLOCK]
         # A class is where a generator seeded by its number would put it, so that blocks need not hold all classes.
         offsets = _of_class(some)
-        latent = centres[some % groups] + 0.7 * offsets + 0.7 * own.normal(size=offsets.shape).astype(np.float32)
+        latent = centers[some % groups] + 0.7 * offsets + 0.7 * own.normal(size=offsets.shape).astype(np.float32)
         found[start : start + BLOCK] = latent @ spread + own.normal(size=(len(some), dim)).astype(np.float32)
     return found
 

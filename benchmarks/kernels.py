@@ -78,8 +78,8 @@ def skipping() -> None:
     for batch in (2048, 4096, 8192):
         _, labels, _, _ = Workload(batch).inputs(GPU)
         noise = torch.randn(batch, 512, device=GPU)
-        centres = [torch.randn(int(column.max()) + 1, 512, device=GPU)[column] for column in labels.T]
-        clustered = centres[0] + centres[1] + 1.2 * centres[2] + 0.5 * noise
+        centers = [torch.randn(int(column.max()) + 1, 512, device=GPU)[column] for column in labels.T]
+        clustered = centers[0] + centers[1] + 1.2 * centers[2] + 0.5 * noise
         for name, embeddings in (("random", noise), ("clustered", clustered)):
             found = []
             for threshold in (256, NEVER):

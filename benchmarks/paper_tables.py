@@ -107,7 +107,7 @@ LAYOUTS = {
         },
         "H-AP",
     ),
-    "optimisation": Layout(  # tab:hrank_optim
+    "optimization": Layout(  # tab:hrank_optim
         ("smooth-hap", "sup-hap", "happier"), ("H-AP", "NDCG"), {"iNat-base H-AP": (52.3, 53.1, 54.3)}, "H-AP"
     ),
     "relevance": Layout(  # tab:analysis_relevance

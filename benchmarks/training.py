@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from suprank.losses.base import RetrievalLoss
+from suprank.training.batches import TrainBatch
 from suprank.training.config import TrainConfig
 from suprank.training.engine import fabric_of
-from suprank.training.feeding import Fed
 from suprank.training.learner import Learner
 
 CLASSES = 11_318  # SOP's: as many proxies
@@ -77,7 +77,7 @@ def learner(setting: Setting, batch: int, loss: dict[str, Any], chunk: int | Non
             "model": {
                 "backbone": setting.backbone,
                 "pretrained": False,
-                "normalisation": "layer",
+                "normalization": "layer",
                 "dim": setting.dim,
                 "freeze_batchnorm": True,
             },
@@ -96,15 +96,15 @@ def labels_of_images() -> Tensor:
     return torch.stack([fine, fine // 100, fine // 1000], 1)
 
 
-def batch_of(setting: Setting, size: int, device: torch.device) -> Fed:
+def batch_of(setting: Setting, size: int, device: torch.device) -> TrainBatch:
     """Four images each of random classes."""
     classes = torch.randperm(CLASSES)[: size // 4]
     ids = (classes[:, None] * 6 + torch.arange(4)).flatten()
     images = torch.randint(256, (size, 3, setting.side, setting.side), dtype=torch.uint8, device=device)
-    return Fed(images, labels_of_images()[ids], ids, 0)
+    return TrainBatch(images, labels_of_images()[ids], ids, 0)
 
 
-def seconds_of_step(made: Learner, batch: Fed, steps: int) -> float:
+def seconds_of_step(made: Learner, batch: TrainBatch, steps: int) -> float:
     """The median of steps that are waited for; the first two are not counted."""
     found = []
     for number in range(steps + 2):

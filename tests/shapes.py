@@ -25,7 +25,7 @@ available = os.environ.get("SUPRANK_CHECK_SHAPES", "1") != "0" and bool(find_spe
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 
 # Triton and numba compile these functions from their source, as they stand.
-LEFT_ALONE = {"suprank.ranking.ranks.kernels", "suprank.ranking.order.kernels", "suprank.ranking.order.compiled"}
+LEFT_ALONE = {"suprank.ranking.ranks.kernels", "suprank.ranking.exact.kernels", "suprank.ranking.exact.compiled"}
 
 
 class WrongShape(Exception):  # noqa: N818

@@ -42,7 +42,7 @@ def test_every_equation_names_the_public_function_that_computes_it(label, comput
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
 def test_no_equation_of_the_paper_is_missing():
-    # Two equations are labelled by a table column, `& eq:upperBound`, which a macro turns into a label.
+    # Two equations are labeled by a table column, `& eq:upperBound`, which a macro turns into a label.
     labels = set(re.findall(r"\\label\{(eq:[^}]+)\}|^\s*& (eq:\w+)$", PAPER.read_text(), flags=re.MULTILINE))
     labels = {one or other for one, other in labels}
     assert {"eq:ap_definition", "eq:upperBound", "eq:upperBoundRefined"} <= labels

@@ -98,9 +98,9 @@ def nearest(vectors, manifest):
 def test_pixels_alone_retrieve_omniglot_as_well_as_is_known(tmp_path):
     manifest, said = imported("omniglot35", tmp_path)
     assert said[:2] == ["train: 19,280 images, 964 character, 30 alphabet", "test: 13,180 images, 659 character, 20 alphabet"]
-    grey = pixels(manifest)[:, 0].flatten(1)
+    gray = pixels(manifest)[:, 0].flatten(1)
     # As they are packed, 35 × 35, each drawing's mean taken off: the correlation of pixels.
-    found = nearest(grey - grey.mean(1, keepdim=True), manifest)
+    found = nearest(gray - gray.mean(1, keepdim=True), manifest)
     assert found == pytest.approx([27.7, 56.1], abs=NEAR)
 
 

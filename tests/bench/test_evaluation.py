@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import torchvision_operators
 from suprank.bench import EVALUATORS, SHAPES, Evaluated, EvaluationRun, Evaluator, Retrieval, Settings
 from suprank.bench import evaluation as bench_evaluation
 from suprank.bench import evaluators as bench_evaluators
 from suprank.bench.evaluation import in_child, in_process, measurements, plan
+from suprank.system import torchvision_operators
 
 torchvision_operators.declare()  # before `importorskip` imports torchmetrics
 CPU = torch.device("cpu")
@@ -121,8 +121,8 @@ def test_on_a_gpu_the_peer_searches_with_torch_and_finds_the_same(monkeypatch):
     pytest.importorskip("pytorch_metric_learning")
     retrieval = Retrieval("sop", 300)
     ours = measured("suprank", retrieval)
-    search = bench_evaluators._neighbours(torch.device("cuda"))
-    monkeypatch.setattr(bench_evaluators, "_neighbours", lambda device: search)
+    search = bench_evaluators._neighbors(torch.device("cuda"))
+    monkeypatch.setattr(bench_evaluators, "_neighbors", lambda device: search)
     theirs = measured("pytorch-metric-learning", retrieval)
     assert theirs.values["mAP@R"] == pytest.approx(ours.values["mAP@R"], abs=1e-6)
 

@@ -18,9 +18,9 @@ def photographs(root, groups=3, classes=3, images=4, side=48, tint=0):
         for one in range(classes):
             folder = root / f"group{group}" / f"class{group}{one}"
             folder.mkdir(parents=True)
-            colours = np.concatenate([shared, draw.uniform(0, 255, (2, 4, 3))])
+            colors = np.concatenate([shared, draw.uniform(0, 255, (2, 4, 3))])
             for image in range(images):
-                noisy = np.clip(colours + draw.uniform(-60, 60, colours.shape), 0, 255)
+                noisy = np.clip(colors + draw.uniform(-60, 60, colors.shape), 0, 255)
                 tinted = (1 - tint) * noisy + tint * draw.uniform(0, 255, 3)
                 Image.fromarray(tinted.astype(np.uint8)).resize((side + 8, side)).save(folder / f"{image}.png")
     return root

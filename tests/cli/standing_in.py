@@ -5,12 +5,12 @@ import os
 import signal
 import time
 
-from suprank.cli import side_by_side
-from suprank.cli.side_by_side import TrainingError
-from suprank.training.stopping import stop_on_signals
-from suprank.training.watch import StepValues
+from suprank.experiments import parallel
+from suprank.experiments.parallel import TrainingError
+from suprank.training.callbacks import StepValues
+from suprank.training.signals import stop_on_signals
 
-_train = side_by_side._train
+_train = parallel._train
 
 
 class OddError(Exception):
@@ -79,6 +79,6 @@ def odd(config, folder, watch):
 
 
 def process(config, folder, telling):
-    """In place of `side_by_side._train`, which it calls with a training that is named after the folder, up to a hyphen."""
-    side_by_side._stopped = globals()[folder.name.split("-")[0]]
+    """In place of `parallel._train`, which it calls with a training that is named after the folder, up to a hyphen."""
+    parallel._stopped = globals()[folder.name.split("-")[0]]
     _train(config, folder, telling)

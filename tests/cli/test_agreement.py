@@ -11,18 +11,18 @@ import pytest
 import torch
 from PIL import Image
 
-from suprank.cli.looked_at import image_embedder, looked_at, model_of
 from suprank.data import Manifest
-from suprank.embedding import Provenance, Reading
+from suprank.embedding import ImageLoaderSettings, Provenance
 from suprank.evaluation import Report
 from suprank.models import Embedder
 from suprank.training.config import EvaluationConfig
 from suprank.training.embedders import embedder_of
-from suprank.training.judging import Judge
 from suprank.training.loop import train
 from suprank.training.presets import presets
 from suprank.training.recipe import read_recipe, recipes_folder
 from suprank.training.seeds import seed_of
+from suprank.training.validation import Validator
+from suprank.workflows.run_embeddings import image_embedder, looked_at, model_of
 from tests.cli.collection import done, refused
 from tests.models import tiny
 from tests.training import runs
@@ -91,9 +91,9 @@ def test_an_upload_is_embedded_as_the_rows_of_the_report(tmp_path, photos):
 def test_the_saved_model_of_every_preset_says_how_it_reads(tmp_path, photos, preset):
     config = read_recipe(f"{preset}/nsm", [f"data.manifest={photos}", "data.workers=0", "data.hold=false", "data.tests="])
     config = config.model_copy(update={"evaluation": EvaluationConfig()})  # its metrics may name levels of the preset
-    judge = Judge.of(config, small(photos))
+    judge = Validator.of(config, small(photos))
     tiny.embedder(**config.evaluation_input, mean=config.model.mean, std=config.model.std).save(tmp_path)
-    reading = Reading.for_model(Embedder.load(tmp_path))
+    reading = ImageLoaderSettings.for_model(Embedder.load(tmp_path))
     assert repr(reading.transform) == repr(judge._reading.transform)
     assert (reading.at_least, reading.settings) == (judge._reading.at_least, judge._reading.settings)
     assert Embedder.load(tmp_path).config.precision == config.engine.precision
@@ -134,8 +134,8 @@ def test_a_projection_is_saved_with_the_reading_it_was_computed_from(tmp_path, p
 def test_a_size_can_be_given_for_a_network_that_is_not_square():
     model = tiny.embedder(image_size=(320, 160), resize=200)
     with pytest.raises(ValueError, match="crops are square, so give a size"):
-        Reading.for_model(model)
-    assert Reading.for_model(model, size=80).settings.resize == 100
+        ImageLoaderSettings.for_model(model)
+    assert ImageLoaderSettings.for_model(model, size=80).settings.resize == 100
 
 
 def test_a_run_of_an_older_version_is_read_as_its_recipe_says(tmp_path, photos, caplog):
@@ -203,7 +203,7 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     bare = tiny.embedder(**config.evaluation_input)
     bare.load_state_dict({name: value for name, value in start.state_dict().items() if not name.startswith("projection")})
     frozen = looked_at(run, device="cpu", frozen=True)
-    transform = Reading.for_model(bare)
+    transform = ImageLoaderSettings.for_model(bare)
     found = transform.batches(small(photos), np.arange(4), pinned=False)
     batch = next(iter(found))
     with_torch = transform.before(bare.eval())(batch.images).detach().numpy()

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from suprank.training import sweep as sweeps
-from suprank.training.comparison import plot
+from suprank.experiments import sweep as sweeps
+from suprank.experiments.comparison import plot
+from suprank.experiments.sweep import running
 from suprank.training.recipe import to_toml
-from suprank.training.sweep import running
 from tests.cli.collection import done, invoke, refused
+from tests.experiments.comparison.recipes import write_recipe
+from tests.experiments.sweep.runs import trainer_command
 from tests.training import runs
-from tests.training.comparison.recipes import write_recipe
-from tests.training.sweep.runs import trainer_command
 
 TRAIN_COMMAND = running.train_command  # which most tests are kept from
 
@@ -208,7 +208,7 @@ def test_runs_can_be_submitted_to_a_cluster(monkeypatch):
 
 
 def test_without_matplotlib_there_are_tables_and_no_figure(monkeypatch):
-    monkeypatch.delitem(sys.modules, "suprank.training.comparison.plot")
+    monkeypatch.delitem(sys.modules, "suprank.experiments.comparison.plot")
     monkeypatch.delitem(sys.modules, "matplotlib.figure")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = done("compare", "low.toml", "--out", "c", "--quiet")

@@ -154,10 +154,10 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
         return Manifest.read("m.parquet")
 
     imported("folder", "--root", "photos")
-    (folder / "photos/LICENCES.txt").write_text("free")
+    (folder / "photos/LICENSES.txt").write_text("free")
     monkeypatch.setattr("suprank.data.importers.glyphs.read", drawn)
     monkeypatch.setattr("suprank.data.importers.emoji.read", drawn)
-    monkeypatch.setattr("suprank.data.importers.emoji.LICENCES", "LICENCES.txt")
+    monkeypatch.setattr("suprank.data.importers.emoji.LICENSES", "LICENSES.txt")
     result = done("data", "import", "glyphs", "--size", 32, "--seed", 5, "--font", "my.ttf", "--out", "g.parquet")
     assert (asked["size"], asked["seed"], [str(font) for font in asked["fonts"]]) == (32, 5, ["my.ttf"])
     assert "36/36" in result.stderr
@@ -165,7 +165,7 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
     assert Manifest.read("g.parquet").table.equals(Manifest.read("m.parquet").table)
     result = done("data", "import", "emoji", "--quiet", "--out", "e.parquet")
     assert result.stderr == ""
-    assert (folder / "e-LICENCES.txt").read_text() == "free"
+    assert (folder / "e-LICENSES.txt").read_text() == "free"
 
 
 @pytest.mark.parametrize(

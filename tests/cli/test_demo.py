@@ -12,10 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from suprank.cli import demo as verb
-from suprank.cli import side_by_side
-from suprank.cli.side_by_side import TrainingError
 from suprank.data import Manifest
 from suprank.evaluation import Report
+from suprank.experiments.parallel import TrainingError
 from suprank.training import checkpoint
 from suprank.training.recipe import read_recipe
 from tests.cli.collection import done, invoke, photographs, refused

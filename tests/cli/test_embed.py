@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from suprank import evaluation
-from suprank.data import ImageDataset, Manifest, test_transform
+from suprank.data import ImageDataset, Manifest, eval_transform
 from suprank.embedding import collection, read_embedded
 from suprank.evaluation import Report
 from suprank.models import Embedder
@@ -61,7 +61,7 @@ def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder
 
     model, test = Embedder.load("made").eval(), Manifest.read("split.parquet").split("test")
     side, said = round(40 * model.input.resize / model.input.size[0]), model.input
-    transform = test_transform(40, resize=side, interpolation=said.interpolation, mean=said.mean, std=said.std)
+    transform = eval_transform(40, resize=side, interpolation=said.interpolation, mean=said.mean, std=said.std)
     rows = plain(model, test, transform)
     np.testing.assert_allclose(read_embedded("e", "test").embeddings, rows, atol=1e-5)
     expected = evaluation.evaluate(rows, test.labels, level_names=test.levels, device="cpu", progress=False)
@@ -92,7 +92,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
     assert len(first) == 12
 
     model = Embedder.load("model").eval()
-    transform = test_transform(32, resize=None, mean=model.input.mean, std=model.input.std)
+    transform = eval_transform(32, resize=None, mean=model.input.mean, std=model.input.std)
     rows = plain(model, manifest, transform)
     is_query = np.asarray(columns["split"]) == "query"
     ids = np.asarray(columns["id"])

@@ -13,9 +13,9 @@ import torch
 from suprank.cli import terminal
 from suprank.data import Manifest
 from suprank.evaluation import evaluate
+from suprank.experiments.sweep import Combination, run_table
+from suprank.files.spreadsheets import safe_cell
 from suprank.hierarchy.strict import csv_bytes
-from suprank.spreadsheets import safe_cell
-from suprank.training.sweep import Combination, run_table
 from tests.cli.collection import done, invoke, photographs, refused
 from tests.hierarchy.branches import plain, write_branch
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suprank.folders import locked_folder
+from suprank.files.folders import locked_folder
 from tests.cli.collection import done, invoke, photographs, refused
 from tests.disks import disk_of
 from tests.hierarchy.branches import plain, write_branch
@@ -133,7 +133,7 @@ def test_a_second_embed_into_a_folder_is_refused_at_once_and_a_killed_one_is_no_
     with locked_folder(Path("f/test"), "embedding into", ""):
         assert "another process is embedding into f/test; wait for it to end, or choose another folder" in refused(*command)
     script = (
-        "import sys, time, multiprocessing as m; from pathlib import Path; from suprank.folders import locked_folder\n"
+        "import sys, time, multiprocessing as m; from pathlib import Path; from suprank.files.folders import locked_folder\n"
         "with locked_folder(Path('f/test'), '', ''):\n"
         "    m.get_context('fork').Process(target=time.sleep, args=(60,), daemon=True).start()\n"  # as a DataLoader's worker
         "    print('locked', flush=True); time.sleep(60)\n"

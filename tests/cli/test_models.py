@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from suprank.data import ImageDataset, Manifest, test_transform
+from suprank.data import ImageDataset, Manifest, eval_transform
 from suprank.models import Embedder
 from tests.cli.collection import done, photographs, refused
 from tests.models.tiny import embedder, images
@@ -27,19 +27,19 @@ def manifest(folder):
 
 
 def test_an_embedder_is_made_as_asked_and_saved(folder):
-    settings = ("--pooling", "gem", "--normalisation", "layer", "--dim", 16, "--freeze-batchnorm", "--image-size", 96)
+    settings = ("--pooling", "gem", "--normalization", "layer", "--dim", 16, "--freeze-batchnorm", "--image-size", 96)
     said = done("models", "create", "test_resnet", "--untrained", *settings, "--out", "made/model").stdout
     assert said == "made/model: test_resnet, 0.4 M parameters, embeddings of width 16\n"
     saved = json.loads((folder / "made/model/embedder.json").read_text())
-    asked = {"pooling": "gem", "normalisation": "layer", "dim": 16, "freeze_batchnorm": True}
+    asked = {"pooling": "gem", "normalization": "layer", "dim": 16, "freeze_batchnorm": True}
     assert asked.items() <= (saved.get("config") or saved).items()
     model = Embedder.load("made/model").eval()
     assert model.input.size == (96, 96)
     assert model(images(2)).norm(dim=1).tolist() == pytest.approx([1, 1])
 
 
-def test_the_authors_colours_are_an_option():
-    done("models", "create", "test_vit", "--untrained", "--imagenet-colours", "--out", "model")
+def test_the_authors_colors_are_an_option():
+    done("models", "create", "test_vit", "--untrained", "--imagenet-colors", "--out", "model")
     said = Embedder.load("model").input
     assert (said.mean, said.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -52,7 +52,7 @@ def test_weights_can_come_from_a_file():
 
 
 def test_a_projection_starts_from_the_principal_components_of_the_train_images(manifest):
-    embedder(normalisation="l2").save("model")
+    embedder(normalization="l2").save("model")
     options = ("--size", 32, "--resize", 0, "--workers", 0, "--batch-size", 6, "--device", "cpu")
     result = done(
         "models", "pca", "--model", "model", "--manifest", "m.parquet", "--dim", 5, "--whiten", "--out", "pca", *options
@@ -60,7 +60,7 @@ def test_a_projection_starts_from_the_principal_components_of_the_train_images(m
     assert result.stdout == "pca: 20 images, 96 features → 5, whitened\n"
     assert "20/20" in result.stderr
     model = Embedder.load("pca").eval()
-    transform = test_transform(32, resize=None, mean=model.input.mean, std=model.input.std)
+    transform = eval_transform(32, resize=None, mean=model.input.mean, std=model.input.std)
     train = ImageDataset(manifest.split("train"), transform)
     with torch.inference_mode():
         batch = torch.stack([train[row].image for row in range(len(train))])

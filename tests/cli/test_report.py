@@ -88,7 +88,7 @@ def test_wrong_arguments_are_refused_with_the_rule_and_the_way_out(folder, tmp_p
 
 def test_a_missing_package_is_found_out_before_any_work(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(verb, "find_spec", lambda name: None)
-    monkeypatch.setattr("suprank.cli.looked_at.looked_at", lambda *_: pytest.fail("embedded before"))
+    monkeypatch.setattr("suprank.workflows.run_embeddings.looked_at", lambda *_: pytest.fail("embedded before"))
     with pytest.raises(ModuleNotFoundError, match="openTSNE") as missing:
         verb.write_report(folder / "one", None, tmp_path / "page.html")
     assert missing.value.name == "openTSNE"  # for `main`, which names the extra

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from suprank.cli.main import main
-from suprank.training import sweep as sweeps
-from suprank.training.sweep import plot, running
+from suprank.experiments import sweep as sweeps
+from suprank.experiments.sweep import plot, running
 from tests.cli.collection import done, invoke, refused
-from tests.training.sweep.runs import trainer_command
+from tests.experiments.sweep.runs import trainer_command
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from suprank.cli.train import default_folder, is_first_process
 from suprank.cli.training_display import TrainingDisplay, metrics_line, step_line
 from suprank.evaluation import Report
 from suprank.training import checkpoint, loop
+from suprank.training.callbacks import Callback, StepValues
 from suprank.training.loop import NonFiniteLossError, Result
 from suprank.training.recipe import read_recipe
-from suprank.training.watch import StepValues, Watch
 from tests.cli.collection import done, invoke, refused
 
 RECIPE = """
@@ -58,7 +58,7 @@ class Training:
 
     def __call__(self, config, folder, *, resume=False, watch=None):
         self.calls.append((config, folder, resume))
-        assert isinstance(watch, Watch)
+        assert isinstance(watch, Callback)
         watch.begin(0, 10, "roadmap on 5 images")
         watch.step(values())
         watch.judged(1, self.reports)
@@ -295,7 +295,7 @@ def test_the_line_of_an_evaluation_has_the_main_metrics_at_the_finest_level_or_w
 
 
 def test_a_watch_that_shows_nothing_may_be_told_everything(capsys):
-    watch = Watch()
+    watch = Callback()
     watch.begin(0, 1, "about")
     watch.step(values())
     watch.evaluating("test", 0, 1)

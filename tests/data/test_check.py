@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from suprank.data.check import checked
-from suprank.data.contents import contents
-from suprank.data.copies import copies, ranked
+from suprank.data.duplicates import copies, ranked
+from suprank.data.file_scan import contents
 from suprank.data.files import Files
 from suprank.data.manifest import Manifest
 from tests.data.pictures import encoded, folder, smooth

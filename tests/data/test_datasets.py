@@ -13,11 +13,11 @@ from PIL import Image
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 
-from suprank import torchvision_operators
 from suprank.data.archives import UnreadableArchiveError
 from suprank.data.datasets import Batch, Broken, ImageDataset, Item, collated
 from suprank.data.images import BrokenImageError
 from suprank.data.manifest import Manifest
+from suprank.system import torchvision_operators
 from tests.data.pictures import encoded, folder, smooth, tensor
 
 

@@ -78,7 +78,7 @@ def test_gray_with_alpha_and_palette_with_transparency_lie_on_white():
 @pytest.mark.parametrize(
     ("picture", "transparency"), [(Image.new("RGB", (1, 1), (9, 8, 7)), (9, 8, 7)), (Image.new("L", (1, 1), 9), 9)]
 )
-def test_a_transparent_colour_without_alpha_lies_on_white(picture, transparency):
+def test_a_transparent_color_without_alpha_lies_on_white(picture, transparency):
     assert pixels(decoded(encoded(picture, transparency=transparency), "a")).tolist() == [[[255] * 3]]
 
 
@@ -98,12 +98,12 @@ def test_cmyk_jpegs_are_inverted_as_adobe_writes_them():
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_of_an_animation_the_first_frame_is_shown(kind):
-    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue")]
+    frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {}))
     assert (pixels(decoded(data, "a")) == [255, 0, 0]).all()
 
 
-def test_colour_profiles_are_ignored_and_damaged_ones_too():
+def test_color_profiles_are_ignored_and_damaged_ones_too():
     assert (pixels(decoded(encoded(smooth(), icc_profile=b"no profile"), "a")) == pixels(smooth())).all()
 
 

@@ -98,14 +98,14 @@ def test_a_csv_of_ones_own_needs_no_json_and_keeps_leading_zeros(tmp_path):
 def test_levels_may_be_chosen_or_none():
     table = pa.table(BIRDS)
     assert Manifest.of(table, root=".", levels=["family"]).names == {"family": ("Corvidae", "Troglodytidae")}
-    unlabelled = Manifest.of({"path": ["a"], "split": ["query"]}, root=".", levels=())
-    assert unlabelled.levels == ()
-    assert unlabelled.labels.shape == (1, 0)
+    unlabeled = Manifest.of({"path": ["a"], "split": ["query"]}, root=".", levels=())
+    assert unlabeled.levels == ()
+    assert unlabeled.labels.shape == (1, 0)
     with pytest.raises(ValueError, match="no labels"):
-        unlabelled.to_tree()
+        unlabeled.to_tree()
 
 
-def test_an_unlabelled_manifest_stays_so_in_a_file(tmp_path):
+def test_an_unlabeled_manifest_stays_so_in_a_file(tmp_path):
     Manifest.of({"path": ["a"], "split": ["query"]}, root=".", levels=()).save(tmp_path / "q.parquet")
     assert Manifest.read(tmp_path / "q.parquet").levels == ()
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pytorch_metric_learning import samplers as pml
 
-from suprank.data.samplers import HierarchicalSampler, MPerClassSampler
+from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
 
 
 def class_sets(labels, batches):
@@ -31,7 +31,7 @@ SOP = tree([15, 20, 9, 12, 30, 8, 8, 8, 25, 10, 11, 16], 5)  # 12 categories in 
 
 def test_an_epoch_deals_every_image_in_groups_of_its_class():
     labels = np.array([0] * 4 + [1] * 2 + [2] * 3)
-    batches = list(MPerClassSampler(labels, batch_size=4, images_per_class=2))
+    batches = list(BalancedBatchSampler(labels, batch_size=4, images_per_class=2))
     # 2 + 1 + 2 groups of two; a sixth fills the third batch
     assert len(batches) == 3
     assert set(chain(*batches)) == set(range(9))
@@ -53,7 +53,7 @@ def m_per_class(draw):
 @given(m_per_class(), st.integers(0, 1000), st.integers(0, 5))
 def test_laws_of_m_per_class(case, seed, epoch):
     labels, batch_size, m = case
-    sampler = MPerClassSampler(labels, batch_size, m, seed=seed)
+    sampler = BalancedBatchSampler(labels, batch_size, m, seed=seed)
     sampler.set_epoch(epoch)
     batches = list(sampler)
     sizes = Counter(labels.tolist())
@@ -70,7 +70,7 @@ def test_laws_of_m_per_class(case, seed, epoch):
 @given(m_per_class(), st.integers(1, 4))
 def test_an_epoch_takes_at_most_so_many_images_of_a_class(case, times):
     labels, batch_size, m = case
-    sampler = MPerClassSampler(labels, batch_size, m, max_images_per_class=times * m)
+    sampler = BalancedBatchSampler(labels, batch_size, m, max_images_per_class=times * m)
     groups = [min(-(-size // m), times) for size in Counter(labels.tolist()).values()]
     assert len(sampler) == max(-(-sum(groups) * m // batch_size), max(groups))
     assume(sum(groups) * m == len(sampler) * batch_size)  # no batch had to be filled
@@ -79,7 +79,7 @@ def test_an_epoch_takes_at_most_so_many_images_of_a_class(case, times):
 
 
 def test_other_images_have_their_turn_in_other_epochs():
-    sampler = MPerClassSampler(np.repeat([0, 1], 100), 16, 8, max_images_per_class=16)
+    sampler = BalancedBatchSampler(np.repeat([0, 1], 100), 16, 8, max_images_per_class=16)
     one, two = ({row for batch in sampler for row in batch} for _ in range(2))
     assert len(one) == len(two) == 32
     assert len(one & two) < 16
@@ -87,7 +87,7 @@ def test_other_images_have_their_turn_in_other_epochs():
 
 def test_batches_meet_in_other_company_each_time():
     labels = np.repeat(np.arange(200), 20)
-    sampler = MPerClassSampler(labels, 256)  # the authors' code makes 15 batches of these, with 3 different sets of classes
+    sampler = BalancedBatchSampler(labels, 256)  # the authors' code makes 15 batches of these, with 3 different sets of classes
     first, second = list(sampler), list(sampler)
     assert len(first) == 16
     assert len(set(class_sets(labels, first + second))) == 32
@@ -97,7 +97,7 @@ def test_batches_meet_in_other_company_each_time():
 
 def test_a_class_that_dominates_is_spread_over_the_epoch_and_the_others_repeat():
     labels = np.repeat(np.arange(9), [400] + [8] * 8)
-    batches = list(MPerClassSampler(labels, 16))
+    batches = list(BalancedBatchSampler(labels, 16))
     assert len(batches) == 100
     assert all(0 in classes for classes in class_sets(labels, batches))
     repeats = Counter(label for classes in class_sets(labels, batches) for label in classes if label)
@@ -107,33 +107,33 @@ def test_a_class_that_dominates_is_spread_over_the_epoch_and_the_others_repeat()
 
 def test_fixed_numbers_of_batches_go_on_where_the_last_epoch_ended():
     labels = np.repeat(np.arange(10), 12)
-    whole = MPerClassSampler(labels, 8)
-    cut = MPerClassSampler(labels, 8, batches=7)
+    whole = BalancedBatchSampler(labels, 8)
+    cut = BalancedBatchSampler(labels, 8, batches=7)
     assert (len(whole), len(cut)) == (15, 7)
     long = [batch for _ in range(3) for batch in whole]
     assert [batch for _ in range(5) for batch in cut] == long[:35]
     cut.set_epoch(4)
     assert list(cut) == long[28:35]
-    assert list(MPerClassSampler(labels, 8, batches=40)) == long[:40]
+    assert list(BalancedBatchSampler(labels, 8, batches=40)) == long[:40]
 
 
 def test_structure_agrees_with_pytorch_metric_learning():
     labels = np.repeat(np.arange(30), 9)
-    theirs = np.array(list(pml.MPerClassSampler(labels, 4, batch_size=40, length_before_new_iter=400))).reshape(-1, 40)
-    for batches in (theirs, np.array(list(MPerClassSampler(labels, 40)))):
+    theirs = np.array(list(pml.BalancedBatchSampler(labels, 4, batch_size=40, length_before_new_iter=400))).reshape(-1, 40)
+    for batches in (theirs, np.array(list(BalancedBatchSampler(labels, 40)))):
         assert all(sorted(Counter(labels[batch].tolist()).values()) == [4] * 10 for batch in batches)
 
 
 def test_the_finest_of_several_levels_is_used_and_tensors_are_taken():
-    mine = list(MPerClassSampler(torch.from_numpy(SOP), 32))
-    assert mine == list(MPerClassSampler(SOP[:, 0].tolist(), 32))
+    mine = list(BalancedBatchSampler(torch.from_numpy(SOP), 32))
+    assert mine == list(BalancedBatchSampler(SOP[:, 0].tolist(), 32))
 
 
 # Hierarchical
 
 
 def test_every_pair_of_categories_makes_five_batches_half_and_half():
-    sampler = HierarchicalSampler(SOP, 64)
+    sampler = HierarchicalBatchSampler(SOP, 64)
     batches = list(sampler)
     assert len(batches) == len(sampler) == 330
     pairs = Counter()
@@ -149,8 +149,8 @@ def test_every_pair_of_categories_makes_five_batches_half_and_half():
 
 
 def test_the_structure_of_hierarchical_batches_agrees_with_pytorch_metric_learning():
-    ours = list(HierarchicalSampler(SOP, 64))
-    theirs = list(pml.HierarchicalSampler(SOP, 64, 4, batches_per_super_tuple=5))
+    ours = list(HierarchicalBatchSampler(SOP, 64))
+    theirs = list(pml.HierarchicalBatchSampler(SOP, 64, 4, batches_per_super_tuple=5))
 
     def structure(batches):
         return sorted(sorted(Counter(SOP[batch, 1].tolist()).items()) for batch in batches)
@@ -172,7 +172,7 @@ def hierarchical(draw):
 @given(hierarchical(), st.integers(0, 1000))
 def test_laws_of_hierarchical(case, seed):
     labels, batch_size, m, per_batch, batches = case
-    sampler = HierarchicalSampler(
+    sampler = HierarchicalBatchSampler(
         labels, batch_size, m, coarse_per_batch=per_batch, batches_per_combination=2, batches=batches, seed=seed
     )
     coarse_of = dict(labels.tolist())
@@ -196,7 +196,7 @@ def test_laws_of_hierarchical(case, seed):
 
 
 def test_fine_classes_and_images_come_in_turns():
-    batches = list(HierarchicalSampler(SOP, 64))
+    batches = list(HierarchicalBatchSampler(SOP, 64))
     of_class, of_row = Counter(SOP[list(chain(*batches)), 0].tolist()), Counter(chain(*batches))
     for coarse in range(12):
         turns = [of_class[fine] // 4 for fine in np.unique(SOP[SOP[:, 1] == coarse, 0]).tolist()]
@@ -208,14 +208,14 @@ def test_fine_classes_and_images_come_in_turns():
 
 def test_a_small_coarse_class_gives_all_it_has_and_the_other_fills_the_batch():
     labels = tree([2, 30], 6)
-    for batch in HierarchicalSampler(labels, 64):
+    for batch in HierarchicalBatchSampler(labels, 64):
         assert Counter(labels[batch, 1].tolist()) == {0: 8, 1: 56}
         assert set(Counter(labels[batch, 0].tolist()).values()) == {4}
 
 
 def test_too_few_classes_give_several_groups_of_different_images():
     labels = tree([2, 3], 20)  # five classes for a batch of ten groups: pytorch-metric-learning makes a batch of half the size
-    for batch in HierarchicalSampler(labels, 40):
+    for batch in HierarchicalBatchSampler(labels, 40):
         assert set(Counter(labels[batch, 0].tolist()).values()) == {8}
         assert len(set(batch)) == 40
 
@@ -223,9 +223,9 @@ def test_too_few_classes_give_several_groups_of_different_images():
 def test_any_level_and_number_of_coarse_classes():
     fine = np.arange(240) // 5
     labels = np.stack([fine, fine // 4, fine // 16], axis=1)  # 48 classes, 12 groups, 3 at the top
-    for batch in HierarchicalSampler(labels, 48, level=1, coarse_per_batch=4, batches=30):
+    for batch in HierarchicalBatchSampler(labels, 48, level=1, coarse_per_batch=4, batches=30):
         assert set(Counter(labels[batch, 1].tolist()).values()) == {12}
-    for batch in HierarchicalSampler(labels, 48, level=2, coarse_per_batch=3):
+    for batch in HierarchicalBatchSampler(labels, 48, level=2, coarse_per_batch=3):
         assert set(Counter(labels[batch, 2].tolist()).values()) == {16}
 
 
@@ -233,11 +233,11 @@ def test_any_level_and_number_of_coarse_classes():
 
 
 def m_per_class_sampler(**settings):
-    return MPerClassSampler(SOP, 64, 4, **settings)
+    return BalancedBatchSampler(SOP, 64, 4, **settings)
 
 
 def hierarchical_sampler(**settings):
-    return HierarchicalSampler(SOP, 64, 4, batches_per_combination=1, **settings)
+    return HierarchicalBatchSampler(SOP, 64, 4, batches_per_combination=1, **settings)
 
 
 BOTH = pytest.mark.parametrize("made", [m_per_class_sampler, hierarchical_sampler])
@@ -331,8 +331,8 @@ def test_a_state_of_other_labels_or_settings_is_refused():
     with pytest.raises(ValueError, match="of other batches than this sampler's: seed was 1 and is 2"):
         m_per_class_sampler(seed=2).load_state_dict(state)
     with pytest.raises(ValueError, match="labels was '[0-9a-f]+' and is '[0-9a-f]+'"):
-        MPerClassSampler(SOP[::-1], 64, seed=1).load_state_dict(state)
-    with pytest.raises(ValueError, match="sampler was 'MPerClassSampler' and is 'HierarchicalSampler'"):
+        BalancedBatchSampler(SOP[::-1], 64, seed=1).load_state_dict(state)
+    with pytest.raises(ValueError, match="sampler was 'BalancedBatchSampler' and is 'HierarchicalBatchSampler'"):
         hierarchical_sampler(seed=1).load_state_dict(state)
     with pytest.raises(ValueError, match="consumed=40 must be between 0 and the"):
         m_per_class_sampler().state_dict(40)
@@ -357,19 +357,19 @@ TWO = np.stack([FEW, FEW // 10], axis=1)
         ({"batch_size": 0}, "batch_size=0 must be 1 or more"),
         ({"batch_size": 40, "batches": 0}, "batches=0 must be 1 or more"),
         ({"batch_size": 40, "seed": -1}, "seed=-1 must be 0 or more"),
-        ({"batch_size": 40, "labels": FEW - 1}, "10 of 500 images, first in row 0, are unlabelled"),
+        ({"batch_size": 40, "labels": FEW - 1}, "10 of 500 images, first in row 0, are unlabeled"),
         ({"batch_size": 40, "labels": []}, r"shape \[0\], but must be \[N\] or \[N, L\]"),
     ],
 )
 def test_impossible_requests_say_what_is_possible(settings, says):
     with pytest.raises(ValueError, match=says):
-        MPerClassSampler(**{"labels": FEW, **settings})
+        BalancedBatchSampler(**{"labels": FEW, **settings})
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"labels": FEW}, "level=1 must be a column .* and they have 1; labels of one level are for MPerClassSampler"),
+        ({"labels": FEW}, "level=1 must be a column .* and they have 1; labels of one level are for BalancedBatchSampler"),
         ({"level": 2}, "level=2 must be a column .* and they have 2; try 1"),
         ({"coarse_per_batch": 6}, "coarse_per_batch=6 must be between 1 and 5: level 1 has 5 classes"),
         ({"batch_size": 8, "coarse_per_batch": 3}, "must be between 1 and 2: .* batch_size=8 has room for 2 of 4 images each"),
@@ -383,9 +383,9 @@ def test_impossible_requests_say_what_is_possible(settings, says):
 )
 def test_impossible_hierarchies_say_what_is_possible(settings, says):
     with pytest.raises(ValueError, match=says):
-        HierarchicalSampler(**{"labels": TWO, "batch_size": 40, **settings})
+        HierarchicalBatchSampler(**{"labels": TWO, "batch_size": 40, **settings})
 
 
 def test_labels_that_are_no_ids_are_refused():
     with pytest.raises(TypeError, match="labels are float64, but must be integers"):
-        MPerClassSampler(FEW / 2, 40)
+        BalancedBatchSampler(FEW / 2, 40)

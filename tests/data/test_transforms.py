@@ -14,9 +14,9 @@ from suprank.data.transforms import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     PRESETS,
-    Normalise,
+    Normalize,
     at_least,
-    test_transform,
+    eval_transform,
     train_transform,
     v2,
 )
@@ -30,13 +30,13 @@ def picture(width, height, seed=0):
     return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
 
 
-def normalised(image):
+def normalized(image):
     """By the formula: shares of 255, less the mean, over the deviation."""
     values = torch.from_numpy(np.array(image)).float() / 255
     return ((values - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)).permute(2, 0, 1)
 
 
-GREY_LEVEL = 1.01 / 255 / min(IMAGENET_STD)  # Pillow and torch round differently when they resize
+GRAY_LEVEL = 1.01 / 255 / min(IMAGENET_STD)  # Pillow and torch round differently when they resize
 
 
 @pytest.mark.parametrize("size", [(500, 375), (375, 500), (900, 300), (100, 80), (256, 256)])
@@ -46,25 +46,25 @@ def test_the_papers_test_transform_is_a_resize_and_a_central_crop(size):
     width, height = (side * 256 // short for side in size)
     resized = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - 224) / 2), round((height - 224) / 2)
-    expected = normalised(resized.crop((left, top, left + 224, top + 224)))
-    found = test_transform()(image)
+    expected = normalized(resized.crop((left, top, left + 224, top + 224)))
+    found = eval_transform()(image)
     assert found.dtype == torch.float32
     assert found.shape == (3, 224, 224)
-    assert (found - expected).abs().max() <= GREY_LEVEL
+    assert (found - expected).abs().max() <= GRAY_LEVEL
 
 
 def test_squashing_loses_the_shape_and_nothing_else():
     image = picture(640, 200)
-    expected = normalised(image.resize((224, 224), Image.Resampling.BILINEAR))
-    assert (PRESETS["landmarks"].test(image) - expected).abs().max() <= GREY_LEVEL
-    expected = normalised(image.resize((256, 256), Image.Resampling.BILINEAR).crop((16, 16, 240, 240)))
-    assert (PRESETS["sop"].test(image) - expected).abs().max() <= GREY_LEVEL
+    expected = normalized(image.resize((224, 224), Image.Resampling.BILINEAR))
+    assert (PRESETS["landmarks"].test(image) - expected).abs().max() <= GRAY_LEVEL
+    expected = normalized(image.resize((256, 256), Image.Resampling.BILINEAR).crop((16, 16, 240, 240)))
+    assert (PRESETS["sop"].test(image) - expected).abs().max() <= GRAY_LEVEL
 
 
 def test_without_a_resize_the_image_is_only_cropped_and_a_small_one_gets_a_black_border():
     image = picture(300, 300)
-    assert torch.allclose(test_transform(resize=None)(image), normalised(image.crop((38, 38, 262, 262))), atol=1e-6)
-    bordered = test_transform(8, resize=None)(Image.new("RGB", (4, 4), "white"))
+    assert torch.allclose(eval_transform(resize=None)(image), normalized(image.crop((38, 38, 262, 262))), atol=1e-6)
+    bordered = eval_transform(8, resize=None)(Image.new("RGB", (4, 4), "white"))
     assert torch.allclose(bordered[:, 0, 0], -torch.tensor(IMAGENET_MEAN) / torch.tensor(IMAGENET_STD))
 
 
@@ -110,10 +110,10 @@ def test_training_crops_repeat_with_torchs_seed_and_differ_without():
 
 
 def test_sizes_that_a_decoded_image_needs():
-    assert at_least(test_transform()) == 256
+    assert at_least(eval_transform()) == 256
     assert at_least(PRESETS["sop"].train) == 256
     assert at_least(PRESETS["landmarks-bench"].test) == 1024
-    assert at_least(test_transform(resize=None)) is None
+    assert at_least(eval_transform(resize=None)) is None
     # The flattest crop of 0.16 of the area of a square of 647 pixels: sqrt(0.16 · 647² / 1.33) = 224.4 pixels high.
     assert at_least(train_transform()) == 647
 
@@ -121,10 +121,10 @@ def test_sizes_that_a_decoded_image_needs():
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda: test_transform(0), "size=0 must be a number of pixels, 1 or more"),
+        (lambda: eval_transform(0), "size=0 must be a number of pixels, 1 or more"),
         (lambda: train_transform(resize=-1), "resize=-1 must be"),
-        (lambda: test_transform(288), "resize=256 must be at least size=288, .*; try 288"),
-        (lambda: test_transform(resize=None, squash=True), "squash=True .* needs a resize"),
+        (lambda: eval_transform(288), "resize=256 must be at least size=288, .*; try 288"),
+        (lambda: eval_transform(resize=None, squash=True), "squash=True .* needs a resize"),
         (lambda: train_transform(scale=(0.5, 0.1)), r"scale=\(0.5, 0.1\) must be two shares of the area, the smaller first"),
         (lambda: train_transform(ratio=(0, 1)), "ratio=.* above 0"),
         (lambda: train_transform(flip=2), "flip=2 must be a probability"),
@@ -136,22 +136,22 @@ def test_impossible_settings_are_refused(made, says):
         made()
 
 
-def test_bytes_normalised_as_a_batch_are_what_the_transform_gives():
+def test_bytes_normalized_as_a_batch_are_what_the_transform_gives():
     photograph = picture(90, 70)
-    for made in (test_transform, train_transform):
+    for made in (eval_transform, train_transform):
         torch.manual_seed(0)
         numbers = made(32)(photograph)
         torch.manual_seed(0)
         left_in_bytes = made(32, mean=None)(photograph)
         assert left_in_bytes.dtype == torch.uint8
-        torch.testing.assert_close(Normalise()(torch.stack([left_in_bytes] * 2))[1], numbers)
+        torch.testing.assert_close(Normalize()(torch.stack([left_in_bytes] * 2))[1], numbers)
 
 
-def test_normalise_refuses_numbers_and_odd_colours():
+def test_normalize_refuses_numbers_and_odd_colors():
     with pytest.raises(TypeError, match="must be bytes"):
-        Normalise()(torch.zeros(3, 2, 2))
+        Normalize()(torch.zeros(3, 2, 2))
     with pytest.raises(ValueError, match="three numbers each"):
-        Normalise(std=(1, 1, 0))
+        Normalize(std=(1, 1, 0))
 
 
 # Images that are far longer than wide
@@ -172,10 +172,10 @@ def plain(transform):
 
 
 BOUNDED = {
-    "test": test_transform(mean=None),
-    "test, bicubic": test_transform(interpolation="bicubic", mean=None),
-    "test, only cropped": test_transform(resize=None, mean=None),
-    "test, squashed": test_transform(squash=True, mean=None),
+    "test": eval_transform(mean=None),
+    "test, bicubic": eval_transform(interpolation="bicubic", mean=None),
+    "test, only cropped": eval_transform(resize=None, mean=None),
+    "test, squashed": eval_transform(squash=True, mean=None),
     "train": train_transform(mean=None),
     "train, resized": train_transform(resize=256, mean=None),
 }

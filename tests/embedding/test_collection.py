@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from suprank.data import ImageDataset, Manifest, test_transform
-from suprank.embedding import Reading, collection, embed_collection, principal_moments, read_embedded
+from suprank.data import ImageDataset, Manifest, eval_transform
+from suprank.embedding import ImageLoaderSettings, collection, embed_collection, principal_moments, read_embedded
 from suprank.embedding.processes import Processes
 from suprank.models import pca_projection
 from tests.data.pictures import folder
 from tests.models.tiny import embedder
 
-SHIFT = test_transform(32, resize=None)
+SHIFT = eval_transform(32, resize=None)
 
 
 def reading(**changed):
-    return Reading(**({"transform": SHIFT, "batch_size": 2, "workers": 0} | changed))
+    return ImageLoaderSettings(**({"transform": SHIFT, "batch_size": 2, "workers": 0} | changed))
 
 
 def plain(model, manifest):
@@ -112,7 +112,7 @@ def test_a_finished_run_returns_at_once(tmp_path):
         ({"manifest": lambda manifest: manifest.take([5, 4, 3])}, "images is"),
         ({"precision": "bf16"}, "precision is 'bf16' and was 'fp32'"),
         ({"scales": (1.0, 0.5)}, "scales is"),
-        ({"reading": reading(transform=test_transform(16, resize=None))}, "transform is"),
+        ({"reading": reading(transform=eval_transform(16, resize=None))}, "transform is"),
     ],
 )
 def test_another_run_in_the_folder_is_refused_with_what_differs(tmp_path, changed, named):
@@ -181,7 +181,7 @@ def test_folders_without_a_finished_run_say_so(tmp_path):
 
 
 def test_moments_of_a_manifest_are_those_of_its_features(tmp_path):
-    manifest, model = folder(tmp_path, count=9), embedder(normalisation="l2")
+    manifest, model = folder(tmp_path, count=9), embedder(normalization="l2")
     moments = principal_moments(model, manifest, reading=reading())
     with torch.inference_mode():
         features = torch.cat([model.features(ImageDataset(manifest, SHIFT)[row].image[None]) for row in range(9)]).double()
@@ -196,8 +196,8 @@ import os, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from suprank.data import Manifest, test_transform
-from suprank.embedding import Reading, collection, embed_collection, launched, principal_moments
+from suprank.data import Manifest, eval_transform
+from suprank.embedding import ImageLoaderSettings, collection, embed_collection, launched, principal_moments
 from suprank.models import Embedder
 collection.SHARD_ROWS = 2
 folder = Path(sys.argv[1])
@@ -206,7 +206,7 @@ rank = str(int(child == 0))
 os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[2]}
 with launched() as processes:
     model, manifest = Embedder.load(folder / "model"), Manifest.read(folder / "m.parquet")
-    reading = Reading(test_transform(32, resize=None), batch_size=2, workers=0)
+    reading = ImageLoaderSettings(eval_transform(32, resize=None), batch_size=2, workers=0)
     embed_collection(model, manifest, folder / "shared", reading=reading, processes=processes)
     moments = principal_moments(model, manifest, reading=reading, processes=processes)
     (folder / f"rank{processes.rank}").write_text(f"{moments.count} {moments.scatter.trace()}")

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from suprank.data import test_transform
-from suprank.embedding import Reading, embed_collection, principal_moments, read_embedded
+from suprank.data import eval_transform
+from suprank.embedding import ImageLoaderSettings, embed_collection, principal_moments, read_embedded
 from tests.data.pictures import folder
 from tests.models.tiny import embedder
 
 pytestmark = pytest.mark.gpu
-READING = Reading(test_transform(32, resize=None), batch_size=4, workers=2)
+READING = ImageLoaderSettings(eval_transform(32, resize=None), batch_size=4, workers=2)
 
 
 def embedded(tmp_path, name, model, manifest, **settings):
@@ -22,8 +22,8 @@ def embedded(tmp_path, name, model, manifest, **settings):
 def test_a_gpu_gives_the_embeddings_of_the_cpu(tmp_path, backbone, precision, tolerance):
     size = 160 if backbone == "test_vit" else 32
     manifest = folder(tmp_path, count=9, split=["test"] * 9)
-    model = embedder(backbone, normalisation="layer", dim=16)
-    reading = Reading(test_transform(size, resize=size), batch_size=4, workers=2)
+    model = embedder(backbone, normalization="layer", dim=16)
+    reading = ImageLoaderSettings(eval_transform(size, resize=size), batch_size=4, workers=2)
     found = {}
     for device, chosen in (("cpu", "fp32"), ("cuda", precision)):
         embed_collection(model, manifest, tmp_path / device, reading=reading, device=device, precision=chosen)

@@ -1,6 +1,6 @@
 """Small collections to evaluate, drawn by hypothesis, with every query's list of scores and levels worked out in plain Python.
 
-Embeddings come from grids on which float32 products are exact, normalised or not, so that a tie is a tie for everyone.
+Embeddings come from grids on which float32 products are exact, normalized or not, so that a tie is a tie for everyone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from suprank.evaluation import Report, evaluate
-from suprank.ranking.order import compiled, plain
+from suprank.ranking.exact import compiled, plain
 from tests import reference
 
 PLENTY = settings(deadline=None, max_examples=120)
@@ -92,7 +92,7 @@ class Collection:
 
 
 def vectors(normalize: bool) -> st.SearchStrategy[list[float]]:
-    """Four dimensions. Normalised: lengths are powers of two and cosines multiples of ¼. Otherwise small integers, 0 too."""
+    """Four dimensions. Normalized: lengths are powers of two and cosines multiples of ¼. Otherwise small integers, 0 too."""
     if not normalize:
         return st.lists(st.integers(-2, 2).map(float), min_size=4, max_size=4)
     sign = st.sampled_from([-1.0, 1.0])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from suprank.evaluation import Report, evaluate
 from suprank.evaluation.embeddings import Embeddings
 from suprank.ranking import hierarchical_average_precision
-from suprank.ranking.order import Places, compiled, plain
+from suprank.ranking.exact import Places, compiled, plain
 from tests import reference
 from tests.evaluation.drawn import (
     KS,
@@ -533,7 +533,7 @@ def test_a_gallery_without_any_label_has_no_positives():
     assert all(math.isnan(value) for value in report.values.values())
 
 
-def test_a_query_labelled_at_the_coarse_level_only_is_judged_there():
+def test_a_query_labeled_at_the_coarse_level_only_is_judged_there():
     labels, gallery_labels = [[-1, 0]], [[-1, 0], [3, 0], [4, 1], [-1, -1]]
     report = evaluate(torch.ones(1, 2), labels, torch.ones(4, 2), gallery_labels)
     assert math.isnan(report["AP"])

@@ -91,7 +91,7 @@ def test_means_are_pytorch_metric_learnings(seed, items):
         "mean_reciprocal_rank": "MRR",
     }
     calculator = calculators.AccuracyCalculator(include=tuple(names), k=None, device=torch.device("cpu"))
-    # By inner product of normalised embeddings, which orders as their distance does.
+    # By inner product of normalized embeddings, which orders as their distance does.
     queries = torch.nn.functional.normalize(torch.tensor(collection.embeddings))
     arguments = [queries, torch.tensor(collection.labels)[:, 0]]
     if items:

@@ -430,7 +430,7 @@ def test_a_comparison_by_hand():
     assert found["R@1"][1:] == (0.5, 0.25, 0.25, 1.0, 4, 1.0)
     assert found["NDCG"][1:] == pytest.approx((NAN, NAN, NAN, NAN, 0, NAN), nan_ok=True)
     assert str(found).splitlines() == [
-        "paired randomisation test over queries, two-sided, 10,000 samples",
+        "paired randomization test over queries, two-sided, 10,000 samples",
         "",
         "%      mine  other  difference       p  queries",
         "AP    60.00  40.00      +20.00  0.2500        3",

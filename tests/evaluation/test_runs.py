@@ -1,4 +1,4 @@
-"""Runs and judgements: files that other tools read, lists that come back as they were, and files that are refused."""
+"""Runs and judgments: files that other tools read, lists that come back as they were, and files that are refused."""
 
 import json
 import math
@@ -81,7 +81,7 @@ def test_indices_get_the_names_of_what_they_index():
         run.named(item_names=["a", "b"])
 
 
-def test_judgements_are_written_line_by_line_as_trec_wants_them(tmp_path):
+def test_judgments_are_written_line_by_line_as_trec_wants_them(tmp_path):
     Qrels.from_dict({"q1": {"a": 2, "b": 0}, "q2": {"a": -1}}).save(tmp_path / "a.trec")
     assert (tmp_path / "a.trec").read_text() == "q1 0 a 2\nq1 0 b 0\nq2 0 a -1\n"
 
@@ -120,7 +120,7 @@ def ranx():
 
 
 def judged_lists(queries=12, items=30):
-    """Random lists and judgements without tied scores, on which libraries differ; every query has a relevant item."""
+    """Random lists and judgments without tied scores, on which libraries differ; every query has a relevant item."""
     rng = np.random.default_rng(0)
     scored, judged = {}, {}
     for query in range(queries):
@@ -232,7 +232,7 @@ def test_the_order_of_a_run_comes_back_from_csv(tmp_path, content):
 
 @given(lists(WORDS, st.integers(-(2**40), 2**40), min_size=1), st.sampled_from(["trec", "json"]))
 @FILES
-def test_judgements_come_back(tmp_path, content, extension):
+def test_judgments_come_back(tmp_path, content, extension):
     qrels = Qrels.from_dict(content)
     qrels.save(tmp_path / f"a.{extension}")
     kept = {query: judged for query, judged in content.items() if max(judged.values()) > 0}  # the others are NaN, not 0
@@ -455,7 +455,7 @@ def test_ids_that_are_neither_text_nor_integers_are_refused():
         Run(["q", "q"], np.array([[1], [1]]), np.array([[0.5], [0.5]]))
 
 
-def test_judgements_that_do_not_fit_are_refused():
+def test_judgments_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="offsets must rise from 0 to 2"):
         Qrels(["q", "r"], np.array([0, 2]), np.array(["a", "b"]), np.array([1, 1]))
     with pytest.raises(ValueError, match="judges item 'a' twice"):

@@ -13,7 +13,7 @@ import torch
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.search import Search, _torch_product, places, top
 from suprank.evaluation.targets import LabelTargets
-from suprank.ranking.order import compiled
+from suprank.ranking.exact import compiled
 from tests import reference
 from tests.evaluation.drawn import ORDERINGS, random_collection, using
 
@@ -75,7 +75,7 @@ def test_threads_multiply_in_full_precision_and_leave_the_callers_setting(monkey
         torch.set_float32_matmul_precision(before)
 
 
-def test_without_normalising_scores_are_inner_products():
+def test_without_normalizing_scores_are_inner_products():
     mine, theirs = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.5]])
     assert all_scores(searched(mine, theirs, normalize=False)).tolist() == [[11.0, 0.0], [0.0, 0.0]]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from suprank.evaluation import statistics
-from suprank.evaluation.statistics import bootstrap_interval, holm, paired_randomisation, paired_randomisations
+from suprank.evaluation.statistics import bootstrap_interval, holm, paired_randomization, paired_randomizations
 
 PLENTY = settings(deadline=None, max_examples=60)
 NAN = np.nan
@@ -20,7 +20,7 @@ MATRICES = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=12),
 DIFFERENCES = arrays(np.float64, st.integers(0, 30), elements=st.sampled_from([-1.0, -0.5, -0.1, 0.0, 0.1, 0.3, 1.0, NAN]))
 
 
-# The paired randomisation test, by hand
+# The paired randomization test, by hand
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ DIFFERENCES = arrays(np.float64, st.integers(0, 30), elements=st.sampled_from([-
     ],
 )
 def test_a_p_value_by_hand(difference, p):
-    assert paired_randomisation(np.array(difference)) == p
+    assert paired_randomization(np.array(difference)) == p
 
 
 def test_a_drawn_p_value_counts_the_observed_assignment_too():
     # Thirty equal differences: 2 of 2³⁰ assignments are as far, and none of 99 draws will be.
-    assert paired_randomisation(np.full(30, 0.2), samples=99) == 1 / 100
+    assert paired_randomization(np.full(30, 0.2), samples=99) == 1 / 100
 
 
 @pytest.mark.parametrize("flipped", range(4))
@@ -49,18 +49,18 @@ def test_rounding_does_not_make_an_equal_sum_smaller(flipped):
     difference = np.array([0.1, 0.1, 0.1, 0.1])
     difference[flipped] = 0.4 - 0.3 - 0.2  # −0.1 but for rounding
     assert difference[flipped] != -0.1
-    assert paired_randomisation(difference) == 10 / 16
+    assert paired_randomization(difference) == 10 / 16
 
 
 def test_the_exact_test_is_made_up_to_as_many_assignments_as_samples():
     ten = np.full(10, 0.5)
-    assert paired_randomisation(ten, samples=2**10) == 2 / 2**10
-    assert paired_randomisation(ten, samples=2**10 - 1) != 2 / 2**10
+    assert paired_randomization(ten, samples=2**10) == 2 / 2**10
+    assert paired_randomization(ten, samples=2**10 - 1) != 2 / 2**10
 
 
 def test_a_query_without_a_difference_does_not_keep_the_test_from_being_exact():
     difference = np.concatenate([[0.1, 0.2, 0.3], np.zeros(50), np.full(50, NAN)])
-    assert paired_randomisation(difference, samples=100) == 2 / 8
+    assert paired_randomization(difference, samples=100) == 2 / 8
 
 
 # Beside scipy
@@ -71,21 +71,21 @@ def test_a_query_without_a_difference_does_not_keep_the_test_from_being_exact():
 def test_exact_p_values_are_scipys(queries, seed):
     difference = np.random.default_rng(seed).normal(0.3, 1, queries)
     theirs = scipy.stats.permutation_test((difference,), np.mean, permutation_type="samples", n_resamples=np.inf)
-    assert paired_randomisation(difference) == pytest.approx(theirs.pvalue)
+    assert paired_randomization(difference) == pytest.approx(theirs.pvalue)
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.1, 0.3])
 def test_drawn_p_values_are_close_to_the_exact_one(shift):
     difference = np.random.default_rng(1).normal(shift, 1, 15)
-    exact = paired_randomisation(difference, samples=2**15)
-    drawn = paired_randomisation(difference, samples=2**15 - 1)
+    exact = paired_randomization(difference, samples=2**15)
+    drawn = paired_randomization(difference, samples=2**15 - 1)
     assert exact != drawn
     assert drawn == pytest.approx(exact, abs=4 * np.sqrt(0.25 / 2**15))
 
 
 def test_p_values_are_uniform_where_there_is_no_difference():
     difference = np.random.default_rng(0).normal(size=(40, 400))
-    p_values = paired_randomisations(difference, samples=1000)
+    p_values = paired_randomizations(difference, samples=1000)
     assert scipy.stats.kstest(p_values, "uniform").pvalue > 0.01
 
 
@@ -111,18 +111,18 @@ def test_a_95_percent_interval_holds_the_true_mean_about_95_times_in_100():
 @PLENTY
 @given(DIFFERENCES)
 def test_the_p_value_is_a_share_and_does_not_depend_on_who_is_first(difference):
-    p = paired_randomisation(difference, samples=300)
+    p = paired_randomization(difference, samples=300)
     if np.isnan(difference).all():
         assert np.isnan(p)
     else:
         assert 0 < p <= 1
-        assert paired_randomisation(-difference, samples=300) == p
+        assert paired_randomization(-difference, samples=300) == p
 
 
 @PLENTY
 @given(DIFFERENCES, st.sampled_from([1e-6, 0.3, 7.0, 1e6]))
 def test_the_p_value_does_not_depend_on_the_unit(difference, unit):
-    here, there = (paired_randomisation(values, samples=300) for values in (difference, unit * difference))
+    here, there = (paired_randomization(values, samples=300) for values in (difference, unit * difference))
     assert here == there or (np.isnan(here) and np.isnan(there))
 
 
@@ -151,8 +151,8 @@ def test_a_metrics_interval_does_not_depend_on_its_company(values):
 def test_a_metrics_p_value_does_not_depend_on_its_company():
     difference = np.random.default_rng(4).normal(0.05, 1, size=(50, 5))
     difference[5:, 2] = 0  # one that is exact among others that are drawn
-    alone = [paired_randomisation(column) for column in difference.T]
-    assert paired_randomisations(difference).tolist() == alone
+    alone = [paired_randomization(column) for column in difference.T]
+    assert paired_randomizations(difference).tolist() == alone
 
 
 @pytest.mark.parametrize("block", [1, 100, 10**9])
@@ -160,11 +160,11 @@ def test_blocks_change_nothing(block, monkeypatch):
     generator = np.random.default_rng(5)
     values = generator.uniform(size=(24, 3))
     small, large = generator.normal(0.2, 1, 8), generator.normal(0.2, 1, 64)
-    expected = bootstrap_interval(values, samples=40), paired_randomisation(small), paired_randomisation(large, samples=2000)
+    expected = bootstrap_interval(values, samples=40), paired_randomization(small), paired_randomization(large, samples=2000)
     monkeypatch.setattr(statistics, "_BLOCK", block)
     np.testing.assert_allclose(bootstrap_interval(values, samples=40), expected[0], rtol=0, atol=1e-12)
-    assert paired_randomisation(small) == expected[1]
-    assert paired_randomisation(large, samples=2000) == pytest.approx(expected[2], abs=0.05)
+    assert paired_randomization(small) == expected[1]
+    assert paired_randomization(large, samples=2000) == pytest.approx(expected[2], abs=0.05)
 
 
 @PLENTY
@@ -205,8 +205,8 @@ def test_a_metric_that_is_never_defined_has_no_interval():
 def test_without_queries_there_is_no_interval_and_no_p_value():
     assert np.isnan(bootstrap_interval(np.empty((0, 2)))).all()
     assert bootstrap_interval(np.empty((3, 0))).shape == (0, 2)
-    assert np.isnan(paired_randomisations(np.empty((0, 2)))).all()
-    assert np.isnan(paired_randomisation(np.array([NAN, NAN])))
+    assert np.isnan(paired_randomizations(np.empty((0, 2)))).all()
+    assert np.isnan(paired_randomization(np.array([NAN, NAN])))
     assert holm(np.empty(0)).shape == (0,)
 
 
@@ -214,9 +214,9 @@ def test_the_seed_decides():
     values = np.random.default_rng(6).uniform(size=(50, 2))
     assert (bootstrap_interval(values, seed=1) == bootstrap_interval(values, seed=1)).all()
     assert (bootstrap_interval(values, seed=1) != bootstrap_interval(values, seed=2)).all()
-    centred = values[:, 0] - 0.5
-    assert paired_randomisation(centred, seed=1) == paired_randomisation(centred, seed=1)
-    assert paired_randomisation(centred, seed=1) != paired_randomisation(centred, seed=2)
+    centered = values[:, 0] - 0.5
+    assert paired_randomization(centered, seed=1) == paired_randomization(centered, seed=1)
+    assert paired_randomization(centered, seed=1) != paired_randomization(centered, seed=2)
 
 
 @pytest.mark.parametrize("confidence", [0, 1, 95, NAN])
@@ -231,11 +231,11 @@ def test_what_has_the_wrong_shape_or_no_samples_is_refused():
     ):
         bootstrap_interval(np.ones(3))
     with pytest.raises(ValueError, match=r"shape \(3, 1\), but must be \[queries\]"):
-        paired_randomisation(np.ones((3, 1)))
+        paired_randomization(np.ones((3, 1)))
     with pytest.raises(ValueError, match="samples=0 must be at least 1"):
         bootstrap_interval(np.ones((2, 1)), samples=0)
     with pytest.raises(ValueError, match="samples=0 must be at least 1"):
-        paired_randomisation(np.ones(3), samples=0)
+        paired_randomization(np.ones(3), samples=0)
 
 
 # Speed and memory

@@ -73,7 +73,7 @@ def test_ranges_by_hand():
     sizes, _ = targets.sizes(torch.arange(5))
     assert sizes.tolist() == [[4, 2], [4, 1], [1, 0], [0, 0], [0, 0]]
     wanted = targets.wanted(np.array([0, 1]))
-    assert wanted.item.tolist() == [2, 5, 0, 3], "both want the same, so they are named once; the unlabelled come last"
+    assert wanted.item.tolist() == [2, 5, 0, 3], "both want the same, so they are named once; the unlabeled come last"
     assert wanted.level.tolist() == [[2, 2, 1, 1], [1, 1, 2, 1]]
 
 

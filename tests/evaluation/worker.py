@@ -17,7 +17,7 @@ from torch.utils.data import DistributedSampler
 
 from suprank.evaluation import Report, evaluate
 from suprank.evaluation.gap import decomposability_gap
-from suprank.evaluation.metric import RetrievalMetrics
+from suprank.evaluation.torchmetrics_adapter import RetrievalMetrics
 
 COUNT = 301
 SMALL = 150_000  # bytes: several blocks of several queries

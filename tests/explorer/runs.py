@@ -72,10 +72,10 @@ def collection(
 
 
 def vectors(manifest, dim=16, noise=0.8, seed=0, dtype=np.float32):
-    """Embeddings of the rows: the same centres for the same dim, other noise for another seed. Not of length 1."""
-    centres = np.random.default_rng(7)
-    coarse = centres.normal(size=(64, dim))
-    fine = centres.normal(size=(256, dim))
+    """Embeddings of the rows: the same centers for the same dim, other noise for another seed. Not of length 1."""
+    centers = np.random.default_rng(7)
+    coarse = centers.normal(size=(64, dim))
+    fine = centers.normal(size=(256, dim))
     labels = manifest.labels
     noisy = np.random.default_rng(seed).normal(size=(len(manifest), dim))
     return (coarse[labels[:, -1]] + fine[labels[:, 0]] + noise * noisy).astype(dtype)

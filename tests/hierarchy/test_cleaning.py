@@ -67,7 +67,7 @@ def test_the_papers_rule_by_hand(project):
         "index 1": "no_item",
         "index 2": "a page of Wikimedia, not a kind of place",
     }
-    assert (done.items, done.labelled, done.labels) == (7, 2, 2)
+    assert (done.items, done.labeled, done.labels) == (7, 2, 2)
     assert done.reasons == {
         "several types": 2,
         "Wikimedia category": 1,
@@ -83,7 +83,7 @@ def test_the_papers_rule_by_hand(project):
     ]
     step = project.steps()["clean"]
     assert step.settings["several"] == "single-only"
-    assert (step.stale, step.result["labelled"]) == (False, 2)
+    assert (step.stale, step.result["labeled"]) == (False, 2)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_papers_rule_by_hand(project):
 def test_each_rule_for_several_types(project, several, second, third):
     done = clean(project, rules(project, several=several))
     assert (outcomes(project)["train 2"], outcomes(project)["train 3"]) == (second, third)
-    assert done.policies[several] == (done.labelled, done.labels)
+    assert done.policies[several] == (done.labeled, done.labels)
 
 
 def test_the_same_again_changes_nothing_and_other_rules_replace(project):
@@ -133,7 +133,7 @@ def test_labels_of_too_few_items_are_removed_with_their_items(tmp_path):
     project = landmarks(tmp_path / "p", {("train", n): [CHURCH if n < 3 else MUSEUM] for n in range(4)})
     done = clean(project, rules(project, least_items=2))
     assert outcomes(project)["train 3"] == "label of fewer than 2 items"
-    assert (done.labels, done.labelled, done.removed_labels) == (1, 3, {"label of fewer than 2 items": 1})
+    assert (done.labels, done.labeled, done.removed_labels) == (1, 3, {"label of fewer than 2 items": 1})
     assert list(label_ids(project, "removed")) == ["museum"]
 
 
@@ -254,10 +254,10 @@ def test_every_item_has_one_outcome_and_weights_sum_up(found, several, ended, le
     assert list(reasons) == [item.id for item in items]
     assert all((item in keys) == (reason is None) for item, reason in reasons.items())
     active = [label for label in labels.values() if label.reason is None]
-    assert sum(label.weight for label in active) == len(keys) == done.labelled
-    assert done.labelled + sum(done.reasons.values()) == done.items == len(done.removals) + done.labelled
+    assert sum(label.weight for label in active) == len(keys) == done.labeled
+    assert done.labeled + sum(done.reasons.values()) == done.items == len(done.removals) + done.labeled
     assert all(label.weight >= least for label in active)
-    assert done.policies[several] == (done.labelled, done.labels)
+    assert done.policies[several] == (done.labeled, done.labels)
     assert done.policies["first"][0] >= done.policies["single-only"][0] or least > 1
 
 

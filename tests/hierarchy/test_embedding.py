@@ -11,12 +11,12 @@ from suprank.hierarchy.embedding import Embedded, embed_labels, read_embedding, 
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.project import BusyError, Project
 from suprank.hierarchy.recipe import read_recipe
-from tests.hierarchy.encoders.labelled import PLACES, labelled, relabel
+from tests.hierarchy.encoders.labeled import PLACES, labeled, relabel
 
 
 @pytest.fixture
 def project(tmp_path):
-    return labelled(tmp_path / "project")
+    return labeled(tmp_path / "project")
 
 
 def counted(project):
@@ -45,7 +45,7 @@ def test_every_active_label_gets_a_vector_of_length_1_and_the_step_is_recorded(p
 
 
 def test_what_the_recipe_strips_is_not_encoded(tmp_path):
-    project = labelled(tmp_path / "p", ["church (1172–1954)", "church (1900–2000)", "lake"])
+    project = labeled(tmp_path / "p", ["church (1172–1954)", "church (1900–2000)", "lake"])
     embed_labels(project)
     first, second, _ = read_embedding(project).vectors
     assert first.tolist() == second.tolist()
@@ -103,15 +103,15 @@ def test_labels_with_other_weights_alone_are_encoded_once_and_no_longer_stale(pr
 
 
 def test_the_numbers_of_labels_do_not_matter(tmp_path):
-    found = [embed_labels(labelled(tmp_path / str(n), texts)) for n, texts in enumerate([PLACES, PLACES[::-1]])]
+    found = [embed_labels(labeled(tmp_path / str(n), texts)) for n, texts in enumerate([PLACES, PLACES[::-1]])]
     assert found[0].fingerprint == found[1].fingerprint
     assert found[0].file.read_bytes() == found[1].file.read_bytes()
 
 
 def test_an_embedding_of_one_project_can_be_given_to_another(tmp_path):
-    first = labelled(tmp_path / "a")
+    first = labeled(tmp_path / "a")
     made = embed_labels(first)
-    second = labelled(tmp_path / "b", PLACES[:4])
+    second = labeled(tmp_path / "b", PLACES[:4])
     outcome = embed_labels(second, f"precomputed:{made.file}")
     assert outcome.encoder["made_by"] == made.encoder
     assert read_embedding(second).vectors.tolist() == read_embedding(first).rows([1, 2, 3, 4]).tolist()
@@ -133,7 +133,7 @@ def test_vectors_of_other_labels_are_refused_and_nothing_is_written(project, tmp
 
 
 def test_descriptions_are_encoded_where_they_are_asked_for(tmp_path):
-    project = labelled(tmp_path / "p", ["bath", "mine"], descriptions={"bath": "place to swim"})
+    project = labeled(tmp_path / "p", ["bath", "mine"], descriptions={"bath": "place to swim"})
     plain, described = embed_labels(project), embed_labels(project, with_description=True)
     assert plain.fingerprint != described.fingerprint
     assert described.dim > plain.dim
@@ -167,7 +167,7 @@ def test_a_project_without_labels_names_the_step_to_run(tmp_path):
 
 
 def test_a_recipes_prompt_is_passed_over_by_spelling(tmp_path):
-    project = labelled(tmp_path / "p", recipe="hgldv2")
+    project = labeled(tmp_path / "p", recipe="hgldv2")
     assert embed_labels(project, "tfidf").encoder["prompt"] is None
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from suprank.data import LabelTree, Manifest
 from suprank.data.importers.landmark_files import read_hierarchy as read_published
 from suprank.hierarchy.cleaning import clean
-from suprank.hierarchy.exporting import LintErrors, export, label_tree, labelled_manifest
+from suprank.hierarchy.exporting import LintErrors, export, label_tree, labeled_manifest
 from suprank.hierarchy.exporting.tables import Item
 from suprank.hierarchy.lint.subjects import of_tree
 from suprank.hierarchy.project import BusyError, Project
@@ -193,7 +193,7 @@ def test_a_manifest_gets_the_groups_above_the_landmark(project):
         Item("index", "9", "", None),
     ]
     names = ["Borgund (Norway) (train 1)", "train 3", "index 3", "1"]
-    done = labelled_manifest(photographs(names), "landmark", tree, items)
+    done = labeled_manifest(photographs(names), "landmark", tree, items)
     assert done.manifest.levels == ("landmark", "hierarchical_label", "natural_or_human_made")
     assert done.manifest.table["label_hierarchical_label"].to_pylist() == ["church", "mountain", "museum", "church"]
     assert done.manifest.table["label_natural_or_human_made"].to_pylist() == [
@@ -207,25 +207,25 @@ def test_a_manifest_gets_the_groups_above_the_landmark(project):
 
     more = photographs([*names, "index 9", "3", "elsewhere"])  # 3 is in two splits: whose?
     with pytest.raises(ValueError, match=r"3 of 7 rows have a landmark without a group \(3: '3', 'elsewhere', 'index 9'\)"):
-        labelled_manifest(more, "landmark", tree, items)
-    done = labelled_manifest(more, "landmark", tree, items, drop_unlabelled=True)
+        labeled_manifest(more, "landmark", tree, items)
+    done = labeled_manifest(more, "landmark", tree, items, drop_unlabeled=True)
     assert (len(done.manifest), done.dropped) == (4, 3)
 
 
 def test_a_manifest_of_labels_by_any_spelling_and_distractors_stay():
     tree = Hierarchy.of(BIRDS, levels=LEVELS)
     photos = photographs(["Jay", "teal ", None], split=["train", "train", "distractor"], label_old=["a", "b", None])
-    done = labelled_manifest(photos, "landmark", tree)
+    done = labeled_manifest(photos, "landmark", tree)
     assert done.manifest.levels == ("landmark", "family", "order")
     assert done.manifest.table["label_family"].to_pylist() == ["Corvidae", "Anatidae", None]
     assert done.replaced == ("old",)
     assert np.array_equal(done.manifest.labels[:, 0], photos.labels[:, 0])  # ids of landmarks stay
     with pytest.raises(ValueError, match="no level 'species'; choose from landmark, old"):
-        labelled_manifest(photos, "species", tree)
+        labeled_manifest(photos, "species", tree)
     with pytest.raises(ValueError, match="'landmark' is a level of the manifest"):
-        labelled_manifest(photos, "landmark", Hierarchy.of({"jay": ("x",)}, levels=("species", "landmark")))
+        labeled_manifest(photos, "landmark", Hierarchy.of({"jay": ("x",)}, levels=("species", "landmark")))
     with pytest.raises(ValueError, match="is it the right level"):
-        labelled_manifest(photographs(["x", "y"]), "landmark", tree, drop_unlabelled=True)
+        labeled_manifest(photographs(["x", "y"]), "landmark", tree, drop_unlabeled=True)
 
 
 def test_export_writes_the_manifest_of_the_project(tmp_path):
@@ -247,8 +247,8 @@ def test_export_writes_the_manifest_of_the_project(tmp_path):
     with project.reading() as db:
         options = json.loads(db.execute("SELECT options_json FROM export ORDER BY id DESC").fetchone()[0])
     assert (options["manifest"], options["level"]) == (str(tmp_path / "m.parquet"), "species")
-    assert (options["manifest_out"], options["drop_unlabelled"]) == (str(tmp_path / "new.parquet"), False)
-    for unread in ({"manifest": tmp_path / "m.parquet"}, {"level": "species"}, {"drop_unlabelled": True}):
+    assert (options["manifest_out"], options["drop_unlabeled"]) == (str(tmp_path / "new.parquet"), False)
+    for unread in ({"manifest": tmp_path / "m.parquet"}, {"level": "species"}, {"drop_unlabeled": True}):
         with pytest.raises(ValueError, match="say with --manifest-out"):
             export(project, tmp_path / "out", "final", **unread)
 

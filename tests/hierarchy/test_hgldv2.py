@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from suprank.cli.app import app
 from suprank.data import LabelTree
 from suprank.hierarchy import Project
+from suprank.hierarchy.adjudication import begin_final
 from suprank.hierarchy.review import opened_branch
-from suprank.hierarchy.settling import begin_final
 from tests.browsers import NEEDED, launched
 from tests.hierarchy.review.web.conftest import served
 

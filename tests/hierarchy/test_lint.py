@@ -198,7 +198,7 @@ def test_a_table_with_a_landmark_in_two_groups(tmp_path):
     read = read_subject(tmp_path / "t.csv")
     (error,) = findings_of(read, LintRecipe())
     assert (error.code, error.names, error.message) == ("two-places", ("1",), "id '1' is in 'lake' and in 'park'")
-    assert read.tree.labelled["3"].reason == "no group is named"
+    assert read.tree.labeled["3"].reason == "no group is named"
     (tmp_path / "t.csv").write_text("id,group\n1\n")
     with pytest.raises(MalformedError, match="t.csv:2: 1 cells; expected 2"):
         read_subject(tmp_path / "t.csv")

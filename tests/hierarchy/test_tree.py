@@ -22,9 +22,9 @@ def test_groups_by_name_with_their_weights_and_members():
         "Anatidae": 2,
         "waterfowl": 2,
     }
-    assert tree.names(tree.labelled["wren"]) == ("Troglodytidae", "songbird")
-    assert tree.names(tree.labelled["screamer"]) == ("", "")
-    assert tree.labelled["screamer"].reason == "too rare"
+    assert tree.names(tree.labeled["wren"]) == ("Troglodytidae", "songbird")
+    assert tree.names(tree.labeled["screamer"]) == ("", "")
+    assert tree.labeled["screamer"].reason == "too rare"
     assert [label.text for label in tree.members[1]] == ["jay", "crow"]
     assert [group.name for group in tree.children[2]] == ["Corvidae", "Troglodytidae"]
     assert [group.name for group in tree.children[None]] == ["songbird", "waterfowl"]
@@ -33,7 +33,7 @@ def test_groups_by_name_with_their_weights_and_members():
 def test_one_name_under_two_parents_is_two_groups_and_a_path_may_end_early():
     tree = Hierarchy.of({"a": ("park", "natural"), "b": ("park", "human-made"), "c": ("pond", "")}, levels=("x", "y", "z"))
     assert [group.name for group in tree.of_level(1)] == ["park", "park", "pond"]
-    assert tree.names(tree.labelled["c"]) == ("pond", "")
+    assert tree.names(tree.labeled["c"]) == ("pond", "")
     with pytest.raises(ValueError, match="'a' has 2 groups above it"):
         Hierarchy.of({"a": ("b", "c")}, levels=("x", "y"))
 
@@ -43,10 +43,10 @@ def test_a_branch_is_read_as_it_was_written(tmp_path):
     tree = read_hierarchy(project, "anna")
     assert (tree.branch, tree.seq, tree.levels) == ("anna", 3, LEVELS)
     assert {label.text: tree.names(label) for label in tree.labels.values()} == {**BIRDS, "teal": ("", "")}
-    assert (tree.labelled["teal"].group, tree.labelled["teal"].reason) == (None, None)  # it came after the review began
+    assert (tree.labeled["teal"].group, tree.labeled["teal"].reason) == (None, None)  # it came after the review began
     with project.writing() as db:
         db.execute("UPDATE label SET state = 'removed', reason = 'x' WHERE text = 'wren'")
-    assert "wren" not in read_hierarchy(project, "anna").labelled
+    assert "wren" not in read_hierarchy(project, "anna").labeled
     assert read_hierarchy(project, "anna").sizes[3] == 0  # Troglodytidae stays, empty
 
 

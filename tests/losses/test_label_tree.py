@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from suprank.losses import LabelTreeWarning, PairCalibration, ProxySoftmax, SupAP, SupHAP, happier, unchecked
+from suprank.losses import LabelTreeWarning, PairCalibration, ProxySoftmax, SupAP, SupHAP, happier, skip_value_checks
 from suprank.ranking import definition
 from tests.losses.batches import COMPOSITIONS, DIM, batch, every_loss
 
@@ -67,7 +67,7 @@ def test_a_fault_of_a_later_batch_is_found_among_the_first():
 
 
 def test_nothing_is_looked_at_where_values_are_not(monkeypatch):
-    with unchecked():
+    with skip_value_checks():
         SupHAP()(EMBEDDINGS, TREE.flip(1))
     loss, looks = SupHAP(), []
     monkeypatch.setattr("suprank.losses.batch.two_parents", lambda *columns: looks.append(1) or columns[0][:0])

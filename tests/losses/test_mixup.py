@@ -105,7 +105,7 @@ def test_who_is_in_whose_list_in_a_class_of_three():
     assert torch.equal(found.fine(), torch.where(found.level() < 0, out, (found.level() == 2).to(torch.int8)))
 
 
-def test_a_virtual_example_lies_between_two_images_and_is_not_normalised_again():
+def test_a_virtual_example_lies_between_two_images_and_is_not_normalized_again():
     found = mixed(2 * torch.eye(4), torch.tensor([0, 0, 1, 1]))
     assert found.queries is found.items
     weights = found.scores[4:, :4]  # with unit vectors along the axes, similarities are the weights

@@ -1,5 +1,5 @@
 """Tests import timm themselves, to compare with it, and so need what `suprank.models` does before its own import."""
 
-from suprank import torchvision_operators
+from suprank.system import torchvision_operators
 
 torchvision_operators.declare()

@@ -94,7 +94,7 @@ def test_probing_a_network_changes_neither_its_mode_nor_its_weights():
         (torch.zeros(1, 3, 40, 32), r"40 × 32 pixels, and test_vit cuts them into patches of 16 × 16; .* for example 32 × 32"),
         (torch.zeros(1, 1, 32, 32), r"\[1, 1, 32, 32\] of torch.float32; give \[batch, 3"),
         (torch.zeros(3, 32, 32), r"\[3, 32, 32\]"),
-        (torch.zeros(1, 3, 32, 32, dtype=torch.uint8), r"torch.uint8; .*normalised as the embedder's `input` says"),
+        (torch.zeros(1, 3, 32, 32, dtype=torch.uint8), r"torch.uint8; .*normalized as the embedder's `input` says"),
     ],
 )
 def test_images_that_a_transformer_does_not_take(images, complaint):

@@ -6,7 +6,7 @@ from suprank.models import Embedder, EmbedderConfig
 
 def test_by_default_nothing_is_added_to_the_backbone():
     config = EmbedderConfig(backbone="resnet50")
-    assert (config.pooling, config.normalisation, config.dim, config.freeze_batchnorm) == ("timm", "none", None, False)
+    assert (config.pooling, config.normalization, config.dim, config.freeze_batchnorm) == ("timm", "none", None, False)
 
 
 def test_one_number_is_a_square():

@@ -5,28 +5,28 @@ from suprank.models import Embedder, EmbedderConfig
 from tests.models import tiny
 
 
-def test_layer_normalisation_has_no_affine_and_comes_before_the_projection():
-    embedder = tiny.embedder(pooling="avg", normalisation="layer", dim=8)
+def test_layer_normalization_has_no_affine_and_comes_before_the_projection():
+    embedder = tiny.embedder(pooling="avg", normalization="layer", dim=8)
     pooled = tiny.embedder(pooling="avg").features(tiny.images())
-    centred = pooled - pooled.mean(1, keepdim=True)
-    expected = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    centered = pooled - pooled.mean(1, keepdim=True)
+    expected = centered / (centered.square().mean(1, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(embedder.features(tiny.images()), expected)
     projected = expected @ embedder.projection.weight.T + embedder.projection.bias
     torch.testing.assert_close(embedder(tiny.images()), projected / projected.norm(dim=1, keepdim=True))
 
 
-def test_l2_normalisation_divides_by_the_length():
+def test_l2_normalization_divides_by_the_length():
     pooled = tiny.embedder().features(tiny.images())
     torch.testing.assert_close(
-        tiny.embedder(normalisation="l2").features(tiny.images()), pooled / pooled.norm(dim=1, keepdim=True)
+        tiny.embedder(normalization="l2").features(tiny.images()), pooled / pooled.norm(dim=1, keepdim=True)
     )
 
 
 @pytest.mark.parametrize("dim", [None, 8])
-@pytest.mark.parametrize("normalisation", ["none", "layer", "l2"])
+@pytest.mark.parametrize("normalization", ["none", "layer", "l2"])
 @pytest.mark.parametrize(("backbone", "pooling"), [("test_resnet", "gem"), ("test_resnet", "avg+max"), ("test_vit", "token")])
-def test_embeddings_have_length_1(backbone, pooling, normalisation, dim):
-    embedder = tiny.embedder(backbone, pooling=pooling, normalisation=normalisation, dim=dim)
+def test_embeddings_have_length_1(backbone, pooling, normalization, dim):
+    embedder = tiny.embedder(backbone, pooling=pooling, normalization=normalization, dim=dim)
     embeddings = embedder(tiny.images(3))
     assert embeddings.shape == (3, embedder.dim)
     torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(3))
@@ -68,7 +68,7 @@ def test_batchnorm_is_trained_unless_frozen():
 
 
 def test_gradients_reach_every_parameter():
-    embedder = tiny.embedder(pooling="gem", normalisation="layer", dim=8).train()
+    embedder = tiny.embedder(pooling="gem", normalization="layer", dim=8).train()
     embedder(tiny.images())[:, 0].sum().backward()
     assert all(parameter.grad is not None for parameter in embedder.parameters())
     assert embedder.pooling.p.grad.item() != 0
@@ -76,7 +76,7 @@ def test_gradients_reach_every_parameter():
 
 @pytest.mark.parametrize(("backbone", "pooling"), [("test_resnet", "gem"), ("test_vit", "avg"), ("test_convnext", "timm")])
 def test_under_autocast_embeddings_are_float32_of_length_1(backbone, pooling):
-    embedder = tiny.embedder(backbone, pooling=pooling, normalisation="layer", dim=8)
+    embedder = tiny.embedder(backbone, pooling=pooling, normalization="layer", dim=8)
     with torch.no_grad():
         expected = embedder(tiny.images())
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -87,7 +87,7 @@ def test_under_autocast_embeddings_are_float32_of_length_1(backbone, pooling):
 
 
 def test_a_half_precision_embedder_works_without_autocast():
-    embedder = tiny.embedder("test_convnext", pooling="gem", normalisation="layer", dim=8)
+    embedder = tiny.embedder("test_convnext", pooling="gem", normalization="layer", dim=8)
     expected = embedder(tiny.images())
     found = embedder.bfloat16()(tiny.images().bfloat16())
     assert found.dtype == torch.float32
@@ -96,7 +96,7 @@ def test_a_half_precision_embedder_works_without_autocast():
 
 @pytest.mark.parametrize(("backbone", "pooling"), [("test_resnet", "gem"), ("test_vit", "token"), ("test_convnext", "avg")])
 def test_the_forward_is_one_graph_for_torch_compile(backbone, pooling):
-    embedder = tiny.embedder(backbone, pooling=pooling, normalisation="layer", dim=8)
+    embedder = tiny.embedder(backbone, pooling=pooling, normalization="layer", dim=8)
     compiled = torch.compile(embedder, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(tiny.images()), embedder(tiny.images()))
 
@@ -130,7 +130,7 @@ def test_fingerprints_tell_embedders_apart():
     with torch.no_grad():
         copy.projection.bias[0] += 1
     assert embedder.fingerprint() != copy.fingerprint()
-    assert embedder.fingerprint() != tiny.embedder(dim=8, normalisation="l2").fingerprint()
+    assert embedder.fingerprint() != tiny.embedder(dim=8, normalization="l2").fingerprint()
 
 
 def test_timm_pools_in_float32_under_autocast_too():

@@ -9,7 +9,7 @@ from tests.models import tiny
 
 
 def made():
-    return tiny.embedder("test_efficientnet", pooling="gem", normalisation="layer", dim=8, image_size=64)
+    return tiny.embedder("test_efficientnet", pooling="gem", normalization="layer", dim=8, image_size=64)
 
 
 def test_an_onnx_file_gives_the_same_embeddings_for_any_number_of_images(tmp_path):

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from suprank import atomic
+from suprank.files import atomic
 from suprank.models import Embedder, WeightsError, folder
 from tests.models import tiny
 
@@ -17,7 +17,7 @@ def changed(path, **entries):
 @pytest.mark.parametrize(
     ("backbone", "settings"),
     [
-        ("test_resnet", {"pooling": "gem", "gem_power": 2.5, "normalisation": "layer", "dim": 8, "freeze_batchnorm": True}),
+        ("test_resnet", {"pooling": "gem", "gem_power": 2.5, "normalization": "layer", "dim": 8, "freeze_batchnorm": True}),
         ("test_resnet", {"pooling": "gem-fixed", "gem_power": 2.5, "dim": 8, "bias": False}),
         ("test_vit", {"pooling": "token", "image_size": 64, "mean": (0.1, 0.2, 0.3)}),
     ],

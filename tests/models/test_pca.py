@@ -124,7 +124,7 @@ def test_no_covariance_of_one_vector():
 
 
 def test_an_embedder_takes_the_projection():
-    embedder = tiny.embedder(normalisation="l2")
+    embedder = tiny.embedder(normalization="l2")
     moments = Moments.of(embedder.features_dim)
     images = tiny.images(24)
     with torch.no_grad():

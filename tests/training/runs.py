@@ -23,9 +23,9 @@ from PIL import Image
 from suprank.data import Manifest
 from suprank.evaluation import Report
 from suprank.training import checkpoint
+from suprank.training.callbacks import Callback, StepValues
 from suprank.training.config import TrainConfig
 from suprank.training.loop import train
-from suprank.training.watch import StepValues, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -40,10 +40,10 @@ def pictures(folder: Path, *, classes: int = CLASSES, tests: int = TEST, noise: 
     folder.mkdir(parents=True, exist_ok=True)
     columns: dict[str, list[str]] = {"path": [], "split": [], "label_fine": [], "label_coarse": []}
     for number in range(classes):
-        colours = draw.uniform(0, 255, (3, 3, 3))
+        colors = draw.uniform(0, 255, (3, 3, 3))
         for image in range(tests + TRAIN):
             name = f"{number}-{image}.png"
-            noisy = np.clip(colours + draw.uniform(-noise, noise, colours.shape), 0, 255).astype(np.uint8)
+            noisy = np.clip(colors + draw.uniform(-noise, noise, colors.shape), 0, 255).astype(np.uint8)
             Image.fromarray(noisy).resize((40, 36)).save(folder / name)
             for column, value in zip(
                 columns.values(), (name, "train" if image >= tests else "test", f"f{number}", f"c{number // 4}"), strict=True
@@ -72,7 +72,7 @@ def recipe(manifest: Path | str, **tables: dict[str, Any]) -> TrainConfig:
     return TrainConfig.model_validate(merged)
 
 
-class Told(Watch):
+class Told(Callback):
     """Notes what it is told, in order, and calls `acts` by the same names, which may do harm."""
 
     def __init__(self, **acts: Callable[..., None]) -> None:

@@ -122,7 +122,7 @@ def test_the_cpu_is_taken_where_there_is_no_gpu(monkeypatch):
     assert fabric_of(EngineConfig()).device.type == "cpu"
 
 
-def test_synchronised_batchnorm_is_plain_batchnorm_in_one_process():
+def test_synchronized_batchnorm_is_plain_batchnorm_in_one_process():
     model = {**RESNET, "freeze_batchnorm": False}
     values = [
         steps(learner(config(model=model, engine={"accelerator": "cpu", "sync_batchnorm": wanted}))) for wanted in (False, True)

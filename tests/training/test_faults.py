@@ -22,11 +22,11 @@ from torch import nn
 
 from suprank.data import Manifest
 from suprank.training import checkpoint, learner, loop
+from suprank.training.batches import TrainBatches
 from suprank.training.checkpoint import CheckpointError
-from suprank.training.feeding import Feed
-from suprank.training.judging import Judge
 from suprank.training.loop import NonFiniteLossError, train
 from suprank.training.recipe import to_toml
+from suprank.training.validation import Validator
 from tests.training.runs import (
     ROOT,
     Told,
@@ -420,7 +420,7 @@ def test_a_disk_that_is_full_for_a_while_is_told_and_costs_a_few_files(manifest,
 
 
 def test_a_model_that_could_not_be_written_is_not_called_the_best(manifest, tmp_path, monkeypatch, disk):
-    monkeypatch.setattr(Judge, "__call__", judging((0.5, 0.9, 0.6, 0.4)))
+    monkeypatch.setattr(Validator, "__call__", judging((0.5, 0.9, 0.6, 0.4)))
     acts = {"step": at_step(5, lambda: disk(1000)), "judged": lambda epoch, reports: disk()}
     told = Told(**acts)
     result = train(recipe(manifest, evaluation={"every": 1}, run={"epochs": 4}), tmp_path / "run", watch=told)
@@ -584,7 +584,7 @@ def test_what_is_not_finite_stops_the_run_names_the_step_and_writes_down_the_bat
     for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
-    feed = Feed.of(config, Manifest.read(manifest))
+    feed = TrainBatches.of(config, Manifest.read(manifest))
     ids = next(feed.batches(1, 1, 3)).ids.tolist()
     written = json.loads((folder / f"bad-batch-step-{at}.json").read_text())
     train_paths = Manifest.read(manifest).split("train").table["path"].to_pylist()
@@ -606,7 +606,7 @@ def test_all_batches_of_a_bad_step_are_written_down(manifest, tmp_path, monkeypa
     with pytest.raises(NonFiniteLossError):
         train(config, tmp_path / "run")
     written = json.loads((tmp_path / "run/bad-batch-step-0.json").read_text())
-    batches = Feed.of(config, Manifest.read(manifest)).batches(0, 0, 1)
+    batches = TrainBatches.of(config, Manifest.read(manifest)).batches(0, 0, 1)
     assert [image["row"] for image in written["images"]] == [*next(batches).ids.tolist(), *next(batches).ids.tolist()]
 
 

@@ -2,16 +2,16 @@
 
 import torch
 
-from suprank.training import gathering
+from suprank.training import distributed
 
 
 def test_one_process_gathers_what_it_has_and_averages_with_nobody():
     own = torch.randn(3, 2)
-    assert gathering.world_size() == 1
-    assert gathering.gathered(own) is own
-    assert gathering.own_part(own) is own
+    assert distributed.world_size() == 1
+    assert distributed.gathered(own) is own
+    assert distributed.own_part(own) is own
     before = own.clone()
-    gathering.average([own])
-    gathering.share_first([own])
+    distributed.average([own])
+    distributed.share_first([own])
     assert torch.equal(own, before)
-    assert gathering.agreed([0, 1, 1], torch.device("cpu")) == [0, 1, 1]
+    assert distributed.agreed([0, 1, 1], torch.device("cpu")) == [0, 1, 1]

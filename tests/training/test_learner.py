@@ -51,7 +51,7 @@ def plain_loop(learning, loss, count, *, together=1, proxies=None):
     optimizers = [torch.optim.SGD(embedder.parameters(), **options)]
     if proxies is not None:
         optimizers.append(torch.optim.SGD([proxies], **options))
-    mean, std = (torch.tensor(colours).view(3, 1, 1) for colours in (embedder.input.mean, embedder.input.std))
+    mean, std = (torch.tensor(colors).view(3, 1, 1) for colors in (embedder.input.mean, embedder.input.std))
     for number in range(count):
         for place in range(together):
             given = batch(number * together + place)
@@ -100,7 +100,7 @@ def test_values_are_those_of_the_loss_and_the_mean_of_accumulated_ones():
     for number in (0, 1):
         given = batch(number)
         with torch.no_grad():
-            expected.append(loss(learning.embedder.train()(learning.normalise(given.images)), given.labels).item())
+            expected.append(loss(learning.embedder.train()(learning.normalize(given.images)), given.labels).item())
     (values,) = steps(learning, 1)
     assert values["loss"] == pytest.approx(sum(expected) / 2, rel=1e-5)
     assert list(values) == [
@@ -283,16 +283,16 @@ def test_what_is_no_number_raises_and_nothing_is_learned(spoil, tables):
 def test_the_gradients_before_a_bad_batch_do_not_leak_into_the_next_step(chunk):
     tables = {"optimizer": ADAM, "batch": {**TWO, "chunk": chunk}}
     learning, undisturbed = (learner(config("happier", **tables)) for _ in range(2))
-    good, seen = learning.normalise, []
+    good, seen = learning.normalize, []
 
     def bad_at_second(images):
         seen.append(len(images))
         return good(images) * (torch.nan if sum(seen) > (2 if chunk else 1) * BATCH else 1)
 
-    learning.normalise = bad_at_second
+    learning.normalize = bad_at_second
     with pytest.raises(NonFiniteError):
         steps(learning, 1)
-    learning.normalise = good
+    learning.normalize = good
     steps(learning, 2)
     steps(undisturbed, 2)
     check_same(state(learning), state(undisturbed))
@@ -379,7 +379,7 @@ def test_the_model_that_is_saved_is_the_embedder_that_was_trained(tmp_path):
     assert found.fingerprint() == learning.embedder.fingerprint()
     learning.eval()
     images = batch(5).images
-    torch.testing.assert_close(learning.forward(images), found(learning.normalise(images)))
+    torch.testing.assert_close(learning.forward(images), found(learning.normalize(images)))
 
 
 def test_test_images_leave_no_graph_and_no_trace():

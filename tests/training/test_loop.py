@@ -12,16 +12,16 @@ import torch
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.data.transforms import test_transform as transform_of_test_images
+from suprank.data.transforms import eval_transform as transform_of_test_images
 from suprank.evaluation import Report, evaluate
 from suprank.models import Embedder
 from suprank.training import loop
-from suprank.training.feeding import Feed
-from suprank.training.judging import Judge
+from suprank.training.batches import TrainBatches
+from suprank.training.callbacks import StepValues
 from suprank.training.loop import train
 from suprank.training.recipe import read_recipe
 from suprank.training.run_folder import RunFolderError
-from suprank.training.watch import StepValues
+from suprank.training.validation import Validator
 from tests.training.runs import Told, everything, judging, lines, pictures, recipe, same, weights
 
 
@@ -142,7 +142,7 @@ def test_another_seed_gives_another_model(plain, manifest, tmp_path):
     ],
 )
 def test_the_best_model_is_that_of_the_highest_metric_and_the_first_of_equals(manifest, tmp_path, monkeypatch, values, best):
-    monkeypatch.setattr(Judge, "__call__", judging(values))
+    monkeypatch.setattr(Validator, "__call__", judging(values))
     saved = {}
     monkeypatch.setattr(loop.Learner, "save_model", lambda self, folder: saved.setdefault(folder.name, []).append(self.rates))
     told = Told()
@@ -156,7 +156,7 @@ def test_the_best_model_is_that_of_the_highest_metric_and_the_first_of_equals(ma
 
 def test_best_holds_the_weights_of_its_evaluation(manifest, tmp_path, monkeypatch):
     for epochs in (1, 2):
-        monkeypatch.setattr(Judge, "__call__", judging((0.9, 0.5)))
+        monkeypatch.setattr(Validator, "__call__", judging((0.9, 0.5)))
         config = recipe(manifest, evaluation={"every": 1}, optimizer={"schedule": "constant"}, run={"epochs": epochs})
         train(config, tmp_path / f"{epochs}")
     assert same(weights(tmp_path / "2", "best"), weights(tmp_path / "1", "model"))
@@ -166,7 +166,7 @@ def test_best_holds_the_weights_of_its_evaluation(manifest, tmp_path, monkeypatc
 def test_evaluations_come_at_the_start_every_n_epochs_and_at_the_end(manifest, tmp_path, monkeypatch):
     found = {}
     for name, asked in {"all": {"every": 2, "at_start": True}, "last": {"every": 0}, "each": {"every": 1}}.items():
-        monkeypatch.setattr(Judge, "__call__", judging([0.5] * 9))
+        monkeypatch.setattr(Validator, "__call__", judging([0.5] * 9))
         told = Told()
         config = recipe(manifest, evaluation={"metrics": None, **asked}, run={"epochs": 5}, batch={"size": 8, "batches": 1})
         train(config, tmp_path / name, watch=told)
@@ -231,7 +231,7 @@ def test_the_last_step_of_an_epoch_takes_the_batches_that_are_left(manifest, tmp
     ]
     assert [at.epoch for at in told.of("step")] == pytest.approx([2 / 3, 1, 5 / 3, 2])
     assert told.told[0] == ("begin", 0, 4, "roadmap on 48 images of 8 classes, cpu")
-    expected = [batch.ids.tolist() for batch in Feed.of(config, Manifest.read(manifest)).batches(0, 0, 2)]
+    expected = [batch.ids.tolist() for batch in TrainBatches.of(config, Manifest.read(manifest)).batches(0, 0, 2)]
     assert [ids for *_, group in groups for ids in group] == expected
 
 
@@ -286,7 +286,7 @@ def test_other_images_are_not_resumed(manifest, tmp_path):
 
 
 def test_a_resumed_run_may_ask_for_another_best_metric(manifest, tmp_path, monkeypatch):
-    monkeypatch.setattr(Judge, "__call__", judging((0.5, 0.6)))
+    monkeypatch.setattr(Validator, "__call__", judging((0.5, 0.6)))
     stopping = Told(judged=lambda epoch, reports: os.kill(os.getpid(), signal.SIGTERM))
     stopped = train(recipe(manifest), tmp_path / "run", watch=stopping)
     assert (stopped.best["metric"], stopped.best["epoch"]) == ("H-AP", 2)
@@ -296,7 +296,7 @@ def test_a_resumed_run_may_ask_for_another_best_metric(manifest, tmp_path, monke
 
 def test_a_changed_test_set_is_said_and_its_metric_not_compared_with_the_best_before(tmp_path, monkeypatch):
     mine = pictures(tmp_path / "pictures")
-    monkeypatch.setattr(Judge, "__call__", judging((0.9,)))
+    monkeypatch.setattr(Validator, "__call__", judging((0.9,)))
     stopping = Told(judged=lambda epoch, reports: os.kill(os.getpid(), signal.SIGTERM))
     assert train(recipe(mine), tmp_path / "run", watch=stopping).best["value"] == 0.9
     same_set = Told(step=lambda at: os.kill(os.getpid(), signal.SIGTERM))
@@ -306,7 +306,7 @@ def test_a_changed_test_set_is_said_and_its_metric_not_compared_with_the_best_be
     whole = Manifest.read(mine)
     is_first_test_image = np.arange(len(whole)) == np.flatnonzero(np.asarray(whole.table["split"]) == "test")[0]
     whole.take(~is_first_test_image).save(mine)
-    monkeypatch.setattr(Judge, "__call__", judging((0.3,)))
+    monkeypatch.setattr(Validator, "__call__", judging((0.3,)))
     told = Told()
     result = train(recipe(mine), tmp_path / "run", resume=True, watch=told)
     assert any("the test images, their labels or evaluation.decay have changed" in text for text in told.of("say"))

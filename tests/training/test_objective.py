@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from suprank import losses
+from suprank.losses.memory import EmbeddingMemory
 from suprank.training.config import LossConfig
 from suprank.training.loss_names import LOSSES
-from suprank.training.memory import CrossBatchMemory
-from suprank.training.objective import SURROGATES, Objective, gradients, loss_of
+from suprank.training.objective import SURROGATES, Objective, build_loss, gradients
 
 FINE = torch.arange(6)
 CLASSES, DIM = torch.stack([FINE, FINE // 2], -1), 8
@@ -107,8 +107,8 @@ def test_every_loss_is_the_one_built_by_hand_with_all_that_it_reads(name):
     tried = set(entries) | {"mixup", "decomposability", "level_weights"}
     assert tried >= LOSSES[name].reads(None), "an entry is not tried"
     expected = value_of(by_hand)
-    assert torch.equal(value_of(lambda: loss_of(LossConfig(name=name, **entries), CLASSES, DIM)), expected)
-    assert abs(value_of(lambda: loss_of(LossConfig(name=name), CLASSES, DIM)) - expected) > 1e-4
+    assert torch.equal(value_of(lambda: build_loss(LossConfig(name=name, **entries), CLASSES, DIM)), expected)
+    assert abs(value_of(lambda: build_loss(LossConfig(name=name), CLASSES, DIM)) - expected) > 1e-4
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -119,7 +119,7 @@ def test_each_entry_that_a_loss_reads_has_an_effect(name):
 
     def found(given):
         """The value and its slopes: the solver's step of blackbox-ap moves these alone."""
-        loss = seeded(lambda: loss_of(LossConfig(name=name, **given), CLASSES, DIM))
+        loss = seeded(lambda: build_loss(LossConfig(name=name, **given), CLASSES, DIM))
         leaf = embeddings.clone().requires_grad_()
         value = seeded(lambda: loss(leaf, labels))
         return torch.cat([value.detach()[None], torch.autograd.grad(value, leaf)[0].flatten()])
@@ -132,7 +132,7 @@ def test_each_entry_that_a_loss_reads_has_an_effect(name):
 @pytest.mark.parametrize("name", ["sup-hap", "smooth-hap", "happier"])
 def test_level_weights_make_it_a_sum_of_ap_over_levels(name):
     def value(weights):
-        return value_of(lambda: loss_of(LossConfig(name=name, level_weights=weights), CLASSES, DIM))
+        return value_of(lambda: build_loss(LossConfig(name=name, level_weights=weights), CLASSES, DIM))
 
     by_hand = {
         "sup-hap": lambda: losses.SupHAP(weights=(0.5, 0.5)),
@@ -146,13 +146,13 @@ def test_level_weights_make_it_a_sum_of_ap_over_levels(name):
 
 def test_level_weights_for_other_levels_are_refused_before_the_first_step():
     with pytest.raises(ValueError, match=r"level_weights=\(1\.0, 2\.0, 3\.0\) are 3, but the labels have 2 level\(s\)"):
-        loss_of(LossConfig(name="sup-hap", level_weights=(1.0, 2.0, 3.0)), CLASSES, DIM)
+        build_loss(LossConfig(name="sup-hap", level_weights=(1.0, 2.0, 3.0)), CLASSES, DIM)
 
 
 @pytest.mark.parametrize("name", ["roadmap", "happier", "rod-recall", "rod-ndcg"])
 @pytest.mark.parametrize("decomposability", ["pairs", "proxies"])
 def test_either_decomposability_loss_can_be_chosen(name, decomposability):
-    loss = loss_of(LossConfig(name=name, decomposability=decomposability), CLASSES, DIM)
+    loss = build_loss(LossConfig(name=name, decomposability=decomposability), CLASSES, DIM)
     assert isinstance(loss, losses.Combined)
     assert isinstance(loss.surrogate, SURROGATES[LOSSES[name].surrogate])
     assert isinstance(loss.decomposability, losses.PairCalibration if decomposability == "pairs" else losses.ProxySoftmax)
@@ -161,8 +161,8 @@ def test_either_decomposability_loss_can_be_chosen(name, decomposability):
 
 @pytest.mark.parametrize("name", [name for name, made in LOSSES.items() if made.surrogate])
 def test_mixup_is_around_the_surrogate_alone(name):
-    loss = loss_of(LossConfig(name=name, mixup=True), CLASSES, DIM)
-    plain = loss_of(LossConfig(name=name), CLASSES, DIM)
+    loss = build_loss(LossConfig(name=name, mixup=True), CLASSES, DIM)
+    plain = build_loss(LossConfig(name=name), CLASSES, DIM)
     mixed, expected = (loss.surrogate, plain.surrogate) if LOSSES[name].combined else (loss, plain)
     assert isinstance(mixed, losses.SimilarityMixup)
     assert mixed.loss.__dict__.keys() == expected.__dict__.keys()
@@ -172,7 +172,7 @@ def test_mixup_is_around_the_surrogate_alone(name):
 def on_a_corner(memory_weight):
     """Two images of two classes at a right angle: nothing to complain of within the batch. The memory holds an image of the
     first one's class, where the second one is."""
-    memory = CrossBatchMemory(10, 2, 1)
+    memory = EmbeddingMemory(10, 2, 1)
     objective = Objective(losses.PairCalibration(), memory, memory_weight)
     memory.add(torch.tensor([[0.0, 1.0]]), torch.tensor([[0]]), torch.tensor([7]))
     batch = torch.eye(2), torch.tensor([[0], [1]]), torch.tensor([0, 1])
@@ -199,8 +199,8 @@ def test_what_an_image_was_earlier_is_not_in_its_own_list():
 
 @pytest.mark.parametrize("name", ["roadmap", "happier", "sup-ndcg", "smooth-recall"])
 def test_the_loss_is_that_of_the_batch_and_that_of_all_that_was_seen(name):
-    loss = loss_of(LossConfig(name=name), CLASSES, DIM)
-    objective = Objective(loss, CrossBatchMemory(30, DIM, 2), 0.25)
+    loss = build_loss(LossConfig(name=name), CLASSES, DIM)
+    objective = Objective(loss, EmbeddingMemory(30, DIM, 2), 0.25)
     earlier, now = data(1), data(2)
     objective(*earlier, remembering=False)
     items, item_labels, item_ids = (torch.cat(both) for both in zip(earlier, now, strict=True))
@@ -217,7 +217,7 @@ def test_a_memory_before_its_epoch_is_filled_and_not_looked_at():
 
 
 def test_the_parts_of_a_combined_loss_are_told_without_a_graph():
-    objective = Objective(loss_of(LossConfig(name="happier", weight=0.25), CLASSES, DIM), CrossBatchMemory(30, DIM, 2))
+    objective = Objective(build_loss(LossConfig(name="happier", weight=0.25), CLASSES, DIM), EmbeddingMemory(30, DIM, 2))
     embeddings, labels, ids = data()
     value = objective(embeddings.requires_grad_(), labels, ids)
     log = objective.log
@@ -230,13 +230,13 @@ def test_the_parts_of_a_combined_loss_are_told_without_a_graph():
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("remembers", [False, True])
 def test_gradients_are_those_of_backward(name, remembers):
-    loss = loss_of(LossConfig(name=name), CLASSES, DIM)
+    loss = build_loss(LossConfig(name=name), CLASSES, DIM)
     embeddings, labels, ids = data()
     embeddings.requires_grad_()
     parameters = list(loss.parameters())
 
     def value():
-        memory = CrossBatchMemory(30, DIM, 2) if remembers and LossConfig(name=name).ranks_items else None
+        memory = EmbeddingMemory(30, DIM, 2) if remembers and LossConfig(name=name).ranks_items else None
         if memory is not None:
             memory.add(*data(1))
         return Objective(loss, memory)(embeddings, labels, ids)
@@ -254,7 +254,7 @@ def test_gradients_are_those_of_backward(name, remembers):
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.parametrize("name", ["roadmap", "happier"])
 def test_a_part_of_no_weight_has_gradients_too_all_of_them_zero(name, weight):
-    loss = loss_of(LossConfig(name=name, weight=weight), CLASSES, DIM)
+    loss = build_loss(LossConfig(name=name, weight=weight), CLASSES, DIM)
     embeddings, labels, _ = data()
     _, on_parameters = gradients(loss(embeddings.requires_grad_(), labels), embeddings, list(loss.parameters()))
     for gradient in on_parameters:
@@ -262,7 +262,7 @@ def test_a_part_of_no_weight_has_gradients_too_all_of_them_zero(name, weight):
 
 
 def test_gradients_do_not_reach_the_memory():
-    objective = Objective(losses.roadmap(), CrossBatchMemory(30, DIM, 2))
+    objective = Objective(losses.roadmap(), EmbeddingMemory(30, DIM, 2))
     first, second = data(1), data(2)
     first[0].requires_grad_()
     objective(*first)

@@ -13,7 +13,7 @@ import torch
 from suprank.data.manifest import Manifest
 from suprank.models import Embedder
 from suprank.training.loss_names import LOSSES
-from suprank.training.objective import loss_of
+from suprank.training.objective import build_loss
 from suprank.training.presets import compositions, header, methods, presets
 from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder, to_toml
 from tests.data.pictures import encoded, smooth
@@ -79,7 +79,7 @@ def test_the_losses_of_pytorch_metric_learning_are_told_and_no_others():
     fine = torch.arange(6)
     for method, file in METHODS.items():
         config = read_recipe(f"glyphs/{method}").loss
-        theirs = type(loss_of(config, torch.stack([fine, fine // 2], -1), 8)).__name__ in wrapped
+        theirs = type(build_loss(config, torch.stack([fine, fine // 2], -1), 8)).__name__ in wrapped
         assert ("pytorch-metric-learning's)" in LOSSES[config.name].meaning) == theirs, method
         assert ("The loss is pytorch-metric-learning's" in header(file.read_text(encoding="utf-8"))) == theirs, method
 
@@ -212,7 +212,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "images.flip": 0.5,
         "model.backbone": "resnet50",
         "model.pooling": "avg",
-        "model.normalisation": "layer",
+        "model.normalization": "layer",
         "model.dim": 512,
         "model.freeze_batchnorm": True,
         "batch.size": 256,
@@ -247,7 +247,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
     "sop/roadmap-deit": {
         "model.backbone": "deit_small",
         "model.dim": None,
-        "model.normalisation": "none",
+        "model.normalization": "none",
         "optimizer.name": "adamw",
         "optimizer.lr": 1e-5,
         "optimizer.weight_decay": 5e-4,
@@ -330,7 +330,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
     "cub/roadmap-vit": {
         "model.backbone": "vit_base",
         "model.dim": 512,
-        "model.normalisation": "none",
+        "model.normalization": "none",
         "model.mean": (0.485, 0.456, 0.406),
         "images.size": 224,
         "optimizer.name": "adamw",
@@ -458,12 +458,12 @@ def test_pairs_can_take_the_place_of_proxies_as_the_comment_says():
 def test_omniglots_small_drawings_are_enlarged_to_fill_the_square(tmp_path):
     from PIL import Image
 
-    from suprank.data.transforms import test_transform, train_transform
+    from suprank.data.transforms import eval_transform, train_transform
 
     images = read_recipe("omniglot56/smooth-ap").images
     white = Image.new("RGB", (35, 35), "white")
     crop = train_transform(images.size, resize=images.resize, scale=images.crop_scale, flip=images.flip, mean=None)
-    whole = test_transform(images.size, resize=images.test_resize, squash=images.squash, mean=None)
+    whole = eval_transform(images.size, resize=images.test_resize, squash=images.squash, mean=None)
     for found in (crop(white), whole(white)):
         assert found.shape == (3, 56, 56)
         assert found.min() == 255  # no black border
@@ -542,7 +542,7 @@ def prepared(pictures, tmp_path_factory):
 def start(tmp_path_factory):
     """A saved embedder, as `suprank models pca` makes one."""
     folder = tmp_path_factory.mktemp("start") / "embedder"
-    Embedder.create("test_resnet", pretrained=False, pooling="gem", normalisation="l2", dim=16).save(folder)
+    Embedder.create("test_resnet", pretrained=False, pooling="gem", normalization="l2", dim=16).save(folder)
     return folder
 
 

@@ -27,6 +27,6 @@ def test_seeds_are_what_torch_takes(place):
     assert 0 <= seed_of(*place) < 2**63
 
 
-def test_neighbouring_places_differ_in_half_of_their_bits():
+def test_neighboring_places_differ_in_half_of_their_bits():
     differing = [(seed_of(3, step) ^ seed_of(3, step + 1)).bit_count() for step in range(500)]
     assert 30 < sum(differing) / len(differing) < 33

@@ -17,10 +17,10 @@ import torch.distributed
 import torch.multiprocessing
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from suprank.training import engine, gathering
+from suprank.training import distributed, engine
+from suprank.training.batches import TrainBatch
 from suprank.training.config import EngineConfig, TrainConfig
 from suprank.training.engine import fabric_of
-from suprank.training.feeding import Fed
 from suprank.training.learner import Learner, NonFiniteError
 from tests.models import tiny
 
@@ -51,17 +51,17 @@ def config(loss: str | dict[str, Any] = "roadmap", **tables: Any) -> TrainConfig
     )
 
 
-def batch(number: int, *, rank: int = 0, world: int = 1, size: int = BATCH, side: int = SIDE) -> Fed:
+def batch(number: int, *, rank: int = 0, world: int = 1, size: int = BATCH, side: int = SIDE) -> TrainBatch:
     """This process's part of a batch of half the classes, two images each: some come again in the next ones."""
     generator = torch.Generator().manual_seed(100 + number)
     classes = torch.randperm(CLASSES, generator=generator).repeat(-(-size // (2 * CLASSES)))[: size // 2]
     chosen = torch.stack([torch.randperm(IMAGES_OF_CLASS, generator=generator)[:2] for _ in classes])
     ids = (classes[:, None] * IMAGES_OF_CLASS + chosen).flatten()
-    # An image is noise around the colours of its class, so that there is something to learn.
-    colours = torch.rand(CLASSES, 3, 1, 1, generator=torch.Generator().manual_seed(7)) * 155
-    images = colours[FINE[ids]] + torch.rand(size, 3, side, side, generator=generator) * 100
+    # An image is noise around the colors of its class, so that there is something to learn.
+    colors = torch.rand(CLASSES, 3, 1, 1, generator=torch.Generator().manual_seed(7)) * 155
+    images = colors[FINE[ids]] + torch.rand(size, 3, side, side, generator=generator) * 100
     own = slice(rank * size // world, (rank + 1) * size // world)
-    return Fed(images.byte()[own], FEED.labels[ids[own]], ids[own], 0)
+    return TrainBatch(images.byte()[own], FEED.labels[ids[own]], ids[own], 0)
 
 
 def learner(settings: TrainConfig, fabric: Any = None) -> Learner:
@@ -123,7 +123,7 @@ def refusals(fabric: Any) -> dict[str, str]:
     for name, settings in {"in the batch": CASES["in the batch"], "in chunks": CASES["in chunks"]}.items():
         images = learner(settings, fabric)
         if fabric.global_rank == last:
-            images.normalise = lambda images: torch.full(images.shape, torch.nan)  # type: ignore[assignment]
+            images.normalize = lambda images: torch.full(images.shape, torch.nan)  # type: ignore[assignment]
         gradient = learner(settings, fabric)
         if fabric.global_rank == last:
             gradient.embedder.projection.weight.register_hook(lambda found: found * torch.inf)
@@ -142,17 +142,17 @@ def exchanged(fabric: Any) -> dict[str, Any]:
     """What processes that have different things make of them."""
     own = torch.arange(4).view(2, 2) + 10 * fabric.global_rank
     mean, first = [own + 0.5, torch.full((3,), float(fabric.global_rank))], own.clone()
-    gathering.average(mean)
-    gathering.share_first([first])
-    everything = gathering.gathered(own)
+    distributed.average(mean)
+    distributed.share_first([first])
+    everything = distributed.gathered(own)
     return {
         "gathered": everything,
-        "a transposed one": gathering.gathered(own.T),
-        "own": torch.equal(gathering.own_part(everything), own),
+        "a transposed one": distributed.gathered(own.T),
+        "own": torch.equal(distributed.own_part(everything), own),
         "mean": mean,
         "first": first,
-        "agreed": gathering.agreed([int(fabric.global_rank == 1), 0, 5 * fabric.global_rank], fabric.device),
-        "world": gathering.world_size(),
+        "agreed": distributed.agreed([int(fabric.global_rank == 1), 0, 5 * fabric.global_rank], fabric.device),
+        "world": distributed.world_size(),
     }
 
 

@@ -1,6 +1,6 @@
 """Speed and memory of the losses and of the evaluation beside their peers."""
 
-from suprank.extras import explain_missing_extra
+from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.bench.cases import CASES, Case

@@ -38,7 +38,7 @@ class Case:
 
 
 class SimilarityProduct(nn.Module):
-    """The scores alone: normalise, multiply, go back. Every loss that starts from embeddings pays at least this."""
+    """The scores alone: normalize, multiply, go back. Every loss that starts from embeddings pays at least this."""
 
     def forward(
         self, embeddings: Tensor, labels: Tensor, *, ref_emb: Tensor | None = None, ref_labels: Tensor | None = None

@@ -18,7 +18,7 @@ from suprank.bench.retrieval import SHAPES, Retrieval
 from suprank.bench.sweep import swept
 from suprank.bench.timing import answer, measured_or_note, meter, task_of_child
 from suprank.bench.workload import DIM
-from suprank.ranking.order import dispatch
+from suprank.ranking.exact import dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -172,7 +172,7 @@ class EvaluationRun(Record[Evaluated]):
         """One table a shape, one row an evaluator and size."""
         parts = [
             *self.heading("Time and memory of evaluation"),
-            f"Unit float32 embeddings (dimension {DIM}) around the centres of their classes, the same for every evaluator. "
+            f"Unit float32 embeddings (dimension {DIM}) around the centers of their classes, the same for every evaluator. "
             f"Measured: {self.method}. × faiss is the time over that of faiss, then the CPU time (of all threads) over its, "
             f"which a busy machine spoils less; on a CPU suprank should stay under {TARGET}. R@1, AP and mAP are of the finest "
             f"level.",

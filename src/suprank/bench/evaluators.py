@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from suprank import torchvision_operators
+from suprank.system import torchvision_operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def _pytorch_metric_learning(embedded: Embedded) -> dict[str, float]:
         include=("precision_at_1", "mean_average_precision_at_r"),
         k="max_bin_count",
         device=device,
-        knn_func=_neighbours(device),
+        knn_func=_neighbors(device),
     )
     found: dict[str, float] = calculator.get_accuracy(
         embedded.queries, embedded.labels[:, 0], embedded.items, embedded.item_labels[:, 0], embedded.gallery is None
@@ -105,7 +105,7 @@ def _pytorch_metric_learning(embedded: Embedded) -> dict[str, float]:
     return found
 
 
-def _neighbours(device: torch.device) -> Any:
+def _neighbors(device: torch.device) -> Any:
     """Its search with faiss, as by default; on a GPU its search with torch, because faiss is built for CPUs there."""
     inference = importlib.import_module("pytorch_metric_learning.utils.inference")
     if device.type == "cuda":

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from suprank.atomic import writing_atomically
 from suprank.bench.evaluation import FLOOR, TARGET
 from suprank.bench.measurement import duration, size
+from suprank.files.atomic import writing_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from suprank.bench.measurement import Evaluated
     from suprank.bench.report import Run
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart. One look in a panel belongs to one loss.
+# Okabe and Ito's colors, which color-blind readers can tell apart. One look in a panel belongs to one loss.
 _BLUE, _SKY, _GREEN, _ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
-_RED, _PINK, _BLACK, _GREY = "#D55E00", "#CC79A7", "#000000", "#999999"
-_FLOOR = {"similarity product": (_GREY, ".")}
+_RED, _PINK, _BLACK, _GRAY = "#D55E00", "#CC79A7", "#000000", "#999999"
+_FLOOR = {"similarity product": (_GRAY, ".")}
 _SUPAP = {"SupAP": (_BLUE, "o")}
 _PEERS = {"PML FastAPLoss": (_BLACK, "D"), "PML TripletMarginLoss, semi-hard": (_BLACK, "v")}
 _PANELS = {
@@ -128,7 +128,7 @@ def draw(run: Run, path: Path) -> None:
 
 
 def panels(cases: Iterable[str]) -> dict[str, dict[str, tuple[str, str]]]:
-    """Which of these cases stand in which panel, each with its colour and marker; cases that no panel knows share the last.
+    """Which of these cases stand in which panel, each with its color and marker; cases that no panel knows share the last.
 
     References are at home in the first panel, and in another only beside its own losses.
     """

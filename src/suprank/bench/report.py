@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
-from suprank.atomic import write_atomically
 from suprank.bench.cases import CASES
 from suprank.bench.measurement import Measurement, size
 from suprank.bench.timing import meter
 from suprank.bench.workload import COARSE_IN_BATCH, COARSE_IN_MEMORY, DIM, IMAGES_PER_CLASS
-from suprank.platforms import memory_bytes
+from suprank.files.atomic import write_atomically
+from suprank.system.platforms import memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SEED = 0
 _BLOCK = 8192  # rows drawn at a time, so that making a collection takes little more than keeping it
-_ANCESTOR = 0.5  # length of an ancestor's share in a class centre; the class's own is 1
+_ANCESTOR = 0.5  # length of an ancestor's share in a class center; the class's own is 1
 _SKEW = 0.5  # of the Dirichlet law by which children share their parent: below 1, a few take most
 
 
@@ -41,7 +41,7 @@ class Shape:
     roots: tuple[float, ...]  # share of each coarsest class in the finest ones
     smallest: int  # items of the smallest class
     weights: Callable[[np.random.Generator, int], NDArray[np.float64]]  # by which classes share the other items
-    noise: float  # length of what an item adds to its class centre: decides how hard retrieval is
+    noise: float  # length of what an item adds to its class center: decides how hard retrieval is
     queries: int | None = None  # None: every item is a query against all the others
 
 
@@ -171,12 +171,12 @@ class Retrieval:
         tree, item_class, query_class = self.drawn()
         noise, generator = SHAPES[self.shape].noise, torch.Generator().manual_seed(_SEED)
         used, row = np.unique(item_class, return_inverse=True)
-        centres = _centres(tree[used], generator)
-        items = _around(centres, torch.from_numpy(row), noise, generator)
+        centers = _centers(tree[used], generator)
+        items = _around(centers, torch.from_numpy(row), noise, generator)
         item_labels = torch.from_numpy(tree[item_class])
         if self.queries is None:
             return Embedded(items, item_labels, None, None)
-        queries = _around(centres, torch.from_numpy(np.searchsorted(used, query_class)), noise, generator)
+        queries = _around(centers, torch.from_numpy(np.searchsorted(used, query_class)), noise, generator)
         return Embedded(queries, torch.from_numpy(tree[query_class]), items, item_labels)
 
 
@@ -206,24 +206,24 @@ def _sizes(shape: Shape, random: np.random.Generator) -> NDArray[np.int64]:
     return shape.smallest + np.diff(upto, prepend=0)
 
 
-def _centres(tree: NDArray[np.int64], generator: torch.Generator) -> Tensor:
+def _centers(tree: NDArray[np.int64], generator: torch.Generator) -> Tensor:
     """One direction for each class of each level, random and so nearly orthogonal, added up along the way to the root."""
-    centres = _directions(len(tree), generator)
+    centers = _directions(len(tree), generator)
     for column in range(1, tree.shape[1]):
         used, row = np.unique(tree[:, column], return_inverse=True)
-        centres += _ANCESTOR * _directions(len(used), generator)[torch.from_numpy(row)]
-    return centres
+        centers += _ANCESTOR * _directions(len(used), generator)[torch.from_numpy(row)]
+    return centers
 
 
 def _directions(count: int, generator: torch.Generator) -> Tensor:
     return torch.randn(count, DIM, generator=generator) / DIM**0.5
 
 
-def _around(centres: Tensor, row: Tensor, noise: float, generator: torch.Generator) -> Tensor:
-    """Unit vectors around the centres, made in place a block at a time."""
+def _around(centers: Tensor, row: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+    """Unit vectors around the centers, made in place a block at a time."""
     items = torch.empty(len(row), DIM)
     for start in range(0, len(row), _BLOCK):
         block = items[start : start + _BLOCK]
-        block.normal_(generator=generator).mul_(noise / DIM**0.5).add_(centres[row[start : start + _BLOCK]])
+        block.normal_(generator=generator).mul_(noise / DIM**0.5).add_(centers[row[start : start + _BLOCK]])
         block.div_(block.norm(dim=-1, keepdim=True))
     return items

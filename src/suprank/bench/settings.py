@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from suprank.platforms import memory_bytes
+from suprank.system.platforms import memory_bytes
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA
 
 
 class CudaMeter:
-    """CUDA events, one synchronisation a run, and the peak of what torch's allocator gave out since `start`."""
+    """CUDA events, one synchronization a run, and the peak of what torch's allocator gave out since `start`."""
 
     method = "time by CUDA events; memory: torch.cuda.max_memory_allocated less what was allocated with the inputs in place"
 

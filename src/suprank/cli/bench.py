@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from suprank.atomic import write_atomically
 from suprank.cli import terminal
+from suprank.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,7 +14,7 @@ from suprank.cli import runs, terminal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from suprank.training.comparison import Comparison
+    from suprank.experiments.comparison import Comparison
 
 
 def compare(
@@ -63,10 +63,10 @@ def compare(
     """
     with terminal.plain_errors("fewer --jobs"):
         from suprank.evaluation.names import parse
-        from suprank.folders import refuse_foreign_files
-        from suprank.training import comparison as comparisons
-        from suprank.training import sweep as sweeps
-        from suprank.training.comparison.folder import FILE
+        from suprank.experiments import comparison as comparisons
+        from suprank.experiments import sweep as sweeps
+        from suprank.experiments.comparison.folder import FILE
+        from suprank.files.folders import refuse_foreign_files
 
         folder = out.absolute()
         recipes, overrides = comparisons.recipes_and_overrides(words or [])
@@ -107,9 +107,9 @@ def _command() -> str:
 
 def _finish(comparison: Comparison, folder: Path, name: str, metrics: Sequence[str]) -> None:
     """Writes and prints the table, and draws it."""
-    from suprank.atomic import write_atomically
-    from suprank.training import comparison as comparisons
-    from suprank.training import sweep as sweeps
+    from suprank.experiments import comparison as comparisons
+    from suprank.experiments import sweep as sweeps
+    from suprank.files.atomic import write_atomically
 
     found = sweeps.outcomes(comparison.runs, folder)
     if not any(found.values()):
@@ -124,6 +124,6 @@ def _finish(comparison: Comparison, folder: Path, name: str, metrics: Sequence[s
     finally:
         runs.print_table(table, seconds=True)
     with runs.perhaps_drawing():
-        from suprank.training.comparison.plot import draw
+        from suprank.experiments.comparison.plot import draw
 
         draw(table, [folder / f"{name}.png", folder / f"{name}.svg"])

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from suprank.atomic import write_atomically, writing_atomically
 from suprank.cli import importing, terminal
+from suprank.files.atomic import write_atomically, writing_atomically
 
 if TYPE_CHECKING:
     from suprank.data.manifest import Manifest
 
-app = typer.Typer(no_args_is_help=True, help="Import, check and look at labelled image collections.")
+app = typer.Typer(no_args_is_help=True, help="Import, check and look at labeled image collections.")
 app.add_typer(importing.app, name="import")
 
 SHEETS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
@@ -76,7 +76,7 @@ def show(
         if target.suffix.lower() not in SHEETS:
             raise ValueError(f"{target} must end in one of {', '.join(SHEETS)}.")
         terminal.check_writable(target)
-        from suprank.data.sheet import contact_sheet
+        from suprank.data.contact_sheet import contact_sheet
 
         read = _read(manifest, root, split)
         place = _place(read, level)

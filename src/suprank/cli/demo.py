@@ -56,8 +56,8 @@ def demo(
         folder = out / "-".join([Path(name).stem, f"seed{seed}", *([f"{epochs}epochs"] if epochs is not None else [])])
         runs = {label: (_recipe(name, recipe, seed, epochs), folder / recipe) for label, recipe in METHODS.items()}
 
-        from suprank.cli.side_by_side import TrainingError, trained
         from suprank.data.workers import cores
+        from suprank.experiments.parallel import TrainingError, trained
 
         try:
             stopped = trained(runs, at_once=min(len(runs), cores()))

@@ -15,7 +15,7 @@ from suprank.cli import terminal
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from suprank.embedding import Reading
+    from suprank.embedding import ImageLoaderSettings
     from suprank.models import Embedder
 
 
@@ -54,7 +54,7 @@ FastJpeg = Annotated[
     bool | None,
     typer.Option(
         "--fast-jpeg/--full-jpeg",
-        help="Decode large JPEGs at a fraction of their size; pixels differ by a few grey levels.",
+        help="Decode large JPEGs at a fraction of their size; pixels differ by a few gray levels.",
         show_default="the model's",
     ),
 ]
@@ -152,18 +152,20 @@ def embedder_of(model: str, weights: Path | None, **settings: object) -> Embedde
     return Embedder.create(model, pretrained=weights is None, weights=weights, **settings).eval()
 
 
-def reading_of(embedder: Embedder, images: dict[str, Any], batch_size: int, workers: int | None, skip_broken: bool) -> Reading:
+def reading_of(
+    embedder: Embedder, images: dict[str, Any], batch_size: int, workers: int | None, skip_broken: bool
+) -> ImageLoaderSettings:
     """How to read images for a model: `images` are the options on their size and decoding."""
-    from suprank.embedding import Reading
+    from suprank.embedding import ImageLoaderSettings
 
     on_broken = "skip" if skip_broken else "raise"
-    return Reading.for_model(embedder, **images, batch_size=batch_size, workers=workers, on_broken=on_broken)
+    return ImageLoaderSettings.for_model(embedder, **images, batch_size=batch_size, workers=workers, on_broken=on_broken)
 
 
-def read_as(reading: Reading) -> dict[str, Any]:
+def read_as(reading: ImageLoaderSettings) -> dict[str, Any]:
     """How images are read, as entries of an `EmbedderConfig`."""
     settings = reading.settings
-    assert settings is not None, "made by Reading.for_model"
+    assert settings is not None, "made by ImageLoaderSettings.for_model"
     entries = settings._asdict()
     side = entries.pop("size")
     return {**entries, "image_size": (side, side)}
@@ -171,17 +173,17 @@ def read_as(reading: Reading) -> dict[str, Any]:
 
 def say_overrides(
     embedder: Embedder,
-    reading: Reading,
+    reading: ImageLoaderSettings,
     model: str,
     precision: Precision | None = None,
     scales: tuple[float, ...] = (1.0,),
 ) -> None:
     """Name on stderr the options that read or embed images otherwise than a saved model does by itself."""
-    from suprank.embedding import Provenance, Reading
+    from suprank.embedding import ImageLoaderSettings, Provenance
 
     if not Path(model).is_dir():
         return  # a timm backbone has no evaluation of ours that numbers could differ from
-    own = Reading.for_model(embedder).settings if embedder.input.size[0] == embedder.input.size[1] else None
+    own = ImageLoaderSettings.for_model(embedder).settings if embedder.input.size[0] == embedder.input.size[1] else None
     if own is None or reading.settings is None:
         return
     usual = Provenance(embedder.config.backbone, 0, **own._asdict(), precision=embedder.config.precision or "fp32")

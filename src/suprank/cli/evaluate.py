@@ -52,7 +52,7 @@ def evaluate(
     ground_truth: Annotated[
         Path | None,
         typer.Option(
-            metavar="gnd_*.pkl", help="Judge a folder by the file of revisited Oxford or Paris, instead of by labels."
+            metavar="gnd_*.pkl", help="Validator a folder by the file of revisited Oxford or Paris, instead of by labels."
         ),
     ] = None,
     level: Annotated[
@@ -105,7 +105,7 @@ def evaluate(
     A run of `suprank train`, with the numbers of its own report; and beside its backbone before training:
       suprank evaluate --embeddings runs/roadmap
       suprank evaluate --embeddings runs/roadmap --against-frozen
-    Revisited Oxford, by its own judgements:
+    Revisited Oxford, by its own judgments:
       suprank evaluate --embeddings roxford --ground-truth gnd_roxford5k.pkl
     Every row a query against all the others:
       suprank evaluate --embeddings test.npy --labels test.csv
@@ -284,10 +284,10 @@ def _read_run(
     folder: Path, test: str | None, levels: list[str], device: str | None, quiet: bool, *, frozen: bool = False
 ) -> _Read:
     """The test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
-    from suprank.cli.looked_at import looked_at
     from suprank.cli.report import Bars
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.tables import Labels
+    from suprank.workflows.run_embeddings import looked_at
 
     with Bars(quiet) as bars:
         source = looked_at(folder, test, device, bars, frozen=frozen)
@@ -304,11 +304,11 @@ def _read_run(
 
 
 def _read_folder(folder: Path, levels: list[str]) -> _Read:
-    from suprank.cli.embedded import read_folder
     from suprank.embedding import Provenance, ranked_parts
     from suprank.embedding.result import embedded_parts
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.tables import Labels
+    from suprank.workflows.embedded import read_folder
 
     names, queries, gallery = read_folder(folder, levels)
     source = Embeddings.of(queries.embeddings, str(folder))
@@ -331,7 +331,7 @@ def _revisited(
 ) -> Report:
     """AP and P@k by the three protocols; k is 1, 5, 10 there unless given."""
     from suprank import evaluation
-    from suprank.cli.embedded import judged_by
+    from suprank.workflows.embedded import judged_by
 
     truth = evaluation.read_ground_truth(ground_truth)
     queries, gallery = judged_by(folder, truth)

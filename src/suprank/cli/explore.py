@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from suprank.embedding import Reading
+    from suprank.embedding import ImageLoaderSettings
     from suprank.explorer import Source
     from suprank.explorer.web import Nearest, Run
     from suprank.models import Embedder
@@ -71,11 +71,11 @@ def explore(
     if manifest is not None and (embeddings is None or embeddings.is_dir()):
         raise typer.BadParameter("--manifest tells the rows of --embeddings FILE.npy; a folder has its own.")
     with terminal.plain_errors("a smaller gallery"):
-        from suprank.cli.looked_at import check_folder
         from suprank.cli.report import Bars
         from suprank.explorer.source import comparison_warning
         from suprank.explorer.web import Explorer, Run, create_app
         from suprank.web.serving import bound
+        from suprank.workflows.run_embeddings import check_folder
 
         terminal.device(device)
         for folder in folders:
@@ -106,9 +106,9 @@ def _source(
     folder: Path, manifest: Path | None, test: str | None, device: str | None, progress: Callable[[str, int, int], None]
 ) -> tuple[Source, Path]:
     """What is looked at, and where an index of it would lie."""
-    from suprank.cli.looked_at import looked_at
     from suprank.data import Manifest
     from suprank.explorer import Source, embeddings_folder
+    from suprank.workflows.run_embeddings import looked_at
 
     if folder.is_file():
         import numpy as np
@@ -150,7 +150,7 @@ def _nearest(source: Source, address: str | None, beside: Path, bars: Callable[[
 
 def _embedding(folder: Path, model: str | None, device: str | None) -> Callable[[Image], NDArray[np.float32]] | None:
     """What embeds an uploaded image as the folder's images were; None where there is no model. It is loaded when needed."""
-    from suprank.cli.looked_at import image_embedder, model_of
+    from suprank.workflows.run_embeddings import image_embedder, model_of
 
     if (folder / "recipe.toml").is_file():
         saved = any((folder / one).is_dir() for one in ("model", "best"))
@@ -158,9 +158,9 @@ def _embedding(folder: Path, model: str | None, device: str | None) -> Callable[
     return None if model is None else image_embedder(partial(_named, model), device)
 
 
-def _named(model: str) -> tuple[Embedder, Reading]:
+def _named(model: str) -> tuple[Embedder, ImageLoaderSettings]:
     from suprank.cli.embed import embedder_of
-    from suprank.embedding import Reading
+    from suprank.embedding import ImageLoaderSettings
 
     embedder = embedder_of(model, None)
-    return embedder, Reading.for_model(embedder)
+    return embedder, ImageLoaderSettings.for_model(embedder)

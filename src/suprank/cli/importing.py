@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from suprank.atomic import write_atomically
 from suprank.cli import terminal
+from suprank.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,13 +134,13 @@ def emoji(
     quiet: Quiet = False,
 ) -> None:
     """Emoji as up to six artists drew them: openly licensed packages from npm (100 MB), drawn in about a minute and kept."""
-    from suprank.data.importers.emoji import LICENCES, read
+    from suprank.data.importers.emoji import LICENSES, read
 
     manifest = _drawn(lambda progress: read(size=size, seed=seed, progress=progress), out, quiet)
-    beside = out.with_name(f"{out.stem}-{LICENCES}")
+    beside = out.with_name(f"{out.stem}-{LICENSES}")
     with terminal.plain_errors("a smaller --size"):
-        write_atomically(beside, (manifest.root / LICENCES).read_bytes())
-    terminal.echo(f"licences of the drawings: {beside}")
+        write_atomically(beside, (manifest.root / LICENSES).read_bytes())
+    terminal.echo(f"licenses of the drawings: {beside}")
 
 
 def _benchmark(importer: Importer) -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from suprank.extras import extras_of
+from suprank.system.extras import extras_of
 
 INTERRUPTED = 130  # what shells expect of a program that Ctrl-C ended
 

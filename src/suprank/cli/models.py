@@ -42,7 +42,7 @@ class Pooling(StrEnum):
     TOKEN = "token"
 
 
-class Normalisation(StrEnum):
+class Normalization(StrEnum):
     """What is done to the pooled vector before the projection."""
 
     NONE = "none"
@@ -57,20 +57,20 @@ def create(
     weights: Weights = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Random weights.")] = False,
     pooling: Annotated[Pooling, typer.Option(help="Of the features.")] = Pooling.TIMM,
-    normalisation: Annotated[Normalisation, typer.Option(help="Before the projection.")] = Normalisation.NONE,
+    normalization: Annotated[Normalization, typer.Option(help="Before the projection.")] = Normalization.NONE,
     dim: Annotated[int | None, typer.Option(min=1, help="Width of a linear projection.", show_default="none")] = None,
     freeze_batchnorm: Annotated[bool, typer.Option("--freeze-batchnorm", help="Keep its statistics while training.")] = False,
     image_size: Annotated[int | None, typer.Option(min=1, help="Pixels of a side.", show_default="the backbone's")] = None,
-    imagenet_colours: Annotated[
+    imagenet_colors: Annotated[
         bool,
-        typer.Option("--imagenet-colours", help="Normalise by ImageNet's mean and deviation, as the authors do for ViT-B/16."),
+        typer.Option("--imagenet-colors", help="Normalize by ImageNet's mean and deviation, as the authors do for ViT-B/16."),
     ] = False,
 ) -> None:
-    """Make an embedder: backbone → pooling → normalisation → projection → L2, saved as a folder.
+    """Make an embedder: backbone → pooling → normalization → projection → L2, saved as a folder.
 
     \b
     The paper's, on CUB and SOP:
-      suprank models create resnet50 --normalisation layer --dim 512 --freeze-batchnorm --out model
+      suprank models create resnet50 --normalization layer --dim 512 --freeze-batchnorm --out model
     """
     with terminal.plain_errors("a smaller backbone"):
         if untrained and weights is not None:
@@ -84,12 +84,12 @@ def create(
             pretrained=not untrained and weights is None,
             weights=weights,
             pooling=pooling.value,
-            normalisation=normalisation.value,
+            normalization=normalization.value,
             dim=dim,
             freeze_batchnorm=freeze_batchnorm,
             image_size=image_size,
-            mean=IMAGENET_MEAN if imagenet_colours else None,
-            std=IMAGENET_STD if imagenet_colours else None,
+            mean=IMAGENET_MEAN if imagenet_colors else None,
+            std=IMAGENET_STD if imagenet_colors else None,
         )
         embedder.save(out)
     millions = sum(parameter.numel() for parameter in embedder.parameters()) / 1e6
@@ -99,7 +99,7 @@ def create(
 @app.command()
 def pca(
     model: Annotated[str, typer.Option(metavar="DIR|NAME", help="A saved embedder, or the name of a timm backbone.")],
-    manifest: Annotated[Path, typer.Option(help="Images whose features are analysed.")],
+    manifest: Annotated[Path, typer.Option(help="Images whose features are analyzed.")],
     out: Out,
     dim: Annotated[int, typer.Option(min=1, help="Directions to keep: the width of the embeddings.")],
     whiten: Annotated[bool, typer.Option("--whiten", help="Divide each direction by its standard deviation.")] = False,
@@ -134,7 +134,7 @@ def pca(
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features that {model} has; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
         reading = reading_of(embedder, sizes, batch_size or usual_batch(device), workers, skip_broken)
-        with launched() as processes, terminal.progress("analysing", quiet or processes.rank > 0) as progress:
+        with launched() as processes, terminal.progress("analyzing", quiet or processes.rank > 0) as progress:
             moments = principal_moments(
                 embedder, images, reading=reading, device=processes.device(device), processes=processes, progress=progress
             )

@@ -88,10 +88,10 @@ def write_report(
 
     `against_frozen` compares the run with its own backbone before training.
     """
-    from suprank.atomic import write_atomically
-    from suprank.cli.looked_at import check_folder, looked_at
     from suprank.explorer.report import report_page
     from suprank.explorer.source import comparison_warning
+    from suprank.files.atomic import write_atomically
+    from suprank.workflows.run_embeddings import check_folder, looked_at
 
     terminal.check_writable(out)
     folders = [one for one in (run, against) if one is not None]

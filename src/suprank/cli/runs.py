@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from suprank.experiments.sweep import Table, Task
     from suprank.training.config import TrainConfig
-    from suprank.training.sweep import Table, Task
 
 
 def failures(
@@ -29,7 +29,7 @@ def failures(
 ) -> list[str]:
     """Runs what is not finished, here or by SLURM, with the folder, where `save` notes what is run, for this process alone; the
     names of the runs that failed."""
-    from suprank.training import sweep as sweeps
+    from suprank.experiments import sweep as sweeps
 
     folder = out.absolute()
     terminal.check_folder(folder)
@@ -55,7 +55,7 @@ def end(failed: Sequence[str], total: int) -> None:
 
 def _run(waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str], quiet: bool, out: Path) -> list[str]:
     """Runs the tasks here; the names of those that failed."""
-    from suprank.training import sweep as sweeps
+    from suprank.experiments import sweep as sweeps
 
     failed = []
     with _bar(len(waiting), quiet) as (starting, ending):
@@ -102,7 +102,7 @@ def _bar(total: int, quiet: bool) -> Iterator[tuple[Callable[[Task], None], Call
 
 def _submit(waiting: Sequence[Task], folder: Path, cluster: str, parameters: dict[str, Any]) -> None:
     """Submits what is neither finished nor in the queue."""
-    from suprank.training import sweep as sweeps
+    from suprank.experiments import sweep as sweeps
 
     queue = sweeps.queued(folder) if cluster == "slurm" else {}
     again = [task for task in waiting if task.name in queue]

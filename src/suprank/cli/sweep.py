@@ -14,7 +14,7 @@ from suprank.cli import runs, terminal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from suprank.training.sweep import Sweep
+    from suprank.experiments.sweep import Sweep
 
 
 def sweep(
@@ -59,9 +59,9 @@ def sweep(
     """
     with terminal.plain_errors("fewer --jobs"):
         from suprank.evaluation.names import parse
-        from suprank.folders import refuse_foreign_files
-        from suprank.training import sweep as sweeps
-        from suprank.training.sweep.folder import FILE
+        from suprank.experiments import sweep as sweeps
+        from suprank.experiments.sweep.folder import FILE
+        from suprank.files.folders import refuse_foreign_files
 
         folder = out.absolute()
         grid = sweeps.Grid.read(values or [], seeds)
@@ -93,8 +93,8 @@ def sweep(
 
 def _finish(sweep: Sweep, folder: Path, metrics: Sequence[str], base: str | None) -> None:
     """Writes and prints the tables, and draws them."""
-    from suprank.atomic import write_atomically
-    from suprank.training import sweep as sweeps
+    from suprank.experiments import sweep as sweeps
+    from suprank.files.atomic import write_atomically
 
     found = sweeps.outcomes(sweep.runs, folder)
     write_atomically(folder / "table.csv", sweeps.run_table(found).encode())
@@ -110,7 +110,7 @@ def _finish(sweep: Sweep, folder: Path, metrics: Sequence[str], base: str | None
         finally:
             runs.print_table(table)
     with runs.perhaps_drawing():
-        from suprank.training.sweep.plot import draw
+        from suprank.experiments.sweep.plot import draw
 
         for name, table in tables.items():
             stem = "plot" if name == "table" else name

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from suprank.atomic import FULL, DiskFullError, is_stream
+from suprank.files.atomic import FULL, DiskFullError, is_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +86,7 @@ _CONTROL = re.compile(
 
 
 def escaped(text: str) -> str:
-    """Text from files as it may go to a terminal: what would move the cursor, change colours or hide text is spelt out.
+    """Text from files as it may go to a terminal: what would move the cursor, change colors or hide text is spelt out.
 
     As JSON spells it, so that lines of JSON stay what they are.
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from suprank.cli.terminal import escaped
-from suprank.training.watch import StepValues, Watch
+from suprank.training.callbacks import Callback, StepValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ MAIN = ("R@1", "mAP@R", "AP", "H-AP", "NDCG")
 BETWEEN = 30.0  # seconds between lines where there is no terminal
 
 
-class TrainingDisplay(Watch):
+class TrainingDisplay(Callback):
     """Shows the loss and its parts, learning rates, speed and time left, and the main metrics of each evaluation.
 
     `quiet` shows what is said alone: warnings. To be used as a context, which takes the bar away at its end.

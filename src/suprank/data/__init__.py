@@ -1,9 +1,9 @@
-"""Labelled image collections: the manifest, images read through it, batches drawn from it, and importers."""
+"""Labeled image collections: the manifest, images read through it, batches drawn from it, and importers."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.extras import explain_missing_extra
+from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.data.manifest import Manifest
@@ -13,34 +13,34 @@ with explain_missing_extra(__name__):
 if TYPE_CHECKING:
     from suprank.data.archives import UnreadableArchiveError
     from suprank.data.check import Checked, checked
+    from suprank.data.contact_sheet import contact_sheet
     from suprank.data.datasets import Batch, Broken, ImageDataset, Item, collated
-    from suprank.data.held import HeldImages
     from suprank.data.images import BrokenImageError
-    from suprank.data.samplers import HierarchicalSampler, MPerClassSampler
-    from suprank.data.sheet import contact_sheet
-    from suprank.data.transforms import PRESETS, Normalise, at_least, test_transform, train_transform
+    from suprank.data.in_memory import InMemoryImages
+    from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
+    from suprank.data.transforms import PRESETS, Normalize, at_least, eval_transform, train_transform
 
 __all__ = [
     "PRESETS",
+    "BalancedBatchSampler",
     "Batch",
     "Broken",
     "BrokenImageError",
     "Checked",
-    "HeldImages",
-    "HierarchicalSampler",
+    "HierarchicalBatchSampler",
     "ImageDataset",
+    "InMemoryImages",
     "Item",
     "LabelTree",
-    "MPerClassSampler",
     "Manifest",
-    "Normalise",
+    "Normalize",
     "UnreadableArchiveError",
     "at_least",
     "checked",
     "collated",
     "contact_sheet",
+    "eval_transform",
     "holdout_classes",
-    "test_transform",
     "train_transform",
 ]
 
@@ -49,11 +49,11 @@ _WHERE = {
     "archives": ["UnreadableArchiveError"],
     "check": ["Checked", "checked"],
     "datasets": ["Batch", "Broken", "ImageDataset", "Item", "collated"],
-    "held": ["HeldImages"],
+    "in_memory": ["InMemoryImages"],
     "images": ["BrokenImageError"],
-    "samplers": ["HierarchicalSampler", "MPerClassSampler"],
-    "sheet": ["contact_sheet"],
-    "transforms": ["PRESETS", "Normalise", "at_least", "test_transform", "train_transform"],
+    "samplers": ["HierarchicalBatchSampler", "BalancedBatchSampler"],
+    "contact_sheet": ["contact_sheet"],
+    "transforms": ["PRESETS", "Normalize", "at_least", "eval_transform", "train_transform"],
 }
 
 

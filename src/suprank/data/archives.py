@@ -88,7 +88,7 @@ class Members:
 class Archive:
     """A .zip or an uncompressed .tar file, listed once.
 
-    Reading goes through `os.pread`, which has no position to share: any number of threads and forked processes read from one
+    ImageLoaderSettings goes through `os.pread`, which has no position to share: any number of threads and forked processes read from one
     descriptor. Pickling takes the list along, and opens the file again where it arrives.
 
     Names: of two members with one name the later counts, as for `unzip` and `tar`; a leading `./` or `/` is dropped, and a
@@ -211,7 +211,7 @@ def _plain(name: str) -> bytes:
 _LISTED: dict[str, Callable[[Path], dict[bytes, Entry]]] = {".zip": _zip_entries, ".tar": _tar_entries}
 
 
-# Reading
+# ImageLoaderSettings
 
 
 class _File:

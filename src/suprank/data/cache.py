@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from suprank.atomic import explain_full_disk
+from suprank.files.atomic import explain_full_disk
 
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder can only be what a killed process left
 

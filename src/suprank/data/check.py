@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from suprank.data.archives import UnreadableArchiveError
 from suprank.data.classes import Classes, classes
-from suprank.data.contents import Contents, Progress, contents
-from suprank.data.copies import Copies, Group, copies, ranked
+from suprank.data.duplicates import Copies, Group, copies, ranked
+from suprank.data.file_scan import Contents, Progress, contents
 from suprank.data.files import SEPARATOR, Files, absent, archives_in, holders_of
 from suprank.data.images import MAX_ASPECT
 from suprank.data.manifest import Manifest

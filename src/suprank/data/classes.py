@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from suprank.data.columns import SPLITS
-from suprank.data.copies import EVALUATION, split_codes
+from suprank.data.duplicates import EVALUATION, split_codes
 from suprank.data.manifest import Manifest
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from suprank.data.dealing import Integers
+    from suprank.data.class_pools import Integers
 
 
 class GlobalBatches(Sampler[list[int]], ABC):

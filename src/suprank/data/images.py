@@ -19,7 +19,7 @@ MAX_PIXELS = 178_956_970
 """The most pixels a picture may claim to have: where PIL, too, calls it a decompression bomb."""
 
 MAX_ASPECT = 32
-"""Pictures that are more times as long as wide are cropped to this about their centre before their short side is resized: of a
+"""Pictures that are more times as long as wide are cropped to this about their center before their short side is resized: of a
 strip of 500,000 × 1 pixels, 1.5 kB of PNG, 256 × 128,000,000 would be left."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -58,7 +58,7 @@ def decoded(
 
     Turned upright as its EXIF orientation says. Gray, 1-bit, palette and CMYK pictures (with Adobe's inverted inks, and YCCK)
     become RGB; transparent ones lie on white; 16 bits are scaled down to 8 by 257, not cut off; 32-bit integers and floats,
-    which have no agreed white, are stretched from their least to their greatest value. Of an animation: the first frame. Colour
+    which have no agreed white, are stretched from their least to their greatest value. Of an animation: the first frame. Color
     profiles are ignored, as torchvision does.
 
     `at_least` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, the smallest of which the short side still has that many

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from suprank.atomic import write_atomically, writing_atomically
 from suprank.data.columns import PREFIX, SPLITS, checked_table, label_columns
 from suprank.data.table_file import read_table_file
 from suprank.data.tree import NO_PARENT, LabelTree
+from suprank.files.atomic import write_atomically, writing_atomically
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +33,7 @@ Columns: TypeAlias = "Mapping[str, Any] | pa.Table"
 
 
 class Manifest:
-    """A labelled image collection: where each image is, which split it belongs to, and its class at every level.
+    """A labeled image collection: where each image is, which split it belongs to, and its class at every level.
 
     Columns: `path` (relative to `root`; a file, or `archive.zip::member`, or `archive.tar::member`), `split`, one
     `label_<level>` for each level, finest first, with readable names; optionally `id` (rows with equal ids are one image) and
@@ -73,7 +73,7 @@ class Manifest:
         """The checked manifest; errors call it `about`.
 
         `levels`, finest first, says which columns `label_<level>` are labels; without it all of them are, in their order.
-        `levels=()` makes an unlabelled manifest. `names` gives ids that were made before.
+        `levels=()` makes an unlabeled manifest. `names` gives ids that were made before.
 
         Refused: no rows; a path that is blank, absolute or climbs out of the root with `..`; a split not in `SPLITS`; a
         blank label, except in `distractor` rows; a blank above a label; a blank id; a box that is not x1 < x2, y1 < y2.
@@ -134,7 +134,7 @@ class Manifest:
     def __repr__(self) -> str:
         splits = ", ".join(f"{count:,} {split}" for split, count in self.splits.items())
         levels = ", ".join(f"{len(self.table[PREFIX + level].chunk(0).dictionary):,} {level}" for level in self.levels)
-        return f"Manifest({splits}; {levels or 'unlabelled'}; root {self.root})"
+        return f"Manifest({splits}; {levels or 'unlabeled'}; root {self.root})"
 
     @property
     def paths(self) -> pa.ChunkedArray:

@@ -1,4 +1,4 @@
-"""Which images meet in a batch: m of each class, of any classes (`MPerClassSampler`) or of a few coarse ones."""
+"""Which images meet in a batch: m of each class, of any classes (`BalancedBatchSampler`) or of a few coarse ones."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from suprank.data.dealing import Decks, RowsByClass, equal_parts, occurrence
+from suprank.data.balanced_tables import drawn_combinations, spread
+from suprank.data.class_pools import Decks, RowsByClass, equal_parts, occurrence
 from suprank.data.global_batches import GlobalBatches
-from suprank.data.spreading import drawn_combinations, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import ArrayLike
 
-    from suprank.data.dealing import Integers
+    from suprank.data.class_pools import Integers
 
 MOST_BATCHES = 1_000_000
 """An epoch of every combination of coarse classes may have at most this many batches; more is a mistake."""
 
 
-class MPerClassSampler(GlobalBatches):
+class BalancedBatchSampler(GlobalBatches):
     """Batches of `images_per_class` images (m) of each of batch_size / m different classes.
 
     An epoch gives every image its turn. A class of n images is dealt in ⌈n / m⌉ groups of m, the last one filled up with images
@@ -35,13 +35,13 @@ class MPerClassSampler(GlobalBatches):
     makes the others repeat. `max_images_per_class`, a multiple of m, is the way out: at most that many images of a class have
     their turn, others each time.
 
-    `labels` are integers, `[N]` or `[N, L]` with the finest level in column 0, the one used. Unlabelled (−1) is refused.
+    `labels` are integers, `[N]` or `[N, L]` with the finest level in column 0, the one used. Unlabeled (−1) is refused.
     With `batches` an epoch has that many: it may end before every image had its turn, and the next one goes on there.
     On epochs, processes (`rank`, `world_size`) and resuming see `GlobalBatches`.
 
     Example:
         >>> labels = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2])
-        >>> batches = list(MPerClassSampler(labels, batch_size=4, images_per_class=2))
+        >>> batches = list(BalancedBatchSampler(labels, batch_size=4, images_per_class=2))
         >>> [len(set(labels[batch].tolist())) for batch in batches]
         [2, 2, 2]
         >>> {row for batch in batches for row in batch} == set(range(9))
@@ -61,7 +61,7 @@ class MPerClassSampler(GlobalBatches):
         world_size: int = 1,
     ) -> None:
         fine = _checked(labels)[:, 0]
-        _check_labelled(fine[:, None])
+        _check_labeled(fine[:, None])
         super().__init__(
             fine,
             batch_size=batch_size,
@@ -138,7 +138,7 @@ class MPerClassSampler(GlobalBatches):
         )
 
 
-class HierarchicalSampler(GlobalBatches):
+class HierarchicalBatchSampler(GlobalBatches):
     """Batches of a few coarse classes, so that images which share one meet; `images_per_class` (m) of each fine class.
 
     The sampler of FastAP, with which the paper trains on SOP: every pair of the 12 categories makes 5 batches, half of the one
@@ -153,12 +153,12 @@ class HierarchicalSampler(GlobalBatches):
     of them, and the others of the batch give more. If all together are too few, fine classes give several groups of different
     images. An image comes twice in a batch only where its class has fewer images than the batch asks of it.
 
-    Unlabelled images (−1) and fine classes with two parents are refused. On epochs, processes and resuming see `GlobalBatches`.
+    Unlabeled images (−1) and fine classes with two parents are refused. On epochs, processes and resuming see `GlobalBatches`.
 
     Example:
         >>> fine = np.arange(24) // 3
         >>> labels = np.stack([fine, fine // 3], axis=1)
-        >>> sampler = HierarchicalSampler(labels, batch_size=8, images_per_class=2, batches_per_combination=1)
+        >>> sampler = HierarchicalBatchSampler(labels, batch_size=8, images_per_class=2, batches_per_combination=1)
         >>> sorted(sorted(set(labels[batch, 1].tolist())) for batch in sampler)
         [[0, 1], [0, 2], [1, 2]]
     """
@@ -180,7 +180,7 @@ class HierarchicalSampler(GlobalBatches):
         table = _checked(labels)
         _check_level(level, table.shape[1])
         table = table[:, [0, level]]
-        _check_labelled(table)
+        _check_labeled(table)
         super().__init__(
             table,
             batch_size=batch_size,
@@ -258,18 +258,18 @@ def _checked(labels: ArrayLike) -> Integers:
     return table.reshape(len(table), -1).astype(np.int64, copy=False)
 
 
-def _check_labelled(table: Integers) -> None:
+def _check_labeled(table: Integers) -> None:
     blank = np.flatnonzero((table < 0).any(axis=1))
     if len(blank):
         raise ValueError(
-            f"{len(blank):,} of {len(table):,} images, first in row {blank[0]}, are unlabelled (−1), so in no class; "
-            'sample from labelled ones, such as manifest.split("train").'
+            f"{len(blank):,} of {len(table):,} images, first in row {blank[0]}, are unlabeled (−1), so in no class; "
+            'sample from labeled ones, such as manifest.split("train").'
         )
 
 
 def _check_level(level: int, columns: int) -> None:
     if not 1 <= level < columns:
-        way_out = f"try 1 to {columns - 1}" if columns > 1 else "labels of one level are for MPerClassSampler"
+        way_out = f"try 1 to {columns - 1}" if columns > 1 else "labels of one level are for BalancedBatchSampler"
         raise ValueError(f"level={level} must be a column of the labels coarser than 0, and they have {columns}; {way_out}.")
 
 

@@ -1,16 +1,16 @@
 """From a decoded image (PIL, RGB) to what a network takes (float32 `[3, size, size]`): the paper's crops, and their variants.
 
 The image becomes a uint8 tensor first, and is cropped and resized as one. The same steps on the PIL image give the same within
-one grey level, and take twice as long and more (one core, train and test: 0.6 and 0.9 ms against 1.5 and 2.1 at 500 × 375
+one gray level, and take twice as long and more (one core, train and test: 0.6 and 0.9 ms against 1.5 and 2.1 at 500 × 375
 pixels, 2.9 and 6.7 against 9 and 14 at 1600 × 1200). Resizing is bilinear and antialiased, torchvision's default, as the
 authors do.
 
-With `mean=None` a transform stops at the bytes, which are a quarter of the memory to collate and to copy to a GPU; `Normalise`
+With `mean=None` a transform stops at the bytes, which are a quarter of the memory to collate and to copy to a GPU; `Normalize`
 then makes numbers of a whole batch there. The result is the same, and the workers have a quarter less to do.
 
 Transforms can be pickled, and draw from torch's random numbers only. The memory they take is bounded: of an image more
 than `MAX_ASPECT` (32) times as long as wide, only the middle is resized. A central crop takes nothing else of it; nor do random
-crops of the usual `scale` and `ratio`, which do not fit into such an image and fall back on its centre.
+crops of the usual `scale` and `ratio`, which do not fit into such an image and fall back on its center.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from suprank import torchvision_operators
+from suprank.system import torchvision_operators
 
 torchvision_operators.declare()  # before the first import of torchvision
 
@@ -51,7 +51,7 @@ def train_transform(
     """A random crop resized to size × size: of `scale` of the area, `ratio` times as wide as high; mirrored in `flip` of cases.
 
     With `resize` the image's short side is resized to it before, be it smaller or larger; an image that is more than 32 times
-    as long as wide is cropped to that about its centre first. The result is normalised, or with `mean=None` left in bytes.
+    as long as wide is cropped to that about its center first. The result is normalized, or with `mean=None` left in bytes.
     """
     _check_sizes(size=size, resize=resize)
     if not 0 < scale[0] <= scale[1] <= 1:
@@ -62,10 +62,10 @@ def train_transform(
         raise ValueError(f"flip={flip} must be a probability, 0 to 1.")
     first = [] if resize is None else [_Resize(resize)]
     crop = v2.RandomResizedCrop(size, scale=scale, ratio=ratio)
-    return v2.Compose([v2.PILToTensor(), *first, crop, v2.RandomHorizontalFlip(flip), *_normalised(mean, std)])
+    return v2.Compose([v2.PILToTensor(), *first, crop, v2.RandomHorizontalFlip(flip), *_normalized(mean, std)])
 
 
-def test_transform(
+def eval_transform(
     size: int = 224,
     *,
     resize: int | None = 256,
@@ -74,7 +74,7 @@ def test_transform(
     mean: Sequence[float] | None = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> v2.Compose:
-    """The central size × size pixels of the image, its short side resized to `resize` before; then normalised.
+    """The central size × size pixels of the image, its short side resized to `resize` before; then normalized.
 
     With `squash` the image is resized to resize × resize instead, whatever its shape: nothing is cut off at resize = size. With
     `resize=None` it is only cropped; then a smaller image gets a black border. `interpolation` is "bilinear", "bicubic" or
@@ -89,10 +89,10 @@ def test_transform(
         raise ValueError(f"interpolation={interpolation!r} must be one of {', '.join(INTERPOLATIONS)}.")
     target = (resize, resize) if squash else resize
     first = [] if resize is None else [_Resize(target, v2.InterpolationMode(interpolation))]
-    return v2.Compose([v2.PILToTensor(), *first, _CenterCrop(size), *_normalised(mean, std)])
+    return v2.Compose([v2.PILToTensor(), *first, _CenterCrop(size), *_normalized(mean, std)])
 
 
-test_transform.__test__ = False  # type: ignore[attr-defined] # pytest would take it for a test
+eval_transform.__test__ = False  # type: ignore[attr-defined] # pytest would take it for a test
 
 
 def at_least(transform: v2.Compose) -> int | None:
@@ -100,7 +100,7 @@ def at_least(transform: v2.Compose) -> int | None:
 
     If it begins with a resize: the size it resizes to. If with a random crop: so much that every crop is made smaller, none
     enlarged. Else None: the image is needed as it is. The pixels do differ: draft mode scales more sharply, by 2 to 4 of 255
-    grey levels on average in two photographs. So to compare with published figures, decode in full.
+    gray levels on average in two photographs. So to compare with published figures, decode in full.
     """
     steps = [step for step in transform.transforms if not isinstance(step, v2.PILToTensor | v2.ToImage)]
     match steps:
@@ -142,16 +142,16 @@ class _CenterCrop(v2.CenterCrop):  # type: ignore[misc]
         return "CenterCrop"
 
 
-def _normalised(mean: Sequence[float] | None, std: Sequence[float]) -> list[v2.Transform]:
+def _normalized(mean: Sequence[float] | None, std: Sequence[float]) -> list[v2.Transform]:
     if mean is None:
         return []
-    _check_colours(mean, std)
+    _check_colors(mean, std)
     return [v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(mean), list(std))]
 
 
-def _check_colours(mean: Sequence[float], std: Sequence[float]) -> None:
+def _check_colors(mean: Sequence[float], std: Sequence[float]) -> None:
     if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-        raise ValueError(f"mean={mean} and std={std} must be three numbers each, one a colour, std above 0.")
+        raise ValueError(f"mean={mean} and std={std} must be three numbers each, one a color, std above 0.")
 
 
 def _check_sizes(**sizes: int | None) -> None:
@@ -161,12 +161,12 @@ def _check_sizes(**sizes: int | None) -> None:
 
 
 @dataclass(frozen=True)
-class Normalise:
+class Normalize:
     """Bytes `[..., 3, height, width]` → (bytes / 255 − mean) / std in float32, on the device they are on.
 
     Example:
         >>> red, green, blue = torch.tensor([0, 51, 255], dtype=torch.uint8)
-        >>> Normalise((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))(torch.stack([red, green, blue]).view(3, 1, 1)).flatten()
+        >>> Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))(torch.stack([red, green, blue]).view(3, 1, 1)).flatten()
         tensor([-1.0000, -0.6000,  1.0000])
     """
 
@@ -174,12 +174,12 @@ class Normalise:
     std: Sequence[float] = IMAGENET_STD
 
     def __post_init__(self) -> None:
-        _check_colours(self.mean, self.std)
+        _check_colors(self.mean, self.std)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         if images.dtype != torch.uint8:
             raise TypeError(f"images are {images.dtype}, but must be bytes (uint8), from a transform with mean=None.")
-        mean, std = (torch.tensor(colours, device=images.device).view(3, 1, 1) for colours in (self.mean, self.std))
+        mean, std = (torch.tensor(colors, device=images.device).view(3, 1, 1) for colors in (self.mean, self.std))
         return (images / 255 - mean) / std
 
 
@@ -191,11 +191,11 @@ class Transforms(NamedTuple):
 
 
 PRESETS = {
-    "paper": Transforms(train_transform(), test_transform()),
-    "sop": Transforms(train_transform(resize=256), test_transform(squash=True)),
-    "cub-big": Transforms(train_transform(256), test_transform(256, resize=288)),
-    "landmarks": Transforms(train_transform(), test_transform(resize=224, squash=True)),
-    "landmarks-bench": Transforms(train_transform(), test_transform(1024, resize=1024, squash=True)),
+    "paper": Transforms(train_transform(), eval_transform()),
+    "sop": Transforms(train_transform(resize=256), eval_transform(squash=True)),
+    "cub-big": Transforms(train_transform(256), eval_transform(256, resize=288)),
+    "landmarks": Transforms(train_transform(), eval_transform(resize=224, squash=True)),
+    "landmarks-bench": Transforms(train_transform(), eval_transform(1024, resize=1024, squash=True)),
 }
 """The paper's settings (and what the authors' code adds for some datasets), by name.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.atomic import write_atomically
+from suprank.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from os import PathLike

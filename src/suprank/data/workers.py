@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data._utils import signal_handling
 
-from suprank.platforms import usable_cores
+from suprank.system.platforms import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence

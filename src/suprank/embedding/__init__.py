@@ -3,24 +3,24 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.extras import explain_missing_extra
+from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.embedding.provenance import Provenance
+    from suprank.embedding.query_gallery import Side, Sides, ranked_parts, ranked_sides
     from suprank.embedding.result import EmbeddedPart, read_embedded
-    from suprank.embedding.sides import Side, Sides, ranked_parts, ranked_sides
 
 if TYPE_CHECKING:
     from suprank.embedding.collection import embed_collection
+    from suprank.embedding.image_loading import ImageLoaderSettings
     from suprank.embedding.principal import principal_moments
     from suprank.embedding.processes import Processes, launched
-    from suprank.embedding.reading import Reading
 
 __all__ = [
     "EmbeddedPart",
+    "ImageLoaderSettings",
     "Processes",
     "Provenance",
-    "Reading",
     "Side",
     "Sides",
     "embed_collection",
@@ -34,7 +34,7 @@ __all__ = [
 # These import timm, which takes seconds; reading what was embedded does not.
 _WHERE = {
     "Processes": "processes",
-    "Reading": "reading",
+    "ImageLoaderSettings": "image_loading",
     "embed_collection": "collection",
     "launched": "processes",
     "principal_moments": "principal",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
-    from suprank.embedding.reading import Reading
+    from suprank.embedding.image_loading import ImageLoaderSettings
     from suprank.models.config import Precision
     from suprank.models.embedder import Embedder
 
@@ -46,7 +46,7 @@ def embed_collection(
     manifest: Manifest,
     out: str | PathLike[str],
     *,
-    reading: Reading,
+    reading: ImageLoaderSettings,
     splits: Sequence[str] | None = None,
     device: torch.device | str | None = None,
     precision: Precision | None = None,
@@ -73,7 +73,7 @@ def embed_collection(
         "backbone": embedder.config.backbone,
         "parameters": sum(parameter.numel() for parameter in embedder.parameters()),
         "transform": " ".join(repr(reading.transform).split()) if reading.settings is None else reading.settings._asdict(),
-        "normalise": repr(reading.normalise),
+        "normalize": repr(reading.normalize),
         "at_least": reading.at_least,
         "precision": precision or embedder.config.precision,
         "scales": list(scales),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from suprank.data.manifest import Manifest
-    from suprank.embedding.reading import Reading
+    from suprank.embedding.image_loading import ImageLoaderSettings
     from suprank.models.config import Precision
     from suprank.models.embedder import Embedder
 
@@ -26,7 +26,7 @@ def principal_moments(
     embedder: Embedder,
     manifest: Manifest,
     *,
-    reading: Reading,
+    reading: ImageLoaderSettings,
     device: torch.device | str | None = None,
     precision: Precision | None = None,
     processes: Processes | None = None,

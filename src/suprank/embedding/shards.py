@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from suprank.atomic import write_atomically, writing_atomically
-from suprank.folders import locked_folder
+from suprank.files.atomic import write_atomically, writing_atomically
+from suprank.files.folders import locked_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

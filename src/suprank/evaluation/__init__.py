@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
     if name != "RetrievalMetrics":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from suprank.evaluation.metric import RetrievalMetrics
+        from suprank.evaluation.torchmetrics_adapter import RetrievalMetrics
     except ModuleNotFoundError as error:
         if error.name != "torchmetrics":
             raise

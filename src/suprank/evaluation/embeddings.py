@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 import numpy as np
 import torch
 
-from suprank.plain_pickle import why_unread
+from suprank.files.plain_pickle import why_unread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import torch.distributed
 
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.inputs import as_array, checked_ks, checked_level_names, chosen_metrics, label_pair, left_out
-from suprank.evaluation.measured import Found, Meaning, default_metrics, measured, weights_of
+from suprank.evaluation.metrics import Found, MetricSettings, default_metrics, measured, weights_of
 from suprank.evaluation.names import Metric
 from suprank.evaluation.progress import progress_to
 from suprank.evaluation.report import Report
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.embeddings import Source
     from suprank.evaluation.progress import Progress
-    from suprank.ranking.order import Top
+    from suprank.ranking.exact import Top
 
 _MEASURED_TOGETHER = 2**14  # queries: enough that a metric's operations are few, and small beside the memory budget
 
@@ -106,7 +106,7 @@ def evaluate(
         raise ValueError(
             f"decay={decay} must be 0 or more, and finite: below 0 coarse levels would outweigh fine ones; the paper uses 1."
         )
-    meaning = Meaning(names, float(decay), weights_of(weights, names))
+    meaning = MetricSettings(names, float(decay), weights_of(weights, names))
     chosen = default_metrics(checked_ks(ks), names) if metrics is None else chosen_metrics(metrics, names)
     if gallery is not None and gallery_ids is not None and ids is None:
         raise ValueError("gallery_ids were given without ids, and only both together tell which item is the query; give both.")
@@ -189,7 +189,7 @@ def top_k(
 
 
 def _values(
-    search: Search, targets: LabelTargets, metrics: Sequence[Metric], meaning: Meaning, show: Progress, distributed: bool
+    search: Search, targets: LabelTargets, metrics: Sequence[Metric], meaning: MetricSettings, show: Progress, distributed: bool
 ) -> NDArray[np.float64]:
     """The value of every metric for every query, `[metrics, queries]`, shared out over the processes there are."""
     full = any(metric.full_ranking for metric in metrics)
@@ -204,8 +204,8 @@ def _values(
     values = np.zeros((len(metrics), len(targets.queries)))
     waiting: list[tuple[NDArray[np.int64], Found]] = []
     judge = partial(_found, search, targets, full=full, meaning=meaning, ks=ks)
-    with closing(search.each(judge, [targets.queries[block] for block in mine])) as judgements:
-        for block, parts in zip(mine, judgements, strict=True):
+    with closing(search.each(judge, [targets.queries[block] for block in mine])) as judgments:
+        for block, parts in zip(mine, judgments, strict=True):
             waiting += parts
             if block is mine[-1] or sum(len(rows) for rows, _ in waiting) > _MEASURED_TOGETHER:
                 rows, found = zip(*waiting, strict=True)
@@ -240,7 +240,7 @@ def _reduced(values: NDArray[Any], search: Search, how: Any) -> NDArray[Any]:
 
 
 def _found(
-    search: Search, targets: LabelTargets, rows: NDArray[np.int64], *, full: bool, meaning: Meaning, ks: Sequence[int]
+    search: Search, targets: LabelTargets, rows: NDArray[np.int64], *, full: bool, meaning: MetricSettings, ks: Sequence[int]
 ) -> list[tuple[NDArray[np.int64], Found]]:
     """What these queries' rankings hold; of queries that come twice, the second counts."""
     if full:

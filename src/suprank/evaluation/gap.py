@@ -181,7 +181,7 @@ def gap_bounds(
     """The two bounds of the paper's appendix on the decomposability gap of AP, from what each batch holds for each query.
 
     Positives share the query's finest label; G⁺ of them have s ≥ α = `positive_floor`. All other items are negatives; E⁻
-    of them have s > β = `negative_ceiling`: the pairs that eq:labs penalises are E⁺ = |Ω⁺| − G⁺ and E⁻. The query is not
+    of them have s > β = `negative_ceiling`: the pairs that eq:labs penalizes are E⁺ = |Ω⁺| − G⁺ and E⁻. The query is not
     counted. Other arguments are as in `decomposability_gap`; batches stand in the order given, or of their numbers.
 
     The query's own batch has one item fewer than the others, so that batches are never all alike, which the paper

@@ -43,7 +43,7 @@ def warn_of_queries_in_gallery(source: Embeddings, items: Embeddings, hidden: Te
     """Warn if more than half of the queries have a copy in the gallery, bit for bit, and no copy is among their `hidden` items.
 
     A sample of the queries is looked at, evenly spaced, and of the gallery a few columns; of a file beyond 1 GiB only the rows
-    of the same numbers. Rows that were normalised or rounded on one side only are not recognised. Few copies are no fault, and
+    of the same numbers. Rows that were normalized or rounded on one side only are not recognized. Few copies are no fault, and
     neither are rows that many images share, such as short binary codes. `self_index` says that the hidden items were named by
     it.
     """

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from suprank import __version__
-from suprank.atomic import write_atomically
 from suprank.evaluation.names import OVERALL, Metric, check_level_name, parse
-from suprank.evaluation.statistics import bootstrap_interval, holm, paired_randomisations
-from suprank.spreadsheets import safe_cell
+from suprank.evaluation.statistics import bootstrap_interval, holm, paired_randomizations
+from suprank.files.atomic import write_atomically
+from suprank.files.spreadsheets import safe_cell
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -230,7 +230,7 @@ class Report:
         return replace(self, intervals=intervals, settings={**self.settings, "intervals": how})
 
     def compare(self, other: Report, metrics: Sequence[str] | None = None, samples: int = 10_000, seed: int = 0) -> Comparison:
-        """Whether this report's means differ from the other's by more than chance: `paired_randomisation` over queries.
+        """Whether this report's means differ from the other's by more than chance: `paired_randomization` over queries.
 
         Both must hold values per query for the same queries in the same order. Queries where either value is NaN are
         left out of a metric's test, and of the two means that the comparison shows. Without `metrics`, all that both
@@ -251,7 +251,7 @@ class Report:
                     f"{', '.join(theirs) or 'none'}; evaluate both with the same metrics."
                 )
         pairs = np.array([(mine[key], theirs[key]) for key in keys]).reshape(len(keys), 2, self.queries)
-        p_values = paired_randomisations((pairs[:, 0] - pairs[:, 1]).T, samples=samples, seed=seed)
+        p_values = paired_randomizations((pairs[:, 0] - pairs[:, 1]).T, samples=samples, seed=seed)
         rows = []
         for key, pair, p_value, p_holm in zip(keys, pairs, p_values, holm(p_values), strict=True):
             shared = pair[:, ~np.isnan(pair).any(0)]
@@ -457,7 +457,7 @@ class Comparison:
             ]
             for row in self.rows
         ]
-        title = f"paired randomisation test over queries, two-sided, {self.samples:,} samples"
+        title = f"paired randomization test over queries, two-sided, {self.samples:,} samples"
         return "\n".join([title, "", *_aligned([head, *lines])])
 
 

@@ -21,7 +21,7 @@ from suprank.evaluation.progress import progress_to
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, device_for, places
 from suprank.evaluation.targets import ListedTargets, padded
-from suprank.revisited_file import read_content
+from suprank.files.revisited import read_content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -257,7 +257,7 @@ def _lists(row: Mapping[str, ArrayLike], query: int) -> dict[str, NDArray[np.int
 def read_ground_truth(path: str | PathLike[str]) -> GroundTruth:
     """`gnd_roxford5k.pkl`, `gnd_rparis6k.pkl`, or the same as `.json`: keys `imlist`, `qimlist` and `gnd`.
 
-    No code of a pickle is run: see `suprank.revisited_file`.
+    No code of a pickle is run: see `suprank.files.revisited`.
     """
     items, queries, rows = read_content(Path(path))
     boxes = np.array([row["bbx"] for row in rows], np.float64).reshape(-1, 4) if all("bbx" in row for row in rows) else None

@@ -1,4 +1,4 @@
-"""Ranked lists and judgements that other tools can read: what a search found (`Run`), what it should have found (`Qrels`).
+"""Ranked lists and judgments that other tools can read: what a search found (`Run`), what it should have found (`Qrels`).
 
 | extension              | `Run`                                        | `Qrels`             |
 |------------------------|----------------------------------------------|---------------------|
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from suprank.atomic import writing_atomically
+from suprank.files.atomic import writing_atomically
 from suprank.ranking import common_level
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Run:
 class Qrels:
     """Judged relevance: for every query the items that were judged, each with an integer; higher is more relevant.
 
-    Flat arrays: the judgements of query i are `item_ids[offsets[i]:offsets[i + 1]]` and the same slice of `relevance`. What
+    Flat arrays: the judgments of query i are `item_ids[offsets[i]:offsets[i + 1]]` and the same slice of `relevance`. What
     0 and negative values mean (judged not relevant, junk) is the reader's affair; here they are kept as they are.
 
     Example:
@@ -214,7 +214,7 @@ class Qrels:
 
     @classmethod
     def from_dict(cls, judged: Mapping[Any, Mapping[Any, int]]) -> Qrels:
-        """The judgements of `{query: {item: relevance}}`, ranx's shape."""
+        """The judgments of `{query: {item: relevance}}`, ranx's shape."""
         table = _Table("qrels", "q")
         for query, relevances in judged.items():
             table.add_list(query, relevances.items())
@@ -283,7 +283,7 @@ class Qrels:
     def save(self, path: str | PathLike[str]) -> None:
         """Write TREC qrels or JSON, by extension.
 
-        In TREC a query without judgements leaves no line, and is not read back; in JSON, which ranx reads, neither is one
+        In TREC a query without judgments leaves no line, and is not read back; in JSON, which ranx reads, neither is one
         without positives: see `to_dict`.
         """
         _write(path, {**dict.fromkeys(_TREC, lambda: _trec_qrels(self)), ".json": lambda: _json(_judged(self))})
@@ -298,7 +298,7 @@ class Qrels:
 class _Table:
     """(query, item, value) by the million: ids are numbered as they come, numbers go to flat arrays, 8 bytes each.
 
-    Values are floats (typecode "d", a run) or integers ("q", judgements). `line` says where in `source` a row was read, 0
+    Values are floats (typecode "d", a run) or integers ("q", judgments). `line` says where in `source` a row was read, 0
     where there are no lines.
     """
 
@@ -416,7 +416,7 @@ def _trec_qrels(qrels: Qrels) -> Iterator[str]:
 
 
 def _judged(qrels: Qrels) -> Iterator[tuple[Id, list[tuple[Id, int]]]]:
-    """The queries that have positives, and their judgements."""
+    """The queries that have positives, and their judgments."""
     return ((query, judged) for query, judged in qrels if any(relevance > 0 for _, relevance in judged))
 
 

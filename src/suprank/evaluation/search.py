@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from suprank.evaluation.measured import Found
-from suprank.ranking.order import Judging, Places, Top, ordering_for
+from suprank.evaluation.metrics import Found
+from suprank.ranking.exact import Judging, Places, Top, ordering_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.embeddings import Embeddings
-    from suprank.evaluation.measured import Meaning
+    from suprank.evaluation.metrics import MetricSettings
     from suprank.evaluation.targets import LabelTargets, Wanted
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ _BYTES_A_POSITIVE = {"cpu": 80, "cuda": 72}  # scores, levels, item numbers, wha
 
 
 class Search:
-    """Scores of queries against a gallery: the inner product, of normalised embeddings unless `normalize` is off.
+    """Scores of queries against a gallery: the inner product, of normalized embeddings unless `normalize` is off.
 
     The gallery stays on the device where it fits into a good half of the memory budget; otherwise it passes through in chunks
     for every block of queries. `wanted` is about how many items a query looks for: with many, rows of scores are held whole.
@@ -166,7 +166,7 @@ class Search:
         return kept[: rows * columns].view(rows, columns)
 
     def _padded(self, source: Embeddings, rows: Tensor | slice) -> Tensor:
-        """Rows in whole tiles on the device, normalised; zeros pad."""
+        """Rows in whole tiles on the device, normalized; zeros pad."""
         number = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
         padded = torch.empty(_whole(number, _TILE), self.dim, device=self.device)
         padded[number:], padded[:, source.dim :] = 0, 0
@@ -241,7 +241,7 @@ class Scored:
         return scores
 
 
-def found_in_all(scored: Scored, targets: LabelTargets, meaning: Meaning, ks: Sequence[int]) -> Found:
+def found_in_all(scored: Scored, targets: LabelTargets, meaning: MetricSettings, ks: Sequence[int]) -> Found:
     """What the full ranking of these queries holds."""
     rows = torch.from_numpy(scored.rows).to(scored.search.device)
     sizes, ignored = targets.sizes(rows)
@@ -254,7 +254,7 @@ def found_in_all(scored: Scored, targets: LabelTargets, meaning: Meaning, ks: Se
     return Found(sizes, ordering.tallied(found, sizes, relevance), ordering.tallied_at(found, relevance, ks))
 
 
-def found_in_top(scored: Scored, targets: LabelTargets, meaning: Meaning, ks: Sequence[int]) -> tuple[Found, Tensor]:
+def found_in_top(scored: Scored, targets: LabelTargets, meaning: MetricSettings, ks: Sequence[int]) -> tuple[Found, Tensor]:
     """What the top k of these queries holds, and for which of them this is not known, as equal scores straddle a place k."""
     rows = torch.from_numpy(scored.rows).to(scored.search.device)
     (sizes, ignored), most = targets.sizes(rows), max(ks)
@@ -368,7 +368,7 @@ def _default_budget(device: torch.device) -> int:
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Products in float32 whatever the caller's setting for matrix products: tf32 makes ties and swaps near neighbours."""
+    """Products in float32 whatever the caller's setting for matrix products: tf32 makes ties and swaps near neighbors."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":
         yield

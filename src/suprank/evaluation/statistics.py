@@ -1,4 +1,4 @@
-"""What chance may do to a mean over queries: bootstrap intervals, the paired randomisation test, Holm's correction."""
+"""What chance may do to a mean over queries: bootstrap intervals, the paired randomization test, Holm's correction."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def bootstrap_interval(
     return np.array([np.quantile(column, ends) if column.size else [np.nan, np.nan] for column in columns])
 
 
-def paired_randomisation(difference: Float[np.ndarray, " queries"], *, samples: int = 10_000, seed: int = 0) -> float:
-    """Fisher's paired randomisation test: the two-sided p-value of a mean difference over queries.
+def paired_randomization(difference: Float[np.ndarray, " queries"], *, samples: int = 10_000, seed: int = 0) -> float:
+    """Fisher's paired randomization test: the two-sided p-value of a mean difference over queries.
 
     If two systems are alike, each query's difference d_q is as likely to have the other sign. With signs ε_q = ±1,
 
@@ -63,19 +63,19 @@ def paired_randomisation(difference: Float[np.ndarray, " queries"], *, samples: 
     never differ have p = 1, a test without queries NaN. The exact p is never below 2^(1−n).
 
     Example:
-        >>> paired_randomisation(np.array([0.1, 0.2, 0.3]))  # only +++ and −−− are as far from 0: 2 of 8
+        >>> paired_randomization(np.array([0.1, 0.2, 0.3]))  # only +++ and −−− are as far from 0: 2 of 8
         0.25
     """
     difference = np.asarray(difference, dtype=np.float64)
     if difference.ndim != 1:
-        raise ValueError(f"difference has shape {difference.shape}, but must be [queries]; see paired_randomisations.")
-    return float(paired_randomisations(difference[:, None], samples=samples, seed=seed)[0])
+        raise ValueError(f"difference has shape {difference.shape}, but must be [queries]; see paired_randomizations.")
+    return float(paired_randomizations(difference[:, None], samples=samples, seed=seed)[0])
 
 
-def paired_randomisations(
+def paired_randomizations(
     difference: Float[np.ndarray, "queries metrics"], *, samples: int = 10_000, seed: int = 0
 ) -> Float[np.ndarray, " metrics"]:
-    """`paired_randomisation` of every column. All share the drawn signs, so p does not depend on a metric's company."""
+    """`paired_randomization` of every column. All share the drawn signs, so p does not depend on a metric's company."""
     difference = _matrix(difference, "difference")
     _check_samples(samples)
     queries, metrics = difference.shape

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Column = Sequence[str] | NDArray[np.integer[Any]]
 
-UNLABELLED = -1
+UNLABELED = -1
 """The id of an empty cell, a null and −1: the row has no class at this level. In a gallery, a distractor."""
 
 PREFIX = "label_"
@@ -33,7 +33,7 @@ PREFIX = "label_"
 NO_LABELS = ("path", "id", "split", "box")
 """Columns of a manifest that are never labels."""
 
-_EMPTY = ("", str(UNLABELLED))
+_EMPTY = ("", str(UNLABELED))
 _WHOLE = re.compile(r"-?\d+\.0+")  # what pandas and spreadsheets make of a whole number beside an empty cell
 _NAMED = 3  # pairs of spellings that a warning names
 
@@ -189,7 +189,7 @@ def _one_spelling(cell: str) -> str:
 
 def _joint_ids(columns: list[Column], name: str) -> list[NDArray[np.int64]]:
     """Ids 0, 1, 2, ... in order of appearance, the same for the same value in any of the columns, however it is spelled."""
-    known: dict[str, int] = dict.fromkeys(_EMPTY, UNLABELLED)
+    known: dict[str, int] = dict.fromkeys(_EMPTY, UNLABELED)
     spelled: dict[str, str] = {}
     others: dict[str, str] = {}
     coded = []
@@ -215,7 +215,7 @@ def _joint_ids(columns: list[Column], name: str) -> list[NDArray[np.int64]]:
 def _check_no_negative(table: Table, column: str) -> None:
     """Refuse whole numbers below −1, as `evaluate` does with ids."""
     for row, value in enumerate(_cells(table.column(column))):
-        if value.startswith("-") and value != str(UNLABELLED) and value[1:].isdecimal() and int(value) < UNLABELLED:
+        if value.startswith("-") and value != str(UNLABELED) and value[1:].isdecimal() and int(value) < UNLABELED:
             raise ValueError(
                 f"{table.path}, row {row}: {column} is {value}, but numbers of classes are 0 or more, and −1 or an empty cell "
                 f"is no label; renumber the classes, or write the name in words."
@@ -234,13 +234,13 @@ def _check_tree(columns: list[str], tables: list[Table], labels: NDArray[np.int6
         return next(itertools.islice(cells, row, None)).strip()
 
     for (fine, coarse), (child, parent) in zip(itertools.pairwise(columns), itertools.pairwise(labels.T), strict=True):
-        known = np.flatnonzero(child != UNLABELLED)
-        for row in known[parent[known] == UNLABELLED][:1].tolist():
+        known = np.flatnonzero(child != UNLABELED)
+        for row in known[parent[known] == UNLABELED][:1].tolist():
             raise ValueError(
                 f"{place(row)}: {fine} is {value(row, fine)!r}, but {coarse} is empty, and levels go from fine to coarse; "
                 f"fill it in, or empty the finer label too."
             )
-        last = np.full(child.max(initial=-1) + 1, UNLABELLED)
+        last = np.full(child.max(initial=-1) + 1, UNLABELED)
         last[child[known]] = parent[known]
         for row in known[last[child[known]] != parent[known]][:1].tolist():
             other = int(np.flatnonzero((child == child[row]) & (parent == last[child[row]]))[0])

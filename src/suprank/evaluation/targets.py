@@ -141,7 +141,7 @@ def check_tree(labels: Integer[Tensor, "rows depth"], names: Sequence[str]) -> N
             row = int(orphans[0])
             raise ValueError(
                 f"{names[column]}={int(child[row])} has no parent: its {names[column + 1]} is {int(parent[row])} in "
-                f"{len(orphans)} row(s), and −1 means unlabelled; label the parent too, or set the finer label to −1."
+                f"{len(orphans)} row(s), and −1 means unlabeled; label the parent too, or set the finer label to −1."
             )
         twice = two_parents(child, parent).tolist()
         if twice:

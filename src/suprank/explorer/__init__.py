@@ -1,6 +1,6 @@
 """See what a model retrieves: a report in one HTML file, a local web page, and search indexes."""
 
-from suprank.extras import explain_missing_extra
+from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.explorer.images import Images, levels_between

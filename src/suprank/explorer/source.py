@@ -41,8 +41,8 @@ import pyarrow as pa
 
 from suprank.data.manifest import Manifest
 from suprank.embedding.provenance import Provenance
+from suprank.embedding.query_gallery import column, common_levels, ranked_parts, ranked_sides
 from suprank.embedding.result import embedded_parts, read_embedded
-from suprank.embedding.sides import column, common_levels, ranked_parts, ranked_sides
 from suprank.evaluation import evaluate, top_k
 from suprank.explorer.images import Images, levels_between
 

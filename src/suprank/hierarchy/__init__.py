@@ -1,6 +1,6 @@
 """From a flat list of labels to a reviewed hierarchy: scrape, clean, embed, cluster, review, agree, export."""
 
-from suprank.extras import explain_missing_extra
+from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.data.tree import LabelTree

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from suprank.hierarchy.project import BusyError
-from suprank.platforms import file_locks
+from suprank.system.platforms import file_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

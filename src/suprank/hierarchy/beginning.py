@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suprank.atomic import write_atomically
-from suprank.folders import refuse_foreign_files
+from suprank.files.atomic import write_atomically
+from suprank.files.folders import refuse_foreign_files
 from suprank.hierarchy.alone import alone
 from suprank.hierarchy.project import FILE, Project, digest_of, record_step
 from suprank.hierarchy.sources import Items, Labels

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.atomic import writing_atomically
+from suprank.files.atomic import writing_atomically
 from suprank.hierarchy.encoders import Precomputed, encoded_text, encoder_of, prompt_for, unit_rows
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.project import as_json, digest_of, record_step

@@ -37,7 +37,7 @@ def overview(project: Project) -> dict[str, Any]:
         counts = {
             "items": items["all"],
             "splits": items["splits"],
-            "labelled": _one(db, "SELECT count(*) FROM item_label WHERE label IS NOT NULL"),
+            "labeled": _one(db, "SELECT count(*) FROM item_label WHERE label IS NOT NULL"),
             "reasons": dict(_pairs(db, "SELECT reason, count(*) FROM item_label WHERE reason IS NOT NULL")),
             "labels": labels.get("active", 0),
             "removed_labels": labels.get("removed", 0),

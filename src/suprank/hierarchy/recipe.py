@@ -161,7 +161,7 @@ class Recipe(Part):
     name: str
     title: str
     levels: Names = ("label", "group")
-    """Of what is labelled, then of the groups that are reviewed, finest first."""
+    """Of what is labeled, then of the groups that are reviewed, finest first."""
 
     top: Names = ()
     """Names of the coarsest groups, where they are known before: they wait for the annotators."""
@@ -177,7 +177,7 @@ class Recipe(Part):
     @model_validator(mode="after")
     def _levels(self) -> Self:
         if len(self.levels) < 2 or len(set(self.levels)) < len(self.levels) or not all(name.strip() for name in self.levels):
-            raise ValueError(f"levels {self.levels} must be two or more different names: of what is labelled, then of groups")
+            raise ValueError(f"levels {self.levels} must be two or more different names: of what is labeled, then of groups")
         if self.top and len(self.levels) < 3:
             raise ValueError("top names groups of groups; give three levels or more")
         if len({key_of(name) for name in self.top}) < len(self.top) or not all(name.strip() for name in self.top):

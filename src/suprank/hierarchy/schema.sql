@@ -17,7 +17,7 @@ CREATE TABLE step (
   ended TEXT NOT NULL
 ) STRICT;
 
--- What is to be labelled: landmarks. Numbers of two splits are two unrelated number spaces. A plain list of labels has none.
+-- What is to be labeled: landmarks. Numbers of two splits are two unrelated number spaces. A plain list of labels has none.
 CREATE TABLE item (
   id INTEGER PRIMARY KEY,
   split TEXT NOT NULL,
@@ -103,7 +103,7 @@ CREATE TABLE reply (
   fetched TEXT NOT NULL
 ) STRICT;
 
--- Labels after cleaning: the texts that are clustered and reviewed. `key` is the QID, or the normalised text without one.
+-- Labels after cleaning: the texts that are clustered and reviewed. `key` is the QID, or the normalized text without one.
 CREATE TABLE label (
   id INTEGER PRIMARY KEY,
   key TEXT NOT NULL UNIQUE,
@@ -164,8 +164,8 @@ CREATE TABLE cluster_member (
   clustering INTEGER NOT NULL,
   label INTEGER NOT NULL REFERENCES label,
   number INTEGER NOT NULL,
-  nearness REAL NOT NULL, -- cosine to the centre of its cluster
-  margin REAL NOT NULL, -- by how much that exceeds the cosine to the next centre
+  nearness REAL NOT NULL, -- cosine to the center of its cluster
+  margin REAL NOT NULL, -- by how much that exceeds the cosine to the next center
   PRIMARY KEY (clustering, label),
   FOREIGN KEY (clustering, number) REFERENCES cluster
 ) STRICT, WITHOUT ROWID;

@@ -1,4 +1,4 @@
-"""What a project begins with: items to be labelled, or a plain list of labels from a file or a manifest."""
+"""What a project begins with: items to be labeled, or a plain list of labels from a file or a manifest."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suprank.data.table_file import DELIMITERS, TableFile, read_table_file
+from suprank.files.spreadsheets import safe_row
 from suprank.hierarchy.errors import MalformedError
-from suprank.spreadsheets import safe_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

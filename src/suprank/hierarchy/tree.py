@@ -50,15 +50,15 @@ class Label:
 class Hierarchy:
     """Groups and labels by their ids, in the order of these.
 
-    `levels[0]` names what is labelled and `levels[n]` the groups of level n. `branch` and `seq` say what it was read from:
+    `levels[0]` names what is labeled and `levels[n]` the groups of level n. `branch` and `seq` say what it was read from:
     a branch, and the last event in its log.
 
     Example:
         >>> birds = Hierarchy.of({"jay": ("Corvidae", "songbird"), "crow": ("Corvidae", "songbird"), "rook": None},
         ...                      levels=("species", "family", "order"), weights={"jay": 3})
-        >>> [group.name for group in birds.path(birds.labelled["jay"])], birds.weights
+        >>> [group.name for group in birds.path(birds.labeled["jay"])], birds.weights
         (['Corvidae', 'songbird'], {1: 4, 2: 4})
-        >>> birds.labelled["rook"].reason
+        >>> birds.labeled["rook"].reason
         'no group is named'
     """
 
@@ -116,7 +116,7 @@ class Hierarchy:
         return len(self.levels) - 1
 
     @cached_property
-    def labelled(self) -> dict[str, Label]:
+    def labeled(self) -> dict[str, Label]:
         """Labels by their text. Two labels may share a text (two types of one name): the heavier, or else the first, counts."""
         found: dict[str, Label] = {}
         for label in self.labels.values():

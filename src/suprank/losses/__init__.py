@@ -16,9 +16,10 @@ from suprank.losses.baselines import (
     SumOverLevels,
     TripletSemiHard,
 )
-from suprank.losses.batch import RetrievalBatch, unchecked
+from suprank.losses.batch import RetrievalBatch, skip_value_checks
 from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_recall
 from suprank.losses.decomposability import PairCalibration, ProxySoftmax
+from suprank.losses.memory import EmbeddingMemory
 from suprank.losses.mixup import SimilarityMixup
 from suprank.losses.surrogate import (
     RankLoss,
@@ -40,6 +41,7 @@ __all__ = [
     "ContrastiveXBM",
     "CosFace",
     "DistanceWeightedTriplet",
+    "EmbeddingMemory",
     "FastAP",
     "LabelTreeWarning",
     "MultiSimilarity",
@@ -66,5 +68,5 @@ __all__ = [
     "roadmap",
     "rod_ndcg",
     "rod_recall",
-    "unchecked",
+    "skip_value_checks",
 ]

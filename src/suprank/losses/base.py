@@ -57,7 +57,7 @@ class RetrievalLoss(nn.Module):
     ) -> Float[Tensor, ""]:
         """The loss of `embeddings` as queries, against each other or against `ref_emb`.
 
-        Embeddings of any floating dtype are normalised here and scored in float32. Labels are integers `[B]` or
+        Embeddings of any floating dtype are normalized here and scored in float32. Labels are integers `[B]` or
         `[B, L]`, column 0 the finest, and −1 is no label: such an item is nobody's positive and everybody's negative, as
         in `evaluate`. `relevance` gives a graded relevance for each pair in place of levels (labels are then needed by
         proxies only). `indices_tuple` is refused: a rank needs the whole batch.
@@ -92,7 +92,7 @@ class RetrievalLoss(nn.Module):
             warnings.warn(f"labels of {type(self).__name__}: {fault}", LabelTreeWarning, stacklevel=_CALLER)
 
     def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        """The loss on a batch that was already checked, normalised and, if need be, scored."""
+        """The loss on a batch that was already checked, normalized and, if need be, scored."""
         raise NotImplementedError
 
 

@@ -318,7 +318,7 @@ _trusting = False
 
 
 @contextmanager
-def unchecked() -> Iterator[None]:
+def skip_value_checks() -> Iterator[None]:
     """Losses called within look at shapes and types only, and not at values: whether embeddings are finite, labels in range.
 
     On a GPU each look waits until all that was asked of it is done. For training loops that look themselves, once a step.
@@ -334,7 +334,7 @@ def unchecked() -> Iterator[None]:
 def may_wait_for(values: Tensor) -> bool:
     """Whether a check may read values: not while a compiler or a CUDA graph records what the device will do later.
 
-    Nor where the caller has said that it need not, by `unchecked`.
+    Nor where the caller has said that it need not, by `skip_value_checks`.
     """
     if torch.compiler.is_compiling() or _trusting:
         return False

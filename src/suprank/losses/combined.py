@@ -31,7 +31,7 @@ class SupOptions(TypedDict, total=False):
 class Combined(RetrievalLoss):
     """L = (1 − λ)·surrogate + λ·decomposability (eq:rod_framework), λ = `decomposability_weight`.
 
-    The batch is checked, normalised and scored once for both. After a call, `log` holds both values before weighting,
+    The batch is checked, normalized and scored once for both. After a call, `log` holds both values before weighting,
     under their class names, and the total under "loss": detached tensors, ready for a logger. Under torch.compile it is empty.
     """
 

@@ -58,7 +58,7 @@ class ProxyLoss(RetrievalLoss):
     """What losses against proxies share: learnable vectors that stand for the fine classes, and no other images.
 
     A subclass holds the proxies, and says what the loss of each image is (`per_image`) on unit vectors. The loss is the mean
-    over the images that have a fine class: those labelled −1 have no proxy, and are left out. Labels are checked before,
+    over the images that have a fine class: those labeled −1 have no proxy, and are left out. Labels are checked before,
     and autocast is off.
     """
 
@@ -103,7 +103,7 @@ class ProxyLoss(RetrievalLoss):
 class ProxySoftmax(ProxyLoss):
     """L*_DG = −log( exp(vᵀp_y/η) / Σ_z exp(vᵀp_z/η) )   (eq:cluster_loss), mean over the batch, η = `temperature`.
 
-    One learnable proxy for each fine class, normalised on use; column 0 of the labels must hold 0..num_classes − 1, or −1
+    One learnable proxy for each fine class, normalized on use; column 0 of the labels must hold 0..num_classes − 1, or −1
     for an image without a class, which is left out.
     Give `loss.parameters()` to an optimizer: the authors train proxies at a rate of their own. References and relevance
     play no part here.

@@ -20,7 +20,7 @@ class SimilarityMixup(RetrievalLoss):
         s(u, [x, z; α]) = α·s(u, x) + (1 − α)·s(u, z),   α ~ U(0, 1) for each pair, at each call
 
     Virtual examples are queries and items like any others, of their class at every level; the similarity of two of them
-    is mixed on both sides. So each is α·v_x + (1 − α)·v_z, unit vectors mixed and not normalised again. A class of m images
+    is mixed on both sides. So each is α·v_x + (1 − α)·v_z, unit vectors mixed and not normalized again. A class of m images
     has m(m − 1)/2: a batch of four a class grows to two and a half times its size, and one of a few large classes to
     its square. A class of one image has none.
 

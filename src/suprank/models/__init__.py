@@ -1,6 +1,6 @@
-"""Images → embeddings: a timm backbone, a pooling, a normalisation, a projection; its weights, its folder, its exports."""
+"""Images → embeddings: a timm backbone, a pooling, a normalization, a projection; its weights, its folder, its exports."""
 
-from suprank.extras import explain_missing_extra
+from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.models.backbone import Backbone

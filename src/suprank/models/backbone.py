@@ -98,7 +98,7 @@ class Backbone(nn.Module):
         """Raise a ValueError where images are not what the network takes."""
         if images.ndim != 4 or images.shape[1] != 3 or not images.dtype.is_floating_point:
             raise ValueError(
-                f"images are {list(images.shape)} of {images.dtype}; give [batch, 3, height, width] of floats, normalised "
+                f"images are {list(images.shape)} of {images.dtype}; give [batch, 3, height, width] of floats, normalized "
                 "as the embedder's `input` says."
             )
         height, width = images.shape[-2:]

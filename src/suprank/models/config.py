@@ -8,11 +8,11 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 Pooling = Literal["timm", "avg", "max", "avg+max", "gem", "gem-fixed", "token"]
-Normalisation = Literal["none", "layer", "l2"]
+Normalization = Literal["none", "layer", "l2"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Precision = Literal["fp32", "bf16", "fp16"]
 RGB = tuple[float, float, float]
-_Colours = Annotated[RGB, Field(strict=False)]  # JSON and TOML have lists only; the numbers in them stay strict
+_Colors = Annotated[RGB, Field(strict=False)]  # JSON and TOML have lists only; the numbers in them stay strict
 
 
 class Input(NamedTuple):
@@ -29,14 +29,14 @@ class Input(NamedTuple):
 
 
 class EmbedderConfig(BaseModel):
-    """backbone → pooling → normalisation → projection → L2. By default nothing is added to the backbone's own features.
+    """backbone → pooling → normalization → projection → L2. By default nothing is added to the backbone's own features.
 
     The entries from `image_size` on say how images are read and embedded for evaluation. They are saved with the model, so that
     whoever embeds with it later gets the numbers of the training run. `None` is what timm says of the backbone, no squash, no
     fast_jpeg, and fp32: an `Embedder` fills it in, so that its `config` and its saved folder always have the values.
 
     Example:
-        >>> EmbedderConfig(backbone="resnet50", pooling="gem", normalisation="l2", dim=2048).pooling
+        >>> EmbedderConfig(backbone="resnet50", pooling="gem", normalization="l2", dim=2048).pooling
         'gem'
     """
 
@@ -52,7 +52,7 @@ class EmbedderConfig(BaseModel):
     gem_power: float = Field(default=3.0, gt=0, allow_inf_nan=False)
     """p of GeM, before training; read by "gem" and "gem-fixed" only."""
 
-    normalisation: Normalisation = "none"
+    normalization: Normalization = "none"
     """Of the pooled vector: none, LayerNorm without affine, or L2."""
 
     dim: int | None = Field(default=None, ge=1)
@@ -68,23 +68,23 @@ class EmbedderConfig(BaseModel):
     image_size: Annotated[tuple[int, int], Field(strict=False)] | None = None
     """Height and width in pixels; one number for a square."""
 
-    mean: _Colours | None = None
+    mean: _Colors | None = None
     """Of red, green and blue in [0, 1]. The authors use ImageNet's, also for the ViT that timm gives 0.5."""
 
-    std: _Colours | None = None
+    std: _Colors | None = None
     """Of red, green and blue in [0, 1]."""
 
     interpolation: Interpolation | None = None
     """How images are resized."""
 
     resize: int | None = Field(default=None, ge=0)
-    """Short side in pixels to which an image is resized before its centre is cropped; 0 crops the image as it is."""
+    """Short side in pixels to which an image is resized before its center is cropped; 0 crops the image as it is."""
 
     squash: bool | None = None
     """Resize both sides to `resize`, which loses the aspect ratio, as is usual on SOP."""
 
     fast_jpeg: bool | None = None
-    """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few grey levels."""
+    """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few gray levels."""
 
     precision: Precision | None = None
     """What the network computes in when it embeds: that of the training run, unless the caller chooses another."""

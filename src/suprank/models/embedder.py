@@ -1,4 +1,4 @@
-"""Images → embeddings: backbone → pooling → normalisation → projection → L2."""
+"""Images → embeddings: backbone → pooling → normalization → projection → L2."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-NORMALISATIONS = {
+NORMALIZATIONS = {
     "none": lambda pooled: pooled,
     "layer": lambda pooled: layer_norm(pooled, pooled.shape[-1:]),
     "l2": lambda pooled: normalize(pooled, dim=-1),
@@ -31,9 +31,9 @@ NORMALISATIONS = {
 
 
 class Embedder(nn.Module):
-    """Unit vectors of images: backbone → pooling → normalisation → projection → L2.
+    """Unit vectors of images: backbone → pooling → normalization → projection → L2.
 
-    Images are `[batch, 3, height, width]`, normalised as `input` says. Pooling, normalisation and the last L2 are computed in
+    Images are `[batch, 3, height, width]`, normalized as `input` says. Pooling, normalization and the last L2 are computed in
     float32, under autocast and in half-precision models too (but for timm's own pooling in the latter), and embeddings are
     float32. An image whose features are all zero has the embedding zero; all others have length 1.
 
@@ -60,7 +60,7 @@ class Embedder(nn.Module):
         """`Embedder(EmbedderConfig(backbone=backbone, **settings), ...)`: settings are the fields of `EmbedderConfig`.
 
         Example:
-            >>> embedder = Embedder.create("test_resnet", pooling="gem", normalisation="layer", dim=16)
+            >>> embedder = Embedder.create("test_resnet", pooling="gem", normalization="layer", dim=16)
             >>> embedder(torch.zeros(2, 3, 64, 64)).shape
             torch.Size([2, 16])
         """
@@ -86,9 +86,9 @@ class Embedder(nn.Module):
         return self.config.dim or self.features_dim
 
     def features(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
-        """Pooled and normalised features in float32, before the projection: what a PCA is computed from."""
+        """Pooled and normalized features in float32, before the projection: what a PCA is computed from."""
         self.backbone.check(images)
-        return NORMALISATIONS[self.config.normalisation](self._pooled(images).float())
+        return NORMALIZATIONS[self.config.normalization](self._pooled(images).float())
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         features = self.features(images)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.atomic import explain_full_disk
+from suprank.files.atomic import explain_full_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ def _difference(model: Embedder, exported: Callable[[Tensor], Any], images: Tens
 @contextmanager
 def _unchecked(path: Path) -> Iterator[Path]:
     """A file beside `path`, which takes its name when the block ends, and is removed where the block fails."""
-    file = path.with_name(f".unchecked.{path.name}")
+    file = path.with_name(f".skip_value_checks.{path.name}")
     try:
         with explain_full_disk(path):
             yield file

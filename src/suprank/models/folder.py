@@ -18,7 +18,7 @@ import safetensors.torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suprank import __version__
-from suprank.atomic import write_atomically
+from suprank.files.atomic import write_atomically
 from suprank.models.config import EmbedderConfig
 from suprank.models.weights import WeightsError, misfits
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn.functional import interpolate, normalize
 
-from suprank.cpu_features import prepare_bf16
+from suprank.system.cpu_features import prepare_bf16
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -79,7 +79,7 @@ def multiscale(
     """The mean of the embeddings at several scales, brought to length 1.
 
     Images are resized (bilinear, antialiased), each side to the nearest multiple of the backbone's patch. The mean is of unit
-    vectors, so that each scale counts alike. The authors take a generalised mean of projected vectors, whose negative entries
+    vectors, so that each scale counts alike. The authors take a generalized mean of projected vectors, whose negative entries
     have no fractional power: theirs gives NaN.
     """
     if not scales or min(scales) <= 0:

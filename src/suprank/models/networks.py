@@ -6,9 +6,9 @@ import difflib
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from suprank import torchvision_operators
 from suprank.models.config import Input, Interpolation
 from suprank.models.weights import WeightsError, load_weights, put
+from suprank.system import torchvision_operators
 
 torchvision_operators.declare()  # timm imports torchvision
 

@@ -22,7 +22,7 @@ RANK_TOLERANCE = 1e-12  # a variance below this share of the largest is rounding
 class Moments:
     """Number, mean and scatter Σ (x − mean)(x − mean)ᵀ of feature vectors, in float64, updated batch by batch.
 
-    Each batch is centred on its own mean and then merged (Chan et al., 1983), so that a mean far from 0 costs no digits. Parts
+    Each batch is centered on its own mean and then merged (Chan et al., 1983), so that a mean far from 0 costs no digits. Parts
     computed by several processes are put together by `merged`; the order of the parts matters to rounding only.
 
     Example:
@@ -62,8 +62,8 @@ class Moments:
             raise ValueError("features hold NaN or infinity; a single one would spoil the whole projection.")
         if len(values):
             mean = values.mean(0)
-            centred = values - mean
-            self._add(Moments(len(values), mean, centred.T @ centred))
+            centered = values - mean
+            self._add(Moments(len(values), mean, centered.T @ centered))
 
     def covariance(self) -> NDArray[np.float64]:
         """scatter / (count − 1), as scikit-learn divides; of two vectors or more."""

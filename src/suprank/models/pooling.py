@@ -43,7 +43,7 @@ class AverageAndMaximum(nn.Module):
 
 
 class GeM(nn.Module):
-    """Generalised mean: ( mean over places of max(x, ε)^p )^(1/p), ε = 1e-6 (Radenović et al., 2018).
+    """Generalized mean: ( mean over places of max(x, ε)^p )^(1/p), ε = 1e-6 (Radenović et al., 2018).
 
     p = 1 is the mean of what is positive, p → ∞ the maximum. Negative values, as transformers have, count as ε. Values are
     divided by the largest of their channel before the power and multiplied by it after, which changes nothing but the range of

@@ -13,7 +13,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from suprank.plain_pickle import why_unread
+from suprank.files.plain_pickle import why_unread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,23 +3,21 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.extras import explain_missing_extra
+from suprank.system.extras import explain_missing_extra
 
 if TYPE_CHECKING:
+    from suprank.training.callbacks import Callback, StepValues
     from suprank.training.config import TrainConfig
     from suprank.training.loop import NonFiniteLossError, Result, train
-    from suprank.training.memory import CrossBatchMemory
     from suprank.training.recipe import RecipeError, all_recipes, read_recipe
-    from suprank.training.watch import StepValues, Watch
 
 __all__ = [
-    "CrossBatchMemory",
+    "Callback",
     "NonFiniteLossError",
     "RecipeError",
     "Result",
     "StepValues",
     "TrainConfig",
-    "Watch",
     "all_recipes",
     "read_recipe",
     "train",
@@ -27,13 +25,12 @@ __all__ = [
 
 # The loop imports timm and Lightning, which takes seconds; a memory or a recipe needs neither.
 _WHERE = {
-    "CrossBatchMemory": "memory",
     "NonFiniteLossError": "loop",
     "RecipeError": "recipe",
     "Result": "loop",
-    "StepValues": "watch",
+    "StepValues": "callbacks",
     "TrainConfig": "config",
-    "Watch": "watch",
+    "Callback": "callbacks",
     "all_recipes": "recipe",
     "read_recipe": "recipe",
     "train": "loop",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.atomic import writing_atomically
+from suprank.files.atomic import writing_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

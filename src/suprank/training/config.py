@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from suprank.evaluation.names import parse
 from suprank.models.config import EmbedderConfig
 from suprank.training.loss_names import LOSSES
-from suprank.training.objective import loss_of
+from suprank.training.objective import build_loss
 
 DRAWN = ("emoji", "glyphs")
 """Manifests that are drawn on first use."""
@@ -68,7 +68,7 @@ class DataConfig(Part):
     """Decode every image once and keep it in memory: for sets of some gigabytes at most."""
 
     fast_jpeg: bool = False
-    """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few grey levels."""
+    """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few gray levels."""
 
     on_broken: Literal["raise", "skip"] = "raise"
     """Whether a broken image stops training, or another of its class takes its place and it is counted."""
@@ -83,7 +83,7 @@ class DataConfig(Part):
 
 
 class ImagesConfig(Part):
-    """How images are cropped; colours are normalised as the model says."""
+    """How images are cropped; colors are normalized as the model says."""
 
     size: Count = 224
     """Side of the square that the network sees, in pixels."""
@@ -101,7 +101,7 @@ class ImagesConfig(Part):
     """Probability that a training image is mirrored."""
 
     test_resize: int = Field(default=256, ge=0)
-    """Short side to which a test image is resized before its centre is cropped; 0 leaves it as it is."""
+    """Short side to which a test image is resized before its center is cropped; 0 leaves it as it is."""
 
     squash: bool = False
     """Resize test images to test_resize × test_resize, losing the aspect, as is usual on SOP."""
@@ -162,7 +162,7 @@ class ModelConfig(EmbedderConfig):
 
 
 class LossConfig(Part):
-    """What is minimised; `suprank recipes --losses` tells the names, and which entries each of them reads."""
+    """What is minimized; `suprank recipes --losses` tells the names, and which entries each of them reads."""
 
     name: str
     """A surrogate, a decomposability loss, or one of the paper's combinations of both."""
@@ -268,7 +268,7 @@ class LossConfig(Part):
         classes = torch.zeros(1, len(per_level) if per_level else 1, dtype=torch.int64)
         # Proxies are drawn. A loss of another package that is not installed is missed when training starts.
         with torch.random.fork_rng(devices=[]), suppress(ImportError):
-            loss_of(self, classes, dim=1)
+            build_loss(self, classes, dim=1)
 
     @property
     def has_proxies(self) -> bool:

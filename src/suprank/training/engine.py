@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from suprank import torchvision_operators
-from suprank.cpu_features import prepare_bf16
 from suprank.models.backbone import Backbone
+from suprank.system import torchvision_operators
+from suprank.system.cpu_features import prepare_bf16
 
 torchvision_operators.declare()  # lightning imports torchvision
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from suprank import torchvision_operators
-from suprank.data.transforms import Normalise
-from suprank.losses import unchecked
+from suprank.data.transforms import Normalize
+from suprank.losses import skip_value_checks
+from suprank.losses.memory import EmbeddingMemory
 from suprank.models import Embedder
 from suprank.models import folder as folders
-from suprank.training import gathering
+from suprank.system import torchvision_operators
+from suprank.training import distributed
 from suprank.training.embedders import WEIGHTS, embedder_of
-from suprank.training.memory import CrossBatchMemory
-from suprank.training.objective import Objective, gradients, loss_of
+from suprank.training.grad_cache import one_pass, two_passes
+from suprank.training.objective import Objective, build_loss, gradients
 from suprank.training.optimizers import network_optimizer, proxies_optimizer, set_rates
-from suprank.training.passes import one_pass, two_passes
 from suprank.training.seeds import seed_of
-from suprank.training.states import model_state, optimizer_state, set_model_state, set_optimizer_state
+from suprank.training.state_dicts import model_state, optimizer_state, set_model_state, set_optimizer_state
 
 torchvision_operators.declare()  # timm imports torchvision
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
     from torch import Tensor
 
+    from suprank.training.batches import TrainBatch, TrainBatches
     from suprank.training.config import TrainConfig
-    from suprank.training.feeding import Fed, Feed
 
 _DROPOUT, _LOSS = 1, 2  # what is random beside weights (0), batches and augmentations
 _BAD_EMBEDDINGS = "embeddings that are not finite"
@@ -52,16 +52,16 @@ class Learner:
     gradients, so that part is multiplied by n.
     """
 
-    def __init__(self, config: TrainConfig, fabric: Fabric, feed: Feed) -> None:
+    def __init__(self, config: TrainConfig, fabric: Fabric, feed: TrainBatches) -> None:
         self.config, self.fabric = config, fabric
         torch.manual_seed(seed_of(config.run.seed, WEIGHTS))
         self.embedder = embedder_of(config)
         check_embedder(self.embedder, config, fabric.world_size)
-        loss = loss_of(config.loss, feed.labels, self.embedder.dim)
+        loss = build_loss(config.loss, feed.labels, self.embedder.dim)
         memory = None
         if config.memory.size:
             size = len(feed.labels) if config.memory.size == "all" else config.memory.size
-            memory = CrossBatchMemory(size, self.embedder.dim, len(feed.levels), per_item=config.memory.per_item)
+            memory = EmbeddingMemory(size, self.embedder.dim, len(feed.levels), per_item=config.memory.per_item)
         self.objective = Objective(loss, memory, config.memory.weight).to(fabric.device)
         self.embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         network: nn.Module = self.embedder
@@ -75,11 +75,13 @@ class Learner:
         self._trainable = [parameter for parameter in groups["backbone"] if parameter.requires_grad]  # some networks fix a few
         self.proxies = list(self.objective.loss.parameters())
         self.proxies_optimizer = proxies_optimizer(config.proxies, self.proxies)
-        self.normalise = Normalise(self.embedder.input.mean, self.embedder.input.std)
+        self.normalize = Normalize(self.embedder.input.mean, self.embedder.input.std)
         chunk = config.batch.chunk
         self.passes = one_pass if chunk is None or chunk >= config.batch.size // fabric.world_size else two_passes(chunk)
 
-    def step(self, batches: Sequence[Fed], number: int, epoch: int, consumed: int, batches_of_epoch: int) -> dict[str, float]:
+    def step(
+        self, batches: Sequence[TrainBatch], number: int, epoch: int, consumed: int, batches_of_epoch: int
+    ) -> dict[str, float]:
         """One step of the optimizers on the mean loss of the batches: the values of the loss, and the norm of the gradient.
 
         It is step `number` of the run, and begins after `consumed` batches of the epoch. What is not finite raises
@@ -91,13 +93,15 @@ class Learner:
             self._forget_gradients()  # of the batches before the bad one, too
             raise
 
-    def _step(self, batches: Sequence[Fed], number: int, epoch: int, consumed: int, batches_of_epoch: int) -> dict[str, float]:
+    def _step(
+        self, batches: Sequence[TrainBatch], number: int, epoch: int, consumed: int, batches_of_epoch: int
+    ) -> dict[str, float]:
         self._mode(epoch)
         parts = [
             self._backward(batch, number, place, epoch, 1 / len(batches), last=place == len(batches) - 1)
             for place, batch in enumerate(batches)
         ]
-        gathering.average(proxy.grad for proxy in self.proxies if proxy.grad is not None)
+        distributed.average(proxy.grad for proxy in self.proxies if proxy.grad is not None)
         self._forget_frozen(epoch)
         idle = not self._has_head and epoch < self.config.run.frozen_epochs  # then a GradScaler would miss gradients
         norm = None if idle else self._clipped()
@@ -114,7 +118,7 @@ class Learner:
     def eval(self) -> None:
         """Evaluation mode. All processes take the first one's statistics of BatchNorm, which are those that are saved."""
         self.model.eval()
-        gathering.share_first(self.embedder.buffers())
+        distributed.share_first(self.embedder.buffers())
 
     def forward(self, images: Tensor) -> Tensor:
         """Embeddings of test images in bytes, after `eval`. Unless weights are spread, processes may ask unequally often."""
@@ -123,7 +127,7 @@ class Learner:
         with torch.inference_mode(), self.fabric.autocast():
             return network(self._prepared(images)).float()
 
-    def _backward(self, batch: Fed, step: int, place: int, epoch: int, share: float, *, last: bool) -> dict[str, Tensor]:
+    def _backward(self, batch: TrainBatch, step: int, place: int, epoch: int, share: float, *, last: bool) -> dict[str, Tensor]:
         """Add to the gradients those of a batch, times `share`: the parts of its loss, and the embeddings that are not finite.
 
         Nothing here reads a value, so that a GPU is given the whole step while it still works on the forward pass.
@@ -131,15 +135,15 @@ class Learner:
         seed, device = self.config.run.seed, self.fabric.device
         torch.manual_seed(seed_of(seed, _DROPOUT, step, place, self.fabric.global_rank))
         passed = self.passes(self.fabric, self.model, batch.images, self._prepared, last=last)
-        embeddings = gathering.gathered(passed.embeddings.float()).requires_grad_()
-        labels, ids = (gathering.gathered(own.to(device, non_blocking=True)) for own in (batch.labels, batch.ids))
+        embeddings = distributed.gathered(passed.embeddings.float()).requires_grad_()
+        labels, ids = (distributed.gathered(own.to(device, non_blocking=True)) for own in (batch.labels, batch.ids))
         torch.manual_seed(seed_of(seed, _LOSS, step, place))  # of all processes: the loss may draw too
-        with unchecked():
+        with skip_value_checks():
             value = self.objective(embeddings, labels, ids, remembering=epoch >= self.config.memory.start_epoch)
         on_embeddings, on_proxies = gradients(share * value, embeddings, self.proxies)
         for proxy, gradient in zip(self.proxies, on_proxies, strict=True):
             proxy.grad = gradient if proxy.grad is None else proxy.grad + gradient
-        passed.back(gathering.own_part(on_embeddings) * self.fabric.world_size)
+        passed.back(distributed.own_part(on_embeddings) * self.fabric.world_size)
         return {**self.objective.log, _BAD_EMBEDDINGS: (~embeddings.isfinite().all(1)).sum()}
 
     def _checked(self, parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:
@@ -163,7 +167,7 @@ class Learner:
 
     def _prepared(self, images: Tensor) -> Tensor:
         there = images.to(self.fabric.device, non_blocking=True)
-        return self.normalise(there).to(memory_format=torch.channels_last)
+        return self.normalize(there).to(memory_format=torch.channels_last)
 
     def _mode(self, epoch: int) -> None:
         """A frozen backbone neither learns nor gathers statistics."""

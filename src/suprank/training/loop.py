@@ -14,16 +14,16 @@ from urllib.parse import quote, unquote
 import torch
 
 from suprank.evaluation import Report
-from suprank.training import checkpoint, gathering
+from suprank.training import checkpoint, distributed
+from suprank.training.batches import TrainBatches
+from suprank.training.callbacks import Callback, StepValues
 from suprank.training.engine import fabric_of
-from suprank.training.feeding import Feed
-from suprank.training.judging import Judge
 from suprank.training.learner import Learner, NonFiniteError
+from suprank.training.loggers import Records
 from suprank.training.manifests import manifest_of
-from suprank.training.records import Records
 from suprank.training.run_folder import RunFolder
-from suprank.training.stopping import Stop, stop_on_signals
-from suprank.training.watch import StepValues, Watch
+from suprank.training.signals import Stop, stop_on_signals
+from suprank.training.validation import Validator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from lightning.fabric import Fabric
 
+    from suprank.training.batches import TrainBatch
     from suprank.training.config import TrainConfig
-    from suprank.training.feeding import Fed
 
 Done = TypeVar("Done")
 
@@ -70,7 +70,7 @@ class Position:
     test_set: str = ""
 
 
-def train(config: TrainConfig, folder: str | PathLike[str], *, resume: bool = False, watch: Watch | None = None) -> Result:
+def train(config: TrainConfig, folder: str | PathLike[str], *, resume: bool = False, watch: Callback | None = None) -> Result:
     """Train as the recipe says, into a run folder: checkpoints, metrics, reports, and the model as `Embedder.save` writes it.
 
     With `resume` a run that was interrupted goes on where its last checkpoint stands, in the middle of an epoch, with the
@@ -81,7 +81,7 @@ def train(config: TrainConfig, folder: str | PathLike[str], *, resume: bool = Fa
     the images of the batch are written down.
     """
     fabric = fabric_of(config.engine)
-    shown = watch if watch is not None and fabric.is_global_zero else Watch()
+    shown = watch if watch is not None and fabric.is_global_zero else Callback()
     opened = _done_by_first(fabric, partial(RunFolder.open, folder, config, resume=resume))
     with opened or RunFolder(folder) as run, stop_on_signals() as stop:
         done = fabric.broadcast(run.finished if resume else None)
@@ -118,7 +118,7 @@ class _StoppedError(Exception):
 class _Run:
     """One process's share of a run, from opened folder to result."""
 
-    def __init__(self, config: TrainConfig, fabric: Fabric, run: RunFolder, watch: Watch, stop: Stop) -> None:
+    def __init__(self, config: TrainConfig, fabric: Fabric, run: RunFolder, watch: Callback, stop: Stop) -> None:
         self.config, self.fabric, self.run, self.watch, self.stop = config, fabric, run, watch, stop
         self.at = Position()
         reading = partial(
@@ -130,8 +130,10 @@ class _Run:
             "world_size": fabric.world_size,
             "pinned": fabric.device.type == "cuda",
         }
-        self.feed = Feed.of(config, manifest, **processes, progress=partial(watch.preparing, "decoding training images"))
-        self.judge = Judge.of(config, manifest, **processes, progress=partial(watch.preparing, "decoding test images"))
+        self.feed = TrainBatches.of(
+            config, manifest, **processes, progress=partial(watch.preparing, "decoding training images")
+        )
+        self.judge = Validator.of(config, manifest, **processes, progress=partial(watch.preparing, "decoding test images"))
         self.learner = Learner(config, fabric, self.feed)
         self.records: Records | None = None
         self.saved_at = time.monotonic()
@@ -165,13 +167,13 @@ class _Run:
 
     # An epoch
 
-    def _batches(self) -> Generator[Fed]:
+    def _batches(self) -> Generator[TrainBatch]:
         epoch, consumed = self.at.epoch, self.at.consumed
         if consumed == len(self.feed):
             epoch, consumed = epoch + 1, 0
         return self.feed.batches(epoch, consumed, self.config.run.epochs)
 
-    def _epoch(self, batches: Iterator[Fed]) -> int:
+    def _epoch(self, batches: Iterator[TrainBatch]) -> int:
         """0 at the end of the epoch; or the signal that asks to stop, and a checkpoint is written."""
         at, length = self.at, len(self.feed)
         while at.consumed < length:
@@ -248,7 +250,7 @@ class _Run:
             raise _StoppedError
         self.watch.evaluating(name, done, total)
 
-    def _note(self, values: dict[str, float], group: list[Fed], seconds: float) -> None:
+    def _note(self, values: dict[str, float], group: list[TrainBatch], seconds: float) -> None:
         at, images = self.at, len(group) * self.config.batch.size
         at.replaced += sum(batch.replaced for batch in group)
         if at.replaced:
@@ -330,8 +332,8 @@ class _Run:
         self.fabric.barrier()
         return Result(self.run.path, dict(reports), self.at.best, None)
 
-    def _told(self, error: NonFiniteError, group: list[Fed]) -> str:
-        rows = gathering.gathered(torch.cat([batch.ids for batch in group]).to(self.fabric.device)).tolist()
+    def _told(self, error: NonFiniteError, group: list[TrainBatch]) -> str:
+        rows = distributed.gathered(torch.cat([batch.ids for batch in group]).to(self.fabric.device)).tolist()
         at = self.at
         written = ""
         if self.fabric.is_global_zero:
@@ -350,7 +352,7 @@ class _Run:
     # What processes agree on
 
     def _agreed(self, *wishes: int) -> list[int]:
-        return gathering.agreed(wishes, self.fabric.device)
+        return distributed.agreed(wishes, self.fabric.device)
 
 
 def _is_better(metric: str, value: float, best: Mapping[str, Any] | None) -> bool:

@@ -78,7 +78,7 @@ LOSSES = {
     "smooth-hap": LossName("smooth-hap", None, "Smooth-H-AP"),
     "smooth-ndcg": LossName("smooth-ndcg", None, "Smooth-NDCG"),
     "pair-calibration": LossName(None, "pairs", "L_DG alone (eq:labs)"),
-    "nsm": LossName(None, "proxies", "L*_DG alone: normalised softmax (eq:cluster_loss)"),
+    "nsm": LossName(None, "proxies", "L*_DG alone: normalized softmax (eq:cluster_loss)"),
     "roadmap": LossName("sup-ap", "pairs", "ROADMAP: Sup-AP and L_DG (eq:roadmap)"),
     "rod-recall": LossName("sup-recall", "pairs", "ROD-R@k: Sup-R@k and L_DG (eq:def_rod_rk)"),
     "happier": LossName("sup-hap", "proxies", "HAPPIER: Sup-H-AP and L*_DG (sec:happier)"),
@@ -96,6 +96,6 @@ LOSSES = {
     "cosface": _proxies("CosFace (pytorch-metric-learning's)", "margin", "scale"),
     "csl": _proxies("CSL: margins that grow with the level", "margins", "scale"),
     "sum-triplet-sh": _ranking("ΣTL_SH: semi-hard triplets at every level", "margin"),
-    "sum-nsm": _proxies("ΣNSM: normalised softmax at every level", "temperature"),
+    "sum-nsm": _proxies("ΣNSM: normalized softmax at every level", "temperature"),
     "sum-proxy-nca": _proxies("ΣNCA++: ProxyNCA++ at every level", "scale"),
 }

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.losses import RetrievalLoss
+    from suprank.losses.memory import EmbeddingMemory
     from suprank.training.config import LossConfig
-    from suprank.training.memory import CrossBatchMemory
 
 Make = Callable[..., losses.RetrievalLoss]
 """Makes a loss of the labels of each class `[classes, levels]`, the width of the embeddings, and entries of `[loss]`."""
@@ -79,7 +79,7 @@ BASELINES: dict[str, Make] = {
 }
 
 
-def loss_of(config: LossConfig, labels: Int[Tensor, "images levels"], dim: int) -> RetrievalLoss:
+def build_loss(config: LossConfig, labels: Int[Tensor, "images levels"], dim: int) -> RetrievalLoss:
     """The loss by its name, for embeddings of width `dim`, with proxies for the classes of the training images, if it has any.
 
     `labels` are those of all of these images, or of one of each class; at each level they are numbered from 0.
@@ -117,7 +117,7 @@ def loss_of(config: LossConfig, labels: Int[Tensor, "images levels"], dim: int) 
 
 
 class Objective(nn.Module):
-    """What is minimised: the loss within the batch and, once there is a memory to look at, against that too.
+    """What is minimized: the loss within the batch and, once there is a memory to look at, against that too.
 
         L = (1 − w)·L(batch, batch) + w·L(batch, memory),    w = `memory_weight`
 
@@ -125,7 +125,7 @@ class Objective(nn.Module):
     or earlier. Gradients reach the batch, and never the memory. After a call `log` holds the parts, detached.
     """
 
-    def __init__(self, loss: RetrievalLoss, memory: CrossBatchMemory | None = None, memory_weight: float = 0.5) -> None:
+    def __init__(self, loss: RetrievalLoss, memory: EmbeddingMemory | None = None, memory_weight: float = 0.5) -> None:
         super().__init__()
         self.loss, self.memory, self.memory_weight = loss, memory, memory_weight
         self.log: dict[str, Tensor] = {}

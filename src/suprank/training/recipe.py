@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
-from suprank.training import entries
+from suprank.training import config_keys
 from suprank.training.config import TrainConfig
 from suprank.training.presets import BASE, METHODS, composed, compositions, presets
 
@@ -90,8 +90,8 @@ def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> Tr
     values, origins = _read(source, ())
     for override in overrides:
         place, value = _parsed(override)
-        given = _nested(place, {} if value is None and entries.table(place) else value)
-        if wrong := list(entries.complaints(given)):
+        given = _nested(place, {} if value is None and config_keys.table(place) else value)
+        if wrong := list(config_keys.complaints(given)):
             raise RecipeError(_sentences(f"{name}: {why} ({override})" for name, why in wrong))
         _assign(values, place, value, override)
         origins.update(dict.fromkeys(_places(given), override))
@@ -213,7 +213,7 @@ def _read(source: _Source, extending: tuple[_Source, ...]) -> _Tables:
         bases = [bases]
     if not isinstance(bases, list) or not all(isinstance(one, str) and one for one in bases):
         raise RecipeError(f'extends: {bases!r} should be a file, "base.toml", or a list of files ({source.name}).')
-    if wrong := list(entries.complaints(values)):
+    if wrong := list(config_keys.complaints(values)):
         raise RecipeError(_sentences(f"{name}: {why} ({source.name})" for name, why in wrong))
     below = _Tables({}, {})
     for base in bases:
@@ -321,7 +321,7 @@ def _entry(location: tuple[int | str, ...]) -> str:
     """The dotted name of the entry, without what pydantic adds: places in a list, and members of a union."""
     place: tuple[str, ...] = ()
     for part in location:
-        model = entries.table(place)
+        model = config_keys.table(place)
         if not isinstance(part, str) or model is None or part not in model.model_fields:
             break
         place = (*place, part)
@@ -330,7 +330,7 @@ def _entry(location: tuple[int | str, ...]) -> str:
 
 def _reason(error: ErrorDetails, name: str) -> str:
     if error["type"] == "missing":
-        is_table = entries.table(tuple(name.split("."))) is not None
+        is_table = config_keys.table(tuple(name.split("."))) is not None
         return f"this {'table' if is_table else 'entry'} is missing; a recipe needs it"
     if error["type"] == "bool_type":
         return f"{error['input']!r} should be true or false"
@@ -344,7 +344,7 @@ def _reason(error: ErrorDetails, name: str) -> str:
 
 def _origin(name: str, origins: dict[str, str]) -> str | None:
     """Where the entry was written; a fault of a whole table is for the recipe itself."""
-    return origins.get(name) if entries.table(tuple(name.split("."))) is None else None
+    return origins.get(name) if config_keys.table(tuple(name.split("."))) is None else None
 
 
 def _sentences(parts: Iterable[str]) -> str:

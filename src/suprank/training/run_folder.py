@@ -2,7 +2,7 @@
 
     recipe.toml          the resolved recipe; what makes a folder a run's
     environment.json     versions, machine, command and git state of every session: the first, and each that resumed it
-    metrics.jsonl        what was measured on the way (suprank.training.records)
+    metrics.jsonl        what was measured on the way (suprank.training.loggers)
     checkpoints/         to go on from (suprank.training.checkpoint)
     reports/             of evaluations
     best/, model/        the best and the last model, as `Embedder.save` writes them
@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from suprank import __version__
-from suprank.atomic import DRAFT, write_atomically
-from suprank.folders import ForeignFilesError, refuse_foreign_files
-from suprank.platforms import file_locks
+from suprank.files.atomic import DRAFT, write_atomically
+from suprank.files.folders import ForeignFilesError, refuse_foreign_files
+from suprank.system.platforms import file_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,11 +11,11 @@ import pytest
 import uvicorn
 
 from suprank.cli.hierarchy import agree
+from suprank.hierarchy.adjudication import Settling
 from suprank.hierarchy.review import Branch, Rename
-from suprank.hierarchy.settling import Settling
 from tests.cli.collection import done, refused
-from tests.hierarchy.settling.test_beginning import ANNA, BEN
-from tests.hierarchy.settling.two import two_branches, write_branch
+from tests.hierarchy.adjudication.test_beginning import ANNA, BEN
+from tests.hierarchy.adjudication.two import two_branches, write_branch
 
 
 @pytest.fixture(autouse=True)

@@ -45,7 +45,7 @@ def test_options_go_over_the_recipe_and_are_recorded(project):
     said = json.loads(
         done("hierarchy", "clean", project.folder, "--several", "first", "--least-items", 2, "--json", "--quiet").stdout
     )
-    assert (said["labelled"], said["labels"], said["changed"]) == (2, 1, True)
+    assert (said["labeled"], said["labels"], said["changed"]) == (2, 1, True)
     assert said["policies"]["first"] == {"items": 2, "labels": 1}
     settings = project.steps()["clean"].settings
     assert (settings["several"], settings["least_items"], settings["ended"]) == ("first", 2, "keep")

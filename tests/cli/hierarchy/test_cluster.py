@@ -7,13 +7,13 @@ import pytest
 
 from suprank.hierarchy.clustering import quality
 from tests.cli.collection import done, refused
-from tests.hierarchy.encoders.labelled import PLACES, labelled
+from tests.hierarchy.encoders.labeled import PLACES, labeled
 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = labelled("p")
+    made = labeled("p")
     np.savez("v.npz", labels=np.array(PLACES), embeddings=np.repeat(np.eye(3), [3, 3, 4], axis=0) + 0.1 * np.eye(10, 3))
     done("hierarchy", "embed", "p", "--encoder", "precomputed:v.npz", "--quiet")
     return made
@@ -24,7 +24,7 @@ def test_clusters_are_made_once_and_shown_with_how_far_to_trust_them():
     lines = first.stdout.splitlines()
     assert lines[0] == "clustering 1: 10 labels in 3 clusters (k-means, seed 0)"
     assert lines[1] == "labels a cluster: median 3, most 4; 0 alone"
-    assert re.fullmatch(r"tightness 0.99\d \(mean cosine to the centre\), silhouette 0.9\d+ \(cosine\)", lines[2])
+    assert re.fullmatch(r"tightness 0.99\d \(mean cosine to the center\), silhouette 0.9\d+ \(cosine\)", lines[2])
     assert lines[3] == (
         "another seed gives another outcome: 5 of them agree with this one by an ARI of 1.00 (1.00 to 1.00; 1 is the same), "
         "so the run is pinned"
@@ -65,5 +65,5 @@ def test_labels_without_signal_are_told(tmp_path):
 def test_what_cannot_be_is_refused():
     assert "Ward's tree takes no weights" in refused("hierarchy", "cluster", "p", "--method", "ward", "--weighted")
     assert "greater than or equal to 1" in refused("hierarchy", "cluster", "p", "-k", 0)
-    labelled("q")
+    labeled("q")
     assert "run `suprank hierarchy embed q` first" in refused("hierarchy", "cluster", "q")

@@ -8,13 +8,13 @@ import pytest
 
 from suprank.hierarchy import Project
 from tests.cli.collection import done, invoke, refused
-from tests.hierarchy.encoders.labelled import PLACES, labelled
+from tests.hierarchy.encoders.labeled import PLACES, labeled
 
 
 @pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return labelled("p")
+    return labeled("p")
 
 
 def test_labels_are_embedded_once():

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from suprank.data import Manifest
-from suprank.hierarchy.settling import Settling, begin_final
+from suprank.hierarchy.adjudication import Settling, begin_final
 from tests.cli.collection import done, invoke, refused
+from tests.hierarchy.adjudication.test_beginning import ANNA, BEN
+from tests.hierarchy.adjudication.two import two_branches
 from tests.hierarchy.branches import BIRDS, plain, write_branch
-from tests.hierarchy.settling.test_beginning import ANNA, BEN
-from tests.hierarchy.settling.two import two_branches
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_files_and_a_manifest(project, tmp_path):
     )
     assert not (tmp_path / "out").exists()
     said = done(
-        "hierarchy", "export", project.folder, "--out", tmp_path / "out", *arguments, "--drop-unlabelled"
+        "hierarchy", "export", project.folder, "--out", tmp_path / "out", *arguments, "--drop-unlabeled"
     ).stdout.splitlines()
     assert said[0] == f"{tmp_path / 'out'}: branch final, tree.json, labels.csv, groups.csv, log.jsonl, provenance.json"
     assert said[1].startswith(f"{tmp_path / 'new.parquet'}: Manifest(2 train; ")

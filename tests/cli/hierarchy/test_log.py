@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from suprank.hierarchy.adjudication import Settling, begin_final
 from suprank.hierarchy.review import Branch, Rename, opened_branch
 from suprank.hierarchy.review.changes import Changes, State
-from suprank.hierarchy.settling import Settling, begin_final
 from tests.cli.collection import done, refused
+from tests.hierarchy.adjudication.test_beginning import ANNA, BEN
+from tests.hierarchy.adjudication.two import two_branches
 from tests.hierarchy.review.small import CHURCH, small_project
-from tests.hierarchy.settling.test_beginning import ANNA, BEN
-from tests.hierarchy.settling.two import two_branches
 
 
 @pytest.fixture(autouse=True)

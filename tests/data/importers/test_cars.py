@@ -120,6 +120,6 @@ def test_files_that_are_not_what_they_are_called_are_refused(tmp_path):
             CARS(tmp_path)
     with pytest.raises(ValueError, match=r"cars_annos\.mat has no variable 'annotations'"):
         CARS(saved(tmp_path, class_names=np.array(MODELS, object)))
-    unlabelled = np.array([("car_ims/000001.jpg",)], dtype=[("relative_im_path", object)])
+    unlabeled = np.array([("car_ims/000001.jpg",)], dtype=[("relative_im_path", object)])
     with pytest.raises(ValueError, match=r"annotations have the fields \('relative_im_path',\), but 'class' is needed"):
-        CARS(saved(tmp_path, annotations=unlabelled, class_names=np.array(MODELS, object)))
+        CARS(saved(tmp_path, annotations=unlabeled, class_names=np.array(MODELS, object)))

@@ -1,4 +1,4 @@
-"""Emoji from npm packages, here tiny ones made by the test: who draws what, how, and under which licence."""
+"""Emoji from npm packages, here tiny ones made by the test: who draws what, how, and under which license."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image
 
 from suprank.data.cache import cache_folder
 from suprank.data.importers import emoji, npm
-from suprank.data.importers.emoji import ARTISTS, LICENCES, NAMES, Icon, drawn_by, icon, rendered
+from suprank.data.importers.emoji import ARTISTS, LICENSES, NAMES, Icon, drawn_by, icon, rendered
 from suprank.data.importers.npm import NpmError
 
 pytest.importorskip("resvg_py")
@@ -29,26 +29,26 @@ LISTED = [  # code points, short name, subgroup, group, how many of the six arti
     ("1F431", "cat", "animal-mammal", "Animals", 6),
     ("2600-FE0F", "sunny", "sky", "Travel", 6),
 ]
-COLOURS = {"grinning": "#f00", "grin": "#f60", "joy": "#fc0", "dog": "#00f", "sunny": "#ff0"}
+COLORS = {"grinning": "#f00", "grin": "#f60", "joy": "#fc0", "dog": "#00f", "sunny": "#ff0"}
 WITH_CODES = ("noto", "twemoji", "fluent-flat")  # the others have icons and names only, as in the real packages
 
 
-def _body(colour: str) -> str:
-    return f'<path fill="{colour}" d="M0 0h8v16H0z"/>'
+def _body(color: str) -> str:
+    return f'<path fill="{color}" d="M0 0h8v16H0z"/>'
 
 
 def _packages() -> dict[str, dict[str, object]]:
-    """Archive → its JSON files. The left half of a drawing is coloured, except the cat's: it is the dog seen in a mirror."""
+    """Archive → its JSON files. The left half of a drawing is colored, except the cat's: it is the dog seen in a mirror."""
     packages: dict[str, dict[str, object]] = {}
     for place, (artist, package) in enumerate(ARTISTS.items()):
         drawn = [(code, name) for code, name, *_, artists in LISTED if place < artists]
-        icons = {name: {"body": _body(COLOURS[name])} for name in ("dog", *(name for _, name in drawn if name != "cat"))}
+        icons = {name: {"body": _body(COLORS[name])} for name in ("dog", *(name for _, name in drawn if name != "cat"))}
         packages[package.file] = {
             "icons": {"icons": icons, "aliases": {"cat": {"parent": "dog", "hFlip": True}}, "width": 16, "height": 16},
             "chars": {code.lower().replace("-fe0f", ""): name for code, name in drawn} if artist in WITH_CODES else {},
             "info": {
                 "author": {"name": f"{artist} & Co", "url": "https://author"},
-                "license": {"title": "MIT", "url": "https://licence"},
+                "license": {"title": "MIT", "url": "https://license"},
             },
         }
     rows = [{"unified": c, "short_name": n, "subcategory": s, "category": g} for c, n, s, g, _ in LISTED]
@@ -133,7 +133,7 @@ def test_an_alias_of_another_emojis_icon_is_not_believed():
     assert sorted(drawn["1F997"]) == ["a", "b", "c", "d"]
 
 
-def test_the_colour_selector_does_not_matter_and_aliases_do():
+def test_the_color_selector_does_not_matter_and_aliases_do():
     icons = {artist: _icons("sun") for artist in "abc"} | {"d": _icons("old-sun", sun="old-sun")}
     drawn = drawn_by([{"unified": "2600-FE0F"}], icons, {"a": {"2600": "sun"}, "b": {}, "c": {}, "d": {}})
     assert _names(drawn) == {"2600-FE0F": {"a": "sun", "b": "sun", "c": "sun", "d": "sun"}}
@@ -157,11 +157,11 @@ def test_an_icon_that_is_not_square_keeps_its_proportions_in_the_middle():
     assert dark[16:48].all()
 
 
-def test_licences_stand_beside_the_manifest(tiny):
-    text = (tiny.root / LICENCES).read_text()
+def test_licenses_stand_beside_the_manifest(tiny):
+    text = (tiny.root / LICENSES).read_text()
     for artist, package in ARTISTS.items():
         assert (
-            f"| {artist} | {package.name} {package.version} | [{artist} & Co](https://author) | [MIT](https://licence) |"
+            f"| {artist} | {package.name} {package.version} | [{artist} & Co](https://author) | [MIT](https://license) |"
             in text
         )
     assert NAMES.name in text

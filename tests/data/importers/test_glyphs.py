@@ -93,7 +93,7 @@ def test_characters_are_disjoint_between_train_and_test_and_groups_are_shared(ev
     assert abs(sizes[0] - sizes[1]) <= 1
 
 
-def test_images_are_grey_of_one_size_and_nothing_is_blank_or_cut(everything):
+def test_images_are_gray_of_one_size_and_nothing_is_blank_or_cut(everything):
     images = _images(everything.take(range(0, len(everything), 3)))
     assert {(image.mode, image.size) for image in images.values()} == {("L", (64, 64))}
     pixels = np.stack([np.asarray(image) for image in images.values()]).astype(int)

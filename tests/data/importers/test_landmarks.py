@@ -224,7 +224,7 @@ def test_without_names_landmarks_are_numbers(root):
     assert read_hgldv2(root)[""].names["landmark"] == ("index 7", "index 8", "train 12", "train 7")
 
 
-def test_when_every_landmark_is_labelled_nothing_is_said(root, caplog):
+def test_when_every_landmark_is_labeled_nothing_is_said(root, caplog):
     miniature.clusters(root)
     with (root / "train_label_to_subcategory_with_clusters.csv").open("w") as file:
         file.write("landmark_id,cluster,overall_cluster\n" + "".join(f"{n},lake,natural\n" for n in (7, 12, 30)))

@@ -1,4 +1,4 @@
-"""Revisited Oxford and Paris: queries with their boxes, gallery in the order that the judgements count in, and no labels."""
+"""Revisited Oxford and Paris: queries with their boxes, gallery in the order that the judgments count in, and no labels."""
 
 import datetime
 import json

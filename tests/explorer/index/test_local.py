@@ -18,7 +18,7 @@ from suprank.evaluation import Embeddings, top_k
 from suprank.explorer.index import LocalIndex
 from suprank.explorer.index import local as module
 from suprank.explorer.index.recall import recall, truth
-from tests.explorer.index.vectors import DIM, LEVELS, best, drawn, labelled
+from tests.explorer.index.vectors import DIM, LEVELS, best, drawn, labeled
 
 KINDS = ("exact", "ivf", "hnsw")
 
@@ -47,7 +47,7 @@ def test_exact_search_is_brute_force_and_top_k(tmp_path):
 
 
 def test_what_was_built_is_what_is_opened(tmp_path):
-    built = LocalIndex.build(tmp_path / "i", drawn(100), labelled(100))
+    built = LocalIndex.build(tmp_path / "i", drawn(100), labeled(100))
     opened = LocalIndex.open(tmp_path / "i")
     assert opened.info() == built.info()
     assert (len(opened), opened.dim, opened.levels) == (100, DIM, LEVELS)
@@ -98,7 +98,7 @@ def test_a_higher_recall_is_bought_with_more_effort(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_filter_leaves_what_brute_force_leaves(tmp_path, kind):
     vectors, queries = drawn(1200), drawn(10, seed=1)
-    index = LocalIndex.build(tmp_path / "i", vectors, labelled(1200), kind=kind)
+    index = LocalIndex.build(tmp_path / "i", vectors, labeled(1200), kind=kind)
     for where, rows in (
         ({"genus": ["genus 2"]}, np.flatnonzero(np.arange(1200) % 12 // 3 == 2)),
         (
@@ -147,10 +147,10 @@ def test_it_holds_what_was_added_and_not_removed_whatever_the_order(tmp_path_fac
 @settings(max_examples=8)
 @given(kind=st.sampled_from(KINDS), count=st.integers(1, 100), seed=st.integers(0, 10**6))
 def test_adding_and_then_removing_is_the_identity(tmp_path_factory, kind, count, seed):
-    index = LocalIndex.build(tmp_path_factory.mktemp("i"), drawn(300), labelled(300), kind=kind)
+    index = LocalIndex.build(tmp_path_factory.mktemp("i"), drawn(300), labeled(300), kind=kind)
     queries = drawn(10, seed=3)
     before = index.search(queries, 10), index.items(index.ids()), len(index)
-    index.remove(index.add(drawn(count, seed=seed), labelled(count)))
+    index.remove(index.add(drawn(count, seed=seed), labeled(count)))
     after = index.search(queries, 10), index.items(index.ids()), len(index)
     if kind == "hnsw":  # the new nodes changed the paths through the graph
         assert share(after[0].ids, before[0].ids) > 0.8
@@ -170,7 +170,7 @@ def test_an_id_never_comes_to_mean_another_item(tmp_path):
 
 
 def test_removed_items_take_room_until_they_are_a_quarter(tmp_path):
-    index = LocalIndex.build(tmp_path, drawn(100), labelled(100))
+    index = LocalIndex.build(tmp_path, drawn(100), labeled(100))
     index.remove(range(20))
     assert (len(index), index.info()["removed"]) == (80, 20)
     assert (tmp_path / "index.1.faiss").is_file()
@@ -181,14 +181,14 @@ def test_removed_items_take_room_until_they_are_a_quarter(tmp_path):
     index.remove(index.ids())
     assert len(index) == 0
     assert (index.search(drawn(2), 3).ids == -1).all()
-    index.add(drawn(3), labelled(3))
+    index.add(drawn(3), labeled(3))
     assert index.search(drawn(3), 1).ids.ravel().tolist() == [100, 101, 102]
 
 
 def test_levels_of_an_addition_join_those_that_are_there(tmp_path):
     index = LocalIndex.build(tmp_path, drawn(4))
     assert index.info()["levels"] == []
-    index.add(drawn(4), labelled(4))
+    index.add(drawn(4), labeled(4))
     assert index.info()["levels"] == list(LEVELS)
     assert index.items([0, 4])[0].labels == {}
     assert index.items([0, 4])[1].labels[LEVELS[1]] == "genus 0"
@@ -215,7 +215,7 @@ def test_embeddings_in_half_precision_and_in_a_file_are_read_in_blocks(tmp_path,
 def test_a_process_killed_while_writing_leaves_the_old_index_whole(tmp_path, dies_at, change):
     """Killed as it has written one of the files but for its name; the next change clears up."""
     folder = tmp_path / "i"
-    LocalIndex.build(folder, drawn(40), labelled(40))
+    LocalIndex.build(folder, drawn(40), labeled(40))
     script = f"""
 import os, signal, sys
 import numpy as np
@@ -242,7 +242,7 @@ index.add(drawn(5, seed=2)) if {change!r} == "add" else index.remove(range(30))
 
 
 def test_who_has_it_open_keeps_what_it_opened(tmp_path):
-    LocalIndex.build(tmp_path, drawn(40), labelled(40))
+    LocalIndex.build(tmp_path, drawn(40), labeled(40))
     reader, writer = LocalIndex.open(tmp_path), LocalIndex.open(tmp_path)
     writer.remove(range(30))
     writer.add(drawn(3, seed=2))
@@ -254,7 +254,7 @@ def test_who_has_it_open_keeps_what_it_opened(tmp_path):
 
 
 def test_threads_may_search_at_once(tmp_path):
-    LocalIndex.build(tmp_path, drawn(400), labelled(400), kind="ivf")
+    LocalIndex.build(tmp_path, drawn(400), labeled(400), kind="ivf")
     index = LocalIndex.open(tmp_path)
     alone = LocalIndex.open(tmp_path).search(drawn(64, seed=1), 5, {"split": ["test"]}).ids
 
@@ -353,7 +353,7 @@ def test_a_damaged_index_can_be_built_again_as_its_error_says(tmp_path, name):
 
 
 def test_wrong_arguments_are_refused_and_change_nothing(tmp_path):
-    index = LocalIndex.build(tmp_path / "i", drawn(20), labelled(20))
+    index = LocalIndex.build(tmp_path / "i", drawn(20), labeled(20))
     poisoned = drawn(20)
     poisoned[13] = np.nan
     for wrong, error, match in (
@@ -364,7 +364,7 @@ def test_wrong_arguments_are_refused_and_change_nothing(tmp_path):
         (lambda: index.search(drawn(1), where={"order": ["x"]}), ValueError, "no level 'order'; choose from .*genus, split"),
         (lambda: index.add(drawn(2, dim=5)), ValueError, "have 5 dimensions, and .* 16"),
         (lambda: index.add(poisoned), ValueError, "row 13 holds NaN"),
-        (lambda: index.add(drawn(2), labelled(3)), ValueError, "3 rows for 2 embeddings"),
+        (lambda: index.add(drawn(2), labeled(3)), ValueError, "3 rows for 2 embeddings"),
         (lambda: index.add(drawn(2), ids=np.array([30, 7])), ValueError, "1 of these ids already, 7"),
         (lambda: index.add(drawn(2), ids=np.array([30, 30])), ValueError, "id 30 is given twice"),
         (lambda: index.add(drawn(2), ids=np.array([30, -1])), ValueError, "-1 is no id"),

@@ -8,7 +8,7 @@ import pytest
 
 from suprank.explorer.index import LocalIndex, build_index, open_index
 from suprank.explorer.index.address import Address
-from tests.explorer.index.vectors import LEVELS, drawn, labelled
+from tests.explorer.index.vectors import LEVELS, drawn, labeled
 
 QUERIES = drawn(20, seed=1)
 
@@ -33,11 +33,11 @@ def kept():
 
 
 def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, kept):
-    vectors, manifest = drawn(500), labelled(500)
+    vectors, manifest = drawn(500), labeled(500)
     folder = LocalIndex.build(tmp_path / "i", vectors, manifest)
     server = kept(build_index(address, vectors, manifest))
     for index in (folder, server):
-        assert index.add(drawn(6, seed=2), labelled(6)).tolist() == [500, 501, 502, 503, 504, 505]
+        assert index.add(drawn(6, seed=2), labeled(6)).tolist() == [500, 501, 502, 503, 504, 505]
         index.remove([3, 501, 502])
         index.add(drawn(1, seed=3), ids=np.array([2**40]))
     assert len(server) == len(folder) == 504
@@ -59,7 +59,7 @@ def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, kep
 
 
 def test_what_is_wrong_is_refused_and_changes_nothing(address, kept):
-    server = kept(build_index(address, drawn(20), labelled(20)))
+    server = kept(build_index(address, drawn(20), labeled(20)))
     for wrong, match in (
         (lambda: server.search(drawn(2, dim=5)), r"shape \[2, 5\].*holds 16 dimensions"),
         (lambda: server.search(drawn(1), 0), "k=0 must be"),
@@ -67,7 +67,7 @@ def test_what_is_wrong_is_refused_and_changes_nothing(address, kept):
         (lambda: server.add(drawn(2, dim=5)), "have 5 dimensions, and .* 16"),
         (lambda: server.add(drawn(2), ids=np.array([30, 7])), "1 of these ids already, 7"),
         (lambda: server.add(drawn(2), ids=np.array([30, 30])), "id 30 is given twice"),
-        (lambda: server.add(drawn(2), labelled(3)), "3 rows for 2 embeddings"),
+        (lambda: server.add(drawn(2), labeled(3)), "3 rows for 2 embeddings"),
         (lambda: server.remove([3, 77]), "has no item 77"),
         (lambda: server.items([77]), "has no item 77"),
     ):
@@ -97,7 +97,7 @@ def test_an_addition_that_breaks_off_says_what_is_in(address, kept, monkeypatch)
 def test_a_collection_on_disk_is_opened_again_and_overwritten_only_on_demand(server, tmp_path):
     pytest.importorskip("qdrant_client" if server == "qdrant" else "milvus_lite")
     address = f"{server}+file://{tmp_path}/{'q' if server == 'qdrant' else 'm.db'}/birds"
-    build_index(address, drawn(9), labelled(9)).close()
+    build_index(address, drawn(9), labeled(9)).close()
     opened = open_index(address)
     assert (len(opened), opened.dim) == (9, 16)
     assert opened.search(drawn(9), 1).ids.ravel().tolist() == list(range(9))

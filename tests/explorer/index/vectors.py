@@ -1,4 +1,4 @@
-"""Small collections to index: vectors around class centres, with paths and labels that are hard to spell."""
+"""Small collections to index: vectors around class centers, with paths and labels that are hard to spell."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ LEVELS = ("Art (ä.b)", "genus")
 def drawn(items, dim=DIM, seed=0, classes=12, noise=0.6):
     """Embeddings `[items, dim]` of any length, float32."""
     draw = np.random.default_rng(seed)
-    centres = np.random.default_rng(99).normal(size=(classes, dim))
-    vectors = centres[np.arange(items) % classes] + noise * draw.normal(size=(items, dim))
+    centers = np.random.default_rng(99).normal(size=(classes, dim))
+    vectors = centers[np.arange(items) % classes] + noise * draw.normal(size=(items, dim))
     return (vectors * draw.uniform(0.5, 2, (items, 1))).astype(np.float32)
 
 
-def labelled(items, classes=12):
+def labeled(items, classes=12):
     """Their manifest: a class of `drawn` is a species, three of them a genus; every second image is for test."""
     kind = [number % classes for number in range(items)]
     return Manifest.of(

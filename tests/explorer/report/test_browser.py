@@ -83,7 +83,7 @@ def test_the_legend_picks_out_a_group(opened):
     assert first.locator(".points path").evaluate_all(faint) == 0
 
 
-def test_both_themes_have_their_own_colours(opened):
+def test_both_themes_have_their_own_colors(opened):
     light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
     assert background(light) == "rgb(255, 255, 255)"
     assert background(dark) == "rgb(20, 23, 26)"

@@ -1,4 +1,4 @@
-"""Figures as SVG: text is text, colours are the page's, and nothing of a label is markup."""
+"""Figures as SVG: text is text, colors are the page's, and nothing of a label is markup."""
 
 import re
 from xml.etree import ElementTree
@@ -23,7 +23,7 @@ def test_labels_are_text_whatever_they_hold_and_need_no_glyph_of_ours():
     assert not list(root.iter("script"))
 
 
-def test_colours_are_the_pages_own():
+def test_colors_are_the_pages_own():
     svg = figure()
     for name in ("currentColor", "var(--line)", "var(--run-1)", "var(--level-2)"):
         assert name in svg

@@ -89,7 +89,7 @@ def test_each_gallery_shows_its_queries_with_the_lists_of_both_runs(elements):
         assert len(tiles) == 5
 
 
-def test_a_tile_says_its_level_and_score_in_words_and_not_by_its_colour_alone(elements):
+def test_a_tile_says_its_level_and_score_in_words_and_not_by_its_color_alone(elements):
     tiles = [one for one in of(elements, "figure", class_="tile") if "query" not in one.attributes["class"]]
     names = {"level-0": "other", "level-1": "same group", "level-2": "same class"}
     assert {one.attributes["class"].split()[1] for one in tiles} == set(names)

@@ -71,11 +71,11 @@ def test_places_fill_the_drawing_and_stay_in_it():
     assert (float(alone.x), float(alone.y)) == (WIDTH / 2, HEIGHT / 2)
 
 
-def test_groups_differ_by_colour_and_shape_and_the_largest_come_first():
+def test_groups_differ_by_color_and_shape_and_the_largest_come_first():
     found = points([f"group {number}" for number in range(30)] + ["large"] * 2)
     assert found.legend[0].name == "large"
     assert found.legend[0].count == 2
-    assert len({(one.colour, one.path) for one in found.legend}) == 31
+    assert len({(one.color, one.path) for one in found.legend}) == 31
     assert found.points[-1].group == found.legend[0].group
 
 

@@ -19,7 +19,7 @@ KINDS = {
 
 
 def _radius(kind, angle):
-    """The outline of a figure: how far from the centre, 0 to 1."""
+    """The outline of a figure: how far from the center, 0 to 1."""
     if kind.endswith("star"):
         points = {"four": 4, "five": 5, "eigh": 8}[kind[:4]]
         way = abs((angle * points / (2 * math.pi)) % 1 - 0.5) * 2
@@ -39,11 +39,11 @@ def _radius(kind, angle):
 
 
 def figure(kind, seed, side=SIDE):
-    """A figure of this kind, somewhat turned, placed and coloured."""
+    """A figure of this kind, somewhat turned, placed and colored."""
     draw = np.random.default_rng(seed)
     scale = 4
-    colours = draw.uniform(0, 1, 2)
-    back, front = (_colour(colours[0], 0.18, 0.97), _colour((colours[0] + 0.3 + 0.4 * colours[1]) % 1, 0.75, 0.72))
+    colors = draw.uniform(0, 1, 2)
+    back, front = (_color(colors[0], 0.18, 0.97), _color((colors[0] + 0.3 + 0.4 * colors[1]) % 1, 0.75, 0.72))
     picture = Image.new("RGB", (side * scale, side * scale), back)
     pen = ImageDraw.Draw(picture)
     turn, size = draw.uniform(0, 2 * math.pi), draw.uniform(0.33, 0.44) * side * scale
@@ -59,14 +59,14 @@ def figure(kind, seed, side=SIDE):
     return picture.resize((side, side), Image.Resampling.LANCZOS)
 
 
-def _colour(hue, saturation, value):
+def _color(hue, saturation, value):
     import colorsys
 
     return tuple(round(255 * one) for one in colorsys.hsv_to_rgb(hue, saturation, value))
 
 
 def by_shape(picture):
-    """An embedding that sees the outline: how often the distance from the middle swings round it, whatever the colours."""
+    """An embedding that sees the outline: how often the distance from the middle swings round it, whatever the colors."""
     pixels = np.asarray(picture.resize((SIDE, SIDE)), np.float32)
     inside = np.abs(pixels - pixels[2, 2]).sum(-1) > 60
     y, x = np.nonzero(inside)
@@ -82,7 +82,7 @@ def by_shape(picture):
 
 
 def by_pixels(picture):
-    """An embedding that sees colours: a few pixels."""
+    """An embedding that sees colors: a few pixels."""
     return (np.asarray(picture.resize((6, 6)), np.float32).reshape(-1) - 128) / 128
 
 

@@ -72,9 +72,9 @@ def test_the_first_page_has_no_more_than_a_page_of_images(client):
     assert "beyond the last of 96" in client.get("/?offset=4800").text
 
 
-def test_an_image_shows_its_neighbours_with_ranks_scores_and_levels(client, one):
+def test_an_image_shows_its_neighbors_with_ranks_scores_and_levels(client, one):
     page = client.get("/item/a/gallery/3").text
-    (ranking,) = one.searcher.neighbours(Place(0, "gallery", 3))
+    (ranking,) = one.searcher.neighbors(Place(0, "gallery", 3))
     assert re.findall(r'<li class="tile level-\d">\s*<a class="frame" href="/item/(\S+)"', page) == [
         str(hit.place) for hit in ranking.hits
     ]

@@ -14,7 +14,7 @@ def test_fifty_parallel_searches_are_answered_correctly(two):
         row, level = number % 96, number % 4
         address = f"/item/a/gallery/{row}" + (f"?level={level}" if level < 3 else "")
         answer = client.get(address)
-        expected = two.searcher.neighbours(Place(0, "gallery", row), Filters(level if level < 3 else None))
+        expected = two.searcher.neighbors(Place(0, "gallery", row), Filters(level if level < 3 else None))
         hits = [str(hit.place) for ranking in expected for hit in ranking.hits]
         found = re.findall(r'<a class="frame" href="/item/([ab]/gallery/\d+)', answer.text)
         return answer.status_code, found == hits

@@ -30,14 +30,14 @@ def birds():
 
 
 def test_a_crow_finds_the_jay_first_and_never_itself(birds):
-    (found,) = searcher(birds).neighbours(Place(0, "gallery", 0))
+    (found,) = searcher(birds).neighbors(Place(0, "gallery", 0))
     assert [(hit.place.row, hit.rank, hit.level) for hit in found.hits] == [(1, 1, 1), (2, 2, 0), (3, 3, 2), (4, 4, 0)]
     assert [hit.score for hit in found.hits] == pytest.approx(np.cos(np.radians([10, 20, 30, 40])))
     assert (found.total, found.depth, found.of) == (4, 4, 5)
 
 
 def test_filters_keep_the_ranks_of_the_whole_list(birds):
-    look = searcher(birds).neighbours
+    look = searcher(birds).neighbors
     assert [hit.rank for hit in look(Place(0, "gallery", 0), Filters(level=0))[0].hits] == [2, 4]
     assert [hit.rank for hit in look(Place(0, "gallery", 0), Filters(level=2))[0].hits] == [3]
     (page,) = look(Place(0, "gallery", 0), Filters(level=0), offset=1, limit=1)
@@ -49,7 +49,7 @@ def test_it_finds_what_the_exact_search_of_the_report_finds(one):
     source = one.source
     rows, scores = source.found(np.arange(len(source.gallery)), k=20)
     for query in range(0, len(source.gallery), 7):
-        (found,) = one.searcher.neighbours(Place(0, "gallery", query), limit=20)
+        (found,) = one.searcher.neighbors(Place(0, "gallery", query), limit=20)
         assert [hit.score for hit in found.hits] == pytest.approx(scores[query].tolist(), abs=1e-5)
         assert {hit.place.row for hit in found.hits[:10]} <= set(rows[query].tolist())
         assert [hit.level for hit in found.hits] == source.levels_of(query, [hit.place.row for hit in found.hits]).tolist()
@@ -60,13 +60,13 @@ def test_queries_rank_the_gallery_and_splits_filter_it():
     gallery = manifest(["crow", "jay", None], ["corvid", "corvid", None], ["gallery", "gallery", "distractor"])
     vectors = np.eye(3, dtype=np.float32)
     found = searcher(Source.of("split", vectors[:1] + 0.1, queries, vectors, gallery))
-    (ranking,) = found.neighbours(Place(0, "query", 0))
+    (ranking,) = found.neighbors(Place(0, "query", 0))
     assert [(hit.place.row, hit.level) for hit in ranking.hits] == [(0, 2), (1, 1), (2, 0)]
-    (filtered,) = found.neighbours(Place(0, "query", 0), Filters(split="distractor"))
+    (filtered,) = found.neighbors(Place(0, "query", 0), Filters(split="distractor"))
     assert [(hit.place, hit.rank) for hit in filtered.hits] == [(Place(0, "gallery", 2), 3)]
-    (own,) = found.neighbours(Place(0, "gallery", 1))
+    (own,) = found.neighbors(Place(0, "gallery", 1))
     assert {hit.place.row for hit in own.hits} == {0, 2}
-    (unknown,) = found.neighbours(Place(0, "gallery", 2))
+    (unknown,) = found.neighbors(Place(0, "gallery", 2))
     assert [hit.level for hit in unknown.hits] == [None, None]  # a distractor has no label to judge by
 
 
@@ -77,12 +77,12 @@ def test_two_runs_meet_on_one_image_by_its_path_whatever_the_order_of_their_rows
     both = searcher(birds, other)
     assert both.counterpart(Place(0, "gallery", 0), 1) == Place(1, "gallery", 2)
     assert both.counterpart(Place(1, "gallery", 0), 0) == Place(0, "gallery", 4)
-    one, two = both.neighbours(Place(0, "gallery", 0))
+    one, two = both.neighbors(Place(0, "gallery", 0))
     assert [hit.place.row for hit in two.hits] == [3, 1, 0]
     assert [hit.other for hit in one.hits] == [1, 2, None, 3]
     assert [hit.other for hit in two.hits] == [1, 2, 4]
     assert [hit.level for hit in two.hits] == [1, 0, 0]
-    (alone,) = both.neighbours(Place(0, "gallery", 3))
+    (alone,) = both.neighbors(Place(0, "gallery", 3))
     assert alone.run == 0
 
 
@@ -109,13 +109,13 @@ def test_a_model_of_other_dimensions_is_refused_and_so_are_three_runs(birds):
 )
 def test_what_is_not_there_is_an_index_error(birds, place):
     with pytest.raises(IndexError):
-        searcher(birds).neighbours(place)
+        searcher(birds).neighbors(place)
 
 
 def test_deep_lists_end_at_a_thousand():
     count = 10_050
     vectors = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
     found = searcher(Source.of("many", vectors, manifest(["x"] * count, ["y"] * count)))
-    (ranking,) = found.neighbours(Place(0, "gallery", 3), offset=980, limit=48)
+    (ranking,) = found.neighbors(Place(0, "gallery", 3), offset=980, limit=48)
     assert ranking.deep
     assert (ranking.total, ranking.hits[-1].rank, ranking.of) == (1000, 1000, count)

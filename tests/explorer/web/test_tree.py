@@ -6,7 +6,7 @@ import pytest
 from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.web import Node
-from suprank.explorer.web.judged import Judged
+from suprank.explorer.web.node_metrics import Judged
 from suprank.explorer.web.tree import Tree
 from tests.explorer.web import drawn
 

@@ -8,9 +8,9 @@ from suprank.hierarchy.clustering.kmeans import distinct_rows, kmeans
 from suprank.hierarchy.encoders import unit_rows
 
 
-def around(centres, each, spread, seed=0):
+def around(centers, each, spread, seed=0):
     rng = np.random.default_rng(seed)
-    return unit_rows(np.repeat(centres, each, axis=0) + spread * rng.normal(size=(len(centres) * each, centres.shape[1])))
+    return unit_rows(np.repeat(centers, each, axis=0) + spread * rng.normal(size=(len(centers) * each, centers.shape[1])))
 
 
 def test_four_points_on_two_sides_are_two_clusters():
@@ -34,9 +34,9 @@ def test_equal_rows_stay_together_and_k_is_no_more_than_the_different_ones():
     assert sorted(set(found)) == [0, 1, 2]
 
 
-def test_a_weight_pulls_the_centre_and_counts_as_that_many_equal_rows():
+def test_a_weight_pulls_the_center_and_counts_as_that_many_equal_rows():
     rows, weights = np.array([[0.0], [1.0], [1.9]], np.float32), np.array([100, 1, 1])
-    found = kmeans(rows, 2, 0, weights)  # {0, 1} would have its centre at 0.01, further from 1 than 1.9 is
+    found = kmeans(rows, 2, 0, weights)  # {0, 1} would have its center at 0.01, further from 1 than 1.9 is
     assert found[0] != found[1] == found[2]
     rows, weights = around(np.eye(4), 5, 0.5), np.arange(20) % 3 + 1
     repeated = kmeans(np.repeat(rows, weights, axis=0), 4, 0)

@@ -15,14 +15,14 @@ from suprank.hierarchy import Project
 from suprank.hierarchy.clustering import WordCounts, cluster_labels, suggested_names
 from suprank.hierarchy.embedding import embed_labels
 from suprank.hierarchy.project import FullError
-from tests.hierarchy.encoders.labelled import PLACES, labelled, relabel
+from tests.hierarchy.encoders.labeled import PLACES, labeled, relabel
 
 TWO_SIDES = {"church": (1, 0), "chapel": (0.8, 0.6), "lake": (-1, 0), "salt lake": (-0.8, 0.6), "pond": (-0.8, -0.6)}
 
 
 def embedded(folder, vectors, weights=None):
     """A project whose labels have these vectors."""
-    project = labelled(folder / "project", list(vectors), weights)
+    project = labeled(folder / "project", list(vectors), weights)
     np.savez(folder / "v.npz", labels=np.array(list(vectors)), embeddings=np.array(list(vectors.values()), np.float32))
     embed_labels(project, f"precomputed:{folder / 'v.npz'}")
     return project
@@ -72,7 +72,7 @@ def test_two_sides_of_a_circle_by_hand(tmp_path):
         clusters = db.execute("SELECT * FROM cluster ORDER BY number").fetchall()
         query = "SELECT text, nearness, margin FROM cluster_member JOIN label ON label.id = label"
         by_text = {row["text"]: row for row in db.execute(query)}
-    # Centres: church and chapel at (1.8, 0.6) / 1.897; the lakes at (−2.6, 0) / 2.6.
+    # Centers: church and chapel at (1.8, 0.6) / 1.897; the lakes at (−2.6, 0) / 2.6.
     assert by_text["lake"]["nearness"] == pytest.approx(1)
     assert by_text["pond"]["nearness"] == pytest.approx(0.8)
     assert by_text["church"]["nearness"] == pytest.approx(1.8 / np.hypot(1.8, 0.6))
@@ -191,13 +191,13 @@ def test_too_many_clusters_are_an_error_unless_they_may_be_lowered(tmp_path):
 @pytest.mark.parametrize(("labels", "k"), [(61, 7), (1000, 34)])  # √61; 1,000 / 30
 def test_by_default_there_is_a_cluster_for_every_30_labels_and_more_of_a_short_list(tmp_path, labels, k):
     texts = [f"{'ab'[n % 2]}{n} {'lake' if n % 3 else 'church'}" for n in range(labels)]
-    project = labelled(tmp_path / "p", texts)
+    project = labeled(tmp_path / "p", texts)
     embed_labels(project)
     assert cluster_labels(project, seeds=0).settings["k"] == k
 
 
 def test_weights_count_where_they_are_asked_for(tmp_path):
-    angles = {"a": 0, "b": 40, "c": 76}  # by degrees; b is nearer to c, but a hundred items hold a's centre, or c's
+    angles = {"a": 0, "b": 40, "c": 76}  # by degrees; b is nearer to c, but a hundred items hold a's center, or c's
     vectors = {text: (np.cos(np.radians(angle)), np.sin(np.radians(angle))) for text, angle in angles.items()}
     project = embedded(tmp_path, vectors, weights=[100, 1, 1])
     assert members(project, cluster_labels(project, k=2, weighted=True).id) == {1: {"a"}, 2: {"b", "c"}}
@@ -217,7 +217,7 @@ def test_ward_draws_nothing_and_so_has_no_seeds(tmp_path):
 
 
 def test_without_an_embedding_or_with_one_of_other_labels_the_step_to_run_is_named(tmp_path):
-    project = labelled(tmp_path / "p")
+    project = labeled(tmp_path / "p")
     with pytest.raises(ValueError, match="has no embedding to cluster; run `suprank hierarchy embed .*p` first"):
         cluster_labels(project)
     embed_labels(project)
@@ -244,7 +244,7 @@ def test_new_vectors_make_it_stale_and_new_weights_make_another(tmp_path):
 
 
 def test_names_are_those_of_each_group(tmp_path):
-    project = labelled(tmp_path / "p")
+    project = labeled(tmp_path / "p")
     embed_labels(project)
     outcome = cluster_labels(project, k=3)
     counts = WordCounts.of(PLACES, 3)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import torchvision_operators
 from suprank.hierarchy.encoders import encoder_of
+from suprank.system import torchvision_operators
 
 
 class QuickGELU(torch.nn.Module):

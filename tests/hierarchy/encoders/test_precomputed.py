@@ -15,7 +15,7 @@ def file_of(folder, **arrays):
     return folder / "v.npz"
 
 
-def test_rows_are_found_by_key_then_text_then_normalised_text(tmp_path):
+def test_rows_are_found_by_key_then_text_then_normalized_text(tmp_path):
     given = Precomputed(file_of(tmp_path, labels=np.array(["Q1", "Salt  Lake", "ocean area "]), embeddings=ROWS))
     found = given.rows_of([("ocean area", "ocean area "), ("Q1", "lake"), ("salt lake", "salt lake")])
     assert found.tolist() == ROWS[[2, 0, 1]].tolist()

@@ -8,8 +8,8 @@ import pytest
 
 from suprank.hierarchy.errors import GaveUpError
 from suprank.hierarchy.wikimedia.client import Client, user_agent
-from suprank.hierarchy.wikimedia.faults import BadReplyError, RefusedError
-from suprank.hierarchy.wikimedia.pace import Pace
+from suprank.hierarchy.wikimedia.errors import BadReplyError, RefusedError
+from suprank.hierarchy.wikimedia.rate_limit import Pace
 from tests.hierarchy.wikimedia import fake_server as faults
 from tests.hierarchy.wikimedia.fake_server import World, serving
 from tests.hierarchy.wikimedia.worlds import Clock, client

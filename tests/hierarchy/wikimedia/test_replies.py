@@ -2,7 +2,7 @@
 
 import pytest
 
-from suprank.hierarchy.wikimedia.faults import BadReplyError
+from suprank.hierarchy.wikimedia.errors import BadReplyError
 from suprank.hierarchy.wikimedia.replies import EntityFound, PageFound, entities_of, is_qid, moved_to, pages_of, statements_of
 from tests.hierarchy.wikimedia.fake_server import claim
 

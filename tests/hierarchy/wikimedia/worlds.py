@@ -3,7 +3,7 @@
 from suprank.hierarchy.project import Project
 from suprank.hierarchy.recipe import read_recipe
 from suprank.hierarchy.wikimedia.client import Client
-from suprank.hierarchy.wikimedia.pace import Pace
+from suprank.hierarchy.wikimedia.rate_limit import Pace
 from suprank.hierarchy.wikimedia.scraping import scrape
 from tests.hierarchy.wikimedia.fake_server import CATEGORY_ITEM, World
 

@@ -37,8 +37,8 @@ def on_a_circle(*degrees):
 
 def slow_binned_ap(scores, level, knots):
     """1/N⁺ Σ_m h⁺_m H⁺_m / H_m of one query in loops, over numpy's linear interpolation; NaN without positives."""
-    centres = np.linspace(-1, 1, knots)
-    shares = {k: [np.interp(scores[k], centres, hat) for hat in np.eye(knots)] for k in range(len(level)) if level[k] >= 0}
+    centers = np.linspace(-1, 1, knots)
+    shares = {k: [np.interp(scores[k], centers, hat) for hat in np.eye(knots)] for k in range(len(level)) if level[k] >= 0}
     positives = reference.positives(level)
     if not positives:
         return math.nan

@@ -22,7 +22,7 @@ from suprank.losses import (
 from suprank.losses.baselines.levels import SumOverLevels
 from suprank.losses.baselines.proxies import CSL, ProxyNCA
 from suprank.losses.baselines.triplets import TripletSemiHard
-from suprank.training.memory import CrossBatchMemory
+from suprank.losses.memory import EmbeddingMemory
 from tests.losses.batches import COMPOSITIONS, DIM, batch
 
 COUNTS = (5, 3, 2)  # classes at each level of the composition "three levels"
@@ -182,7 +182,7 @@ def test_references_and_who_is_who_reach_every_level():
 
 def test_it_looks_at_a_cross_batch_memory():
     embeddings, labels = batch("three levels", dtype=torch.float32)
-    memory, ids = CrossBatchMemory(20, DIM, 3), torch.arange(8)
+    memory, ids = EmbeddingMemory(20, DIM, 3), torch.arange(8)
     memory.add(embeddings, labels, ids)
     items = memory.contents()
     loss = SumOverLevels(SUMS["ΣAP"]())

@@ -161,7 +161,7 @@ def test_a_batch_without_some_pairs_backpropagates(composition):
     assert slope.any() == (composition != "one image")
 
 
-def test_virtual_examples_are_not_normalised_again():
+def test_virtual_examples_are_not_normalized_again():
     embeddings, labels = batch("equal classes")
     seen = []
 

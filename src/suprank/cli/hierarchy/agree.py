@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder
 from suprank.cli.serving import serve
 
@@ -85,7 +85,7 @@ def agree(
 
 def _pair(project: Project, given: list[str], *, settling: bool) -> tuple[str, str]:
     """The branches that are named; else those from which final began, or the two annotators'."""
-    from suprank.hierarchy.settling import origin_of
+    from suprank.hierarchy.adjudication import origin_of
 
     with project.reading() as db:
         there = [row[0] for row in db.execute("SELECT name FROM branch WHERE kind = 'annotator' ORDER BY id")]
@@ -165,7 +165,7 @@ def _groups(found: Agreement) -> Iterator[str]:
 
 
 def _write(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...]) -> None:
-    from suprank.atomic import write_atomically
+    from suprank.files.atomic import write_atomically
     from suprank.hierarchy.strict import csv_bytes
 
     rows = []
@@ -176,8 +176,8 @@ def _write(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...
 
 
 def _settle(project: Project, first: str, second: str, restart: bool, host: str, port: int, *, open_page: bool) -> None:
+    from suprank.hierarchy.adjudication import Settling, begin_final
     from suprank.hierarchy.review.web import create_app
-    from suprank.hierarchy.settling import Settling, begin_final
     from suprank.web.serving import bound
 
     with bound(host, port) as listening:  # first: a port that is taken is found out before anything is begun

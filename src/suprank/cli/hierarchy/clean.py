@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 

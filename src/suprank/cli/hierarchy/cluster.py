@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _told(outcome: ClusterOutcome, asked: int | None) -> list[str]:
     if signal:
         sizes = figures["sizes"]
         lines.append(f"labels a cluster: median {sizes['median']:g}, most {sizes['largest']:,}; {sizes['singletons']:,} alone")
-        lines.append(f"tightness {figures['tightness']:.3f} (mean cosine to the centre), silhouette {_silhouette(figures)}")
+        lines.append(f"tightness {figures['tightness']:.3f} (mean cosine to the center), silhouette {_silhouette(figures)}")
         lines.append(_chance(outcome))
     return lines
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 if TYPE_CHECKING:

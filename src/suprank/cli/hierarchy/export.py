@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import LINT, plain_errors
+from suprank.cli.hierarchy.exit_codes import LINT, plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 
@@ -39,8 +39,8 @@ def export(
         str | None,
         typer.Option(help="Of the manifest, whose names are items or labels.", show_default="the project's, or finest"),
     ] = None,
-    drop_unlabelled: Annotated[
-        bool, typer.Option("--drop-unlabelled", help="Leave rows of the manifest out that have no group.")
+    drop_unlabeled: Annotated[
+        bool, typer.Option("--drop-unlabeled", help="Leave rows of the manifest out that have no group.")
     ] = False,
     raw_csv: Annotated[
         bool, typer.Option("--raw-csv", help="In labels.csv and groups.csv, no apostrophe before =, +, - and @.")
@@ -79,7 +79,7 @@ def export(
                 manifest=manifest,
                 manifest_out=manifest_out,
                 level=level,
-                drop_unlabelled=drop_unlabelled,
+                drop_unlabeled=drop_unlabeled,
                 raw_csv=raw_csv,
             )
         except LintErrors as found:
@@ -101,9 +101,9 @@ def export(
         terminal.echo(
             f"{amount(done.warnings, 'lint warning')}; `suprank hierarchy lint {project} --branch {done.branch}` lists them"
         )
-    if done.labelled is not None:
-        terminal.echo(f"{manifest_out}: {done.labelled.manifest!r}")
-        if done.labelled.dropped:
-            terminal.echo(f"left out without a group: {amount(done.labelled.dropped, 'row')}")
-        if done.labelled.replaced:
-            terminal.echo(f"levels that were there before are replaced: {', '.join(done.labelled.replaced)}")
+    if done.labeled is not None:
+        terminal.echo(f"{manifest_out}: {done.labeled.manifest!r}")
+        if done.labeled.dropped:
+            terminal.echo(f"left out without a group: {amount(done.labeled.dropped, 'row')}")
+        if done.labeled.replaced:
+            terminal.echo(f"levels that were there before are replaced: {', '.join(done.labeled.replaced)}")

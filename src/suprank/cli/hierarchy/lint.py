@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import LINT, plain_errors
+from suprank.cli.hierarchy.exit_codes import LINT, plain_errors
 
 
 def lint(

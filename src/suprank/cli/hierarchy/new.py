@@ -1,4 +1,4 @@
-"""suprank hierarchy new: a project of items to be labelled, or of labels to be grouped."""
+"""suprank hierarchy new: a project of items to be labeled, or of labels to be grouped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.exit_codes import plain_errors
 
 if TYPE_CHECKING:
     from suprank.hierarchy.recipe import Recipe
@@ -21,7 +21,7 @@ def new(
     project: Annotated[Path, typer.Argument(metavar="PROJECT", help="A folder to make.")],
     recipe: Annotated[str, typer.Option(help="plain, hgldv2, or a .toml file.")] = "plain",
     items: Annotated[
-        list[str] | None, typer.Option(metavar="SPLIT=FILE", help="Items to be labelled, repeatable: .csv, .tsv, .parquet.")
+        list[str] | None, typer.Option(metavar="SPLIT=FILE", help="Items to be labeled, repeatable: .csv, .tsv, .parquet.")
     ] = None,
     labels: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Labels to be grouped: .txt, one a line, or .csv, .tsv, .parquet.")
@@ -34,7 +34,7 @@ def new(
     levels: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,...", help="Names of what is labelled and of its groups, finest first.", show_default="recipe"
+            metavar="A,B,...", help="Names of what is labeled and of its groups, finest first.", show_default="recipe"
         ),
     ] = None,
     top: Annotated[

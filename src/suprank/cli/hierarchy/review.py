@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 from suprank.cli.serving import serve
 

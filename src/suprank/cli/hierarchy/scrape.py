@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import UNRESOLVED, plain_errors
+from suprank.cli.hierarchy.exit_codes import UNRESOLVED, plain_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def scrape(
             said = "say by which e-mail address or page you can be reached; Wikimedia turns away those who do not."
             raise typer.BadParameter(said, param_hint="--contact")
         from suprank.hierarchy.wikimedia.client import Client
-        from suprank.hierarchy.wikimedia.pace import Pace
+        from suprank.hierarchy.wikimedia.rate_limit import Pace
         from suprank.hierarchy.wikimedia.scraping import scrape as scraped
 
         recipe = opened.recipe.scrape

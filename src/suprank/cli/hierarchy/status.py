@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.hierarchy.endings import plain_errors
+from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder
 
 
@@ -51,7 +51,7 @@ def _lines(found: dict[str, Any], quiet: bool) -> Iterator[str]:
     if not quiet:
         if counts["items"]:
             splits = ", ".join(f"{count:,} {split}" for split, count in counts["splits"].items())
-            yield f"{amount(counts['items'], 'item')} ({splits}), {counts['labelled']:,} with a label"
+            yield f"{amount(counts['items'], 'item')} ({splits}), {counts['labeled']:,} with a label"
         removed = f", {counts['removed_labels']:,} removed" if counts["removed_labels"] else ""
         things = (amount(counts[name], name.removesuffix("s")) for name in ("clusters", "exports"))
         yield f"{amount(counts['labels'], 'label')}{removed}; {'; '.join(things)}"

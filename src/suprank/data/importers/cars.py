@@ -124,7 +124,7 @@ def _variable(file: Path, name: str) -> Any:
     try:
         from scipy.io import loadmat  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
-        raise ImportError('Cars196 is labelled in MATLAB files, read with scipy: pip install "suprank[vision]"') from error
+        raise ImportError('Cars196 is labeled in MATLAB files, read with scipy: pip install "suprank[vision]"') from error
     try:
         content = loadmat(file, squeeze_me=True, variable_names=[name])
     except Exception as error:  # whatever scipy stumbles over in a file that is cut short, or no MATLAB file at all

@@ -7,7 +7,7 @@ The project's page says nothing of the files; what follows is what its own reade
   and takes a mended file, with the names on a line of their own, as well.
 - Classes have numbers and no names, hence `fine 17`. Whether a number means the same class in another file is not said.
 - A remark in the project's reader has it that images are stored with red and blue exchanged. They are taken as they are here,
-  as the authors do; look at some before you fine-tune a network that knows colours.
+  as the authors do; look at some before you fine-tune a network that knows colors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`emoji`: the drawings of up to six artists for each emoji, from npm packages with open licences.
+"""`emoji`: the drawings of up to six artists for each emoji, from npm packages with open licenses.
 
 A class is an emoji, its images are the artists' drawings of it. Levels: emoji → subgroup ("face-smiling") → group ("Smileys &
 Emotion"), as Unicode groups them. Emoji are train or test, half of every subgroup each, so that test emoji are new and their
-groups are not. Nothing of this is part of suprank: it is fetched and drawn on the user's machine, with its licences.
+groups are not. Nothing of this is part of suprank: it is fetched and drawn on the user's machine, with its licenses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECIPE = 1
 FEWEST_ARTISTS = 4
 """An emoji is kept when at least so many of the six artists draw it, each as they draw no other."""
 
-LICENCES = "LICENCES.md"
+LICENSES = "LICENSES.md"
 """The file beside the manifest, in its root, that says whose the drawings are and under which terms."""
 
 ARTISTS: Mapping[str, Package] = {
@@ -87,7 +87,7 @@ def _build(folder: Path, size: int, seed: int, progress: Callable[[int, int], No
         names = npm.read_json(archives / NAMES.file, "emoji.json")
         icons = {artist: npm.read_json(archives / package.file, "icons.json") for artist, package in ARTISTS.items()}
         codes = {artist: npm.read_json(archives / package.file, "chars.json") for artist, package in ARTISTS.items()}
-        (folder / LICENCES).write_text(_licences(archives), encoding="utf-8")
+        (folder / LICENSES).write_text(_licenses(archives), encoding="utf-8")
     drawings = drawn_by(names, icons, codes)
     described = {emoji["unified"]: emoji for emoji in names}
     rows = [(described[code], artist) for code, artists in drawings.items() for artist in artists]
@@ -152,7 +152,7 @@ def _drawing(candidates: Sequence[str], package: Mapping[str, Any], taken: Set[s
 
 
 def _plain(code: str) -> str:
-    """Code points without the selector FE0F, which asks for colour and which packages write or leave out as they like."""
+    """Code points without the selector FE0F, which asks for color and which packages write or leave out as they like."""
     return "-".join(part for part in code.lower().split("-") if part != "fe0f")
 
 
@@ -209,9 +209,9 @@ def _renderer() -> Callable[..., bytes]:
     return svg_to_bytes
 
 
-def _licences(archives: Path) -> str:
+def _licenses(archives: Path) -> str:
     """Who drew what, under which terms, from the packages' own words: a table in Markdown."""
-    lines = ["# Licences of the drawings", "", "| as | package | author | licence |", "|---|---|---|---|"]
+    lines = ["# Licenses of the drawings", "", "| as | package | author | license |", "|---|---|---|---|"]
     for artist, package in ARTISTS.items():
         info = npm.read_json(archives / package.file, "info.json")
         author, terms = info["author"], info["license"]

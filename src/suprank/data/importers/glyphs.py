@@ -1,7 +1,7 @@
 """`glyphs`: characters of many scripts, drawn here from the fonts that come with matplotlib. No download, no network.
 
 A class is a character, its images are the font faces that have it, each a little turned, slanted, scaled, moved and in its own
-two greys. Levels: character → group ("Greek capitals") → script ("Greek"). Characters are train or test, half of every group
+two grays. Levels: character → group ("Greek capitals") → script ("Greek"). Characters are train or test, half of every group
 each, so that test characters are new and their groups and scripts are not.
 """
 
@@ -47,7 +47,7 @@ _MIDDLE = 0.33  # height over the baseline, in font sizes, that comes to the mid
 _FINER = 2  # characters are drawn so much larger, then sampled down as they are turned
 
 # How drawings vary, from least to most: turned (radians), slanted, wider and taller (log scale), moved right and down (shares
-# of the side), grey of the ink, grey of the paper. Chosen so that pixels alone find the same character for one test image in
+# of the side), gray of the ink, gray of the paper. Chosen so that pixels alone find the same character for one test image in
 # four or three, and yet every drawing reads well.
 _LEAST = (-0.12, -0.12, -0.12, -0.12, -0.05, -0.05, 0, 150)
 _MOST = (0.12, 0.12, 0.12, 0.12, 0.05, 0.05, 90, 255)
@@ -132,7 +132,7 @@ def _images(
 
 
 def _varied(shape: Shape, size: int, generator: np.random.Generator) -> Image.Image:
-    """The shape in the middle of a grey image, a little turned, slanted, scaled, moved, with its own ink on its own paper."""
+    """The shape in the middle of a gray image, a little turned, slanted, scaled, moved, with its own ink on its own paper."""
     turn, slant, wider, taller, right, down, ink, paper = generator.uniform(_LEAST, _MOST)
     turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     scales = np.exp([wider, taller]) * _shrunk(shape, size) / _FINER

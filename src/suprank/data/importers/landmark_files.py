@@ -74,8 +74,8 @@ def read_hierarchy(path: Path) -> Hierarchy:
         raise ValueError(f"{path} has the columns {', '.join(file.names)}, but the labels are in {known}.")
     landmarks = _distinct(file)
     labels = [pc.utf8_trim_whitespace(file.column(name)) for name in pair]
-    labelled = np.asarray(pc.and_(*(pc.not_equal(label, "") for label in labels)))
-    order = np.flatnonzero(labelled)[np.argsort(landmarks[labelled])]
+    labeled = np.asarray(pc.and_(*(pc.not_equal(label, "") for label in labels)))
+    order = np.flatnonzero(labeled)[np.argsort(landmarks[labeled])]
     supercategory, kind = (label.take(pa.array(order)) for label in labels)
     return Hierarchy(landmarks[order], supercategory, kind)
 

@@ -56,12 +56,12 @@ def read_hgldv2(root: Path) -> dict[str, Manifest]:
     parts = []
     for split, space, part in _photographs(files):
         hierarchy = hierarchies[space]
-        labelled = np.isin(part.landmarks, hierarchy.landmarks)
-        if not labelled.all():
-            _log.warning("%s", _dropped(split, part, labelled))
-        if not labelled.any():
+        labeled = np.isin(part.landmarks, hierarchy.landmarks)
+        if not labeled.all():
+            _log.warning("%s", _dropped(split, part, labeled))
+        if not labeled.any():
             raise ValueError(f"no {split} image of H-GLDv2 has a landmark with reviewed labels; do the files belong together?")
-        kept = part.keep(labelled)
+        kept = part.keep(labeled)
         rows = pa.array(np.searchsorted(hierarchy.landmarks, kept.landmarks))
         columns = _columns(split, kept, space, files, root)
         del columns["positives"]
@@ -77,11 +77,11 @@ def _hierarchy_file(space: str, files: Mapping[str, Path], root: Path) -> Path:
     )
 
 
-def _dropped(split: str, part: Photographs, labelled: NDArray[np.bool_]) -> str:
-    landmarks, without = (len(np.unique(some)) for some in (part.landmarks, part.landmarks[~labelled]))
+def _dropped(split: str, part: Photographs, labeled: NDArray[np.bool_]) -> str:
+    landmarks, without = (len(np.unique(some)) for some in (part.landmarks, part.landmarks[~labeled]))
     return (
         f"{split}: {without:,} of {landmarks:,} landmarks have no reviewed label; left out with their "
-        f"{int((~labelled).sum()):,} of {len(labelled):,} images"
+        f"{int((~labeled).sum()):,} of {len(labeled):,} images"
     )
 
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from suprank.data.importers.base import Importer, required
 from suprank.data.manifest import Manifest
-from suprank.revisited_file import read_content
+from suprank.files.revisited import read_content
 
 
 def read(root: Path, name: str) -> dict[str, Manifest]:
-    """Queries, then gallery, each in the order of the ground truth; unlabelled, with the image's name as its id.
+    """Queries, then gallery, each in the order of the ground truth; unlabeled, with the image's name as its id.
 
     `gnd_<name>.pkl` is read without running code; `gnd_<name>.json`, with the same keys, does as well. A query's `box` is the
     `bbx` that the protocol crops it to. Which images are easy, hard or junk for it stays in that file, which counts gallery
@@ -43,7 +43,7 @@ def _check_names(names: list[str], where: str) -> None:
         raise ValueError(f"{where} must be a list of image names, such as all_souls_000013.")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{where} has {twice!r} twice; which of them do the judgements mean?")
+        raise ValueError(f"{where} has {twice!r} twice; which of them do the judgments mean?")
 
 
 def _boxes(judged: list[dict[str, Any]], queries: list[str], path: Path) -> list[list[float] | None]:

@@ -82,8 +82,8 @@ def _means(images: Images, group: NDArray[np.int64], number: int) -> tuple[NDArr
 
 def _principal(means: NDArray[np.float64]) -> NDArray[np.float64]:
     """The two directions in which the means differ most; a second of zeros where there is only one."""
-    centred = means - means.mean(0)
-    left, values, _ = np.linalg.svd(centred, full_matrices=False)
+    centered = means - means.mean(0)
+    left, values, _ = np.linalg.svd(centered, full_matrices=False)
     found = np.zeros((len(means), 2))
     kept = min(2, len(values))
     found[:, :kept] = left[:, :kept] * values[:kept]
@@ -95,10 +95,10 @@ def _principal(means: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _tsne(means: NDArray[np.float64], perplexity: float, seed: int) -> NDArray[np.float64]:
-    """openTSNE's, with cosines, exact neighbours and one thread: the same map on every run."""
+    """openTSNE's, with cosines, exact neighbors and one thread: the same map on every run."""
     from openTSNE import TSNE
 
-    bounded = min(perplexity, (len(means) - 1) / 3)  # each class is compared with three times as many neighbours
+    bounded = min(perplexity, (len(means) - 1) / 3)  # each class is compared with three times as many neighbors
     begin = _principal(means)
     # Small, as t-SNE wants it, and with some noise, so that classes whose means are equal can part.
     begin *= 1e-4 / max(begin[:, 0].std(), 1e-12)

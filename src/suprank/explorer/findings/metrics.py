@@ -84,7 +84,7 @@ def in_order_of(report: Report, rows: NDArray[np.int64]) -> Report:
 
 
 def compared(mine: Report, theirs: Report, metrics: Sequence[str] | None = None) -> Comparison:
-    """A paired randomisation test of these metrics, or of all that both have; `theirs` in our order (`in_order_of`)."""
+    """A paired randomization test of these metrics, or of all that both have; `theirs` in our order (`in_order_of`)."""
     return replace(mine, query_ids=None).compare(replace(theirs, query_ids=None), metrics=metrics)
 
 

@@ -20,9 +20,9 @@ from typing import IO, TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from suprank.atomic import write_atomically, writing_atomically
 from suprank.explorer.index.table import ID, LABEL, PATH, REMOVED, SPLIT
-from suprank.platforms import file_locks
+from suprank.files.atomic import write_atomically, writing_atomically
+from suprank.system.platforms import file_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,7 @@
 """The kinds of a local index, and which suits how many items: exact, IVF or HNSW, all on faiss.
 
 `exact` compares a query with every item. `ivf` sorts items into cells around centroids, and looks into the nearest `effort`
-cells. `hnsw` walks a graph of neighbours with a list of `effort` candidates; it takes several times as long to build. The last
+cells. `hnsw` walks a graph of neighbors with a list of `effort` candidates; it takes several times as long to build. The last
 two hold a vector in 2 bytes a dimension, or in 1 (`codes`), so that scores are a little off, and are measured by their recall.
 One byte counts from the least to the greatest number of the embeddings that an index was built of, and cuts off what lies
 beyond: embeddings unlike those are refused.

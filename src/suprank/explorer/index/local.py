@@ -85,7 +85,7 @@ class LocalIndex:
         place, source = Folder(folder), opened(embeddings)
         kind = chosen_kind(kind, len(source), source.dim)
         if not 0 < recall <= 1:
-            raise ValueError(f"recall={recall} is a share of neighbours to find, above 0 and at most 1; try 0.95.")
+            raise ValueError(f"recall={recall} is a share of neighbors to find, above 0 and at most 1; try 0.95.")
         own = np.arange(len(source)) if ids is None else checked_ids(ids, len(source))
         table = rows_of.table_of(own, manifest)
         with place.writing():
@@ -98,7 +98,7 @@ class LocalIndex:
                 "dim": source.dim,
                 "kind": kind,
                 "codes": "float32" if kind == "exact" else codes,
-                "normalised": True,
+                "normalized": True,
                 "vectors": len(source),
                 "removed": 0,
                 "next_id": int(own.max()) + 1,
@@ -228,7 +228,7 @@ class LocalIndex:
         """See `Index`; `recall` is that of the build, `removed` are the items that still take room."""
         meta = self._meta
         size = sum(file[1] for file in meta["files"].values())
-        told = ("kind", "codes", "dim", "normalised", "removed", "next_id", "effort", "recall", "built")
+        told = ("kind", "codes", "dim", "normalized", "removed", "next_id", "effort", "recall", "built")
         return {"address": str(self._folder), "items": len(self), "levels": list(self.levels), "bytes": size} | {
             key: meta[key] for key in told if key in meta
         }

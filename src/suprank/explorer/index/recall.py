@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 
 
 def truth(embeddings: Embeddings, k: int, queries: int = QUERIES) -> Truth:
-    """Exact neighbours of rows drawn at random, the same ones every time; in bounded memory, by `suprank.evaluation.top_k`."""
+    """Exact neighbors of rows drawn at random, the same ones every time; in bounded memory, by `suprank.evaluation.top_k`."""
     import torch
 
     rows = np.sort(np.random.default_rng(1).choice(len(embeddings), min(queries, len(embeddings)), replace=False))
@@ -48,7 +48,7 @@ def truth(embeddings: Embeddings, k: int, queries: int = QUERIES) -> Truth:
 
 
 def recall(index: Any, kind: str, effort: int, known: Truth) -> float:
-    """The share of the exact neighbours that the index finds, with the query itself left out of its list."""
+    """The share of the exact neighbors that the index finds, with the query itself left out of its list."""
     count, k = known.best.shape
     if not k:
         return 1.0

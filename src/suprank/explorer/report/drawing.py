@@ -1,4 +1,4 @@
-"""matplotlib figures as SVG within a page: text stays text, colours follow the page's theme, and nothing is styled inline."""
+"""matplotlib figures as SVG within a page: text stays text, colors follow the page's theme, and nothing is styled inline."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LOCAL = re.compile(r"url\(#(.+?)\)")
 
 
 def ink(name: str) -> str:
-    """A colour for matplotlib that `as_svg` replaces by the CSS value of this name, so that it changes with the theme."""
+    """A color for matplotlib that `as_svg` replaces by the CSS value of this name, so that it changes with the theme."""
     return f"#0a0b{_names().index(name):02x}"
 
 
@@ -54,18 +54,18 @@ def run_ink(run: int) -> str:
 
 
 RUN_LINES: Sequence[str] = ("solid", (0, (4, 1.5)))  # type: ignore[assignment]
-"""Runs differ by their line, too, for those who do not see the colours apart."""
+"""Runs differ by their line, too, for those who do not see the colors apart."""
 
 
 @contextmanager
 def drawn(panels: int = 1, width: float = 5.2, height: float = 3.2) -> Iterator[tuple[Figure, list[Axes]]]:
     """A figure with panels beside each other, in the style of the page; sizes in inches, of 72 units of the SVG each."""
     line, grid = ink("currentColor"), ink("var(--line)")
-    colours: dict[Any, Any] = dict.fromkeys(
+    colors: dict[Any, Any] = dict.fromkeys(
         ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor"), line
     )
     # A glyph that matplotlib's font lacks is no matter: the browser draws the text, and has the glyph.
-    with mpl.rc_context({**_STYLE, **colours, "grid.color": grid}), warnings.catch_warnings():
+    with mpl.rc_context({**_STYLE, **colors, "grid.color": grid}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         figure = Figure((width, height), layout="constrained")
         yield figure, list(figure.subplots(1, panels, squeeze=False)[0])
@@ -101,7 +101,7 @@ def _plain(element: ElementTree.Element, name: str) -> None:
             value = f"{name}-{value}"
         elif key in (_XLINK, "href"):
             key, value = "href", f"#{name}-{value.removeprefix('#')}"
-        element.attrib[key.rpartition("}")[2]] = _coloured(_LOCAL.sub(rf"url(#{name}-\1)", value))
+        element.attrib[key.rpartition("}")[2]] = _colored(_LOCAL.sub(rf"url(#{name}-\1)", value))
 
 
 def _declared(style: str) -> Iterator[tuple[str, str]]:
@@ -113,7 +113,7 @@ def _declared(style: str) -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def _coloured(value: str) -> str:
+def _colored(value: str) -> str:
     return re.sub(r"#0a0b([0-9a-f]{2})", lambda found: _names()[int(found[1], 16)], value)
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from suprank.explorer.colours import level_names
+from suprank.explorer.colors import level_names
 from suprank.explorer.findings.galleries import at_random, galleries, most_different, worst
 from suprank.explorer.report.page import Section
 from suprank.explorer.report.sections import KeyEntry, measure_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report
     from suprank.explorer.findings.galleries import Gallery
     from suprank.explorer.images import Images
-    from suprank.explorer.report.gathered import Run
+    from suprank.explorer.report.collect import Run
     from suprank.explorer.report.thumbnails import Thumbnail, Thumbnails
     from suprank.explorer.source import Source
 

@@ -1,4 +1,4 @@
-"""A map of classes as the page draws it: one mark a class, its colour and shape those of its group, and a legend."""
+"""A map of classes as the page draws it: one mark a class, its color and shape those of its group, and a legend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from suprank.explorer.colours import CLASSES, SHAPES
+from suprank.explorer.colors import CLASSES, SHAPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Point:
     x: str
     y: str
     path: str
-    colour: int
+    color: int
     group: int
     lines: tuple[str, ...]
     image: str | None
@@ -39,7 +39,7 @@ class Entry:
 
     name: str
     group: int
-    colour: int
+    color: int
     path: str
     count: int
 

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from suprank import __version__
-from suprank.explorer.colours import CLASSES, PAGE, level_style
+from suprank.explorer.colors import CLASSES, PAGE, level_style
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ def rendered(
     levels: int,
     warning: str | None = None,
 ) -> str:
-    """The whole page. `levels` is how many there are, for their colours; a `warning` stands on top."""
+    """The whole page. `levels` is how many there are, for their colors; a `warning` stands on top."""
     style, script = _style(levels), _read("report/script.js")
     return (
         _environment()
@@ -92,7 +92,7 @@ def _environment() -> Environment:
 
 
 def _style(levels: int) -> str:
-    """style.css, what the report adds, and the colours of levels and of the map's classes in both themes."""
+    """style.css, what the report adds, and the colors of levels and of the map's classes in both themes."""
     classes = [
         "".join(f".c{number}{{fill:{shade[theme]}}}" for number, shade in enumerate(CLASSES)) for theme in range(len(PAGE))
     ]

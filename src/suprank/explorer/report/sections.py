@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from suprank.explorer.colours import level_names
+from suprank.explorer.colors import level_names
 from suprank.explorer.findings.metrics import by_level, compared, of_all_levels
 from suprank.explorer.report import figures
 from suprank.explorer.report.page import Section
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from suprank.evaluation import Report
     from suprank.explorer.findings.history import Curve
-    from suprank.explorer.report.gathered import Run
+    from suprank.explorer.report.collect import Run
 
 WATCHED = ("H-AP", "AP", "R@1")  # metrics of the test images that are drawn over epochs
 
@@ -55,7 +55,7 @@ def metrics_section(runs: Sequence[Run], reports: Sequence[Report]) -> Section:
     if len(runs) > 1:
         comparison = compared(reports[0], reports[1], keys)
         about += (
-            f" The difference is {runs[0].name} − {runs[1].name}; p is of a paired randomisation test over queries, corrected "
+            f" The difference is {runs[0].name} − {runs[1].name}; p is of a paired randomization test over queries, corrected "
             f"for the {len(keys)} rows of this table (Holm). ▲ and ▼ mark p < {SIGNIFICANT}."
         )
     without = [f"{count:,} at {level}" for level, count in reports[0].without_positives.items() if count]
@@ -79,7 +79,7 @@ def training_section(runs: Sequence[Run]) -> Section | None:
     if not found:
         return None
     losses = {str((run.source.recipe or {}).get("loss", {}).get("name", "")) for run in runs}
-    about = ("The runs minimise different losses, whose values cannot be compared.",) if len(losses) > 1 else ()
+    about = ("The runs minimize different losses, whose values cannot be compared.",) if len(losses) > 1 else ()
     return Section("training", "Training", "figures.html", [Figures(tuple(found), _key(runs))], about)
 
 

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 
 from suprank.data.datasets import Broken
 from suprank.explorer.web.browsing import Asked
+from suprank.explorer.web.ids import RUNS, Node, Place
 from suprank.explorer.web.pages import Pages
-from suprank.explorer.web.places import RUNS, Node, Place
 from suprank.explorer.web.searching import Filters
 from suprank.explorer.web.tree import ORDERS
 from suprank.explorer.web.uploads import Uploads
@@ -56,7 +56,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     def item(request: Request, run: str, side: str, row: int) -> str:
         place = _place(explorer, run, side, row)
         filters, offset = _filters(explorer, request.query_params), offset_of(request.query_params)
-        rankings = explorer.searcher.neighbours(place, filters, offset=offset, limit=PAGE)
+        rankings = explorer.searcher.neighbors(place, filters, offset=offset, limit=PAGE)
         values = [_of_query(explorer, place, number) for number in range(len(explorer.runs))]
         return pages.html("item.html", place=place, rankings=rankings, filters=filters, offset=offset, page=PAGE, values=values)
 
@@ -184,7 +184,7 @@ def _node(explorer: Explorer, parameters: Mapping[str, str]) -> Node | None:
 
 
 def _of_query(explorer: Explorer, place: Place, run: int) -> Any:
-    """What a run's judgement of this image as a query is; None where it is none, or not judged."""
+    """What a run's judgment of this image as a query is; None where it is none, or not judged."""
     own = explorer.searcher.counterpart(place, run)
     if own is None or (own.side == "gallery" and not explorer.runs[run].source.against_each_other):
         return None

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from suprank.explorer.web.places import Node, Place
+from suprank.explorer.web.ids import Node, Place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from suprank.explorer.source import Source
 
 _REMEMBERED = 16  # lists of rows: the next page of one need not be sought again
-_ALIKE = 0.618034  # of the way round, so that neighbours in a listing are strangers in the manifest
+_ALIKE = 0.618034  # of the way round, so that neighbors in a listing are strangers in the manifest
 
 
 class Asked(NamedTuple):

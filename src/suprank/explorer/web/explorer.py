@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from suprank.explorer.source import common_to
 from suprank.explorer.web.browsing import Browser
-from suprank.explorer.web.judged import Judged
+from suprank.explorer.web.node_metrics import Judged
 from suprank.explorer.web.searching import Searcher
 from suprank.explorer.web.tree import Tree
 from suprank.web.pictures import Pictures

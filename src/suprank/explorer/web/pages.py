@@ -6,13 +6,13 @@ import math
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from suprank.explorer.colours import level_names, level_style
+from suprank.explorer.colors import level_names, level_style
 from suprank.explorer.web.uploads import MAX_BYTES
 from suprank.web.pages import environment, style
 
 if TYPE_CHECKING:
     from suprank.explorer.web.explorer import Explorer
-    from suprank.explorer.web.places import Place
+    from suprank.explorer.web.ids import Place
 
 
 class Pages:

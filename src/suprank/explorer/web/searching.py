@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from suprank.explorer.images import levels_between
+from suprank.explorer.web.ids import SIDES, Place
 from suprank.explorer.web.matching import Matching
-from suprank.explorer.web.places import SIDES, Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +110,7 @@ class Searcher:
             else Place(run, place.side, row)
         )
 
-    def neighbours(self, place: Place, filters: Filters = Filters(), *, offset: int = 0, limit: int = 48) -> list[Ranking]:
+    def neighbors(self, place: Place, filters: Filters = Filters(), *, offset: int = 0, limit: int = 48) -> list[Ranking]:
         """The lists of an image that is in the collection, without itself; a run that does not have it gives none."""
         self.images(place)
         found = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from suprank.explorer.web.places import Node
+from suprank.explorer.web.ids import Node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.explorer.source import Source
-    from suprank.explorer.web.judged import Judged, Values
+    from suprank.explorer.web.node_metrics import Judged, Values
 
 ORDERS = ("name", "images", "worst", "best")
 

@@ -65,7 +65,7 @@ def cleaned_of(
     keys = {item: result.key for item, result in outcomes.items() if isinstance(result, Type) and not reasons[item]}
     cleaned = Cleaned(
         items=len(items),
-        labelled=len(keys),
+        labeled=len(keys),
         labels=sum(label.reason is None for label in labels.values()),
         removed_labels=dict(Counter(label.reason for label in labels.values() if label.reason)),
         reasons=dict(Counter(reason for reason in reasons.values() if reason).most_common()),

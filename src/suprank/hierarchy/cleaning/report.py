@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suprank.atomic import write_atomically
+from suprank.files.atomic import write_atomically
 from suprank.hierarchy.reasons import in_words
 from suprank.hierarchy.strict import csv_bytes
 from suprank.hierarchy.text import amount
@@ -29,7 +29,7 @@ class Cleaned:
     """What came of cleaning. `changed` is False where the same settings met the same types before."""
 
     items: int
-    labelled: int
+    labeled: int
     labels: int
     removed_labels: dict[str, int]
     """Reason → labels."""
@@ -61,8 +61,8 @@ class Cleaned:
         """What was done, a line each."""
         lines = []
         if self.items:
-            share = f" ({self.labelled / self.items:.1%})"
-            lines.append(f"{self.labelled:,} of {self.items:,} items have a label{share}; {amount(self.labels, 'label')}")
+            share = f" ({self.labeled / self.items:.1%})"
+            lines.append(f"{self.labeled:,} of {self.items:,} items have a label{share}; {amount(self.labels, 'label')}")
             lines += [f"  {amount(count, 'item')} left out: {in_words(reason)}" for reason, count in self.reasons.items()]
         else:
             lines.append(amount(self.labels, "label"))

@@ -26,7 +26,7 @@ class Type:
 
     @cached_property  # asked for ten times an item, of hundreds of thousands of items and a few thousand types
     def key(self) -> str:
-        """The QID, or the normalised text without one: types with one key are one label."""
+        """The QID, or the normalized text without one: types with one key are one label."""
         return self.qid or key_of(self.text)
 
 

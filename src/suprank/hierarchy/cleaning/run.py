@@ -48,7 +48,7 @@ def _clean_items(project: Project, rules: CleanRecipe, progress: Callable[[int, 
         digest = digest_of(
             sorted((key, one.text, one.weight, described.get(one.qid, "")) for key, one in labels.items() if not one.reason)
         )
-        result = {"items": cleaned.items, "labelled": cleaned.labelled, "labels": cleaned.labels, "reasons": cleaned.reasons}
+        result = {"items": cleaned.items, "labeled": cleaned.labeled, "labels": cleaned.labels, "reasons": cleaned.reasons}
         result["policies"] = {name: list(kept) for name, kept in cleaned.policies.items()}
         result["outcome"] = digest_of((item, keys.get(item), reason) for item, reason in reasons.items())
         last = steps.get("clean")

@@ -1,4 +1,4 @@
-"""k-means on rows of length 1, where the nearest centre by distance is the one of the largest cosine, about."""
+"""k-means on rows of length 1, where the nearest center by distance is the one of the largest cosine, about."""
 
 from __future__ import annotations
 

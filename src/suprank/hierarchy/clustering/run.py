@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank.hierarchy.clustering import quality
-from suprank.hierarchy.clustering.centres import centres_of, nearness
+from suprank.hierarchy.clustering.centers import centers_of, nearness
 from suprank.hierarchy.clustering.kmeans import kmeans
 from suprank.hierarchy.clustering.naming import WordCounts, suggested_names
 from suprank.hierarchy.clustering.ward import ward
@@ -54,7 +54,7 @@ def clusters_of(
         rows, weights = vectors[known], np.maximum(mass[known], 1) if settings["weighted"] else None
         runs = _runs(rows, weights, settings, progress)
         clusters[known] = runs[0] = _by_weight(runs[0], mass[known])
-        near[known], margin[known] = nearness(rows, runs[0], centres_of(rows, runs[0], weights))
+        near[known], margin[known] = nearness(rows, runs[0], centers_of(rows, runs[0], weights))
         stable = quality.stability(runs[0], runs[1:])
         figures |= {"silhouette": quality.silhouette(rows, runs[0]), "silhouette_of": min(len(rows), quality.SAMPLE)}
         figures |= {"sizes": quality.sizes(runs[0]), "tightness": float(near[known].mean(dtype=np.float64))}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank import torchvision_operators
 from suprank.hierarchy.encoders.protocol import in_batches, weights_hash
+from suprank.system import torchvision_operators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -126,7 +126,7 @@ def _check(file: Path, labels: list[str], rows: NDArray[Any]) -> None:
 
 
 def _places(file: Path, labels: list[str], rows: NDArray[Any]) -> dict[str, int]:
-    """The row of each label as it is written; then of its normalised text, the first label's where several have it."""
+    """The row of each label as it is written; then of its normalized text, the first label's where several have it."""
     places: dict[str, int] = {}
     for place, label in enumerate(labels):
         first = places.setdefault(label, place)

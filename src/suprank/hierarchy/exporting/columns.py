@@ -19,7 +19,7 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """The manifest with new levels; how many rows were left out; levels that stood above before and are replaced."""
 
     manifest: Manifest
@@ -27,32 +27,32 @@ class Labelled:
     replaced: tuple[str, ...]
 
 
-def labelled_manifest(
-    manifest: Manifest, level: str, tree: Hierarchy, items: Sequence[Item] = (), *, drop_unlabelled: bool = False
-) -> Labelled:
+def labeled_manifest(
+    manifest: Manifest, level: str, tree: Hierarchy, items: Sequence[Item] = (), *, drop_unlabeled: bool = False
+) -> Labeled:
     """Add the group of every level as `label_<level>`, above `level`; levels that stood above it are replaced.
 
     A name is an item's key where one split has it, its "SPLIT KEY", or ends in "(SPLIT KEY)"; in a project without items a
     label, in any of its spellings. Rows whose name is unknown or has no group on every level are refused, or left out with
-    `drop_unlabelled`. Distractors without labels stay.
+    `drop_unlabeled`. Distractors without labels stay.
     """
     if level not in manifest.levels:
         raise ValueError(f"the manifest has no level {level!r}; choose from {', '.join(manifest.levels)}.")
     place = manifest.levels.index(level)
     clash = set(tree.levels[1:]) & set(manifest.levels[: place + 1])
     if clash:
-        raise ValueError(f"{sorted(clash)[0]!r} is a level of the manifest that is labelled; call the groups otherwise.")
+        raise ValueError(f"{sorted(clash)[0]!r} is a level of the manifest that is labeled; call the groups otherwise.")
     names = manifest.names[level]
     found = _paths(names, tree, items)
     ids = manifest.labels[:, place]
     known = np.array([path is not None for path in found] + [True])  # the last for −1, of distractors without a label
     wrong = ~known[ids]
-    if wrong.any() and not drop_unlabelled:
+    if wrong.any() and not drop_unlabeled:
         missing = [names[one] for one in np.unique(ids[wrong])]
         some = ", ".join(map(repr, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
         raise ValueError(
             f"{int(wrong.sum()):,} of {len(ids):,} rows have a {level} without a group ({len(missing):,}: {some}); leave them "
-            f"out with --drop-unlabelled, or review on."
+            f"out with --drop-unlabeled, or review on."
         )
     if wrong.all():
         raise ValueError(f"no {level} of the manifest is an item or label of the project; is it the right level?")
@@ -64,7 +64,7 @@ def labelled_manifest(
     for number, name in enumerate(tree.levels[1:]):
         texts = pa.array([None if path is None else path[number] for path in found], pa.string())
         columns[PREFIX + name] = texts.take(codes).dictionary_encode()
-    return Labelled(kept.with_columns(**columns), int(wrong.sum()), manifest.levels[place + 1 :])
+    return Labeled(kept.with_columns(**columns), int(wrong.sum()), manifest.levels[place + 1 :])
 
 
 def _paths(names: Sequence[str], tree: Hierarchy, items: Sequence[Item]) -> list[tuple[str, ...] | None]:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from suprank import __version__
-from suprank.atomic import explain_full_disk
-from suprank.hierarchy.exporting.columns import Labelled, labelled_manifest
+from suprank.files.atomic import explain_full_disk
+from suprank.hierarchy.adjudication import Settling, origin_of
+from suprank.hierarchy.exporting.columns import Labeled, labeled_manifest
 from suprank.hierarchy.exporting.tables import Item, groups_csv, items_in, labels_csv, published
 from suprank.hierarchy.exporting.trees import label_tree
 from suprank.hierarchy.lint import Finding, counted, lint_project
 from suprank.hierarchy.project import Project, as_json, now
-from suprank.hierarchy.settling import Settling, origin_of
 from suprank.hierarchy.tree import FINAL, Hierarchy, hierarchy_in
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Exported:
     files: dict[str, str]
     overridden: list[Finding] = field(default_factory=list)
     warnings: int = 0
-    labelled: Labelled | None = None
+    labeled: Labeled | None = None
     unsettled: dict[str, int] = field(default_factory=dict)
 
 
@@ -63,7 +63,7 @@ def export(
     manifest: Path | None = None,
     manifest_out: Path | None = None,
     level: str | None = None,
-    drop_unlabelled: bool = False,
+    drop_unlabeled: bool = False,
     raw_csv: bool = False,
 ) -> Exported:
     """Write a branch to a folder, and with `manifest_out` a manifest with its groups as new levels.
@@ -74,8 +74,8 @@ def export(
     """
     if format not in FORMATS:
         raise ValueError(f"there is no format {format!r}; choose from {', '.join(FORMATS)}.")
-    if manifest_out is None and (manifest is not None or level is not None or drop_unlabelled):
-        raise ValueError("--manifest, --level and --drop-unlabelled: say with --manifest-out where the manifest goes.")
+    if manifest_out is None and (manifest is not None or level is not None or drop_unlabeled):
+        raise ValueError("--manifest, --level and --drop-unlabeled: say with --manifest-out where the manifest goes.")
     folder = Path(folder)
     steps = {name: _step(step) for name, step in project.steps().items()}
     # Whoever reviews meanwhile waits a moment: what is recorded is what is in the files.
@@ -88,12 +88,12 @@ def export(
         unsettled = _unsettled(project, db, tree)
         contents = _contents(db, project, tree, items, format, raw_csv)
         options: dict[str, Any] = {"format": format, "force": force, "raw_csv": raw_csv}
-        labelled = None
+        labeled = None
         if manifest_out is not None:
             read, source, above = _manifest(project, db, manifest, level)
-            labelled = labelled_manifest(read, above, tree, items, drop_unlabelled=drop_unlabelled)
+            labeled = labeled_manifest(read, above, tree, items, drop_unlabeled=drop_unlabeled)
             written = {"manifest": source, "manifest_out": str(manifest_out), "level": above}
-            options |= {**written, "drop_unlabelled": drop_unlabelled}
+            options |= {**written, "drop_unlabeled": drop_unlabeled}
         digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
         provenance = {
             "project": str(project.folder.resolve()),
@@ -115,8 +115,8 @@ def export(
             "SELECT id, ?, ?, ?, ?, ? FROM branch WHERE name = ?",
             (now(), tree.seq, as_json(digests), as_json(options), overridden, branch),
         )
-        _write(folder, contents, None if labelled is None else labelled.manifest, manifest_out)
-    return Exported(branch, digests, errors, counted(findings)[1], labelled, unsettled)
+        _write(folder, contents, None if labeled is None else labeled.manifest, manifest_out)
+    return Exported(branch, digests, errors, counted(findings)[1], labeled, unsettled)
 
 
 def _unsettled(project: Project, db: sqlite3.Connection, tree: Hierarchy) -> dict[str, int]:

@@ -43,7 +43,7 @@ def subject_of(project: Project, branch: str) -> Subject:
 def read_subject(path: str | Path, *, levels: Sequence[str] = (), recipe: Recipe | None = None) -> Subject:
     """A .json file of a label tree, a manifest, or a table of labels.
 
-    `levels` names columns, finest first; of a table the first is the id of what is labelled. Without it they are those of the
+    `levels` names columns, finest first; of a table the first is the id of what is labeled. Without it they are those of the
     recipe, where the table has them, or else all columns in their order.
     """
     path = Path(path)
@@ -111,7 +111,7 @@ def _rows(
     unit: str,
     named: bool = False,
 ) -> Subject:
-    """Rows of (what is labelled, group, group above, ...); one that is labelled twice, differently, is an error."""
+    """Rows of (what is labeled, group, group above, ...); one that is labeled twice, differently, is an error."""
     paths: dict[str, tuple[str, ...]] = {}
     found: dict[str, int] = {}
     twice: dict[str, set[tuple[str, ...]]] = {}

@@ -13,8 +13,8 @@ import httpx2
 
 from suprank import __version__
 from suprank.hierarchy.errors import GaveUpError
-from suprank.hierarchy.wikimedia.faults import BadReplyError, RefusedError
-from suprank.hierarchy.wikimedia.pace import Pace, retry_after
+from suprank.hierarchy.wikimedia.errors import BadReplyError, RefusedError
+from suprank.hierarchy.wikimedia.rate_limit import Pace, retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,7 +162,7 @@ class Client:
 
     def _fetched(self, url: str, host: str, form: dict[str, str], post: bool) -> tuple[int, httpx2.Headers, bytes]:
         """Status, headers and body, where all of the body came."""
-        # A POST that only reads need not go to the data centre that writes.
+        # A POST that only reads need not go to the data center that writes.
         sent: dict[str, Any] = {"data": form, "headers": {"Promise-Non-Write-API-Action": "true"}} if post else {"params": form}
         body = b""
         latest = self.pace.clock() + 5 * self.timeout

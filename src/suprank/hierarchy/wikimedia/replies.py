@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from suprank.hierarchy.wikimedia.faults import BadReplyError
+from suprank.hierarchy.wikimedia.errors import BadReplyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

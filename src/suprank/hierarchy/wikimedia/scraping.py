@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 from suprank.hierarchy.alone import alone
 from suprank.hierarchy.project import as_json
-from suprank.hierarchy.wikimedia.asking import ITEM, MOVE, PAGE, TYPE, Asker, mark, write
-from suprank.hierarchy.wikimedia.faults import BadReplyError, RefusedError
+from suprank.hierarchy.wikimedia.errors import BadReplyError, RefusedError
 from suprank.hierarchy.wikimedia.outcome import Known, Outcome, settle
+from suprank.hierarchy.wikimedia.queries import ITEM, MOVE, PAGE, TYPE, Asker, mark, write
 from suprank.hierarchy.wikimedia.queue import Job, add_jobs, end_job, keep, next_job, waiting_keys
 from suprank.hierarchy.wikimedia.titles import batches, title_of
 

@@ -26,7 +26,7 @@ class SumOverLevels(RetrievalLoss):
     sees the labels from column l on: its classes are the finest, and classes that differ further up are two. Losses with
     proxies read their column alone, and have a set of proxies for each level.
 
-    The batch is checked and normalised once, and scored at most once. After a call, `log` holds the value of each level before
+    The batch is checked and normalized once, and scored at most once. After a call, `log` holds the value of each level before
     weighting, as in "level 0 ProxySoftmax", what the loss of that level logs, and the total under "loss".
 
     Example:

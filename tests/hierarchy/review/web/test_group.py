@@ -320,9 +320,9 @@ def test_a_suggested_split_ticks_one_half_beyond_the_page_too(tmp_path):
     half = groups(anna)["half"][1]
     assert on_page < len(half) < 500
     kept = dict(zip(*_vectors(project), strict=True))
-    centre = np.mean([kept[text] for text in half], axis=0)
+    center = np.mean([kept[text] for text in half], axis=0)
     rest = np.mean([kept[text] for text in groups(anna)["church 0"][1]], axis=0)
-    assert np.mean([kept[text] @ (centre - rest) for text in half]) > 0
+    assert np.mean([kept[text] @ (center - rest) for text in half]) > 0
 
 
 def _vectors(project):

@@ -11,8 +11,8 @@ from starlette.exceptions import HTTPException
 
 from suprank.hierarchy.project import BusyError, FullError
 from suprank.hierarchy.review.web import group, log, queue, searching, tree
+from suprank.hierarchy.review.web.auth import USE_THE_LINK, Visit, entered, visit
 from suprank.hierarchy.review.web.review import Review
-from suprank.hierarchy.review.web.visits import USE_THE_LINK, Visit, entered, visit
 from suprank.hierarchy.tree import FINAL
 from suprank.web.safety import HEADERS, Safety
 
@@ -48,9 +48,9 @@ def create_app(project: Project, names: Iterable[str], *, host: str = "127.0.0.1
     for part in (queue, group, searching, tree, log):
         app.include_router(part.router)
     if FINAL in review.branches:
-        from suprank.hierarchy.review.web import settling
+        from suprank.hierarchy.review.web import adjudication
 
-        app.include_router(settling.router)
+        app.include_router(adjudication.router)
 
     def failed(request: Request, status: int, problem: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
         shown = pages.html("error.html", _visitor(request), status=status, problem=problem)

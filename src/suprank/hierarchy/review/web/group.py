@@ -11,13 +11,13 @@ from fastapi.responses import RedirectResponse, Response
 from suprank.hierarchy.review.acts import Act, Delete, Exclude, Mark, Note, Rename, Split
 from suprank.hierarchy.review.branch import EXCLUDED, Event
 from suprank.hierarchy.review.web.acting import NO_BUTTON, Offer, Refusal, attempt
+from suprank.hierarchy.review.web.auth import Here, Number, Visit
 from suprank.hierarchy.review.web.forms import Form, Sent
 from suprank.hierarchy.review.web.queue import merged, put_under
 from suprank.hierarchy.review.web.ticked import LABEL_ACTS, NAMES, chosen_labels, filled, moved, pictures_of
 from suprank.hierarchy.review.web.views.board import ORDERS, Board, Group, read_board
 from suprank.hierarchy.review.web.views.events import Since, events_of, places_now, since
 from suprank.hierarchy.review.web.views.labels import SORTS, Asked, doubtful, label_ids, read_labels, recent_reasons
-from suprank.hierarchy.review.web.visits import Here, Number, Visit
 from suprank.web.pages import offset_of
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from fastapi.responses import Response
 from suprank.hierarchy.project import BusyError, FullError
 from suprank.hierarchy.review.acts import ConflictError, RefusedError
 from suprank.hierarchy.review.web.acting import Refusal, refusal_of
+from suprank.hierarchy.review.web.auth import Here, Number, Visit
 from suprank.hierarchy.review.web.forms import Form, Sent
 from suprank.hierarchy.review.web.views.events import undoable_of
-from suprank.hierarchy.review.web.visits import Here, Number, Visit
 from suprank.web.pages import offset_of
 
 router = APIRouter()

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from suprank.hierarchy.review.branch import Event
+    from suprank.hierarchy.review.web.auth import Visit
     from suprank.hierarchy.review.web.review import Review
-    from suprank.hierarchy.review.web.visits import Visit
 
 
 class Pages:

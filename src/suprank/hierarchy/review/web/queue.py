@@ -8,10 +8,10 @@ from fastapi.responses import Response
 from suprank.hierarchy.review.acts import Act, Create, Mark, Merge, SetParent
 from suprank.hierarchy.review.starting import opened_branch
 from suprank.hierarchy.review.web.acting import Offer, Refusal, attempt
+from suprank.hierarchy.review.web.auth import Here, Visit
 from suprank.hierarchy.review.web.forms import Form, Sent
 from suprank.hierarchy.review.web.views.board import ORDERS, Board, Group, read_board
 from suprank.hierarchy.review.web.views.labels import waiting
-from suprank.hierarchy.review.web.visits import Here, Visit
 from suprank.hierarchy.text import key_of
 from suprank.web.pages import offset_of
 

@@ -8,12 +8,12 @@ from fastapi.responses import Response
 from suprank.hierarchy.review.acts import Act, Exclude, Gather
 from suprank.hierarchy.review.branch import EXCLUDED
 from suprank.hierarchy.review.web.acting import NO_BUTTON, Offer, Refusal, attempt
+from suprank.hierarchy.review.web.auth import Here, Visit
 from suprank.hierarchy.review.web.forms import Form, Sent
 from suprank.hierarchy.review.web.ticked import NAMES, chosen_labels, filled, moved, pictures_of
 from suprank.hierarchy.review.web.views.board import Board, read_board
 from suprank.hierarchy.review.web.views.events import places_now
 from suprank.hierarchy.review.web.views.labels import SORTS, Asked, groups_asked, label_ids, read_labels, recent_reasons
-from suprank.hierarchy.review.web.visits import Here, Visit
 from suprank.web.pages import offset_of
 
 router = APIRouter()

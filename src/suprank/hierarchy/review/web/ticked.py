@@ -11,9 +11,9 @@ from suprank.hierarchy.review.web.views.labels import Asked, Label, label_ids
 if TYPE_CHECKING:
     import sqlite3
 
+    from suprank.hierarchy.review.web.auth import Visit
     from suprank.hierarchy.review.web.forms import Sent
     from suprank.hierarchy.review.web.views.board import Board
-    from suprank.hierarchy.review.web.visits import Visit
 
 LABEL_ACTS = {"split": "split_name", "move": "to", "exclude": "reason"}
 """What can be done with ticked labels, and the field that each needs."""

@@ -7,11 +7,11 @@ from fastapi.responses import RedirectResponse, Response
 
 from suprank.hierarchy.review.acts import Act, Create, Delete, Note, Rename
 from suprank.hierarchy.review.web.acting import NO_BUTTON, Offer, Refusal, attempt
+from suprank.hierarchy.review.web.auth import Here, Number, Visit
 from suprank.hierarchy.review.web.forms import Form, Sent
 from suprank.hierarchy.review.web.queue import merged, put_under, ticked_elsewhere
 from suprank.hierarchy.review.web.views.board import Board, Group, read_board
 from suprank.hierarchy.review.web.views.events import events_of
-from suprank.hierarchy.review.web.visits import Here, Number, Visit
 from suprank.hierarchy.text import key_of
 from suprank.web.pages import offset_of
 

@@ -29,19 +29,19 @@ class Halves:
 
 
 class Vectors:
-    """The vectors of a project, read when they are first needed, and centres of a branch's groups, kept until it changes."""
+    """The vectors of a project, read when they are first needed, and centers of a branch's groups, kept until it changes."""
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._lock = threading.Lock()
         self._read: dict[int | None, Embedded] = {}
-        self._centres: dict[int, tuple[int, NDArray[np.int64], NDArray[np.float32]]] = {}
+        self._centers: dict[int, tuple[int, NDArray[np.int64], NDArray[np.float32]]] = {}
 
     def prepare(self, branches: Iterable[Branch]) -> None:
         """Read and import now what the first page of a group, and the first suggested split, would wait a second for."""
         for branch in branches:
             with suppress(OSError, ValueError):
-                self._centres_of(branch)
+                self._centers_of(branch)
         for name in ("scipy.cluster.hierarchy", "sklearn.cluster"):
             import_module(name)
 
@@ -57,15 +57,15 @@ class Vectors:
     def nearest(self, branch: Branch, group: int, most: int = 5) -> list[tuple[int, float]]:
         """The groups nearest to a group by the cosine of their mean vectors, with the cosine; none without vectors."""
         try:
-            ids, centres = self._centres_of(branch)
+            ids, centers = self._centers_of(branch)
         except (OSError, ValueError):
             return []
         at = np.flatnonzero(ids == group)
-        if not len(at) or not centres[at[0]].any():
+        if not len(at) or not centers[at[0]].any():
             return []
-        cosines = centres @ centres[at[0]]
+        cosines = centers @ centers[at[0]]
         order = np.argsort(-cosines, kind="stable")
-        return [(int(ids[one]), float(cosines[one])) for one in order if one != at[0] and centres[one].any()][:most]
+        return [(int(ids[one]), float(cosines[one])) for one in order if one != at[0] and centers[one].any()][:most]
 
     def halves(self, branch: Branch, labels: Sequence[int]) -> Halves:
         """How these labels fall apart, the smaller half to leave. A ValueError says why they do not."""
@@ -87,13 +87,13 @@ class Vectors:
         names = suggested_names([known[label][0] for label in chosen], counts, vectors[leaving], weights)
         return Halves(tuple(chosen), tuple(names))
 
-    def _centres_of(self, branch: Branch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        from suprank.hierarchy.clustering.centres import centres_of
+    def _centers_of(self, branch: Branch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        from suprank.hierarchy.clustering.centers import centers_of
 
         embedded = self.of(branch)
         with self._project.reading() as db:
             newest = db.execute("SELECT max(seq) FROM event WHERE branch = ?", (branch.id,)).fetchone()[0]
-            kept = self._centres.get(branch.id)
+            kept = self._centers.get(branch.id)
             if kept is not None and kept[0] == newest:
                 return kept[1], kept[2]
             rows = db.execute(
@@ -103,6 +103,6 @@ class Vectors:
             raise ValueError("no group holds a label.")
         labels, groups = np.array([tuple(row) for row in rows], np.int64).T
         ids, places = np.unique(groups, return_inverse=True)
-        found = centres_of(embedded.rows(labels), places.astype(np.int64))
-        self._centres[branch.id] = (newest, ids, found)
+        found = centers_of(embedded.rows(labels), places.astype(np.int64))
+        self._centers[branch.id] = (newest, ids, found)
         return ids, found

@@ -73,7 +73,7 @@ class Asked:
         if self.excluded:
             parts.append("m.reason IS NOT NULL")
         for word in key_of(self.text).split()[:_WORDS]:
-            # Without an item of Wikidata the key is the normalised text; with one, several spellings may share it.
+            # Without an item of Wikidata the key is the normalized text; with one, several spellings may share it.
             parts.append(
                 "CASE WHEN l.qid IS NULL THEN instr(l.key, ?) ELSE instr(key_of(l.text), ?) OR lower(l.qid) = ? "
                 "OR EXISTS (SELECT 1 FROM label_spelling s WHERE s.label = l.id AND instr(key_of(s.text), ?)) END"
@@ -131,7 +131,7 @@ def groups_asked(db: sqlite3.Connection, branch: Branch, asked: Asked) -> dict[i
 
 
 def doubtful(db: sqlite3.Connection, branch: Branch, group: int) -> set[int]:
-    """The labels of a group that were farthest from the centre of their cluster; none where the group is small."""
+    """The labels of a group that were farthest from the center of their cluster; none where the group is small."""
     rows = db.execute(
         "SELECT m.label FROM member m JOIN cluster_member c ON c.clustering = ? AND c.label = m.label "
         'WHERE m.branch = ? AND m."group" = ? ORDER BY c.nearness, m.label LIMIT ?',

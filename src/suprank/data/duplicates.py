@@ -1,0 +1,89 @@
+"""Rows that hold the same content: in several splits, within one, under different labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from suprank.data.columns import SPLITS
+from suprank.data.manifest import Manifest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+EVALUATION = ("test", "query", "gallery")
+
+Group: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Rows with one content, as (split, path), in the order of the manifest."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """across: contents that are in several splits; within: split → its images beyond the first of each content;
+    contradictions: contents with several finest labels."""
+
+    across: tuple[Group, ...]
+    within: dict[str, int]
+    contradictions: tuple[Group, ...]
+
+    @property
+    def leaks(self) -> tuple[Group, ...]:
+        """Those of `across` that are in train and in test, query or gallery: a model would be judged on what it has seen."""
+        return tuple(group for group in self.across if _leaks({split for split, _ in group}))
+
+
+def _leaks(splits: set[str]) -> bool:
+    return "train" in splits and not splits.isdisjoint(EVALUATION)
+
+
+def copies(manifest: Manifest, content: NDArray[np.int64]) -> Copies:
+    """The copies, where rows with equal numbers in `content` hold the same."""
+    split = split_codes(manifest)
+    held, by = _pairs(content, split, len(SPLITS))
+    distinct, rows = np.bincount(by, minlength=len(SPLITS)), np.bincount(split, minlength=len(SPLITS))
+    within = {name: int(rows[code] - distinct[code]) for code, name in enumerate(SPLITS) if rows[code] > distinct[code]}
+    contradictions: tuple[Group, ...] = ()
+    if manifest.levels:
+        label = manifest.labels[:, 0]
+        labeled, _ = _pairs(content[label >= 0], label[label >= 0], len(manifest.names[manifest.levels[0]]))
+        contradictions = _groups(manifest, content, _repeated(labeled))
+    return Copies(_groups(manifest, content, _repeated(held)), within, contradictions)
+
+
+def ranked(digests: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """A number for each digest `[files, 2]`, equal where digests are."""
+    order = np.lexsort((digests[:, 1], digests[:, 0]))
+    changed = (digests[order][1:] != digests[order][:-1]).any(1)
+    numbers = np.zeros(len(digests), np.int64)
+    numbers[order[1:]] = np.cumsum(changed)
+    return numbers
+
+
+def split_codes(manifest: Manifest) -> NDArray[np.int64]:
+    """The split of each row, as its place in `SPLITS`."""
+    return np.asarray(pc.index_in(manifest.table["split"], value_set=pa.array(SPLITS)), np.int64)
+
+
+def _pairs(first: NDArray[np.int64], second: NDArray[np.int64], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct pairs of (first, second), sorted; `second` is less than `width`."""
+    pairs = np.unique(first * width + second)
+    return pairs // width, pairs % width
+
+
+def _repeated(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers that occur more than once in a sorted array."""
+    return np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
+
+
+def _groups(manifest: Manifest, content: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[Group, ...]:
+    """For each wanted content its rows; groups stand in the order of their first rows."""
+    rows = np.flatnonzero(np.isin(content, wanted))
+    some = manifest.table.select(["split", "path"]).take(pa.array(rows))
+    groups: dict[int, list[tuple[str, str]]] = {}
+    for number, split, path in zip(content[rows].tolist(), some["split"].to_pylist(), some["path"].to_pylist(), strict=True):
+        groups.setdefault(number, []).append((split, path))
+    return tuple(map(tuple, groups.values()))

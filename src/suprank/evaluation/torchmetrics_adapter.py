@@ -1,0 +1,268 @@
+"""Evaluation as a torchmetrics `Metric`: embeddings come in batch by batch, on one process or many."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from suprank.system import torchvision_operators
+
+with suppress(ImportError):  # torchmetrics imports torchvision, where there is one
+    torchvision_operators.declare()
+
+from torchmetrics import Metric
+from torchmetrics.utilities.data import dim_zero_cat
+from torchmetrics.utilities.distributed import gather_all_tensors
+
+from suprank.evaluation.evaluate import evaluate
+from suprank.evaluation.inputs import checked_ks
+from suprank.evaluation.names import parse
+from suprank.ranking.relevance import check_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from jaxtyping import Float, Integer
+    from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
+
+    from suprank.evaluation.report import Report
+
+_ROLES = {"query": 1, "gallery": 2, "both": 3}
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_NO_ID = -1
+
+
+class RetrievalMetrics(Metric):
+    """Every metric of `evaluate` over all the embeddings that were given to `update`, on all processes together.
+
+    In a Lightning module, with one set whose images are ranked against each other:
+
+        def validation_step(self, batch, batch_idx):
+            self.metrics.update(self(batch["image"]), batch["label"], batch["index"])
+
+        def on_validation_epoch_end(self):
+            self.log_dict(self.metrics.compute())
+            self.metrics.reset()
+
+    and with two dataloaders, queries and a gallery: `update(..., role=("query", "gallery")[dataloader_idx])`.
+
+    Give each image's id, such as its index in the dataset. Then an image counts once however often it comes: a
+    `DistributedSampler` repeats some so that all processes have as many. Items are put in the order of their ids, so that
+    any number of processes gives the same values to the last digit. And an item of the gallery with the query's id is the
+    query itself, which is not in its own list; ids are those of images, whatever their role, so queries and gallery of
+    two datasets need different ones. Without ids, repeated samples are taken for images of their own.
+
+    Arguments are as in `evaluate`, then those of `torchmetrics.Metric`, such as `compute_on_cpu=True`, which keeps
+    embeddings out of the GPU's memory. Embeddings are kept in the dtype that they come in.
+    """
+
+    is_differentiable = False
+    higher_is_better = True
+    full_state_update = False
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+
+    embeddings: list[Tensor]
+    labels: list[Tensor]
+    ids: list[Tensor]
+    roles: list[Tensor]
+
+    def __init__(
+        self,
+        ks: Sequence[int] = (1, 10, 100),
+        level_names: Sequence[str] | None = None,
+        decay: float = 1.0,
+        weights: Mapping[str, float] | Sequence[float] | None = None,
+        metrics: Sequence[str] | None = None,
+        *,
+        normalize: bool = True,
+        memory_budget: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if isinstance(metrics, str):
+            raise TypeError(f"metrics={metrics!r} must be a sequence of names; write [{metrics!r}].")
+        self.options: dict[str, Any] = {
+            "ks": checked_ks(ks),
+            "level_names": level_names,
+            "decay": decay,
+            "weights": weights,
+            "metrics": None if metrics is None else [str(parse(metric)) for metric in metrics],
+            "normalize": normalize,
+            "memory_budget": memory_budget,
+        }
+        self._report: Report | None = None
+        for state in ("embeddings", "labels", "ids", "roles"):
+            self.add_state(state, [], dist_reduce_fx="cat")
+
+    def update(
+        self,
+        embeddings: Float[Tensor, "items dim"],
+        labels: Integer[Tensor, "items"] | Integer[Tensor, "items levels"] | ArrayLike,
+        ids: Integer[Tensor, "items"] | ArrayLike | None = None,
+        *,
+        role: Literal["both", "query", "gallery"] = "both",
+    ) -> None:
+        """Take in a batch: of images that are queries and in the gallery, or the one or the other.
+
+        Labels are as in `evaluate`: finest first, −1 for none. Ids are 0 or more.
+        """
+        if role not in _ROLES:
+            raise ValueError(f"role={role!r} must be one of {', '.join(map(repr, _ROLES))}.")
+        if embeddings.ndim != 2 or embeddings.dtype not in _DTYPES:
+            raise ValueError(f"embeddings are {embeddings.dtype} {tuple(embeddings.shape)}, but must be floats [items, dim].")
+        labels = torch.as_tensor(labels, device=embeddings.device)
+        if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or _not_integers(labels):
+            raise ValueError(
+                f"labels are {labels.dtype} {tuple(labels.shape)}, but must be integers [{len(embeddings)}] or "
+                f"[{len(embeddings)}, levels], finest first: a row for each embedding."
+            )
+        if ids is None:
+            ids = torch.full((len(embeddings),), _NO_ID, device=embeddings.device)
+        else:
+            ids = torch.as_tensor(ids, device=embeddings.device)
+            if ids.shape != (len(embeddings),) or _not_integers(ids) or (ids < 0).any():
+                raise ValueError(
+                    f"ids are {ids.dtype} {tuple(ids.shape)}, but must be {len(embeddings)} integers of 0 or more, such as "
+                    f"the images' indices in the dataset."
+                )
+        if labels.dtype == torch.uint64:  # else they are looked at when all are there: a GPU is not made to wait
+            check_labels(labels.long(), "labels", unsigned=True)
+        self._report = None
+        self.embeddings.append(embeddings.detach())
+        self.labels.append(labels.reshape(len(labels), -1).long())
+        self.ids.append(ids.long())
+        self.roles.append(torch.full_like(ids, _ROLES[role], dtype=torch.uint8))
+
+    def compute(self) -> dict[str, Tensor]:
+        """The mean of each metric over the queries, as float64 scalars, by the keys of `evaluate`; for `log_dict`."""
+        self._report = self._evaluated()
+        return {key: torch.tensor(value, dtype=torch.float64, device=self.device) for key, value in self._report.values.items()}
+
+    def report(self) -> Report:
+        """The same as a `Report`, with the values of each query. All processes must call it, as they must `compute`."""
+        if self._report is None or self._computed is None:
+            self.compute()
+        assert self._report is not None
+        return self._report
+
+    def reset(self) -> None:
+        """Forget all that was taken in."""
+        super().reset()
+        self._report = None
+
+    def _evaluated(self) -> Report:
+        if not len(self.embeddings):
+            raise ValueError("RetrievalMetrics was given no embeddings; call update() before compute().")
+        embeddings = dim_zero_cat(self.embeddings)
+        shared = self._is_synced and self.process_group is None  # else processes hold different items
+        labels, ids, roles = (dim_zero_cat(state).cpu().numpy() for state in (self.labels, self.ids, self.roles))
+        known = ids != _NO_ID
+        if known.any() != known.all():
+            raise ValueError(
+                f"{int(known.sum())} of {len(ids)} items came with ids, and a repeated item cannot be told from a new one "
+                f"without; give ids at every update(), or at none."
+            )
+        named = bool(known.all())
+        queries, gallery = (_once(ids, labels, roles & _ROLES[role] > 0, named) for role in ("query", "gallery"))
+        for found, role in ((queries, "query"), (gallery, "gallery")):
+            if not len(found):
+                raise ValueError(f"no item came with role {role!r} or 'both'; both are needed to rank one for the other.")
+        if np.array_equal(queries, gallery):
+            return evaluate(
+                _taken(embeddings, queries),
+                labels[queries],
+                ids=ids[queries] if named else None,
+                progress=False,
+                distributed=shared,
+                per_query=True,
+                **self.options,
+            )
+        if named:
+            _refuse_two_images_of_one_id(ids, labels, queries, gallery)
+        return evaluate(
+            _taken(embeddings, queries),
+            labels[queries],
+            _taken(embeddings, gallery),
+            labels[gallery],
+            self_index=None if named else _positions(queries, gallery),
+            ids=ids[queries] if named else None,
+            gallery_ids=ids[gallery] if named else None,
+            progress=False,
+            distributed=shared,
+            per_query=True,
+            **self.options,
+        )
+
+    def _sync_dist(
+        self, dist_sync_fn: Callable[..., list[Tensor]] = gather_all_tensors, process_group: Any | None = None
+    ) -> None:
+        """As torchmetrics does it, also where a process has no items: it must know the shapes of the others'."""
+        shape = [0, 0, 0]
+        if len(self.embeddings):
+            first = self.embeddings[0]
+            shape = [first.shape[1], self.labels[0].shape[1], _DTYPES.index(first.dtype)]
+        device = self.embeddings[0].device if len(self.embeddings) else self.device
+        gathered = dist_sync_fn(torch.tensor(shape, device=device), group=process_group or self.process_group)
+        shapes = {tuple(found.tolist()) for found in gathered if found[0]}
+        if len(shapes) > 1:
+            listed = " and ".join(f"{dim}-d {_DTYPES[dtype]} with {depth} level(s)" for dim, depth, dtype in sorted(shapes))
+            raise ValueError(f"processes hold different embeddings, {listed}; use one model and one dtype on all.")
+        if not shapes:
+            return
+        if not len(self.embeddings):
+            ((dim, depth, dtype),) = shapes
+            self.embeddings = [torch.empty(0, dim, dtype=_DTYPES[dtype], device=device)]
+            self.labels = [torch.empty(0, depth, dtype=torch.int64, device=device)]
+            self.ids = [torch.empty(0, dtype=torch.int64, device=device)]
+            self.roles = [torch.empty(0, dtype=torch.uint8, device=device)]
+        super()._sync_dist(dist_sync_fn, process_group)
+
+
+def _not_integers(values: Tensor) -> bool:
+    return values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
+
+
+def _taken(embeddings: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """The rows, without a copy where they are all."""
+    if len(rows) == len(embeddings) and (rows == np.arange(len(rows))).all():
+        return embeddings
+    return embeddings[torch.from_numpy(rows).to(embeddings.device)]
+
+
+def _once(ids: NDArray[np.int64], labels: NDArray[np.int64], chosen: NDArray[np.bool_], named: bool) -> NDArray[np.int64]:
+    """The numbers of the chosen items in the order of their ids, one for each id; without ids, all of them as they came."""
+    rows = np.flatnonzero(chosen)
+    if not named:
+        return rows
+    unique, first, inverse = np.unique(ids[rows], return_index=True, return_inverse=True)
+    same = (labels[rows] == labels[rows[first[inverse]]]).all(1)
+    if not same.all():
+        _refuse(int(unique[inverse[int(np.flatnonzero(~same)[0])]]))
+    return rows[first]
+
+
+def _refuse_two_images_of_one_id(
+    ids: NDArray[np.int64], labels: NDArray[np.int64], queries: NDArray[np.int64], gallery: NDArray[np.int64]
+) -> None:
+    shared, mine, theirs = np.intersect1d(ids[queries], ids[gallery], assume_unique=True, return_indices=True)
+    different = (labels[queries[mine]] != labels[gallery[theirs]]).any(1)
+    if different.any():
+        _refuse(int(shared[int(np.flatnonzero(different)[0])]))
+
+
+def _refuse(number: int) -> None:
+    raise ValueError(
+        f"id {number} came with different labels, but one id stands for one image, in queries and gallery alike; where these "
+        f"are two datasets, add the length of the one to the indices of the other."
+    )
+
+
+def _positions(queries: NDArray[np.int64], gallery: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each query, by the number it came in with, is in the gallery; −1 where it is not."""
+    at = np.searchsorted(gallery, queries).clip(max=len(gallery) - 1)
+    return np.where(gallery[at] == queries, at, -1)

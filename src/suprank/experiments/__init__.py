@@ -1,0 +1,1 @@
+"""Several training runs as one experiment: sweeps over settings and comparisons of methods."""

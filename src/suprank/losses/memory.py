@@ -1,0 +1,166 @@
+"""Embeddings of earlier batches, as further items to rank: the cross-batch memory (XBM, Wang et al., CVPR 2020)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
+    from torch import Tensor
+
+EMPTY = -1
+"""The id in a place that nothing was written to, with a place for each item."""
+
+
+class Remembered(NamedTuple):
+    """What a memory holds, without gradients."""
+
+    embeddings: Float[Tensor, "items dim"]
+    labels: Integer[Tensor, "items levels"]
+    ids: Integer[Tensor, " items"]
+
+
+class EmbeddingMemory(nn.Module):
+    """The last `size` embeddings that were added, with their labels and ids, in float32.
+
+    As in the authors' code a batch is added first and the memory read then, so that it holds the batch too; the loss finds
+    the query, and what older batches left of it, by its id:
+
+        memory.add(embeddings, labels, ids)
+        items = memory.contents()
+        loss(embeddings, labels, ref_emb=items.embeddings, ref_labels=items.labels, ids=ids, ref_ids=items.ids)
+
+    Embeddings are kept as they come (losses normalize) and carry no gradient. The oldest make room for the new, and of a batch
+    larger than the memory the last `size` rows stay: any division into batches leaves the same. With `per_item` every id from 0
+    to `size` − 1 has a place of its own, so that no image is there twice; of an id that a batch holds twice the last row stays.
+    All is in `state_dict()`, bit for bit. Processes that add the same batches hold the same memory.
+    """
+
+    stored_embeddings: Tensor
+    stored_labels: Tensor
+    stored_ids: Tensor
+    added: Tensor
+
+    def __init__(self, size: int, dim: int, levels: int, *, per_item: bool = False) -> None:
+        super().__init__()
+        for name, value in (("size", size), ("dim", dim), ("levels", levels)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be 1 or more; for no memory, make none.")
+        self.size, self.per_item = size, per_item
+        self.register_buffer("stored_embeddings", torch.zeros(size, dim, dtype=torch.float32))
+        self.register_buffer("stored_labels", torch.zeros(size, levels, dtype=torch.int64))
+        self.register_buffer("stored_ids", torch.full((size,), EMPTY, dtype=torch.int64))
+        if not per_item:
+            self.register_buffer("added", torch.zeros((), dtype=torch.int64))
+        # The host's own count: reading it from a buffer would make it wait for the GPU at every step.
+        self._added = 0
+        self._filled = 0
+
+    def extra_repr(self) -> str:
+        return _described(self.stored_embeddings, self.stored_labels, per_item=self.per_item)
+
+    def __len__(self) -> int:
+        return self._filled
+
+    @torch.no_grad()
+    def add(
+        self,
+        embeddings: Float[Tensor, "batch dim"],
+        labels: Integer[Tensor, "batch levels"],
+        ids: Integer[Tensor, " batch"],
+    ) -> None:
+        """Remember a batch. What `contents` returned before may change with it."""
+        self._check(embeddings, labels, ids)
+        if not len(ids):
+            return
+        rows = embeddings.detach(), labels, ids
+        if self.per_item:
+            self._add_by_id(*(values.to(self.stored_ids.device) for values in rows))
+        else:
+            self._add_in_turn(*rows)
+
+    def contents(self) -> Remembered:
+        """What was added, by place: views of the memory itself, or a copy where places between are empty."""
+        stored = Remembered(self.stored_embeddings, self.stored_labels, self.stored_ids)
+        if self._filled == self.size:
+            return stored
+        if not self.per_item:
+            return Remembered(*(values[: self._filled] for values in stored))
+        held = (self.stored_ids != EMPTY).nonzero()[:, 0]
+        return Remembered(*(values[held] for values in stored))
+
+    def _add_in_turn(self, *rows: Tensor) -> None:
+        count = len(rows[0])
+        first = max(0, count - self.size)  # of a batch larger than the memory
+        place = (self._added + first) % self.size
+        turn = first + self.size - place  # the row that goes into place 0
+        for stored, values in zip((self.stored_embeddings, self.stored_labels, self.stored_ids), rows, strict=True):
+            to_the_end, from_the_start = values[first:turn], values[turn:]
+            stored[place : place + len(to_the_end)] = to_the_end
+            stored[: len(from_the_start)] = from_the_start
+        self.added += count
+        self._added += count
+        self._filled = min(self._added, self.size)
+
+    def _add_by_id(self, embeddings: Tensor, labels: Tensor, ids: Tensor) -> None:
+        lowest, highest = torch.stack(torch.aminmax(ids)).tolist()
+        if lowest < 0 or highest >= self.size:
+            raise ValueError(
+                f"ids span {lowest}..{highest}, but with per_item each id is a place from 0 to {self.size - 1}; "
+                f"number the training images from 0, and make size their number."
+            )
+        ids = ids.long()
+        # A GPU writes equal ids in any order. With every row replaced by the last of its id, the order is of no account.
+        rows = torch.arange(len(ids), device=ids.device)
+        last = torch.zeros_like(self.stored_ids).scatter_reduce(0, ids, rows, "amax")[ids]
+        self.stored_embeddings[ids] = embeddings[last].to(self.stored_embeddings.dtype)
+        self.stored_labels[ids] = labels[last].long()
+        self.stored_ids[ids] = ids
+        self._count()
+
+    def _count(self) -> None:
+        """Bring the host's numbers up to date with the buffers."""
+        if not self.per_item:
+            self._added = int(self.added)
+            self._filled = min(self._added, self.size)
+        elif self._filled < self.size:  # a full memory stays full
+            self._filled = int((self.stored_ids != EMPTY).sum())
+
+    def _check(self, embeddings: Tensor, labels: Tensor, ids: Tensor) -> None:
+        dim, levels = self.stored_embeddings.shape[1], self.stored_labels.shape[1]
+        if embeddings.ndim != 2 or embeddings.shape[1] != dim or not embeddings.dtype.is_floating_point:
+            raise ValueError(
+                f"embeddings are {embeddings.dtype} of shape {tuple(embeddings.shape)}, but this memory holds floating-point "
+                f"[batch, {dim}]; make it with dim={embeddings.shape[-1] if embeddings.ndim else 1}."
+            )
+        if labels.shape != (len(embeddings), levels) or not _integral(labels):
+            raise ValueError(
+                f"labels are {labels.dtype} of shape {tuple(labels.shape)}, but must be integers "
+                f"[{len(embeddings)}, {levels}]: a row for each embedding, and a column for each level of this memory."
+            )
+        if ids.shape != (len(embeddings),) or not _integral(ids):
+            raise ValueError(
+                f"ids are {ids.dtype} of shape {tuple(ids.shape)}, but must be {len(embeddings)} integers: which image each is."
+            )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        embeddings, labels = (state_dict.get(f"{prefix}stored_{name}") for name in ("embeddings", "labels"))
+        if embeddings is not None and labels is not None:  # of what is missing torch complains itself
+            theirs = _described(embeddings, labels, per_item=f"{prefix}added" not in state_dict)
+            ours = _described(self.stored_embeddings, self.stored_labels, per_item=self.per_item)
+            if theirs != ours:
+                raise ValueError(f"the saved memory has {theirs}, but this one has {ours}; make it as the saved one was.")
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self._filled = 0
+        self._count()
+
+
+def _described(embeddings: Tensor, labels: Tensor, *, per_item: bool) -> str:
+    return f"size={len(embeddings)}, dim={embeddings.shape[1]}, levels={labels.shape[1]}, per_item={per_item}"
+
+
+def _integral(values: Tensor) -> bool:
+    return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)

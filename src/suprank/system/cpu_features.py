@@ -1,0 +1,163 @@
+"""bf16 on CPUs that advertise AMX and forbid it, as some virtual machines and containers do.
+
+There torch ends the process with SIGILL at its first bf16 product on the CPU. The variable ONEDNN_MAX_CPU_ISA keeps oneDNN,
+which computes these products, to instructions that work; oneDNN reads it once, at its first use in a process. So a child
+process tries bf16, what it found is remembered in a file, and the variable is set in time, or bf16 is refused in words.
+
+Where no AMX is advertised, or the variable is set, nothing happens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Literal, get_args
+
+from suprank.files.atomic import write_atomically
+
+VARIABLE, CAP = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
+_VARIABLES = (VARIABLE, "DNNL_MAX_CPU_ISA")  # the latter is its older name
+_CPUINFO = Path("/proc/cpuinfo")
+_SECONDS = 120.0  # importing torch can take half a minute on a busy machine
+
+ProbeResult = Literal["works", "works capped", "dies"]
+
+# Products of a network, small and large. What dies leaves no core file.
+_PROBE_CODE = """
+import faulthandler, resource, torch
+faulthandler.disable()
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+torch.set_num_threads(1)
+with torch.no_grad():
+    for size in (8, 256):
+        square = torch.ones(size, size, dtype=torch.bfloat16)
+        torch.nn.functional.linear(square, square) @ square
+        torch.bmm(square[None], square[None])
+        torch.nn.functional.conv2d(square.expand(2, 32, size, size), torch.ones(64, 32, 3, 3, dtype=torch.bfloat16))
+"""
+
+_warned: set[str] = set()
+
+
+def prepare_bf16(instead: str) -> None:
+    """Make bf16 on this CPU safe for this process, or raise a ValueError that names what to use `instead`.
+
+    Called before oneDNN is used, as at the start of a command, it caps the instruction set where that is necessary, for child
+    processes too, and logs a warning once. Where it comes too late for that, bf16 is refused.
+    """
+    if not _advertises_amx() or any(name in os.environ for name in _VARIABLES):
+        return
+    finding = _cached_result() or _probe()
+    if finding is None or finding == "works":
+        return
+    forbidden = f"this CPU advertises AMX and forbids it ({_model()}), and bf16 would end the process with SIGILL"
+    if finding == "dies":
+        raise ValueError(f"{forbidden}; use {instead}.")
+    os.environ[VARIABLE] = CAP
+    if not _survives_here():
+        del os.environ[VARIABLE]
+        raise ValueError(
+            f"{forbidden}; torch has computed in this process already, so start it again with {VARIABLE}={CAP} in its "
+            f"environment, or use {instead}."
+        )
+    message = f"{forbidden}: {VARIABLE} is set to {CAP}, so that bf16 does without."
+    if message not in _warned:
+        _warned.add(message)
+        logging.getLogger(__name__).warning(message)
+
+
+@cache
+def _advertises_amx() -> bool:
+    return any(flag.startswith("amx") for flag in _cpuinfo("flags").split())
+
+
+def _model() -> str:
+    return _cpuinfo("model name") or platform.machine()
+
+
+@cache
+def _cpuinfo(entry: str) -> str:
+    """What Linux says of the first core; "" elsewhere."""
+    with suppress(OSError), _CPUINFO.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name.strip() == entry:
+                return value.strip()
+    return ""
+
+
+def _file() -> Path:
+    """Where the finding is remembered: for this CPU, kernel and torch."""
+    import torch
+
+    parts = (_model(), platform.release(), str(torch.__version__))
+    folder = Path(os.environ.get("SUPRANK_CACHE") or "~/.cache/suprank").expanduser()
+    return folder / f"bf16-on-cpu-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+
+
+def _cached_result() -> ProbeResult | None:
+    with suppress(OSError):
+        text = _file().read_text(encoding="utf-8")
+        for finding in get_args(ProbeResult):
+            if text == finding:
+                return finding
+    return None
+
+
+def _probe() -> ProbeResult | None:
+    """What child processes find, without and with the cap; None, and nothing is remembered, where they cannot tell."""
+    lives = _survives({})
+    if lives is None:
+        return None
+    finding: ProbeResult = "works"
+    if not lives:
+        capped = _survives({VARIABLE: CAP})
+        if capped is None:
+            return None
+        finding = "works capped" if capped else "dies"
+    with suppress(OSError):  # then the next process tries again
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(_file(), finding.encode())
+    return finding
+
+
+def _survives(environment: dict[str, str]) -> bool | None:
+    """Whether a fresh process survives bf16. None where it fails otherwise than by SIGILL, or takes too long."""
+    try:
+        command = [sys.executable, "-P", "-c", _PROBE_CODE]  # -P: no module of the current folder, which may be anybody's
+        done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {0: True, -signal.SIGILL: False}.get(done.returncode)
+
+
+def _survives_here() -> bool:
+    """Whether a copy of this process survives bf16: not if oneDNN was used before the cap was set."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forking with threads: the copy computes on one, and ends
+        child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(BaseException):
+            exec(_PROBE_CODE, {})
+            code = 0
+        os._exit(code)
+    until = time.monotonic() + _SECONDS
+    while time.monotonic() < until:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status == 0
+        time.sleep(0.01)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return False

@@ -1,0 +1,460 @@
+"""Places in the total order, and their sums: every way of finding them against plain Python, on scores made to trip them."""
+
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suprank.ranking import hierarchical_average_precision
+from suprank.ranking.exact import Places, compiled, ordering_for, plain
+from tests import reference
+from tests.ranking.drawn import PLENTY
+
+ORDERINGS = pytest.mark.parametrize("ordering", [plain, compiled], ids=["plain", "compiled"])
+SETTINGS = settings(PLENTY, max_examples=80)
+PER_LEVEL = ("precision", "precision_in_r", "found_in_r", "intersection", "first")
+PER_QUERY = ("hierarchical", "dcg", "graded_intersection")
+
+TINY = float(np.finfo(np.float32).smallest_subnormal)
+POOLS = {
+    "heavy ties": [-0.0, 0.0, 0.5, -0.5, 1.0],
+    "all equal": [0.25],
+    "two zeros": [-0.0, 0.0],
+    "neighbors": [float(np.float32(0.5) + np.float32(i) * np.float32(2**-24)) for i in range(-4, 5)],
+    "subnormal": [i * TINY for i in range(-3, 4)],
+    "huge range": [1e30, -1e30, 1e-30, -1e-30, 1.0, 0.0, TINY, -TINY, 1.5e38],
+    "one far away": [1e30, *(float(np.float32(1 + i * 2**-23)) for i in range(20))],  # many in one bucket
+    "ordinary": [],
+}
+
+
+def drawn_scores(rng, pool, shape):
+    values = POOLS[pool]
+    return torch.from_numpy(rng.choice(values, shape).astype(np.float32) if values else rng.standard_normal(shape, np.float32))
+
+
+class Lists(NamedTuple):
+    """Scores of queries' items, which of them are wanted, at which level, and in what order; −∞ and level 0 pad."""
+
+    scores: torch.Tensor  # [queries, items]
+    thresholds: torch.Tensor  # [queries, positives], falling
+    level: torch.Tensor  # int8, of the thresholds
+
+
+@st.composite
+def lists(draw, positives=30):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    pool = draw(st.sampled_from(sorted(POOLS)))
+    queries, items, wanted = draw(st.integers(1, 4)), draw(st.integers(1, 70)), draw(st.integers(0, positives))
+    scores, taken = drawn_scores(rng, pool, (queries, items)), drawn_scores(rng, pool, (queries, wanted))
+    level = torch.from_numpy(rng.integers(1, draw(st.sampled_from([1, 2, 5, 127])) + 1, (queries, wanted)).astype(np.int8))
+    if draw(st.booleans()):  # items that are ignored, or padding
+        scores[torch.from_numpy(rng.random((queries, items)) < 0.3)] = -torch.inf
+    if draw(st.booleans()):
+        padding = torch.from_numpy(rng.random((queries, wanted)) < rng.random((queries, 1)))
+        taken[padding], level[padding] = -torch.inf, 0
+    return Lists(scores, taken, level)
+
+
+def expected_order(scores, level):
+    rows = [
+        sorted(zip(s, own, strict=True), key=lambda pair: (-pair[0], pair[1]))
+        for s, own in zip(scores.tolist(), level.tolist(), strict=True)
+    ]
+    return [[pair[0] for pair in row] for row in rows], [[pair[1] for pair in row] for row in rows]
+
+
+@ORDERINGS
+@SETTINGS
+@given(drawn=lists())
+def test_positives_stand_by_score_then_by_level(ordering, drawn):
+    before = drawn.thresholds.clone(), drawn.level.clone()
+    falling, level = ordering.in_order(drawn.thresholds, drawn.level)
+    assert level.dtype == torch.int8
+    expected = expected_order(drawn.thresholds, drawn.level)
+    assert (falling.tolist(), level.tolist()) == expected
+    assert torch.equal(drawn.thresholds, before[0])
+    assert torch.equal(drawn.level, before[1])
+
+
+@ORDERINGS
+@SETTINGS
+@given(drawn=lists())
+def test_scores_that_reach_a_threshold_are_counted(ordering, drawn):
+    falling, _ = plain.in_order(drawn.thresholds, drawn.level)
+    before = drawn.scores.clone()
+    counts = ordering.reaching(falling, drawn.scores)
+    assert counts.dtype == torch.int32
+    assert counts.tolist() == [
+        [sum(score >= threshold for score in row) for threshold in thresholds]
+        for thresholds, row in zip(falling.tolist(), drawn.scores.tolist(), strict=True)
+    ]
+    assert torch.equal(drawn.scores, before)
+
+
+@ORDERINGS
+@pytest.mark.parametrize("pool", sorted(POOLS))
+@pytest.mark.parametrize("wanted", [8, 9, 300])
+def test_counts_are_right_over_many_scores(ordering, pool, wanted):
+    rng = np.random.default_rng(wanted)
+    scores, thresholds = drawn_scores(rng, pool, (3, 2500)), drawn_scores(rng, pool, (3, wanted))
+    thresholds[1, wanted // 2 :] = -torch.inf
+    thresholds[2] = -torch.inf
+    falling = thresholds.sort(descending=True).values
+    expected = (scores[:, None, :] >= falling[:, :, None]).sum(-1, dtype=torch.int32)
+    assert torch.equal(ordering.reaching(falling, scores), expected)
+
+
+@ORDERINGS
+def test_a_score_the_last_bit_below_a_threshold_does_not_reach_it(ordering):
+    falling = torch.linspace(1, -1, 200)[None]
+    below = torch.nextafter(falling, torch.tensor(-torch.inf))
+    assert torch.equal(ordering.reaching(falling, falling), torch.arange(1, 201, dtype=torch.int32)[None])
+    assert torch.equal(ordering.reaching(falling, below), torch.arange(200, dtype=torch.int32)[None])
+
+
+def test_thresholds_further_apart_than_float32_reaches_do_not_crash():
+    # In a process of its own, which a wild write would kill.
+    script = """
+import torch
+from suprank.ranking.exact import compiled
+falling = torch.tensor([[3e38] * 3 + [1.0] * 3 + [-3e38] * 6])
+scores = torch.tensor([[3e38, 1e38, 0.0, -1e38, -3e38, -3.2e38, -torch.inf]])
+print(compiled.reaching(falling, scores).tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or "killed"
+    assert done.stdout.strip() == str([[1] * 3 + [2] * 3 + [5] * 6])
+
+
+# Taking items out of the scores
+
+
+@st.composite
+def takes(draw):
+    """Scores in chunks, and wanted items, the same for all queries or not, some −1."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    queries, items, wanted = draw(st.integers(1, 4)), draw(st.integers(1, 40)), draw(st.integers(0, 12))
+    shape = (wanted,) if draw(st.booleans()) else (queries, wanted)
+    wanted = min(wanted, items)
+    item = rng.random((*shape[:-1], items)).argsort(-1)[..., :wanted]  # each at most once
+    if len(shape) == 2 and draw(st.booleans()):
+        item[rng.random(item.shape) < 0.3] = -1
+    chunk = draw(st.integers(1, items))
+    kind = draw(st.sampled_from([np.int64, np.int32]))
+    return torch.from_numpy(rng.standard_normal((queries, items), np.float32)), torch.from_numpy(item.astype(kind)), chunk
+
+
+@ORDERINGS
+@SETTINGS
+@given(drawn=takes())
+def test_wanted_items_are_taken_from_every_chunk(ordering, drawn):
+    scores, item, chunk = drawn
+    into = torch.full((len(scores), item.shape[-1]), 7.0)
+    left = scores.clone()
+    for first in range(0, scores.shape[1], chunk):
+        ordering.take(left[:, first : first + chunk], item, first, into)
+    expected = scores.tolist()
+    for query, row in enumerate(item.expand(len(scores), -1).tolist()):
+        for column, wanted in enumerate(row):
+            assert into[query, column].item() == (7.0 if wanted < 0 else scores[query, wanted].item())
+            if wanted >= 0:
+                expected[query][wanted] = -np.inf
+    assert left.tolist() == expected
+
+
+@ORDERINGS
+def test_an_item_beyond_the_chunk_leaves_all_as_it_was(ordering):
+    for item in (torch.tensor([0, 9, 14]), torch.tensor([[0, 9, 14], [-1, 3, 15]])):
+        scores, into = torch.ones(2, 4), torch.full((2, 3), 7.0)
+        ordering.take(scores, item, 10, into)
+        assert into.tolist() == [[7.0] * 3] * 2
+        assert scores.tolist() == [[1.0] * 4] * 2
+
+
+@ORDERINGS
+def test_padding_in_a_chunk_that_begins_late_is_no_item(ordering):
+    scores, into = torch.ones(1, 4), torch.full((1, 1), 7.0)
+    ordering.take(scores, torch.tensor([[-1]]), 0, into)
+    assert into.item() == 7
+    assert (scores == 1).all()
+
+
+# Strides and empty rows
+
+
+@ORDERINGS
+def test_inputs_need_not_be_contiguous(ordering):
+    rng = np.random.default_rng(0)
+    scores, taken = drawn_scores(rng, "heavy ties", (50, 6)).T, drawn_scores(rng, "ordinary", (20, 6)).T
+    level = torch.from_numpy(rng.integers(1, 4, (20, 6)).astype(np.int8)).T
+    falling, levels = ordering.in_order(taken, level)
+    assert (falling.tolist(), levels.tolist()) == expected_order(taken, level)
+    expected = (scores[:, None, :] >= falling[:, :, None]).sum(-1, dtype=torch.int32)
+    assert torch.equal(ordering.reaching(falling.T.contiguous().T, scores), expected)
+    part = torch.ones(3, 20)[:, ::2]
+    into = torch.zeros(3, 8)[:, ::4]
+    ordering.take(part, torch.tensor([1, 4]), 0, into)
+    assert into.tolist() == [[1.0, 1.0]] * 3
+    assert part.isinf().nonzero().tolist() == [[query, item] for query in range(3) for item in (1, 4)]
+
+
+@ORDERINGS
+@pytest.mark.parametrize("queries", [0, 1, 3])
+def test_queries_that_want_nothing(ordering, queries):
+    nothing, level = torch.empty(queries, 0), torch.empty(queries, 0, dtype=torch.int8)
+    falling, levels = ordering.in_order(nothing, level)
+    assert falling.shape == levels.shape == (queries, 0)
+    assert ordering.reaching(nothing, torch.ones(queries, 5)).shape == (queries, 0)
+    ordering.take(torch.ones(queries, 5), torch.empty(0, dtype=torch.long), 0, nothing)
+    places = Places(level, torch.empty(queries, 0, dtype=torch.int32))
+    sizes, relevance = torch.zeros(queries, 2, dtype=torch.int32), torch.zeros(queries, 2, dtype=torch.float64)
+    tallies = ordering.tallied(places, sizes, relevance)
+    assert tallies.first.tolist() == [[float("inf")] * 2] * queries
+    for name in ("precision", "precision_in_r", "found_in_r", "intersection"):
+        assert getattr(tallies, name).tolist() == [[0.0] * 2] * queries
+    for name in PER_QUERY:
+        assert getattr(tallies, name).tolist() == [0.0] * queries
+    top = ordering.tallied_at(places, relevance, [1, 3])
+    assert top.found.tolist() == top.precision.tolist() == [[[0.0] * 2] * 2] * queries
+    assert top.relevance.tolist() == top.hierarchical.tolist() == [[0.0] * 2] * queries
+
+
+@ORDERINGS
+def test_threads_share_the_queries(ordering):
+    rng = np.random.default_rng(0)
+    scores, taken = drawn_scores(rng, "heavy ties", (11, 90)), drawn_scores(rng, "heavy ties", (11, 20))
+    level = torch.from_numpy(rng.integers(1, 4, (11, 20)).astype(np.int8))
+    falling, levels = ordering.in_order(taken, level)
+    counts = ordering.reaching(falling, scores)
+    try:
+        torch.set_num_threads(4)
+        again = ordering.in_order(taken, level)
+        assert torch.equal(again[0], falling)
+        assert torch.equal(again[1], levels)
+        assert torch.equal(ordering.reaching(falling, scores), counts)
+    finally:
+        torch.set_num_threads(1)
+
+
+# Sums
+
+
+class Listed(NamedTuple):
+    levels: list[list[int]]  # of every item, from the top
+    places: Places
+    sizes: torch.Tensor
+    relevance: torch.Tensor
+
+
+def listed(levels, relevance, extra=0):
+    """Places of the positives of lists given by the levels of their items from the top."""
+    depth = len(relevance[0])
+    rows = [[(own, place) for place, own in enumerate(row, start=1) if own > 0] for row in levels]
+    width = max(len(row) for row in rows) + extra
+    rows = [row + [(0, 100_000)] * (width - len(row)) for row in rows]  # in the padding any place
+    parts = torch.tensor(rows, dtype=torch.int32).reshape(len(rows), width, 2)
+    sizes = torch.tensor(
+        [[sum(own >= current for own in row) for current in range(1, depth + 1)] for row in levels], dtype=torch.int32
+    )
+    places = Places(parts[..., 0].to(torch.int8).contiguous(), parts[..., 1].contiguous())
+    return Listed(levels, places, sizes, torch.tensor(relevance, dtype=torch.float64))
+
+
+@st.composite
+def listings(draw, deepest=5):
+    depth = draw(st.sampled_from([1, 2, 3, deepest]))
+    row = st.lists(st.integers(0, depth), min_size=1, max_size=14)
+    levels = draw(st.lists(row, min_size=1, max_size=4))
+    weight = st.lists(st.sampled_from([0.25, 1 / 3, 0.5, 1.0]), min_size=depth, max_size=depth)  # not always monotone
+    return listed(levels, draw(st.lists(weight, min_size=len(levels), max_size=len(levels))), draw(st.integers(0, 2)))
+
+
+def relevance_of(row, relevance):
+    return [0.0 if own == 0 else relevance[own - 1] for own in row]
+
+
+@ORDERINGS
+@SETTINGS
+@given(drawn=listings())
+def test_sums_over_the_full_ranking_equal_the_loops(ordering, drawn):
+    tallies = ordering.tallied(drawn.places, drawn.sizes, drawn.relevance)
+    assert all(column.dtype == torch.float64 for column in tallies)
+    for query, (row, relevance) in enumerate(zip(drawn.levels, drawn.relevance.tolist(), strict=True)):
+        for current, size in enumerate(drawn.sizes[query].tolist(), start=1):
+            hits = reference.flat(row, current)
+            expected = [0, 0, 0, 0, float("inf")]
+            if size:
+                shares = reference.listed_ap(hits), reference.listed_ap(hits, size), reference.listed_precision(hits, size)
+                intersection = reference.listed_intersection([int(hit) for hit in hits])
+                expected = [size * share for share in (*shares, intersection)]
+                expected.append(1 / reference.listed_reciprocal_rank(hits))
+            found = [getattr(tallies, name)[query, current - 1].item() for name in PER_LEVEL]
+            assert found == pytest.approx(expected, abs=1e-10)
+        weights = relevance_of(row, relevance)
+        any_positive = drawn.sizes[query, 0].item()
+        expected = [
+            reference.listed_h_ap(weights) * sum(weights) if any_positive else 0,
+            sum((2.0**own - 1) / np.log2(1 + place) for place, own in enumerate(row, start=1)),
+            any_positive * reference.listed_intersection(row) if any_positive else 0,
+        ]
+        assert [getattr(tallies, name)[query].item() for name in PER_QUERY] == pytest.approx(expected, abs=1e-10)
+
+
+@ORDERINGS
+@SETTINGS
+@given(drawn=listings(), ks=st.lists(st.integers(1, 16), min_size=1, max_size=3, unique=True).map(sorted))
+def test_sums_over_the_first_k_equal_the_loops(ordering, drawn, ks):
+    top = ordering.tallied_at(drawn.places, drawn.relevance, ks)
+    # Positives beyond the largest k may be missing.
+    short = Places(drawn.places.level[:, : max(ks)].contiguous(), drawn.places.place[:, : max(ks)].contiguous())
+    for part, again in zip(top, ordering.tallied_at(short, drawn.relevance, ks), strict=True):
+        assert part.dtype == torch.float64
+        assert torch.equal(part, again)
+    for query, (row, relevance) in enumerate(zip(drawn.levels, drawn.relevance.tolist(), strict=True)):
+        weights = relevance_of(row, relevance)
+        for at, k in enumerate(ks):
+            for current in range(1, drawn.sizes.shape[1] + 1):
+                hits = reference.flat(row, current)
+                assert top.found[query, at, current - 1].item() == sum(hits[:k])
+                precision = sum(reference.listed_precision(hits, n) for n in range(1, min(k, len(row)) + 1) if hits[n - 1])
+                assert top.precision[query, at, current - 1].item() == pytest.approx(precision, abs=1e-10)
+            assert top.relevance[query, at].item() == pytest.approx(sum(weights[:k]), abs=1e-10)
+            assert top.hierarchical[query, at].item() == pytest.approx(reference.listed_h_precision(weights, k), abs=1e-10)
+
+
+@ORDERINGS
+def test_no_k_at_all(ordering):
+    drawn = listed([[2, 0, 1], [0, 1, 0]], [[0.5, 1.0]] * 2)
+    top = ordering.tallied_at(drawn.places, drawn.relevance, [])
+    assert [tuple(part.shape) for part in top] == [(2, 0, 2), (2, 0, 2), (2, 0), (2, 0)]
+
+
+@ORDERINGS
+def test_a_deep_tree_neither_overflows_nor_mixes_levels(ordering):
+    levels = [[127, 0, 1, 126, 127, 64]]
+    drawn = listed(levels, [[current / 127 for current in range(1, 128)]])
+    tallies = ordering.tallied(drawn.places, drawn.sizes, drawn.relevance)
+    dcg = sum((2.0**own - 1) / np.log2(1 + place) for place, own in enumerate(levels[0], start=1))
+    assert tallies.dcg.item() == pytest.approx(dcg)
+    assert tallies.graded_intersection.item() == pytest.approx(5 * reference.listed_intersection(levels[0]))
+    assert tallies.precision[0, 126].item() == pytest.approx(1 + 2 / 5)
+    assert tallies.precision[0, 0].item() == pytest.approx(1 + 2 / 3 + 3 / 4 + 4 / 5 + 5 / 6)
+
+
+@ORDERINGS
+def test_places_far_down_a_long_list(ordering):
+    places = Places(torch.tensor([[1, 1]], dtype=torch.int8), torch.tensor([[3, 5_000_000]], dtype=torch.int32))
+    sizes = torch.tensor([[2]], dtype=torch.int32)
+    tallies = ordering.tallied(places, sizes, torch.ones(1, 1, dtype=torch.float64))
+    assert tallies.precision.item() == pytest.approx(1 / 3 + 2 / 5_000_000, rel=1e-14)
+    assert tallies.dcg.item() == pytest.approx(1 / 2 + 1 / np.log2(5_000_001), rel=1e-14)
+    assert tallies.found_in_r.item() == tallies.intersection.item() == 0
+
+
+@st.composite
+def arranged(draw):
+    """Scores, nested ranges of positives, ignored items, and a relevance: what `judged` takes."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    queries, items, depth = draw(st.integers(1, 4)), draw(st.integers(1, 40)), draw(st.integers(1, 4))
+    scores = drawn_scores(rng, draw(st.sampled_from(sorted(POOLS))), (queries, items))
+    bounds = np.sort(rng.integers(0, items + 1, (queries, 2 * depth)), axis=1)
+    start, end = bounds[:, :depth].copy(), bounds[:, : depth - 1 : -1].copy()
+    ignored = np.full((queries, draw(st.integers(0, 3))), -1)
+    for row in ignored:
+        some = rng.permutation(items)[: len(row)]
+        row[: len(some)] = np.where(rng.random(len(some)) < 0.7, some, -1)
+    return scores, *map(torch.from_numpy, (start, end, ignored, rng.random((queries, depth))))
+
+
+@SETTINGS
+@given(drawn=arranged(), ks=st.lists(st.integers(1, 45), max_size=3, unique=True).map(sorted))
+def test_judging_in_one_go_equals_the_sums_over_the_lists(drawn, ks):
+    scores, start, end, ignored, relevance = drawn
+    levels = []
+    for query, row in enumerate(scores.tolist()):
+        level = [sum(bool(b <= item < e) for b, e in zip(start[query], end[query], strict=True)) for item in range(len(row))]
+        for item in ignored[query].tolist():
+            if item >= 0:
+                level[item] = -1
+        levels.append(reference.from_the_top(row, level))
+    expected = listed([row or [0] for row in levels], relevance.tolist())
+    whole, top = compiled.judged(scores.clone(), start, end, ignored, expected.sizes, relevance, ks)
+    parts = [*whole, *top] if ks else whole
+    wanted = plain.tallied(expected.places, expected.sizes, relevance)
+    for part, other in zip(parts, [*wanted, *(plain.tallied_at(expected.places, relevance, ks) if ks else ())], strict=True):
+        torch.testing.assert_close(part, other, rtol=1e-12, atol=1e-12)
+
+
+def test_plain_and_compiled_sums_agree_on_long_lists():
+    rng = np.random.default_rng(0)
+    levels = rng.integers(-3, 4, (5, 3000)).clip(0).tolist()
+    drawn = listed(levels, rng.random((5, 3)).tolist())
+    for part, other in zip(
+        plain.tallied(drawn.places, drawn.sizes, drawn.relevance),
+        compiled.tallied(drawn.places, drawn.sizes, drawn.relevance),
+        strict=True,
+    ):
+        torch.testing.assert_close(part, other, rtol=1e-12, atol=0)
+
+
+# Places as ranks
+
+
+@pytest.mark.parametrize(("levels", "h_ap"), [((2, 3, 0, 1, 3), 0.7833), ((1, 3, 0, 2, 3), 0.6722)])
+def test_the_papers_two_lists(levels, h_ap):
+    drawn = listed([list(levels)], [[1 / 3, 2 / 3, 1.0]], extra=1)
+    graded = drawn.places.graded_ranks(drawn.relevance)
+    weights = drawn.places.relevances(drawn.relevance)
+    assert hierarchical_average_precision(graded, weights).item() == pytest.approx(h_ap, abs=5e-5)
+    for ordering in (plain, compiled):
+        tallies = ordering.tallied(drawn.places, drawn.sizes, drawn.relevance)
+        assert tallies.hierarchical.item() / weights.sum().item() == pytest.approx(h_ap, abs=5e-5)
+        assert tallies.precision[0, 2].item() / 2 == pytest.approx(0.45)  # (1/2 + 2/5) / 2
+
+
+@SETTINGS
+@given(drawn=listings())
+def test_ranks_of_places_are_the_definitions(drawn):
+    graded = drawn.places.graded_ranks(drawn.relevance)
+    for query, (row, relevance) in enumerate(zip(drawn.levels, drawn.relevance.tolist(), strict=True)):
+        falling = [-float(place) for place in range(len(row))]
+        weights = relevance_of(row, relevance)
+        wanted = reference.positives(row)
+        for column, k in enumerate(wanted):
+            assert graded.plus[query, column].item() == reference.rank_plus(k, falling, row)
+            assert graded.minus[query, column].item() == reference.rank_minus(k, falling, row)
+            assert graded.hierarchical[query, column].item() == pytest.approx(reference.h_rank(k, falling, row, weights))
+        padding = slice(len(wanted), None)
+        assert (graded.plus[query, padding] == 0).all()
+        assert (graded.minus[query, padding] == torch.inf).all()
+        for current in range(1, len(relevance) + 1):
+            flat, binary = drawn.places.ranks(current), reference.binary(row, current)
+            for column, k in enumerate(wanted):
+                kept = row[k] >= current
+                assert flat.plus[query, column].item() == (reference.rank_plus(k, falling, binary) if kept else 0)
+                assert flat.minus[query, column].item() == (reference.rank_minus(k, falling, binary) if kept else torch.inf)
+
+
+def test_a_cpu_gets_the_compiled_way_where_there_is_much_to_do_and_other_devices_the_plain_one():
+    assert ordering_for(torch.device("cpu"), 10**9) is compiled
+    assert ordering_for(torch.device("cpu"), 1000) is plain
+    assert ordering_for(torch.device("mps"), 10**9) is plain
+
+
+def test_a_numba_that_cannot_be_imported_is_told_of_and_done_without(monkeypatch):
+    monkeypatch.delattr("suprank.ranking.exact.compiled")
+    monkeypatch.setitem(sys.modules, "suprank.ranking.exact.compiled", None)
+    with pytest.warns(UserWarning, match="numba is installed but cannot be used"):
+        assert ordering_for(torch.device("cpu"), 10**9) is plain
+
+
+def test_a_device_without_a_compiler_gets_the_plain_way(monkeypatch):
+    monkeypatch.setattr("suprank.ranking.exact.dispatch.find_spec", lambda name: None)
+    assert ordering_for(torch.device("cpu"), 10**9) is plain
+    assert ordering_for(torch.device("cuda"), 10**9) is plain

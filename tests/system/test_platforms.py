@@ -1,0 +1,109 @@
+"""Systems without Linux's calls: every module imports there, and what is missing is done without, or said."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from suprank.bench import timing
+from suprank.bench.settings import Settings
+from suprank.data import archives, in_memory
+from suprank.experiments.sweep import running
+from suprank.experiments.sweep.folder import locked
+from suprank.explorer.index.folder import Folder
+from suprank.hierarchy.alone import alone
+from suprank.system import platforms
+from suprank.training.config import TrainConfig
+from suprank.training.run_folder import RunFolder
+
+MISSING = {
+    os: ("sched_getaffinity", "sysconf", "killpg", "pread", "O_CLOEXEC", "O_NONBLOCK", "waitid", "fork"),
+    signal: ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGUSR2", "pthread_sigmask"),
+}
+EVERY_MODULE = f"""
+import builtins, importlib, os, pkgutil, signal, sys
+import suprank
+
+def imported():
+    names = [module.name for module in pkgutil.walk_packages(suprank.__path__, "suprank.")]
+    names = [name for name in names if not name.endswith((".fused", ".kernels"))]  # Triton's, beside a GPU only
+    for name in names:
+        importlib.import_module(name)
+    return len(names)
+
+imported()  # and with them other packages, which may need at import what they like
+for name in [name for name in sys.modules if name.startswith("suprank.")]:
+    del sys.modules[name]
+for module, names in ((os, {MISSING[os]}), (signal, {MISSING[signal]})):
+    for name in names:
+        delattr(module, name)
+for name in ("fcntl", "resource", "pwd", "grp", "termios"):
+    sys.modules[name] = None
+print(imported())
+"""
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """This process without fcntl, resource and what else Windows has not."""
+    for name in ("fcntl", "resource"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for module, names in MISSING.items():
+        for name in names:
+            monkeypatch.delattr(module, name)
+
+
+@pytest.mark.slow
+def test_every_module_is_imported_without_the_calls_of_unix():
+    done = subprocess.run([sys.executable, "-c", EVERY_MODULE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 300
+
+
+def test_the_machine_says_its_cores_and_memory_and_its_locks_lock(tmp_path):
+    assert 1 <= platforms.usable_cores() <= (os.cpu_count() or 1)
+    assert 2**20 < platforms.memory_bytes("SC_AVPHYS_PAGES") <= platforms.memory_bytes() < 2**50
+    assert platforms.file_locks(tmp_path).__name__ == "fcntl"
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(monkeypatch):
+    assert platforms.usable_cores() == os.cpu_count()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert running._share(0, 2, ()) == {"OMP_NUM_THREADS": str(max(1, os.cpu_count() // 2))}
+    assert platforms.memory_bytes() is None
+    assert in_memory.free_memory() > 2**20
+    monkeypatch.setattr(timing, "_LINUX", False)
+    with pytest.raises(OSError, match="measure on Linux or macOS"):
+        timing._peak_resident()
+    with pytest.raises(ValueError, match="--max-memory"):
+        _ = Settings(device=torch.device("cpu")).limit_bytes
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_where_nothing_locks_a_folder_it_is_said_and_the_work_is_done(tmp_path):
+    for holding in (lambda: alone(tmp_path), lambda: locked(tmp_path), Folder(tmp_path).writing):
+        with pytest.warns(RuntimeWarning, match="this system cannot lock"), holding():
+            pass
+    config = TrainConfig.model_validate({"data": {"manifest": "m"}, "loss": {"name": "roadmap"}})
+    with pytest.warns(RuntimeWarning, match="this system cannot lock"), RunFolder.open(tmp_path / "run", config, resume=False):
+        assert (tmp_path / "run" / "recipe.toml").is_file()
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_member_of_an_archive_is_read_at_its_place(tmp_path):
+    (tmp_path / "a").write_bytes(bytes(range(256)))
+    file = archives._opened(str(tmp_path / "a"), archives._version((tmp_path / "a").stat()))
+    assert file.read(3, 200) + file.read(2, 7) == bytes([200, 201, 202, 7, 8])
+
+
+def test_runs_are_stopped_without_hangups_and_groups_of_processes(monkeypatch):
+    monkeypatch.delattr(os, "killpg")
+    monkeypatch.delattr(signal, "SIGHUP")
+    with running._signals() as caught, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        running._kill(process)
+        assert process.wait() == -signal.SIGKILL
+    assert caught == []

@@ -1,0 +1,314 @@
+"""A network in training is judged as `suprank embed` and `suprank evaluate` judge a saved one, on any number of processes."""
+
+import functools
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from suprank.data import Manifest, Normalize
+from suprank.evaluation import Report, evaluate
+from suprank.training.config import TrainConfig
+from suprank.training.validation import Validator
+from tests.cli.collection import done, photographs
+from tests.models.tiny import embedder
+
+ROOT = Path(__file__).parents[2]
+SIDE = 32
+
+
+def recipe(manifest="m.parquet", images=None, **parts):
+    """A recipe of 32 × 32 images, tested as they are, seven at a time."""
+    return TrainConfig.model_validate(
+        {
+            "data": {"manifest": str(manifest), "workers": 0, **parts.pop("data", {})},
+            "images": {"size": SIDE, "test_resize": 0, "interpolation": "bicubic", **(images or {})},
+            "loss": {"name": "smooth-ap"},
+            "evaluation": {"batch_size": 7, **parts.pop("evaluation", {})},
+            **parts,
+        }
+    )
+
+
+@functools.cache
+def network():
+    return embedder(dim=8)
+
+
+@torch.inference_mode()
+def forward(images):
+    assert images.dtype == torch.uint8
+    model = network()
+    prepared = Normalize(model.input.mean, model.input.std)(images)
+    return model(prepared.contiguous(memory_format=torch.channels_last))
+
+
+def reports(judge, **further):
+    return judge(forward, device="cpu", progress=further.get("progress", lambda name, done, total: None))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Photos of 9 classes in 3 groups, 4 of each; the fifth of `test_set` is missing there when a test takes it away."""
+    return photographs(tmp_path_factory.mktemp("judged") / "photos")
+
+
+def manifest_of(photos, split="test", **columns):
+    """All photos; `split` is one for all, or a function of the row."""
+    paths = sorted(str(path.relative_to(photos)) for path in photos.rglob("*.png"))
+    splits = [split if isinstance(split, str) else split(row) for row in range(len(paths))]
+    blank = [one == "distractor" for one in splits]
+    given = {
+        "path": paths,
+        "split": splits,
+        "label_class": ["" if hidden else path.split("/")[1] for path, hidden in zip(paths, blank, strict=True)],
+        "label_group": ["" if hidden else path.split("/")[0] for path, hidden in zip(paths, blank, strict=True)],
+    }
+    return Manifest.of(given | columns, root=photos)
+
+
+LAYOUTS = {
+    "test against itself": lambda row: "train" if row < 8 else "test",
+    "query against gallery": lambda row: "train" if row < 8 else "query" if row % 4 == 0 else "gallery",
+    "test among distractors": lambda row: "train" if row < 8 else "distractor" if row % 4 == 0 else "test",
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_report_is_that_of_embed_and_evaluate(tmp_path, photos, layout):
+    manifest = manifest_of(photos, LAYOUTS[layout])
+    manifest.save(tmp_path / "m.parquet")
+    network().save(tmp_path / "model")
+    given = ("--model", tmp_path / "model", "--manifest", tmp_path / "m.parquet", "--out", tmp_path / "e")
+    done("embed", *given, "--size", SIDE, "--resize", 0, "--batch-size", 7, "--workers", 0, "--device", "cpu", "-q")
+    done("evaluate", "--embeddings", tmp_path / "e", "--device", "cpu", "--out", tmp_path / "r.json", "--decay", 2, "-q")
+    expected = Report.load(tmp_path / "r.json")
+    judge = Validator.of(recipe(evaluation={"decay": 2.0}), manifest)
+    assert judge.names == ("test",)
+    assert judge.best_metric == ("test", "H-AP")
+    found = reports(judge)["test"]
+    assert found.values == pytest.approx(dict(expected.values), abs=1e-12, nan_ok=True)
+    assert (found.queries, found.items, found.levels) == (expected.queries, expected.items, expected.levels)
+    assert {**found.settings, "embeddings": expected.settings["embeddings"]} == expected.settings
+
+
+def test_further_test_sets_are_judged_by_the_levels_they_have(tmp_path, photos):
+    both = manifest_of(photos)
+    groups = Manifest.of(both.table.drop_columns(["label_class"]), root=photos)
+    groups.save(tmp_path / "groups.parquet")
+    data = {"tests": {"coarse": str(tmp_path / "groups.parquet")}, "levels": ["class", "group"]}
+    judge = Validator.of(recipe(data=data), both)
+    found = reports(judge)
+    assert list(found) == list(judge.names) == ["test", "coarse"]
+    assert found["test"].levels == ("class", "group")
+    assert found["coarse"].levels == ("group",)
+    assert found["coarse"]["AP"] == pytest.approx(found["test"]["AP/group"])
+    alone = Validator.of(recipe(data=data), both.with_columns(split=["train"] * len(both)))
+    assert alone.names == ("coarse",)
+    assert alone.best_metric == ("coarse", "AP")
+    fine = Validator.of(recipe(data={"levels": ["class"]}), both)
+    assert reports(fine)["test"]["AP"] == pytest.approx(found["test"]["AP"])
+
+
+def test_without_test_images_there_is_nothing_to_judge(photos):
+    judge = Validator.of(recipe(), manifest_of(photos, "train"))
+    assert judge.names == ()
+    assert reports(judge) == {}
+    with pytest.raises(ValueError, match="no test images, so no network is the best"):
+        _ = judge.best_metric
+
+
+def test_metrics_and_the_best_of_them_are_the_recipes(photos):
+    manifest = manifest_of(photos)
+    judge = Validator.of(recipe(evaluation={"metrics": ["precision_at_1", "AP/group"], "best": "ap/group"}), manifest)
+    assert judge.best_metric == ("test", "AP/group")
+    assert list(reports(judge)["test"]) == ["P@1", "AP/group"]
+    assert Validator.of(recipe(evaluation={"metrics": ["R@1"]}), manifest).best_metric == ("test", "R@1")
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "complaint"),
+    [
+        ({"metrics": ["AP/genus"]}, "evaluation.metrics, for m.parquet: AP/genus names no level of class, group"),
+        ({"best": "R@7"}, "evaluation.best='R@7' is not measured on m.parquet"),
+    ],
+)
+def test_metrics_that_are_not_there_are_refused_before_training(photos, evaluation, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Validator.of(recipe(evaluation=evaluation), manifest_of(photos))
+
+
+def test_test_sets_that_cannot_be_judged_are_refused_before_training(tmp_path, photos):
+    manifest = manifest_of(photos)
+    manifest.save(tmp_path / "m.parquet")
+    with pytest.raises(ValueError, match="data.tests has a 'test', as m.parquet calls its own images; rename it"):
+        Validator.of(recipe(data={"tests": {"test": str(tmp_path / "m.parquet")}}), manifest)
+    manifest_of(photos, "train").save(tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train.parquet has train, and no test images to judge by"):
+        Validator.of(recipe(data={"tests": {"other": str(tmp_path / "train.parquet")}}), manifest)
+    with pytest.raises(ValueError, match="m.parquet has query, and no gallery images to judge by"):
+        Validator.of(recipe(), manifest_of(photos, "query"))
+    with pytest.raises(ValueError, match=r"has the levels class, group, and none of data.levels=\['genus'\]"):
+        Validator.of(recipe(data={"levels": ["genus"]}), manifest)
+    wrong = manifest.with_columns(label_group=[f"g{row % 3}" for row in range(len(manifest))])
+    with pytest.raises(ValueError, match="m.parquet: labels must form a tree, but class=0 stands under group"):
+        Validator.of(recipe(), wrong)
+    bare = Manifest.of(manifest.table.select(["path", "split"]), root=photos, levels=())
+    with pytest.raises(ValueError, match="m.parquet: the images have no labels"):
+        Validator.of(recipe(), bare)
+
+
+def test_the_transform_is_the_recipes(photos):
+    manifest = manifest_of(photos)
+    judge = Validator.of(recipe(images={"test_resize": 40, "squash": True, "interpolation": "nearest"}), manifest)
+    shown = repr(judge._reading.transform)
+    assert "Resize(size=[40, 40], interpolation=InterpolationMode.NEAREST" in shown
+    assert "CenterCrop(size=(32, 32))" in shown
+    assert "Resize" not in repr(Validator.of(recipe(), manifest)._reading.transform)
+    assert judge._reading.at_least is None
+    fast = Validator.of(recipe(images={"test_resize": 40}, data={"fast_jpeg": True}), manifest)
+    assert fast._reading.at_least == 40
+
+
+def test_progress_counts_images_and_then_queries(photos):
+    told = []
+    reports(
+        Validator.of(recipe(), manifest_of(photos, LAYOUTS["query against gallery"])),
+        progress=lambda *counted: told.append(counted),
+    )
+    assert [one[0] for one in told] == ["test"] * len(told)
+    counts = [one[1] for one in told]
+    assert counts[:2] == [7, 7 + 7], "seven queries in a batch, and then the gallery"
+    assert counts == sorted(counts)
+    assert counts[-1] == told[-1][2] == 7 + 21 + 7
+
+
+# Broken images
+
+
+def damaged(photos, tmp_path, rows):
+    """A copy of the photos of which these rows are truncated."""
+    manifest = manifest_of(photos)
+    for row, path in enumerate(manifest.paths.to_pylist()):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        data = (photos / path).read_bytes()
+        (tmp_path / path).write_bytes(data[:50] if row in rows else data)
+    return Manifest(manifest.table, tmp_path, manifest.levels)
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_broken_images_are_left_out_or_raise(tmp_path, photos, hold, caplog):
+    rows = [*range(7, 14), 35]  # a whole batch of them, and the last image
+    manifest = damaged(photos, tmp_path, rows)
+    with caplog.at_level(logging.WARNING):
+        found = reports(Validator.of(recipe(data={"on_broken": "skip", "hold": hold}), manifest))["test"]
+    assert len(caplog.records) == 8
+    expected = reports(Validator.of(recipe(), manifest_of(photos).take(np.delete(np.arange(36), rows))))["test"]
+    assert found.values == pytest.approx(dict(expected.values), abs=1e-6, nan_ok=True)
+    assert found.queries == 28
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        reports(Validator.of(recipe(data={"hold": hold}), manifest))
+    with pytest.raises(ValueError, match="m.parquet: all 36 test images are broken"):
+        reports(Validator.of(recipe(data={"on_broken": "skip"}), damaged(photos, tmp_path, range(36))))
+
+
+def test_held_images_are_decoded_once(tmp_path, photos):
+    manifest = damaged(photos, tmp_path, [])
+    judge = Validator.of(recipe(data={"hold": True}), manifest)
+    for path in tmp_path.rglob("*.png"):
+        path.unlink()
+    expected = reports(Validator.of(recipe(), manifest_of(photos)))["test"]
+    for _ in range(2):
+        assert reports(judge)["test"] == expected
+
+
+def test_a_network_that_gives_nan_is_told_with_the_image(photos):
+    def wrong(images):
+        found = forward(images).clone()
+        found[0] = torch.nan
+        return found
+
+    with pytest.raises(ValueError, match=r"not finite for 6 of 36 test images, group0/class00/0.png for one"):
+        Validator.of(recipe(), manifest_of(photos))(wrong, device="cpu", progress=lambda *_: None)
+
+
+def test_judging_leaves_random_numbers_alone(photos):
+    before = torch.get_rng_state()
+    reports(Validator.of(recipe(), manifest_of(photos)))
+    assert (torch.get_rng_state() == before).all()
+
+
+# Several processes
+
+
+def judged_by(rank, world, photos, broken):
+    """What a process finds: the reports, and how often it called the network."""
+    calls = 0
+
+    def counted(images):
+        nonlocal calls
+        calls += 1
+        return forward(images)
+
+    found = {}
+    for name, manifest in {
+        "itself": manifest_of(photos).take(np.arange(29)),
+        "gallery": manifest_of(photos, LAYOUTS["query against gallery"]),
+        "broken": Manifest(manifest_of(photos).table, broken, ("class", "group")),
+    }.items():
+        # One image at a time, so that products have the same shape whoever computes them.
+        config = recipe(data={"on_broken": "skip"}, evaluation={"batch_size": 1})
+        judge = Validator.of(config, manifest, rank=rank, world_size=world)
+        found |= {f"{name}/{test}": report for test, report in judge(counted, device="cpu", progress=lambda *_: None).items()}
+    return found, calls
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch.distributed with gloo"
+)
+def test_two_processes_find_what_one_finds_and_call_the_network_equally_often(tmp_path, photos):
+    damaged(photos, tmp_path / "broken", [4, 5, 35])
+    script = (  # forked, so that imports, which take longer than all the rest, happen once
+        "import os, pickle, sys, torch\n"
+        "from pathlib import Path\n"
+        "from tests.training.test_judging import judged_by\n"
+        "folder, photos = Path(sys.argv[1]), Path(sys.argv[2])\n"
+        "child = os.fork()\n"
+        "rank = int(child == 0)\n"
+        "torch.distributed.init_process_group('gloo', f'file://{folder}/meet', rank=rank, world_size=2)\n"
+        "found = judged_by(rank, 2, photos, folder / 'broken')\n"
+        "(folder / f'{rank}.pickle').write_bytes(pickle.dumps(found))\n"
+        "torch.distributed.destroy_process_group()\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if child else 0)\n"
+    )
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", script, str(tmp_path), str(photos)]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    expected, _ = judged_by(0, 1, photos, tmp_path / "broken")
+    (one, calls), (other, others) = (pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(2))
+    assert one == other == expected
+    assert len(expected) == 3
+    assert calls == others == 15 + 4 + 11 + 18
+
+
+def test_the_report_is_that_of_the_library_on_plain_embeddings(photos):
+    manifest = manifest_of(photos)
+    judge = Validator.of(recipe(), manifest)
+    seen = []
+
+    def remembered(images):
+        seen.append(forward(images))
+        return seen[-1]
+
+    found = judge(remembered, device=torch.device("cpu"), progress=lambda *_: None)["test"]
+    expected = evaluate(torch.cat(seen), manifest.labels, level_names=manifest.levels, device="cpu", progress=False)
+    assert found == expected

@@ -1,0 +1,138 @@
+"""A folder of embeddings as `suprank evaluate` reads it: parts, labels by name, and which rows are one image."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from suprank.cli.app import app
+from suprank.data import Manifest
+from suprank.data.importers import BENCHMARKS
+from suprank.evaluation import evaluate, read_ground_truth, revisited
+from suprank.workflows.embedded import read_folder
+from tests.data import miniatures_landmarks
+
+
+def write(folder, part, labels, *, split=None, paths=None, **columns):
+    """Random embeddings of images with these labels, as `suprank embed` leaves them."""
+    (folder / part).mkdir(parents=True)
+    count = len(labels)
+    given = {
+        "path": paths or [f"{part}{row}.png" for row in range(count)],
+        "split": split or [part] * count,
+        "label_kind": labels,
+        **columns,
+    }
+    Manifest.of(given, root=".").save(folder / part / "items.parquet")
+    embeddings = np.random.default_rng([count, *part.encode()]).normal(size=(count, 4)).astype(np.float32)
+    np.save(folder / part / "embeddings.npy", embeddings)
+    return embeddings
+
+
+def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_path):
+    queries = write(tmp_path, "query", ["y", "z"])
+    gallery = write(tmp_path, "gallery", ["x", "y", "z"])
+    levels, query, items = read_folder(tmp_path, [])
+    assert levels == ("kind",)
+    assert (query.labels == items.labels[[1, 2]]).all()
+    report = evaluate(query.embeddings, query.labels, items.embeddings, items.labels, metrics=["AP"])
+    by_hand = evaluate(queries, np.array([1, 2]), gallery, np.array([0, 1, 2]), metrics=["AP"])
+    assert report["AP"] == by_hand["AP"]
+
+
+def test_distractors_stand_among_the_test_images(tmp_path):
+    write(tmp_path, "test", ["a", "a", "b"])
+    write(tmp_path, "gallery", ["", ""], split=["distractor"] * 2)
+    _, queries, gallery = read_folder(tmp_path, [])
+    assert len(queries.embeddings) == 3
+    assert len(gallery.embeddings) == 5
+    assert gallery.labels[:, 0].tolist() == [*queries.labels[:, 0].tolist(), -1, -1]
+    assert gallery.ids[:3] == queries.ids, "each leaves its own image out"
+
+
+def test_a_part_that_is_not_evaluated_is_named(tmp_path, capsys):
+    for part in ("query", "gallery", "test"):
+        write(tmp_path, part, ["a", "b"])
+    read_folder(tmp_path, [])
+    assert "test is left out: query against gallery is evaluated" in capsys.readouterr().err
+
+
+def test_two_crops_of_one_photograph_are_two_images(tmp_path):
+    write(tmp_path, "query", ["a", "b"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [4, 0, 8, 4]])
+    write(tmp_path, "gallery", ["a", "a"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [0, 4, 4, 8]])
+    _, queries, gallery = read_folder(tmp_path, [])
+    assert queries.ids[0] == gallery.ids[0]
+    assert len({*queries.ids, *gallery.ids}) == 3
+
+
+def test_ids_decide_where_there_are_some_and_alone_queries_go_by_their_place(tmp_path):
+    write(tmp_path / "with", "test", ["a", "a"], id=["one", "one"])
+    write(tmp_path / "without", "test", ["a", "a"], paths=["p.png"] * 2)
+    assert read_folder(tmp_path / "with", []).queries.ids == ["one", "one"]
+    assert read_folder(tmp_path / "without", []).queries.ids is None
+
+
+def test_levels_are_those_asked_for_in_their_order(tmp_path):
+    write(tmp_path, "test", ["a", "b"], label_group=["g", "g"])
+    levels, queries, _ = read_folder(tmp_path, ["group", "kind"])
+    assert levels == ("group", "kind")
+    assert queries.labels.tolist() == [[0, 0], [0, 1]]
+    with pytest.raises(ValueError, match="no level 'genus'; choose from kind, group"):
+        read_folder(tmp_path, ["genus"])
+
+
+def test_images_without_labels_are_sent_where_ground_truth_is_read(tmp_path):
+    for part in ("query", "gallery"):
+        (tmp_path / part).mkdir()
+        Manifest.of({"path": ["a"], "split": [part]}, root=".", levels=()).save(tmp_path / part / "items.parquet")
+        np.save(tmp_path / part / "embeddings.npy", np.ones((1, 2), np.float32))
+    with pytest.raises(ValueError, match="no labels.*--ground-truth gnd_roxford5k.pkl"):
+        read_folder(tmp_path, [])
+
+
+@pytest.fixture
+def oxford(tmp_path):
+    """The miniature of revisited Oxford, imported, with random embeddings of its two queries and three images."""
+    root = miniatures_landmarks.revisited(tmp_path / "oxford", "roxford5k")
+    manifest = BENCHMARKS["roxford5k"].read(root)[""]
+    for part in ("query", "gallery"):
+        (tmp_path / "e" / part).mkdir(parents=True)
+        items = manifest.split(part)
+        items.save(tmp_path / "e" / part / "items.parquet")
+        rows = np.random.default_rng(len(items)).normal(size=(len(items), 4)).astype(np.float32)
+        np.save(tmp_path / "e" / part / "embeddings.npy", rows)
+    return tmp_path
+
+
+def test_revisited_oxford_is_judged_by_its_own_file(oxford):
+    truth = oxford / "oxford" / "gnd_roxford5k.pkl"
+    command = ["evaluate", "--embeddings", str(oxford / "e"), "--ground-truth", str(truth), "--out", str(oxford / "r.json")]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    query, gallery = (np.load(oxford / "e" / part / "embeddings.npy") for part in ("query", "gallery"))
+    expected = revisited(query, gallery, read_ground_truth(truth), progress=False)
+    values = json.loads((oxford / "r.json").read_text())["values"]
+    assert values["AP/medium"] == expected["AP/medium"]
+    assert "medium" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(["--metric", "AP"], "are for labels"), (["--level", "kind"], "are for labels")],
+)
+def test_a_ground_truth_goes_without_what_labels_need(oxford, arguments, complaint):
+    truth = oxford / "oxford" / "gnd_roxford5k.pkl"
+    command = ["evaluate", "--embeddings", str(oxford / "e"), "--ground-truth", str(truth), *arguments]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert complaint in " ".join(refused.output.replace("│", " ").split())
+
+
+def test_embeddings_in_another_order_than_the_ground_truths_are_refused(oxford):
+    items = Manifest.read(oxford / "e" / "gallery" / "items.parquet")
+    items.take([1, 0, 2]).save(oxford / "e" / "gallery" / "items.parquet")
+    truth = oxford / "oxford" / "gnd_roxford5k.pkl"
+    refused = CliRunner().invoke(app, ["evaluate", "--embeddings", str(oxford / "e"), "--ground-truth", str(truth)])
+    assert refused.exit_code == 2
+    assert "does not hold the 3 images of the ground truth" in " ".join(refused.output.replace("│", " ").split())

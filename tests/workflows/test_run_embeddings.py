@@ -1,0 +1,143 @@
+"""A folder to look at: a run's test images are embedded once, as training judged them, and kept."""
+
+import os
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from suprank.data import Manifest
+from suprank.explorer import embeddings_folder
+from suprank.training.recipe import read_recipe
+from suprank.training.validation import Validator
+from suprank.workflows.run_embeddings import image_embedder, looked_at, model_of
+from tests.explorer import runs
+from tests.models.tiny import embedder
+
+RECIPE = """
+[data]
+manifest = "{manifest}"
+workers = 0
+{more}
+[images]
+size = 32
+test_resize = 36
+
+[loss]
+name = "happier"
+"""
+
+
+AS_THE_RECIPE_READS = {"image_size": 32, "resize": 36}
+
+
+def made(folder, manifest, more="", *, model=True):
+    """A run that has a recipe and a model, and nothing embedded yet."""
+    folder.mkdir()
+    manifest.save(folder.parent / "m.parquet")
+    (folder / "recipe.toml").write_text(RECIPE.format(manifest=folder.parent / "m.parquet", more=more))
+    if model:
+        embedder(dim=8, **AS_THE_RECIPE_READS).save(folder / "model")
+    return folder
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    return runs.collection(tmp_path / "data")
+
+
+def test_test_images_are_embedded_as_training_judges_them(tmp_path, pictures):
+    run = made(tmp_path / "run", pictures)
+    told = []
+    source = looked_at(run, device="cpu", progress=lambda *values: told.append(values))
+    assert told[-1] == ("run: embedding test", 24, 24)
+    model, reading = model_of(run)
+    judge = Validator.of(read_recipe(run / "recipe.toml"), pictures)
+    with torch.inference_mode():
+        judged = judge(reading.before(model), device="cpu", progress=lambda *_: None)["test"]
+    assert source.evaluated(metrics=["H-AP"])["H-AP"] == pytest.approx(judged["H-AP"])
+
+
+def test_what_is_embedded_is_kept_even_when_all_else_is_gone(tmp_path, pictures):
+    run = made(tmp_path / "run", pictures)
+    before = np.array(looked_at(run, device="cpu").queries.embeddings)
+    (tmp_path / "m.parquet").unlink()
+    for file in (run / "model").iterdir():
+        file.unlink()
+    told = []
+    assert (looked_at(run, progress=lambda *values: told.append(values)).queries.embeddings == before).all()
+    assert told == []
+
+
+def test_a_model_that_is_copied_is_the_same_and_another_one_is_embedded_anew(tmp_path, pictures, capsys):
+    run = made(tmp_path / "run", pictures)
+    before = np.array(looked_at(run, device="cpu").queries.embeddings)
+    later = time.time() + 10
+    os.utime(run / "model" / "model.safetensors", (later, later))
+    told = []
+    looked_at(run, device="cpu", progress=lambda *values: told.append(values))
+    assert told == []
+    embedder(dim=8, seed=1).save(run / "model")
+    os.utime(run / "model" / "model.safetensors", (later, later))
+    after = np.array(looked_at(run, device="cpu").queries.embeddings)
+    assert not np.allclose(before, after)
+    assert "earlier model" in capsys.readouterr().err
+
+
+def test_an_interrupted_embedding_is_gone_on_with(tmp_path):
+    whole = runs.collection(tmp_path / "data", splits=("test", "distractor"))
+    run = made(tmp_path / "run", whole)
+    assert len(looked_at(run, device="cpu").gallery) == 24
+    (run / "embeddings" / "test" / "embeddings.npy").unlink()
+    told = []
+    source = looked_at(run, device="cpu", progress=lambda *values: told.append(values))
+    assert {what for what, *_ in told} >= {"run: embedding test"}
+    assert (len(source.queries), len(source.gallery)) == (12, 24)
+
+
+def test_further_test_sets_have_folders_of_their_own(tmp_path, pictures):
+    fine = pictures.take(np.arange(8))
+    fine.save(tmp_path / "fine.parquet")
+    train = pictures.with_columns(split=["train"] * 24)
+    run = made(tmp_path / "run", train, more=f'tests = {{ fine = "{tmp_path / "fine.parquet"}" }}')
+    source = looked_at(run, device="cpu")
+    assert (source.test, len(source.queries)) == ("fine", 8), "its manifest has no test images of its own"
+    assert embeddings_folder(run, "fine").name == "embeddings-fine"
+    with pytest.raises(ValueError, match="only train; --test fine"):
+        looked_at(run, "test", device="cpu")
+    with pytest.raises(ValueError, match="no test set 'coarse'; choose from test, fine"):
+        looked_at(run, "coarse")
+
+
+def test_a_folder_of_embeddings_is_read_as_it_is(tmp_path, pictures):
+    assert len(looked_at(runs.embeddings(tmp_path / "e", pictures)).queries) == 24
+
+
+def test_a_run_without_a_model_is_refused_and_one_that_trains_has_its_best(tmp_path, pictures):
+    run = made(tmp_path / "run", pictures, model=False)
+    with pytest.raises(FileNotFoundError, match="has no model yet"):
+        looked_at(run, device="cpu")
+    embedder(dim=8).save(run / "best")
+    assert len(looked_at(run, device="cpu").queries) == 24
+
+
+def test_a_run_that_cannot_be_written_to_says_what_to_do(tmp_path, pictures, monkeypatch):
+    run = made(tmp_path / "run", pictures)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError, match="suprank embed --model"):
+        looked_at(run, device="cpu")
+
+
+def test_a_picture_is_embedded_as_the_test_images_are(tmp_path, pictures):
+    run = made(tmp_path / "run", pictures)
+    source = looked_at(run, device="cpu")
+    embedding = image_embedder(partial(model_of, run), "cpu")
+    assert embedding(source.queries.picture(5)) == pytest.approx(source.queries.embeddings[5], abs=1e-5)
+
+
+def test_a_manifest_of_train_alone_has_nothing_to_look_at(tmp_path, pictures):
+    run = made(tmp_path / "run", Manifest.of(pictures.with_columns(split=["train"] * 24).table, root=pictures.root))
+    with pytest.raises(ValueError, match="no test images to look at"):
+        looked_at(run, device="cpu")
