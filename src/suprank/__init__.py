@@ -1,3 +1,35 @@
-"""Rank losses, exact rank metrics and label hierarchies for image retrieval."""
+"""Rank losses, exact rank metrics and label hierarchies for image retrieval.
+
+Commands are functions too, each imported when it is first used:
+
+    suprank.train(config, folder)            suprank.compare(...)      suprank.sweep(...)
+    suprank.embed(model, manifest, out)      suprank.evaluate(run)     suprank.report(run)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from suprank.training import train
+    from suprank.workflows import embed, evaluate, report
 
 __version__ = "0.1.0"
+
+__all__ = ["__version__", "embed", "evaluate", "report", "train"]
+
+_MODULES = {
+    "embed": "suprank.workflows",
+    "evaluate": "suprank.workflows",
+    "report": "suprank.workflows",
+    "train": "suprank.training",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -22,7 +22,7 @@ from suprank.training.presets import presets
 from suprank.training.recipe import read_recipe, recipes_folder
 from suprank.training.seeds import seed_of
 from suprank.training.validation import Validator
-from suprank.workflows.run_embeddings import image_embedder, looked_at, model_of
+from suprank.workflows.run_embeddings import image_embedder, load_run_model, open_source
 from tests.cli.collection import done, refused
 from tests.models import tiny
 from tests.training import runs
@@ -75,15 +75,15 @@ def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading
     assert dict(Report.load(tmp_path / "r.json").values) == dict(expected.values)
     done("evaluate", "--embeddings", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
     assert dict(Report.load(tmp_path / "run.json").values) == dict(expected.values), "levels and decay are the recipe's"
-    assert looked_at(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert open_source(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
 def test_an_upload_is_embedded_as_the_rows_of_the_report(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run, "bf16")
-    source = looked_at(run, device="cpu")
+    source = open_source(run, device="cpu")
     picture = Image.open(photos.parent / source.queries.items.paths[3].as_py())
-    found = image_embedder(partial(model_of, run), "cpu")(picture)
+    found = image_embedder(partial(load_run_model, run), "cpu")(picture)
     np.testing.assert_allclose(found, source.queries.embeddings[3], atol=1e-6)
 
 
@@ -110,7 +110,7 @@ def test_an_embedder_to_start_from_is_saved_with_the_reading_of_the_recipe(tmp_p
     expected = trained(photos, tmp_path / "run", model=model)
     saved = Embedder.load(tmp_path / "run" / "model")
     assert (saved.input.size, saved.input.resize) == ((24, 24), 31)
-    assert looked_at(tmp_path / "run", device="cpu").evaluated(metrics=["AP"])["AP"] == expected["AP"]
+    assert open_source(tmp_path / "run", device="cpu").evaluated(metrics=["AP"])["AP"] == expected["AP"]
 
 
 def test_options_that_read_otherwise_are_named(tmp_path, photos):
@@ -147,7 +147,7 @@ def test_a_run_of_an_older_version_is_read_as_its_recipe_says(tmp_path, photos, 
         del record["config"][entry]
     record["config"]["crop"] = 1.0
     file.write_text(json.dumps({**record, "format": 1}))
-    assert looked_at(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert open_source(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
     assert "older suprank" not in caplog.text, "the recipe says what the model does not"
     Embedder.load(run / "model")
     assert "older suprank" in caplog.text
@@ -156,7 +156,7 @@ def test_a_run_of_an_older_version_is_read_as_its_recipe_says(tmp_path, photos, 
 def test_embeddings_stay_until_those_of_another_model_are_whole(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run)
-    before = np.array(looked_at(run, device="cpu").queries.embeddings)
+    before = np.array(open_source(run, device="cpu").queries.embeddings)
     config = Embedder.load(run / "model").config
     tiny.embedder(seed=1, **config.model_dump(exclude={"backbone"})).save(run / "model")
     later = time.time() + 10
@@ -166,12 +166,12 @@ def test_embeddings_stay_until_those_of_another_model_are_whole(tmp_path, photos
         image.rename(photos.parent / "gone" / image.name)
     try:
         with pytest.raises(FileNotFoundError):
-            looked_at(run, device="cpu")
+            open_source(run, device="cpu")
         assert (np.load(run / "embeddings" / "test" / "embeddings.npy") == before).all()
     finally:
         for image in (photos.parent / "gone").iterdir():
             image.rename(photos.parent / image.name)
-    assert not np.allclose(looked_at(run, device="cpu").queries.embeddings, before)
+    assert not np.allclose(open_source(run, device="cpu").queries.embeddings, before)
     assert [one.name for one in run.iterdir() if one.name.startswith(".emb")] == []
 
 
@@ -180,12 +180,12 @@ def test_the_backbone_before_training_follows_the_images_of_the_run(tmp_path, ph
     whole = Manifest.read(photos)
     whole.save(manifest)
     trained(manifest, run)
-    looked_at(run, device="cpu")
-    assert len(looked_at(run, device="cpu", frozen=True).queries) == 32
+    open_source(run, device="cpu")
+    assert len(open_source(run, device="cpu", frozen=True).queries) == 32
     whole.take(np.arange(len(whole)) != np.flatnonzero(np.asarray(whole.table["split"]) == "test")[0]).save(manifest)
     shutil.rmtree(run / "embeddings")
-    assert len(looked_at(run, device="cpu").queries) == 31
-    assert len(looked_at(run, device="cpu", frozen=True).queries) == 31
+    assert len(open_source(run, device="cpu").queries) == 31
+    assert len(open_source(run, device="cpu", frozen=True).queries) == 31
 
 
 def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos):
@@ -202,14 +202,14 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     start = embedder_of(config)  # what the run began with: its projection is drawn after the backbone
     bare = tiny.embedder(**config.evaluation_input)
     bare.load_state_dict({name: value for name, value in start.state_dict().items() if not name.startswith("projection")})
-    frozen = looked_at(run, device="cpu", frozen=True)
+    frozen = open_source(run, device="cpu", frozen=True)
     transform = ImageLoaderSettings.for_model(bare)
     found = transform.batches(small(photos), np.arange(4), pinned=False)
     batch = next(iter(found))
     with_torch = transform.before(bare.eval())(batch.images).detach().numpy()
     np.testing.assert_allclose(frozen.queries.embeddings[:4], with_torch, atol=1e-5)
     assert frozen.decay == 2
-    assert looked_at(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert open_source(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
 @pytest.mark.slow

@@ -178,7 +178,7 @@ def test_a_missing_image_or_root_is_named(folder):
         (("--split", "valid"), "there is no split 'valid' here; choose from test."),
         (("--size", "64", "--resize", "32"), "resize=32 must be at least size=64"),
         (("--squash",), "squash=True resizes to resize × resize, so it needs a resize"),
-        (("--scale", "0"), "0.0 is no scale; give numbers above 0"),
+        (("--scale", "0"), "0.0 is not a scale; give numbers above 0"),
         (("--device", "tpu"), "'tpu' is not a device"),
         (("--out", "m.parquet"), "m.parquet is a file; name a folder."),
         (("--batch-size", "0"), "--batch-size"),
@@ -195,10 +195,10 @@ def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, ar
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("gone",), "there is no folder gone; give one that `suprank embed` wrote, or a file."),
+        (("gone",), "there is no folder gone; name a folder of `suprank train` or `suprank embed`, or a file."),
         (("photos",), "photos holds no embeddings"),
         (("e", "--level", "order"), "e has no level 'order'; choose from class, group."),
-        (("e", "--labels", "m.parquet"), "a folder of embeddings brings its labels"),
+        (("e", "--labels", "m.parquet"), "a folder has its own labels, gallery and ids"),
     ],
 )
 def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):

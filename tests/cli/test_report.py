@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+import suprank
 from suprank.cli import report as verb
 from tests.cli.collection import done, invoke, refused
 from tests.explorer.report.reading import of, parsed
@@ -87,10 +88,10 @@ def test_wrong_arguments_are_refused_with_the_rule_and_the_way_out(folder, tmp_p
 
 
 def test_a_missing_package_is_found_out_before_any_work(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(verb, "find_spec", lambda name: None)
-    monkeypatch.setattr("suprank.workflows.run_embeddings.looked_at", lambda *_: pytest.fail("embedded before"))
+    monkeypatch.setattr("suprank.workflows.reports.find_spec", lambda name: None)
+    monkeypatch.setattr("suprank.workflows.run_embeddings.open_source", lambda *_: pytest.fail("embedded before"))
     with pytest.raises(ModuleNotFoundError, match="openTSNE") as missing:
-        verb.write_report(folder / "one", None, tmp_path / "page.html")
+        suprank.report(folder / "one", out=tmp_path / "page.html")
     assert missing.value.name == "openTSNE"  # for `main`, which names the extra
 
 

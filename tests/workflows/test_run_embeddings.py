@@ -12,7 +12,7 @@ from suprank.data import Manifest
 from suprank.explorer import embeddings_folder
 from suprank.training.recipe import read_recipe
 from suprank.training.validation import Validator
-from suprank.workflows.run_embeddings import image_embedder, looked_at, model_of
+from suprank.workflows.run_embeddings import image_embedder, load_run_model, open_source
 from tests.explorer import runs
 from tests.models.tiny import embedder
 
@@ -51,9 +51,9 @@ def pictures(tmp_path):
 def test_test_images_are_embedded_as_training_judges_them(tmp_path, pictures):
     run = made(tmp_path / "run", pictures)
     told = []
-    source = looked_at(run, device="cpu", progress=lambda *values: told.append(values))
+    source = open_source(run, device="cpu", progress=lambda *values: told.append(values))
     assert told[-1] == ("run: embedding test", 24, 24)
-    model, reading = model_of(run)
+    model, reading = load_run_model(run)
     judge = Validator.of(read_recipe(run / "recipe.toml"), pictures)
     with torch.inference_mode():
         judged = judge(reading.before(model), device="cpu", progress=lambda *_: None)["test"]
@@ -62,37 +62,38 @@ def test_test_images_are_embedded_as_training_judges_them(tmp_path, pictures):
 
 def test_what_is_embedded_is_kept_even_when_all_else_is_gone(tmp_path, pictures):
     run = made(tmp_path / "run", pictures)
-    before = np.array(looked_at(run, device="cpu").queries.embeddings)
+    before = np.array(open_source(run, device="cpu").queries.embeddings)
     (tmp_path / "m.parquet").unlink()
     for file in (run / "model").iterdir():
         file.unlink()
     told = []
-    assert (looked_at(run, progress=lambda *values: told.append(values)).queries.embeddings == before).all()
+    assert (open_source(run, progress=lambda *values: told.append(values)).queries.embeddings == before).all()
     assert told == []
 
 
-def test_a_model_that_is_copied_is_the_same_and_another_one_is_embedded_anew(tmp_path, pictures, capsys):
+def test_a_model_that_is_copied_is_the_same_and_another_one_is_embedded_anew(tmp_path, pictures, caplog):
+    caplog.set_level("INFO", "suprank")
     run = made(tmp_path / "run", pictures)
-    before = np.array(looked_at(run, device="cpu").queries.embeddings)
+    before = np.array(open_source(run, device="cpu").queries.embeddings)
     later = time.time() + 10
     os.utime(run / "model" / "model.safetensors", (later, later))
     told = []
-    looked_at(run, device="cpu", progress=lambda *values: told.append(values))
+    open_source(run, device="cpu", progress=lambda *values: told.append(values))
     assert told == []
     embedder(dim=8, seed=1).save(run / "model")
     os.utime(run / "model" / "model.safetensors", (later, later))
-    after = np.array(looked_at(run, device="cpu").queries.embeddings)
+    after = np.array(open_source(run, device="cpu").queries.embeddings)
     assert not np.allclose(before, after)
-    assert "earlier model" in capsys.readouterr().err
+    assert "earlier model" in caplog.text
 
 
 def test_an_interrupted_embedding_is_gone_on_with(tmp_path):
     whole = runs.collection(tmp_path / "data", splits=("test", "distractor"))
     run = made(tmp_path / "run", whole)
-    assert len(looked_at(run, device="cpu").gallery) == 24
+    assert len(open_source(run, device="cpu").gallery) == 24
     (run / "embeddings" / "test" / "embeddings.npy").unlink()
     told = []
-    source = looked_at(run, device="cpu", progress=lambda *values: told.append(values))
+    source = open_source(run, device="cpu", progress=lambda *values: told.append(values))
     assert {what for what, *_ in told} >= {"run: embedding test"}
     assert (len(source.queries), len(source.gallery)) == (12, 24)
 
@@ -102,42 +103,42 @@ def test_further_test_sets_have_folders_of_their_own(tmp_path, pictures):
     fine.save(tmp_path / "fine.parquet")
     train = pictures.with_columns(split=["train"] * 24)
     run = made(tmp_path / "run", train, more=f'tests = {{ fine = "{tmp_path / "fine.parquet"}" }}')
-    source = looked_at(run, device="cpu")
+    source = open_source(run, device="cpu")
     assert (source.test, len(source.queries)) == ("fine", 8), "its manifest has no test images of its own"
     assert embeddings_folder(run, "fine").name == "embeddings-fine"
     with pytest.raises(ValueError, match="only train; --test fine"):
-        looked_at(run, "test", device="cpu")
+        open_source(run, "test", device="cpu")
     with pytest.raises(ValueError, match="no test set 'coarse'; choose from test, fine"):
-        looked_at(run, "coarse")
+        open_source(run, "coarse")
 
 
 def test_a_folder_of_embeddings_is_read_as_it_is(tmp_path, pictures):
-    assert len(looked_at(runs.embeddings(tmp_path / "e", pictures)).queries) == 24
+    assert len(open_source(runs.embeddings(tmp_path / "e", pictures)).queries) == 24
 
 
 def test_a_run_without_a_model_is_refused_and_one_that_trains_has_its_best(tmp_path, pictures):
     run = made(tmp_path / "run", pictures, model=False)
     with pytest.raises(FileNotFoundError, match="has no model yet"):
-        looked_at(run, device="cpu")
+        open_source(run, device="cpu")
     embedder(dim=8).save(run / "best")
-    assert len(looked_at(run, device="cpu").queries) == 24
+    assert len(open_source(run, device="cpu").queries) == 24
 
 
 def test_a_run_that_cannot_be_written_to_says_what_to_do(tmp_path, pictures, monkeypatch):
     run = made(tmp_path / "run", pictures)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match="suprank embed --model"):
-        looked_at(run, device="cpu")
+    with pytest.raises(PermissionError, match="suprank embed .*model MANIFEST"):
+        open_source(run, device="cpu")
 
 
 def test_a_picture_is_embedded_as_the_test_images_are(tmp_path, pictures):
     run = made(tmp_path / "run", pictures)
-    source = looked_at(run, device="cpu")
-    embedding = image_embedder(partial(model_of, run), "cpu")
+    source = open_source(run, device="cpu")
+    embedding = image_embedder(partial(load_run_model, run), "cpu")
     assert embedding(source.queries.picture(5)) == pytest.approx(source.queries.embeddings[5], abs=1e-5)
 
 
 def test_a_manifest_of_train_alone_has_nothing_to_look_at(tmp_path, pictures):
     run = made(tmp_path / "run", Manifest.of(pictures.with_columns(split=["train"] * 24).table, root=pictures.root))
     with pytest.raises(ValueError, match="no test images to look at"):
-        looked_at(run, device="cpu")
+        open_source(run, device="cpu")

@@ -111,12 +111,12 @@ def _report(run: Path, epoch: int) -> Report:
 
 def _page(folder: Path, plain: Path, whole: Path, name: str) -> Path:
     """The report of both runs, HAPPIER against Smooth-AP; made anew only when a run has come to its end since."""
-    from suprank.cli.report import write_report
+    from suprank.workflows.reports import report
 
     page = folder / "report.html"
     ends = [(run / "result.json").stat().st_mtime for run in (plain, whole)]
     if not page.is_file() or page.stat().st_mtime < max(ends):
-        write_report(whole, plain, page, title=f"HAPPIER against Smooth-AP on {Path(name).stem}")
+        report(whole, plain, page, title=f"HAPPIER against Smooth-AP on {Path(name).stem}")
     return page
 
 

@@ -71,21 +71,21 @@ def explore(
     if manifest is not None and (embeddings is None or embeddings.is_dir()):
         raise typer.BadParameter("--manifest tells the rows of --embeddings FILE.npy; a folder has its own.")
     with terminal.plain_errors("a smaller gallery"):
-        from suprank.cli.report import Bars
+        from suprank.cli.terminal import ProgressBars
         from suprank.explorer.source import comparison_warning
         from suprank.explorer.web import Explorer, Run, create_app
         from suprank.web.serving import bound
-        from suprank.workflows.run_embeddings import check_folder
+        from suprank.workflows.run_embeddings import check_run_or_embeddings
 
         terminal.device(device)
         for folder in folders:
-            check_folder(folder)
+            check_run_or_embeddings(folder)
         addresses: list[str | None] = [*(index or []), *[None] * (len(folders) - len(index or []))]
         if len(addresses) > len(folders):
             raise ValueError(f"{len(addresses)} indexes are given for {len(folders)} runs; give one for each at most.")
         with bound(host, port) as listening:  # first: a port that is taken is found out before minutes of work
             found: list[Run] = []
-            with Bars(quiet) as bars:
+            with ProgressBars(quiet) as bars:
                 for folder, address in zip(folders, addresses, strict=True):
                     source, beside = _source(folder, manifest, test, device, bars)
                     nearest = _nearest(source, address, beside, bars)
@@ -108,7 +108,7 @@ def _source(
     """What is looked at, and where an index of it would lie."""
     from suprank.data import Manifest
     from suprank.explorer import Source, embeddings_folder
-    from suprank.workflows.run_embeddings import looked_at
+    from suprank.workflows.run_embeddings import open_source
 
     if folder.is_file():
         import numpy as np
@@ -117,7 +117,7 @@ def _source(
             raise ValueError(f"{folder} is a file; of embeddings in a .npy file, --manifest tells the rows.")
         vectors = np.load(folder, mmap_mode="r", allow_pickle=False)
         return Source.of(folder.stem, vectors, Manifest.read(manifest)), folder.with_suffix(".index")
-    source = looked_at(folder, test, device, progress)
+    source = open_source(folder, test, device, progress)
     return source, (folder if source.recipe is None else embeddings_folder(folder, source.test)) / "index"
 
 
@@ -150,17 +150,17 @@ def _nearest(source: Source, address: str | None, beside: Path, bars: Callable[[
 
 def _embedding(folder: Path, model: str | None, device: str | None) -> Callable[[Image], NDArray[np.float32]] | None:
     """What embeds an uploaded image as the folder's images were; None where there is no model. It is loaded when needed."""
-    from suprank.workflows.run_embeddings import image_embedder, model_of
+    from suprank.workflows.run_embeddings import image_embedder, load_run_model
 
     if (folder / "recipe.toml").is_file():
         saved = any((folder / one).is_dir() for one in ("model", "best"))
-        return image_embedder(partial(model_of, folder), device) if saved else None
+        return image_embedder(partial(load_run_model, folder), device) if saved else None
     return None if model is None else image_embedder(partial(_named, model), device)
 
 
 def _named(model: str) -> tuple[Embedder, ImageLoaderSettings]:
-    from suprank.cli.embed import embedder_of
     from suprank.embedding import ImageLoaderSettings
+    from suprank.workflows.embeddings import load_embedder
 
-    embedder = embedder_of(model, None)
+    embedder = load_embedder(model, None)
     return embedder, ImageLoaderSettings.for_model(embedder)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import Device, Resize, Size, Squash, Weights, embedder_of, reading_of
+from suprank.cli.embed import Device, Resize, Size, Squash, Weights
+from suprank.workflows.embeddings import load_embedder, loader_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -327,8 +328,8 @@ def _embedded(
     whole = [file.resolve() for file in files]
     paths = [file.relative_to(file.anchor).as_posix() for file in whole]
     manifest = Manifest.of({"path": paths, "split": ["query"] * len(paths)}, root=whole[0].anchor, levels=())
-    embedder = embedder_of(model, weights)
-    reading = reading_of(embedder, {**options, "fast_jpeg": False}, 16, 0, False)
+    embedder = load_embedder(model, weights)
+    reading = loader_settings(embedder, {**options, "fast_jpeg": False}, 16, 0, "raise")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     batches = reading.batches(manifest, np.arange(len(paths)), pinned=False)
     return np.concatenate([rows for _, rows in embed(embedder, batches, device=where, forward=reading.before(embedder))])

@@ -9,21 +9,8 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import (
-    BatchSize,
-    Device,
-    FastJpeg,
-    Resize,
-    Size,
-    Skip,
-    Squash,
-    Weights,
-    Workers,
-    embedder_of,
-    read_as,
-    reading_of,
-    usual_batch,
-)
+from suprank.cli.embed import BatchSize, Device, FastJpeg, Resize, Size, SkipBroken, Squash, Weights, Workers
+from suprank.workflows.embeddings import as_embedder_config, default_batch_size, load_embedder, loader_settings
 
 app = typer.Typer(no_args_is_help=True, help="Make, project and export embedders.")
 
@@ -113,7 +100,7 @@ def pca(
     batch_size: BatchSize = None,
     workers: Workers = None,
     device: Device = None,
-    skip_broken: Skip = False,
+    skip_broken: SkipBroken = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Start the projection from a PCA of a manifest's features: an embedder with a linear layer of width DIM.
@@ -129,18 +116,22 @@ def pca(
         terminal.device(device)
         terminal.check_folder(out)
         images = Manifest.read(manifest, root=root).split(*(split or ("train",)))
-        embedder = embedder_of(model, weights)
+        embedder = load_embedder(model, weights)
         if dim > embedder.features_dim:
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features that {model} has; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
-        reading = reading_of(embedder, sizes, batch_size or usual_batch(device), workers, skip_broken)
+        reading = loader_settings(
+            embedder, sizes, batch_size or default_batch_size(device), workers, "skip" if skip_broken else "raise"
+        )
         with launched() as processes, terminal.progress("analyzing", quiet or processes.rank > 0) as progress:
             moments = principal_moments(
                 embedder, images, reading=reading, device=processes.device(device), processes=processes, progress=progress
             )
             if processes.rank == 0:
                 projected = embedder.with_projection(*pca_projection(moments, dim, whiten=whiten))
-                projected.config = projected.config.model_copy(update=read_as(reading))  # as its projection was computed
+                projected.config = projected.config.model_copy(
+                    update=as_embedder_config(reading)
+                )  # as its projection was computed
                 projected.save(out)
                 how = ", whitened" if whiten else ""
                 terminal.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")

@@ -1,20 +1,18 @@
-"""What the verbs share: errors in one line, a progress bar, and checks of devices and of files to write."""
+"""What the commands share: errors in one line, messages of the library, progress bars, and checks of their arguments."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-import os
 import re
-import tempfile
 import warnings
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import typer
 
-from suprank.files.atomic import FULL, DiskFullError, is_stream
+from suprank.files.atomic import FULL, DiskFullError
+from suprank.files.writable import check_folder, check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,16 +20,21 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+__all__ = ["check_folder", "check_writable"]  # of suprank.files, so that commands find all checks here
+
+T = TypeVar("T")
+
+
 @contextmanager
 def plain_errors(smaller: str) -> Iterator[None]:
-    """What the library refuses, said in one line with exit code 2 rather than in a traceback.
+    """Print an error of the library in one line and exit with code 2, instead of showing a traceback.
 
-    `smaller` is what to give where memory runs out, such as "a smaller --batch-size". A package that is not installed is for
-    `main`, which knows the extra that brings it.
+    `smaller` says what to change if memory runs out, such as "a smaller --batch-size". A missing package is left to `main`,
+    which knows the extra that brings it.
     """
     try:
         yield
-    except (BrokenPipeError, ModuleNotFoundError):  # whoever read what we print has gone: typer ends quietly
+    except (BrokenPipeError, ModuleNotFoundError):  # a closed pipe: typer ends quietly
         raise
     except typer.BadParameter as error:  # which may quote a file
         error.message = escaped(error.message)
@@ -39,39 +42,60 @@ def plain_errors(smaller: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in FULL and not isinstance(error, DiskFullError):
             error = DiskFullError(error.filename or "what was to be written", error)
-        raise typer.BadParameter(_said(error)) from error
+        raise typer.BadParameter(_message(error)) from error
     except (ValueError, TypeError, ImportError) as error:
-        raise typer.BadParameter(_said(error)) from error
+        raise typer.BadParameter(_message(error)) from error
     except (MemoryError, RuntimeError) as error:
-        # torch's OutOfMemoryError goes by its name, because torch takes a second to import; on a CPU it is a RuntimeError.
+        # OutOfMemoryError is recognized by name, because importing torch takes a second; on a CPU it is a RuntimeError.
         on_cpu = "can't allocate memory" in str(error)
         if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError" and not on_cpu:
             raise
-        said = next(iter(_said(error).splitlines()), "").removeprefix("MemoryError") or "out of memory"
-        raise typer.BadParameter(f"{said} Give {smaller}.") from error
+        first_line = next(iter(_message(error).splitlines()), "").removeprefix("MemoryError") or "out of memory"
+        raise typer.BadParameter(f"{first_line} Give {smaller}.") from error
 
 
 @contextmanager
-def plain_warnings(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
-    """Print the library's warnings on stderr, each once and in one line, without the line of source that raised it.
+def plain_messages(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
+    """Print warnings and log records of the library on stderr, each once and in one line, without a line of source.
 
-    `in_words` gives the text, for warnings whose own names options of Python.
+    `in_words` returns the text of a warning; use it where the warning itself names arguments of Python.
     """
     printed: set[str] = set()
 
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        text = in_words(message) if isinstance(message, Warning) else message
+    def show(text: str) -> None:
         if text not in printed:
             printed.add(text)
-            echo(f"warning: {text}", err=True)
+            echo(text, err=True)
 
-    with warnings.catch_warnings():
-        warnings.showwarning = show
+    def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+        show(f"warning: {in_words(message) if isinstance(message, Warning) else message}")
+
+    with warnings.catch_warnings(), _log_handler("suprank.workflows", show):
+        warnings.showwarning = show_warning
         yield
 
 
-def _said(error: Exception) -> str:
-    """What an error says, in words of the command line; of one from a worker process, what stands under its traceback."""
+@contextmanager
+def _log_handler(name: str, show: Callable[[str], None]) -> Iterator[None]:
+    """Pass the records of a logger to `show`, those of level WARNING and above as "warning: ..."."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            show(f"{'warning: ' * (record.levelno >= logging.WARNING)}{record.getMessage()}")
+
+    logger, handler = logging.getLogger(name), Handler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def _message(error: Exception) -> str:
+    """The text of an error in the words of the command line; for one from a worker process, what follows its traceback."""
     lines = "\n".join((str(error), *getattr(error, "__notes__", ()))).splitlines()
     if lines and re.match(r"Caught .* in .* worker process", lines[0]):
         last = max(place for place, line in enumerate(lines) if line.startswith("  "))
@@ -80,15 +104,15 @@ def _said(error: Exception) -> str:
 
 
 _CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but for tabs and line ends, DEL, C1
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # what turns text around, ends lines, or is no character
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tabs and line ends, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # changes of direction, line ends, surrogates
 )
 
 
 def escaped(text: str) -> str:
-    """Text from files as it may go to a terminal: what would move the cursor, change colors or hide text is spelt out.
+    """Escape what would move the cursor, change colors or hide text, so that text from files may go to a terminal.
 
-    As JSON spells it, so that lines of JSON stay what they are.
+    Escapes are those of JSON, so that lines of JSON stay valid.
 
     Example:
         >>> print(escaped("a" + chr(27) + "[31mb" + chr(0x202E) + "c"))
@@ -98,14 +122,14 @@ def escaped(text: str) -> str:
 
 
 def echo(message: object = "", *, nl: bool = True, err: bool = False) -> None:
-    """Print a line, on stderr with `err`. What the verbs say goes through here, or through `escaped`."""
+    """Print a line, on stderr with `err`. Everything that commands print goes through here, or through `escaped`."""
     typer.echo(escaped(str(message)), nl=nl, err=err)
 
 
 def escape_warnings() -> None:
-    """Have warnings and log records, which quote files too, escaped on their way to stderr."""
-    shown = warnings.formatwarning
-    warnings.formatwarning = lambda *given, **also: escaped(shown(*given, **also))
+    """Escape warnings and log records, which quote files too, on their way to stderr."""
+    original = warnings.formatwarning
+    warnings.formatwarning = lambda *args, **kwargs: escaped(original(*args, **kwargs))
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_Escaping())
 
@@ -116,13 +140,13 @@ class _Escaping(logging.Formatter):
 
 
 def flowing(text: str) -> str:
-    """Help with the lines of each paragraph joined, as typer does for the first alone; a paragraph after \\b stays as it is."""
+    """Join the lines of each paragraph of a help text, except after \\b. Typer itself does so for the first paragraph only."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(one if one.startswith("\b") else one.replace("\n", " ") for one in paragraphs)
 
 
 def device(name: str | None) -> str | None:
-    """The device by its name, if this machine has it."""
+    """Return `name` if this machine has that device, else raise."""
     import torch
 
     if name is None:
@@ -132,49 +156,14 @@ def device(name: str | None) -> str | None:
     except RuntimeError as error:
         raise typer.BadParameter(f"{name!r} is not a device; use cpu, cuda or cuda:N.", param_hint="--device") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        there = f"there are {torch.cuda.device_count()} CUDA GPUs here"
-        raise typer.BadParameter(f"{name!r} cannot be used: {there}; use cpu, cuda or cuda:N.", param_hint="--device")
+        gpus = f"this machine has {torch.cuda.device_count()} CUDA GPUs"
+        raise typer.BadParameter(f"{name!r} cannot be used: {gpus}; use cpu, cuda or cuda:N.", param_hint="--device")
     return name
-
-
-def check_writable(file: Path) -> None:
-    """Refuse, before hours of work, a file that cannot be written. Its folder is made; a file that is there stays as it is."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"{file} cannot be written: the folder cannot be made ({error.strerror}); name another.") from error
-    if file.is_dir():
-        raise IsADirectoryError(f"{file} is a folder; name a file in it.")
-    if file.exists() and not os.access(file, os.W_OK):
-        raise PermissionError(f"{file} cannot be written: it is read-only; name another file.")
-    if not is_stream(file):
-        _check_takes_files(Path(os.path.realpath(file)).parent, file)
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse, before hours of work, a folder that cannot be written to, or not be made. It is left to be made."""
-    if folder.is_file():
-        raise NotADirectoryError(f"{folder} is a file; name a folder.")
-    if folder.is_dir():
-        _check_takes_files(folder, folder)
-    else:
-        check_writable(folder)
-
-
-def _check_takes_files(folder: Path, named: Path) -> None:
-    """Write a file into the folder and remove it: permissions alone do not tell, of root or of a disk that is read-only."""
-    try:
-        with tempfile.TemporaryFile(dir=folder, prefix=".suprank-") as file:
-            file.write(b"0")
-    except OSError as error:
-        if error.errno in FULL:
-            raise DiskFullError(named, error) from error
-        raise OSError(f"{named} cannot be written ({error.strerror}); name another place.") from error
 
 
 @contextmanager
 def progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, moved by the function it gives, which takes (done, total); where none is wanted it does nothing."""
+    """Show a progress bar on stderr. Yields the function (done, total) that moves it; with `quiet` it does nothing."""
     if quiet:
         yield lambda done, total: None
         return
@@ -191,7 +180,7 @@ def progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     tasks: list[TaskID] = []
 
     def advance(done: int, total: int) -> None:
-        if not tasks:  # begun by the first call: what is refused at the door leaves no bar behind, nor an empty line
+        if not tasks:  # started by the first call, so that refused arguments leave no empty bar behind
             bar.start()
             tasks.append(bar.add_task(what, total=total))
         bar.update(tasks[0], completed=done)
@@ -201,3 +190,28 @@ def progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     finally:
         if tasks:
             bar.stop()
+
+
+class ProgressBars(ExitStack):
+    """One progress bar after the other, called as (what, done, total); a bar ends when the next one begins."""
+
+    def __init__(self, quiet: bool) -> None:
+        super().__init__()
+        self.quiet, self._what = quiet, ""
+        self._advance: Callable[[int, int], None] = lambda done, total: None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what != self._what:
+            self.close()
+            self._what = what
+            self._advance = self.enter_context(progress(what, self.quiet))
+        self._advance(done, total)
+
+
+def subject(argument: T | None, option: T | None, name: str, flag: str) -> T:
+    """The subject of a command, given as an argument NAME or, as in earlier versions, by an option."""
+    if argument is not None and option is not None:
+        raise typer.BadParameter(f"{name} is given twice, as an argument and by {flag}; give it once.")
+    if argument is None and option is None:
+        raise typer.BadParameter(f"{name} is missing; see --help.", param_hint=name)
+    return cast("T", option if argument is None else argument)

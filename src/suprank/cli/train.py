@@ -123,7 +123,7 @@ def _say_how_to_go_on(result: Result, arguments: list[str]) -> None:
 
 
 def _print_result(result: Result) -> None:
-    from suprank.cli.evaluate import print_report
+    from suprank.cli.metric_table import print_report
 
     for name, report in result.reports.items():
         if len(result.reports) > 1:

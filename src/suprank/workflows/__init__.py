@@ -1,1 +1,17 @@
-"""What a command does, as Python functions: they bring data, models, training and pages together."""
+"""What the commands do, as Python functions.
+
+    import suprank
+
+    suprank.embed("resnet50", "cub.parquet", "embeddings")
+    report = suprank.evaluate("embeddings")
+    suprank.report("runs/happier", against="runs/smooth-ap", out="report.html")
+
+They bring data, models, training and pages together, and print nothing: progress goes to a function of yours, and notes go to
+the logger `suprank.workflows`. The command line is a thin layer on top.
+"""
+
+from suprank.workflows.embeddings import embed
+from suprank.workflows.evaluation import evaluate
+from suprank.workflows.reports import report
+
+__all__ = ["embed", "evaluate", "report"]

@@ -1,13 +1,12 @@
-"""A folder to look at → its `Source`: the test images of a run are embedded first, as training judged them, and kept."""
+"""Open a run or a folder of embeddings as a `Source`; a run's test images are embedded first, as training evaluated them."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
 from typing import TYPE_CHECKING
-
-from suprank.cli import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,21 +24,24 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], None]
 
-OWN = "test"  # what a manifest's own test images are called beside those of `data.tests`
+OWN = "test"
+"""Name of the manifest's own test images, beside those of `data.tests`."""
+
+_log = logging.getLogger(__name__)
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse what is none of ours by its name, before any work."""
+def check_run_or_embeddings(folder: Path) -> None:
+    """Raise a `ValueError` for a folder that neither `suprank train` nor `suprank embed` wrote, before any work."""
     from suprank.embedding.result import embedded_parts
 
     if folder.is_dir() and not (folder / "recipe.toml").is_file() and not embedded_parts(folder):
         raise ValueError(
             f"{folder} is neither a folder of `suprank train`, which has a recipe.toml, nor one of `suprank embed`, which has "
-            f"test/embeddings.npy or the like; name one of those."
+            f"test/embeddings.npy or the like; name one of these."
         )
 
 
-def looked_at(
+def open_source(
     folder: Path,
     test: str | None = None,
     device: str | None = None,
@@ -47,14 +49,15 @@ def looked_at(
     *,
     frozen: bool = False,
 ) -> Source:
-    """The source in a folder of `suprank train` or `suprank embed`; `progress(what, done, total)` tells of what is embedded.
+    """Open a folder of `suprank train` or `suprank embed`. `progress(what, done, total)` is called as images are embedded.
 
-    A run's test set is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`), going on where that was
-    interrupted. What is there is kept, also where manifest, images and model are gone since, and made anew only where the run
-    has another model by now. `test` is by default the manifest's own test images, else the first of `data.tests`.
+    A run's test set is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`); an interrupted embedding
+    continues where it stopped. Existing embeddings are kept, even if manifest, images or model are gone since, and replaced
+    only if the run has another model by now. `test` is by default the manifest's own test images, else the first of
+    `data.tests`.
 
-    With `frozen` it is the run's backbone before training, read exactly as the run reads, embedded into RUN/frozen, of the very
-    images that are in RUN/embeddings.
+    With `frozen` the images are embedded by the run's backbone before training, into RUN/frozen: the same images as in
+    RUN/embeddings, read in the same way.
     """
     from suprank.explorer import Source
     from suprank.explorer.source import FROZEN
@@ -67,27 +70,27 @@ def looked_at(
     known = [OWN, *config.data.tests]
     if test is not None and test not in known:
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
-    name = test or _usual(folder, config)
+    name = test or _default_test_set(folder, config)
     if frozen:
-        if not _is_whole(folder / FROZEN, name) or _has_other_images(folder, name):
+        if not _is_complete(folder / FROZEN, name) or _has_other_images(folder, name):
             _embed(folder, config, name, device, progress, frozen=True)
-    elif not _is_whole(folder, name) or _has_another_model(folder, name):
+    elif not _is_complete(folder, name) or _has_another_model(folder, name):
         _embed(folder, config, name, device, progress)
     return Source.read(folder, name, frozen=frozen)
 
 
-def model_of(run: Path) -> tuple[Embedder, ImageLoaderSettings]:
-    """A run's last model (or its best so far, while it trains), and how its test images are read, as its recipe says."""
+def load_run_model(run: Path) -> tuple[Embedder, ImageLoaderSettings]:
+    """Load a run's last model (or its best so far, while it trains), and the image settings of its recipe."""
     from suprank.models import Embedder
     from suprank.training.recipe import read_recipe
 
     config = read_recipe(run / "recipe.toml")
-    # The model says the same, unless an older version saved it.
+    # The saved model has the same settings, unless an older version of suprank saved it.
     embedder = Embedder.load(_model_folder(run), settings=config.evaluation_input)
-    return embedder, _reading(embedder, config)
+    return embedder, _loader_settings(embedder, config)
 
 
-def _reading(embedder: Embedder, config: TrainConfig) -> ImageLoaderSettings:
+def _loader_settings(embedder: Embedder, config: TrainConfig) -> ImageLoaderSettings:
     from suprank.embedding import ImageLoaderSettings
 
     batches, data = config.evaluation.batch_size, config.data
@@ -97,40 +100,40 @@ def _reading(embedder: Embedder, config: TrainConfig) -> ImageLoaderSettings:
 def image_embedder(
     load: Callable[[], tuple[Embedder, ImageLoaderSettings]], device: str | None = None
 ) -> Callable[[Image.Image], NDArray[np.float32]]:
-    """A function from a picture in RGB to its embedding `[dim]`, one at a time, for any thread.
+    """Return a function that maps an RGB picture to its embedding `[dim]`; any thread may call it, one at a time gets in.
 
-    `load` gives the model, such as `partial(model_of, run)`; it is called at the first picture, so that nothing waits for it.
+    `load` returns the model, such as `partial(load_run_model, run)`. It is called at the first picture, not before.
     """
     lock = threading.Lock()
-    kept: list[tuple[Embedder, ImageLoaderSettings]] = []
+    loaded: list[tuple[Embedder, ImageLoaderSettings]] = []
 
-    def embedding(picture: Image.Image) -> NDArray[np.float32]:
+    def embed_picture(picture: Image.Image) -> NDArray[np.float32]:
         import torch
 
         from suprank.data import Batch
         from suprank.models.inference import embed
 
         with lock:
-            if not kept:
-                kept.append(load())
-            embedder, reading = kept[0]
-            images = reading.transform(picture)[None]
+            if not loaded:
+                loaded.append(load())
+            embedder, settings = loaded[0]
+            images = settings.transform(picture)[None]
             batch = Batch(images, torch.empty((1, 0), dtype=torch.int64), torch.zeros(1, dtype=torch.int64), ())
-            ((_, rows),) = embed(embedder, [batch], device=device, forward=reading.before(embedder))
+            ((_, rows),) = embed(embedder, [batch], device=device, forward=settings.before(embedder))
             return rows[0]
 
-    return embedding
+    return embed_picture
 
 
-def _usual(run: Path, config: TrainConfig) -> str:
-    """The test set that is meant where none is named: as training orders them."""
-    if _is_whole(run, OWN) or not config.data.tests:
+def _default_test_set(run: Path, config: TrainConfig) -> str:
+    """The test set to open if none is named: the manifest's own, else the first of `data.tests`, as in training."""
+    if _is_complete(run, OWN) or not config.data.tests:
         return OWN
     first = next(iter(config.data.tests))
     try:
         return OWN if {"test", "query"} & set(_manifest(config, OWN).splits) else first
     except (OSError, ValueError):
-        if _is_whole(run, first):
+        if _is_complete(run, first):
             return first
         raise
 
@@ -141,8 +144,8 @@ def _manifest(config: TrainConfig, name: str) -> Manifest:
     return manifest_of(config.data.manifest, config.data.root) if name == OWN else manifest_of(config.data.tests[name])
 
 
-def _is_whole(run: Path, name: str) -> bool:
-    """Whether all that is ranked is embedded. Of a gallery and test images the gallery is embedded first: see `_embed`."""
+def _is_complete(run: Path, name: str) -> bool:
+    """Whether everything that is ranked is embedded. The gallery is embedded before the test images: see `_embed`."""
     from suprank.embedding.query_gallery import ranked_parts
     from suprank.embedding.result import embedded_parts
     from suprank.explorer import embeddings_folder
@@ -152,26 +155,26 @@ def _is_whole(run: Path, name: str) -> bool:
 
 
 def _has_other_images(run: Path, name: str) -> bool:
-    """Whether the images of RUN/frozen are not those of RUN/embeddings, which were made anew since."""
+    """Whether RUN/frozen holds other images than RUN/embeddings, which were embedded again since."""
     from suprank.explorer import embeddings_folder
     from suprank.explorer.source import FROZEN
 
     own, frozen = (embeddings_folder(folder, name) for folder in (run, run / FROZEN))
-    return _is_whole(run, name) and _records(own, "images") != _records(frozen, "images")
+    return _is_complete(run, name) and _record_values(own, "images") != _record_values(frozen, "images")
 
 
-def _records(folder: Path, entry: str) -> dict[str, object]:
-    """An entry of the record of every part that is embedded."""
+def _record_values(folder: Path, key: str) -> dict[str, object]:
+    """The value of `key` in the record of every embedded part."""
     import json
 
     from suprank.embedding.shards import RECORD, RESULT
 
     records = [file.with_name(RECORD) for file in folder.glob(f"*/{RESULT}")]
-    return {record.parent.name: json.loads(record.read_bytes()).get(entry) for record in records if record.is_file()}
+    return {record.parent.name: json.loads(record.read_bytes()).get(key) for record in records if record.is_file()}
 
 
 def _has_another_model(run: Path, name: str) -> bool:
-    """Whether the run's model is another one than that of the embeddings. Where there is no model, it is not."""
+    """Whether the run's model differs from the one that made the embeddings. Without a model the answer is no."""
     from suprank.embedding.shards import RESULT
     from suprank.explorer import embeddings_folder
 
@@ -181,11 +184,11 @@ def _has_another_model(run: Path, name: str) -> bool:
         model = _model_folder(run)
     except FileNotFoundError:
         return False
-    # Loading a model takes seconds: look at it only where it was written after the embeddings.
+    # Loading a model takes seconds, so it is loaded only if it was written after the embeddings.
     if max(file.stat().st_mtime for file in model.iterdir()) <= min(file.stat().st_mtime for file in files):
         return False
-    now = model_of(run)[0].fingerprint()
-    return any(model != now for model in _records(out, "model").values())
+    current = load_run_model(run)[0].fingerprint()
+    return any(model != current for model in _record_values(out, "model").values())
 
 
 def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progress: Progress, *, frozen: bool = False) -> None:
@@ -200,7 +203,7 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
     if not os.access(out if out.is_dir() else run, os.W_OK):
         raise PermissionError(
             f"{run} is not writable, and its test images must be embedded into {out}; copy the run, or embed them elsewhere: "
-            f"suprank embed --model {run / 'model'} --manifest MANIFEST --out DIR, and give DIR."
+            f"suprank embed {run / 'model'} MANIFEST --out DIR, and name DIR instead."
         )
     manifest = _manifest(config, name)
     parts = parts_of(manifest)
@@ -211,27 +214,27 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
         from suprank.training.embedders import frozen_embedder
 
         embedder = frozen_embedder(config)
-        reading = _reading(embedder, config)
+        settings = _loader_settings(embedder, config)
     else:
-        embedder, reading = model_of(run)
+        embedder, settings = load_run_model(run)
     target = out
-    if _is_whole(run / FROZEN if frozen else run, name):
-        what = "other images than the run's" if frozen else "an earlier model of the run"
-        terminal.echo(f"{out} is of {what}; the images are embedded again.", err=True)
-        target = out.with_name(f".{out.name}-anew")  # what is there stays until this is whole: the images may be gone
-        shutil.rmtree(target, ignore_errors=True)  # an attempt that was interrupted may be of yet another model
+    if _is_complete(run / FROZEN if frozen else run, name):
+        reason = "other images than the run's" if frozen else "an earlier model of the run"
+        _log.info("%s is of %s; the images are embedded again.", out, reason)
+        target = out.with_name(f".{out.name}-anew")  # the old embeddings stay until the new ones are complete
+        shutil.rmtree(target, ignore_errors=True)  # an interrupted attempt may be of yet another model
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    called = f"{run.resolve().name} before training" if frozen else run.resolve().name
-    # The gallery first: with the test images alone, nothing would tell that their distractors are missing.
+    title = f"{run.resolve().name} before training" if frozen else run.resolve().name
+    # The gallery first: with only the test images there, nothing would tell that their distractors are missing.
     for splits in reversed(parts.values()):
         embed_collection(
             embedder,
             manifest,
             target,
-            reading=reading,
+            reading=settings,
             splits=splits,
             device=where,
-            progress=lambda part, done, total: progress(f"{called}: embedding {part}", done, total),
+            progress=lambda part, done, total: progress(f"{title}: embedding {part}", done, total),
         )
     if target != out:
         shutil.rmtree(out)
@@ -243,5 +246,5 @@ def _model_folder(run: Path) -> Path:
         if (run / name / "embedder.json").is_file():
             return run / name
     raise FileNotFoundError(
-        f"{run} has no model yet; it is saved at the end of training: suprank train --resume goes on with it."
+        f"{run} has no model yet; it is saved at the end of training. suprank train --resume continues the run."
     )

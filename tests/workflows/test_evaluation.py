@@ -10,7 +10,7 @@ from suprank.cli.app import app
 from suprank.data import Manifest
 from suprank.data.importers import BENCHMARKS
 from suprank.evaluation import evaluate, read_ground_truth, revisited
-from suprank.workflows.embedded import read_folder
+from suprank.workflows.evaluation import read_folder
 from tests.data import miniatures_landmarks
 
 
@@ -51,11 +51,12 @@ def test_distractors_stand_among_the_test_images(tmp_path):
     assert gallery.ids[:3] == queries.ids, "each leaves its own image out"
 
 
-def test_a_part_that_is_not_evaluated_is_named(tmp_path, capsys):
+def test_a_part_that_is_not_evaluated_is_named(tmp_path, caplog):
+    caplog.set_level("INFO", "suprank")
     for part in ("query", "gallery", "test"):
         write(tmp_path, part, ["a", "b"])
     read_folder(tmp_path, [])
-    assert "test is left out: query against gallery is evaluated" in capsys.readouterr().err
+    assert "test is left out: query against gallery is evaluated" in caplog.text
 
 
 def test_two_crops_of_one_photograph_are_two_images(tmp_path):

@@ -1,0 +1,263 @@
+"""Evaluate a run, a folder of embeddings, or embeddings in files and arrays."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from os import PathLike
+
+    from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
+
+    from suprank.embedding import Provenance
+    from suprank.embedding.query_gallery import Sides
+    from suprank.embedding.result import EmbeddedPart
+    from suprank.evaluation import GroundTruth, Report
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.tables import Labels
+
+PROVENANCE = "embeddings"
+"""Key of a report's settings under which it says which model made the embeddings, and how it read the images."""
+
+_log = logging.getLogger(__name__)
+
+
+def evaluate(
+    subject: str | PathLike[str] | Tensor | ArrayLike,
+    labels: str | PathLike[str] | Tensor | ArrayLike | None = None,
+    gallery: str | PathLike[str] | Tensor | ArrayLike | None = None,
+    gallery_labels: str | PathLike[str] | Tensor | ArrayLike | None = None,
+    *,
+    levels: Sequence[str] = (),
+    id_column: str | None = None,
+    test: str | None = None,
+    frozen: bool = False,
+    decay: float | None = None,
+    weights: Mapping[str, float] | None = None,
+    device: str | None = None,
+    progress: bool | Callable[[int, int], None] = False,
+    **options: Any,
+) -> Report:
+    """Return the exact metrics of a run, of a folder of embeddings, or of embeddings with labels.
+
+    `subject` is one of
+
+    - a folder of `suprank train`: its test images are embedded first where needed, as training evaluated them. `test` names
+      one of its test sets; `frozen` evaluates its backbone before training.
+    - a folder of `suprank embed`, which brings labels, gallery and ids.
+    - a file of embeddings (.npy, .parquet, .pt), with `labels` in a file (.csv, .tsv, .parquet, .npy) whose columns `levels`
+      names, finest first. Rows with equal `id_column` are one image, which is left out of its own list.
+    - an array or tensor, with `labels` in an array: `suprank.evaluation.evaluate` is called as it is.
+
+    `decay` is that of H-AP, by default the run's or 1; `weights` are by level. Further options (`ks`, `metrics`, `bootstrap`,
+    `per_query`, `memory_budget`, ...) are those of `suprank.evaluation.evaluate`.
+
+    Example:
+        >>> suprank.evaluate("runs/roadmap")["R@1"]  # doctest: +SKIP
+        0.694
+    """
+    from suprank import evaluation
+
+    if not isinstance(subject, str | Path):
+        if labels is None:
+            raise ValueError("embeddings in an array need their labels; give labels=.")
+        return evaluation.evaluate(
+            subject,
+            labels,
+            gallery,
+            gallery_labels,
+            decay=1.0 if decay is None else decay,
+            weights=weights,
+            device=device,
+            progress=progress,
+            level_names=list(levels) or None,
+            **options,
+        )
+    data = EvaluationInput.read(
+        subject, labels, gallery, gallery_labels, levels=levels, id_column=id_column, test=test, frozen=frozen, device=device
+    )
+    return data.evaluate(decay=decay, weights=weights, device=device, progress=progress, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationInput:
+    """Queries, gallery, labels and ids, as read from files; and, where known, which model made the embeddings."""
+
+    queries: Embeddings
+    gallery: Embeddings | None
+    labels: Labels
+    ids: Sequence[str] | None
+    gallery_ids: Sequence[str] | None
+    decay: float = 1.0
+    provenance: Provenance | None = None
+
+    @classmethod
+    def read(
+        cls,
+        subject: str | PathLike[str],
+        labels: Any = None,
+        gallery: Any = None,
+        gallery_labels: Any = None,
+        *,
+        levels: Sequence[str] = (),
+        id_column: str | None = None,
+        test: str | None = None,
+        frozen: bool = False,
+        device: str | None = None,
+        progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    ) -> EvaluationInput:
+        """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded."""
+        subject = Path(subject)
+        if (subject / "recipe.toml").is_file():
+            return cls.from_run(subject, test, levels, device, progress, frozen=frozen)
+        if frozen or test is not None:
+            raise ValueError(f"frozen and test are for a folder of `suprank train`, which {subject} is not; leave them out.")
+        if labels is not None:
+            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column)
+        if not subject.is_dir():
+            raise ValueError(f"{subject} needs its labels, because it is a file and not a folder; name a file of labels.")
+        return cls.from_folder(subject, levels)
+
+    @classmethod
+    def from_files(
+        cls,
+        embeddings: Path,
+        labels: Path,
+        gallery: Path | None,
+        gallery_labels: Path | None,
+        levels: Sequence[str],
+        id_column: str | None,
+    ) -> EvaluationInput:
+        from suprank.evaluation.embeddings import Embeddings
+        from suprank.evaluation.tables import ids_from, labels_from, read_table
+
+        # Tables first: they are read at once, and a Parquet file of embeddings is not.
+        table = read_table(Path(labels))
+        gallery_table = None if gallery_labels is None else read_table(Path(gallery_labels))
+        coded = labels_from(table, gallery_table, levels=levels, without=[] if id_column is None else [id_column])
+        ids = None if id_column is None else ids_from(table, id_column)
+        gallery_ids = None if id_column is None or gallery_table is None else ids_from(gallery_table, id_column)
+        queries = Embeddings.of(embeddings, "embeddings")
+        table.check_rows(len(queries), queries.name)
+        items = None
+        if gallery is not None and gallery_table is not None:
+            items = Embeddings.of(Path(gallery), "gallery")
+            gallery_table.check_rows(len(items), items.name)
+        return cls(queries=queries, gallery=items, labels=coded, ids=ids, gallery_ids=gallery_ids)
+
+    @classmethod
+    def from_folder(cls, folder: Path, levels: Sequence[str]) -> EvaluationInput:
+        """Read a folder of `suprank embed`."""
+        from suprank.embedding import Provenance, ranked_parts
+        from suprank.embedding.result import embedded_parts
+        from suprank.evaluation.embeddings import Embeddings
+        from suprank.evaluation.tables import Labels
+
+        names, queries, gallery = read_folder(folder, levels)
+        return cls(
+            queries=Embeddings.of(queries.embeddings, str(folder)),
+            gallery=None if gallery is None else Embeddings.of(gallery.embeddings, f"the gallery of {folder}"),
+            labels=Labels(names, queries.labels, None if gallery is None else gallery.labels),
+            ids=queries.ids,
+            gallery_ids=None if gallery is None else gallery.ids,
+            provenance=Provenance.read(folder, ranked_parts(embedded_parts(folder))[0]),
+        )
+
+    @classmethod
+    def from_run(
+        cls,
+        folder: Path,
+        test: str | None,
+        levels: Sequence[str],
+        device: str | None,
+        progress: Callable[[str, int, int], None],
+        *,
+        frozen: bool = False,
+    ) -> EvaluationInput:
+        """Read the test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
+        from suprank.evaluation.embeddings import Embeddings
+        from suprank.evaluation.tables import Labels
+        from suprank.workflows.run_embeddings import open_source
+
+        source = open_source(folder, test, device, progress, frozen=frozen)
+        if unknown := [level for level in levels if level not in source.levels]:
+            raise ValueError(f"{folder} has no level {unknown[0]!r}; choose from {', '.join(source.levels)}.")
+        source = source.at(levels or source.levels)
+        queries, gallery = source.queries, None if source.against_each_other else source.gallery
+        return cls(
+            queries=Embeddings.of(queries.embeddings, source.name),
+            gallery=None if gallery is None else Embeddings.of(gallery.embeddings, f"the gallery of {source.name}"),
+            labels=Labels(source.levels, queries.labels, None if gallery is None else gallery.labels),
+            ids=queries.ids,
+            gallery_ids=None if gallery is None else gallery.ids,
+            decay=source.decay,
+            provenance=source.provenance,
+        )
+
+    def evaluate(self, *, decay: float | None = None, **options: Any) -> Report:
+        """Return the report, which says which model made the embeddings where that is known."""
+        from suprank import evaluation
+
+        report = evaluation.evaluate(
+            self.queries,
+            self.labels.queries,
+            self.gallery,
+            self.labels.gallery,
+            level_names=self.labels.names,
+            ids=self.ids,
+            gallery_ids=self.gallery_ids,
+            decay=self.decay if decay is None else decay,
+            **options,
+        )
+        if self.provenance is None:
+            return report
+        return replace(report, settings={**report.settings, PROVENANCE: self.provenance.asdict()})
+
+
+def read_folder(folder: Path, levels: Sequence[str]) -> Sides:
+    """Read the parts of a folder of `suprank embed` that are ranked against each other: see `ranked_parts`.
+
+    Parts and broken images that are left out are logged. A part that was begun and not finished is an error.
+    """
+    from suprank.embedding.query_gallery import ranked_parts, ranked_sides
+    from suprank.embedding.result import PARTS
+
+    present = [part for part in PARTS if (folder / part).is_dir()]
+    chosen = ranked_parts(present)
+    for part in present:
+        if part not in chosen:
+            _log.info("%s is left out: %s is evaluated", part, " against ".join(chosen))
+    parts = {name: _read_part(folder, name) for name in chosen}
+    return ranked_sides({name: (part.embeddings, part.items) for name, part in parts.items()}, levels, about=str(folder))
+
+
+def _read_part(folder: Path, name: str) -> EmbeddedPart:
+    from suprank.embedding.result import read_embedded
+
+    part = read_embedded(folder, name)
+    if part.broken:
+        _log.info("%s: %s broken images are left out", name, f"{part.broken:,}")
+    return part
+
+
+def read_revisited(folder: Path, ground_truth: GroundTruth) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Read queries and gallery in the order in which a revisited dataset's file numbers them, distractors last."""
+    from suprank.embedding.query_gallery import column
+    from suprank.embedding.result import read_embedded
+
+    embeddings = []
+    for name, expected in (("query", ground_truth.queries), ("gallery", ground_truth.items)):
+        part = read_embedded(folder, name)
+        ids = column(part.items, "id") or []
+        if part.broken or tuple(ids[: len(expected)]) != expected:
+            raise ValueError(
+                f"{folder / name} does not hold the {len(expected):,} images of the ground truth, in its order and all whole; "
+                f"embed a manifest that `suprank data import` roxford5k or rparis6k made from this very file."
+            )
+        embeddings.append(part.embeddings)
+    return embeddings[0], embeddings[1]
