@@ -15,6 +15,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"suprank {version}"
+html_search_scorer = "_static/scorer.js"  # guides before the API
 default_role = "py:obj"  # `ranks` in a docstring links to it where it can, and is code where it cannot
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -26,28 +27,28 @@ python_maximum_signature_line_length = 88
 
 
 def plain_docstring(app: Any, what: str, name: str, object_: Any, options: Any, lines: list[str]) -> None:
-    """Our docstrings are text: `|Ω⁺|` is no substitution, and an indented equation keeps its line breaks."""
-    written: list[str] = []
+    """Keep docstrings as plain text: `|Ω⁺|` is not a substitution, and an indented equation keeps its line breaks."""
+    plain: list[str] = []
     indented = False
     for line in lines:
         if line and line.startswith("    ") != indented:
             indented = not indented
             if indented and not line.lstrip().startswith(">>>"):
-                written += ["::", ""]
+                plain += ["::", ""]
             elif indented:
-                written += [""]  # after "Example:"
-        written.append(line if indented else _escaped(line))
-    lines[:] = written
+                plain += [""]  # after "Example:"
+        plain.append(line if indented else _escaped(line))
+    lines[:] = plain
 
 
 def _escaped(line: str) -> str:
-    """The line with | and * made plain outside `code`; code that is no name becomes ``code``, or a role would eat its <."""
+    """Escape | and * outside `code`, and make literal what a role would misread."""
     parts = re.split(r"(`[^`]*`)", line)
     return "".join(_code(part) if part.startswith("`") else re.sub(r"([|*])", r"\\\1", part) for part in parts)
 
 
 def _code(part: str) -> str:
-    """Names stay links; what a role would cut (`label_<level>`, `..`) becomes literal, set apart from the letters around it."""
+    """Keep names as links, and make `label_<level>` and `..` literal, because a role would cut them."""
     return f"\\ `{part}`\\ " if re.search(r"<|\.\.", part) else part
 
 
