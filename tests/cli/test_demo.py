@@ -84,7 +84,7 @@ def training(monkeypatch):
                 report(value, fake.levels).save(path)
         return fake.stopped
 
-    monkeypatch.setattr(side_by_side, "trained", trained)
+    monkeypatch.setattr(parallel, "trained", trained)
     monkeypatch.setattr(verb, "_page", lambda folder, *runs_and_name: folder / "report.html")
     return fake
 
@@ -120,7 +120,7 @@ def interrupted(pictures):
 
 def test_ctrl_c_saves_both_trainings_and_says_that_the_same_command_goes_on(interrupted):
     assert interrupted.code == 130
-    assert interrupted.errors.endswith("what was learned is kept; the same command goes on.\nsuprank: stopped.\n")
+    assert interrupted.errors.endswith("stopped; the same command continues the runs.\nsuprank: stopped.\n")
     assert "Traceback" not in interrupted.errors
     assert "HAPPIER − Smooth-AP" not in interrupted.out
     for name in ("smooth-ap", "happier"):
@@ -155,8 +155,8 @@ def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(
     assert "<title>HAPPIER against Smooth-AP on m</title>" in page
     assert all(f'<section id="{name}"' in page for name in ("metrics", "training", "map", "better", "worst", "random", "step"))
 
-    monkeypatch.setattr(side_by_side, "SPAWN", None)  # no process is begun
-    monkeypatch.setattr("suprank.cli.report.write_report", None)  # nor is the page made again
+    monkeypatch.setattr(parallel, "SPAWN", None)  # no process is begun
+    monkeypatch.setattr("suprank.workflows.reports.report", None)  # nor is the page made again
     again = done("demo", "--data", "m.parquet", "--epochs", 16)
     assert again.stdout == result.stdout
     assert again.stderr.count("is finished already.") == 2
@@ -261,7 +261,7 @@ def test_the_table_sets_both_beside_the_untrained_network(training):
 def test_the_page_is_made_again_when_a_run_has_ended_since(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(
-        "suprank.cli.report.write_report", lambda run, against, out, title: made.append((run.name, against.name))
+        "suprank.workflows.reports.report", lambda run, against, out, title: made.append((run.name, against.name))
     )
     runs = [tmp_path / name for name in ("smooth-ap", "happier")]
     for run in runs:

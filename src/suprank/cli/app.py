@@ -1,4 +1,4 @@
-"""The verbs, by name."""
+"""The `suprank` command with all its subcommands."""
 
 from typing import Annotated
 
@@ -33,12 +33,12 @@ app.add_typer(index.app, name="index")
 app.add_typer(hierarchy.app, name="hierarchy")
 app.add_typer(bench.app, name="bench")
 for group in (app, data.app, importing.app, models.app, index.app, hierarchy.app, bench.app):
-    for verb in group.registered_commands:
-        verb.help = terminal.flowing(verb.help or getattr(verb.callback, "__doc__", None) or "")
+    for command in group.registered_commands:
+        command.help = terminal.flowing(command.help or getattr(command.callback, "__doc__", None) or "")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         terminal.echo(f"suprank {__version__}")
         raise typer.Exit
 

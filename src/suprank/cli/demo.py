@@ -1,4 +1,4 @@
-"""suprank demo: one small network, trained on fine labels alone and on the whole tree, judged on classes it never saw."""
+"""suprank demo: train one small network on fine labels only and on the whole tree, and compare on unseen classes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def demo(
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="emoji|glyphs|MANIFEST", help="What to train on.", show_default="emoji where npm is there, else glyphs"
+            metavar="emoji|glyphs|MANIFEST", help="Images to train on.", show_default="emoji if npm is available, else glyphs"
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of weights and batches: the same seed gives the same numbers.")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="Times through the images.", show_default="the recipe's")] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the two runs are kept.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of weights and batches; the same seed gives the same numbers.")] = 0,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs.", show_default="the recipe's")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the two runs.")] = Path("runs/demo"),
 ) -> None:
-    """Train one small network twice on drawings, in minutes: on fine labels alone, and on the whole tree of labels.
+    """Train one small network twice on drawings, in minutes: on fine labels only, and on the whole label tree.
 
-    Smooth-AP sees the finest classes, HAPPIER all levels; network, images and budget are the same. The table at the end is of
-    classes that neither has seen; a page beside the runs shows what they retrieve. Both runs are kept: given again, the command
-    goes on with what was interrupted, and shows what is finished.
+    Smooth-AP sees the finest classes, HAPPIER all levels; network, images and budget are the same. The table at the end is over
+    classes that neither has seen, and a page beside the runs shows what they retrieve. Both runs are kept: the same command
+    continues an interrupted run, and shows a finished one.
 
     The drawings are made on the first call and kept: emoji by six artists, from npm (about a minute), or characters in many
-    fonts, from what is installed (seconds).
+    fonts, from installed ones (seconds).
     """
     from rich.console import Console
 
@@ -52,7 +52,7 @@ def demo(
         name, manifest = _manifest(data, say)
         for split in ("train", "test"):
             say(f"{split:5}  {_counts(manifest.split(split))}")
-        # The folder tells runs apart that are not to be mixed up.
+        # One folder per dataset, seed and budget.
         folder = out / "-".join([Path(name).stem, f"seed{seed}", *([f"{epochs}epochs"] if epochs is not None else [])])
         runs = {label: (_recipe(name, recipe, seed, epochs), folder / recipe) for label, recipe in METHODS.items()}
 
@@ -65,11 +65,11 @@ def demo(
             terminal.echo(f"suprank: {error}", err=True)
             raise typer.Exit(1) from None
         if stopped is not None:
-            terminal.echo("what was learned is kept; the same command goes on.", err=True)
-            raise typer.Exit(128 + stopped)  # as shells say it of a process that a signal ended
-        judged = {"untrained": _report(runs["HAPPIER"][1], 0)}
-        judged |= {label: _report(run, config.run.epochs) for label, (config, run) in runs.items()}
-    console.print(_table(judged))
+            terminal.echo("stopped; the same command continues the runs.", err=True)
+            raise typer.Exit(128 + stopped)  # the exit code of a process that a signal ended
+        reports = {"untrained": _report(runs["HAPPIER"][1], 0)}
+        reports |= {label: _report(run, config.run.epochs) for label, (config, run) in runs.items()}
+    console.print(_table(reports))
     for label, (_, run) in runs.items():
         say(f"{label}: {run / 'model'}")
     with terminal.plain_errors("a smaller batch: `suprank train emoji/happier evaluation.batch_size=64`"):
@@ -79,14 +79,14 @@ def demo(
 def _recipe(name: str, recipe: str, seed: int, epochs: int | None) -> TrainConfig:
     from suprank.training.recipe import read_recipe
 
-    set_of_recipes = "glyphs" if name == "glyphs" else "emoji"
-    # Images are held in memory, and each process has a core: workers would only be in the way.
+    preset = "glyphs" if name == "glyphs" else "emoji"
+    # Images are cached in memory and each process has one core, so workers would only compete with it.
     changes = [f"data.manifest={name}", "data.workers=0", f"run.seed={seed}", "evaluation.at_start=true"]
-    return read_recipe(f"{set_of_recipes}/{recipe}", [*changes, *([f"run.epochs={epochs}"] if epochs is not None else [])])
+    return read_recipe(f"{preset}/{recipe}", [*changes, *([f"run.epochs={epochs}"] if epochs is not None else [])])
 
 
 def _manifest(data: str | None, say: Callable[[str], None]) -> tuple[str, Manifest]:
-    """What was asked for; or emoji, and glyphs where those cannot be had. By its name, too."""
+    """The name and the manifest of what was asked for; by default emoji, or glyphs where emoji are not available."""
     from suprank.data.importers import emoji
     from suprank.training.manifests import manifest_of
 
@@ -109,14 +109,14 @@ def _report(run: Path, epoch: int) -> Report:
     return Report.load(run / "reports" / f"test-epoch-{epoch:04}.json")
 
 
-def _page(folder: Path, plain: Path, whole: Path, name: str) -> Path:
-    """The report of both runs, HAPPIER against Smooth-AP; made anew only when a run has come to its end since."""
+def _page(folder: Path, smooth_ap: Path, happier: Path, name: str) -> Path:
+    """Write the report of HAPPIER against Smooth-AP, unless it is newer than both runs; return its path."""
     from suprank.workflows.reports import report
 
     page = folder / "report.html"
-    ends = [(run / "result.json").stat().st_mtime for run in (plain, whole)]
-    if not page.is_file() or page.stat().st_mtime < max(ends):
-        report(whole, plain, page, title=f"HAPPIER against Smooth-AP on {Path(name).stem}")
+    finished = [(run / "result.json").stat().st_mtime for run in (smooth_ap, happier)]
+    if not page.is_file() or page.stat().st_mtime < max(finished):
+        report(happier, smooth_ap, page, title=f"HAPPIER against Smooth-AP on {Path(name).stem}")
     return page
 
 
@@ -127,17 +127,17 @@ def _counts(manifest: Manifest) -> str:
     return f"{len(manifest):,} images: {', '.join(classes)}"
 
 
-def _table(judged: dict[str, Report]) -> Table:
+def _table(reports: dict[str, Report]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    some = next(iter(judged.values()))
-    metrics = [*METRICS, *(f"AP/{level}" for level in some.levels[1:])]
-    table = Table("% on unseen classes", *judged, "HAPPIER − Smooth-AP")
+    any_report = next(iter(reports.values()))
+    metrics = [*METRICS, *(f"AP/{level}" for level in any_report.levels[1:])]
+    table = Table("% on unseen classes", *reports, "HAPPIER − Smooth-AP")
     for column in table.columns[1:]:
         column.justify = "right"
-    for metric in (metric for metric in metrics if metric in some):
-        values = {label: 100 * report[metric] for label, report in judged.items()}
+    for metric in (metric for metric in metrics if metric in any_report):
+        values = {label: 100 * report[metric] for label, report in reports.items()}
         difference = values["HAPPIER"] - values["Smooth-AP"]
         table.add_row(Text(terminal.escaped(metric)), *(f"{value:.1f}" for value in values.values()), f"{difference:+.1f}")
     return table

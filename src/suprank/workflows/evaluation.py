@@ -66,11 +66,9 @@ def evaluate(
     if not isinstance(subject, str | Path):
         if labels is None:
             raise ValueError("embeddings in an array need their labels; give labels=.")
+        arrays: tuple[Any, Any, Any, Any] = (subject, labels, gallery, gallery_labels)
         return evaluation.evaluate(
-            subject,
-            labels,
-            gallery,
-            gallery_labels,
+            *arrays,
             decay=1.0 if decay is None else decay,
             weights=weights,
             device=device,
