@@ -38,9 +38,9 @@ from suprank.hierarchy import Project, read_recipe
 from suprank.hierarchy.clustering import WordCounts, cluster_labels, suggested_names, suggested_split
 from suprank.hierarchy.embedding import embed_labels, read_embedding
 from suprank.hierarchy.project import record_step
-from suprank.hierarchy.review import opened_branch
+from suprank.hierarchy.review import open_branch
 from suprank.hierarchy.review.web import create_app
-from suprank.web.serving import address_of, bound, server_of
+from suprank.web.serving import server_url, bind_socket, make_server
 
 CASES = {"vectors": 6_000, "spelling": 20_000}
 DIM, LATENT, GROUP = 768, 64, 300
@@ -144,17 +144,17 @@ def _of_a_group(texts: list[str], vectors: NDArray[np.float32], k: int) -> dict[
 
 def _pages(project: Project) -> dict[str, dict[str, float]]:
     """Seconds for pages of the review: the list, the largest group, a search, the log."""
-    branch = opened_branch(project, "anna")
+    branch = open_branch(project, "anna")
     with project.reading() as db:
         asked = 'SELECT "group" FROM member WHERE branch = ? GROUP BY 1 ORDER BY count(*) DESC LIMIT 1'
         (largest,) = db.execute(asked, (branch.id,)).fetchone()
-    listening = bound("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     listening.listen()
-    server = server_of(create_app(project, ["anna"]))
+    server = make_server(create_app(project, ["anna"]))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     found = {}
-    with httpx2.Client(base_url=address_of(listening, "127.0.0.1"), timeout=60) as client:
+    with httpx2.Client(base_url=server_url(listening, "127.0.0.1"), timeout=60) as client:
         client.get(f"/anna/enter?token={branch.token}")
         paths = {"list": "", "group": f"group/{largest}", "split": f"group/{largest}?suggest=1", "search": "search?q=of"}
         for name, path in (paths | {"history": "history"}).items():

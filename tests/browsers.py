@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: where it is, how it is started, and pages that are watched."""
+"""A real browser for tests of web pages. Pages fail a test if they contact another host or break a policy."""
 
 import os
 from contextlib import contextmanager
@@ -8,45 +8,48 @@ import pytest
 
 CHROMIUM = Path(os.environ.get("SUPRANK_CHROMIUM", "/usr/bin/chromium-headless-shell"))
 
-NEEDED = pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"there is no browser at {CHROMIUM}")
+NEEDS_BROWSER = pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"there is no browser at {CHROMIUM}")
 
 
 @contextmanager
-def launched():
-    """The browser."""
+def launch_browser():
+    """Start the browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        found = started.chromium.launch(executable_path=str(CHROMIUM), args=flags)
-        yield found
-        found.close()
+        browser = started.chromium.launch(executable_path=str(CHROMIUM), args=flags)
+        yield browser
+        browser.close()
 
 
 @contextmanager
-def watched(browser):
-    """Makes pages that may ask only these addresses; at the end, no other was asked, no script failed, no policy was broken."""
-    foreign, complaints, contexts = [], [], []
+def guarded_pages(browser):
+    """A function that opens pages limited to these URLs.
 
-    def new_page(*addresses, width=1200, **options):
+    At the end, no other URL was requested, no script failed and no content policy was violated.
+    """
+    foreign, problems, contexts = [], [], []
+
+    def new_page(*urls, width=1200, **options):
         context = browser.new_context(**{"viewport": {"width": width, "height": 800}, **options})
         contexts.append(context)
 
-        def route(request):
-            if request.request.url.startswith((*addresses, "data:")):
-                request.continue_()
+        def handle(route):
+            if route.request.url.startswith((*urls, "data:")):
+                route.continue_()
             else:
-                foreign.append(request.request.url)
-                request.abort()
+                foreign.append(route.request.url)
+                route.abort()
 
-        context.route("**/*", route)
+        context.route("**/*", handle)
         page = context.new_page()
         page.set_default_timeout(15_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda message: complaints.append(message.text) if "Content Security" in message.text else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if "Content Security" in message.text else None)
         return page
 
     yield new_page
     for context in contexts:
         context.close()
-    assert (foreign, complaints) == ([], [])
+    assert (foreign, problems) == ([], [])

@@ -121,7 +121,7 @@ def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
 def test_a_port_that_is_taken_is_found_out_first(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"127.0.0.1 port {port} cannot be listened on" in refused("explore", "e", "--port", port)
+        assert f"127.0.0.1 port {port} is not available" in refused("explore", "e", "--port", port)
 
 
 def test_help_names_the_ways_in():

@@ -14,7 +14,7 @@ import pytest
 
 from suprank.data import Manifest
 from tests.cli.collection import done, photographs
-from tests.hierarchy.review.small import small_project
+from tests.hierarchy.review.small_project import small_project
 from tests.models.tiny import embedder
 
 FAST = ("--size", 32, "--resize", 0, "--workers", 0, "--device", "cpu")

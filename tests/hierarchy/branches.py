@@ -1,4 +1,4 @@
-"""Small projects, and branches written straight into their tables: what a review leaves, without the review."""
+"""Small projects, and reviewed branches written directly into their tables."""
 
 from suprank.hierarchy.beginning import new_project
 from suprank.hierarchy.recipe import Recipe, read_recipe
@@ -16,14 +16,14 @@ LEVELS = ("species", "family", "order")
 
 
 def plain(folder, labels=BIRDS, levels=LEVELS, **recipe):
-    """A project of labels: texts, or texts with their weights."""
+    """A project of labels, given as texts or as texts with weights."""
     weights = {text: labels[text] if isinstance(labels, dict) and isinstance(labels[text], int) else 1 for text in labels}
     rules = Recipe(name="plain", title="A list of labels", levels=levels, **recipe)
     return new_project(folder, rules, labels_of((text, weight, "") for text, weight in weights.items())).project
 
 
 def landmarks(folder, types):
-    """A project of recipe hgldv2: (split, number) → the types found, each a text, or (text, QID), or (text, QID, ended)."""
+    """A project with the recipe hgldv2: (split, number) → its types, each a text, (text, QID) or (text, QID, ended)."""
     rows = [(split, str(key), f"http://commons/Category:{key}_{split}", 2) for split, key in types]
     project = new_project(folder, read_recipe("hgldv2"), Items(rows)).project
     with project.writing() as db:
@@ -36,7 +36,7 @@ def landmarks(folder, types):
 
 
 def write_branch(project, paths=BIRDS, *, name="final", excluded=(), extra=(), open_groups=(), events=0):
-    """A branch in which each label (by its text) is in the groups named, finest first; `extra` are (level, name) groups."""
+    """Write a branch: label text → names of its groups, finest first. `extra` are further groups as (level, name)."""
     depth = project.recipe.depth
     with project.writing() as db:
         kind = "final" if name == "final" else "annotator"
@@ -65,8 +65,8 @@ def write_branch(project, paths=BIRDS, *, name="final", excluded=(), extra=(), o
             )
         for text, reason in dict(excluded).items():
             db.execute("INSERT INTO member (branch, label, reason) VALUES (?, ?, ?)", (branch, labels[text], reason))
-        for level, called in extra:
-            group(level, (called,))
+        for level, group_name in extra:
+            group(level, (group_name,))
         for number in range(events):
             row = (branch, "2026-11-15T12:00:00.000Z", "anna", "rename", f"act {number}", "[]")
             db.execute("INSERT INTO event (branch, at, who, act, said, changes_json) VALUES (?, ?, ?, ?, ?, ?)", row)

@@ -1,4 +1,4 @@
-"""Projects by the hundred."""
+"""Settings for tests that create hundreds of projects."""
 
 import pytest
 
@@ -6,6 +6,6 @@ from suprank.hierarchy import project
 
 
 @pytest.fixture(autouse=True)
-def without_waiting_for_the_disk(monkeypatch):
-    """What a power cut would leave is not tested; a killed process loses nothing that was written."""
+def no_disk_sync(monkeypatch):
+    """Do not wait for the disk. Power cuts are not tested, and a killed process loses nothing that was written."""
     monkeypatch.setattr(project, "SYNCHRONOUS", "OFF")

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from suprank.cli.app import app
 from suprank.data import LabelTree
 from suprank.hierarchy import Project
-from suprank.hierarchy.adjudication import begin_final
-from suprank.hierarchy.review import opened_branch
-from tests.browsers import NEEDED, launched
+from suprank.hierarchy.adjudication import open_final_branch
+from suprank.hierarchy.review import open_branch
+from tests.browsers import NEEDS_BROWSER, launch_browser
 from tests.hierarchy.review.web.conftest import served
 
 LABELS = Path(__file__).parents[3] / "shared" / "data" / "hgldv2_index_labels.csv"
@@ -21,7 +21,7 @@ LABELS = Path(__file__).parents[3] / "shared" / "data" / "hgldv2_index_labels.cs
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [
     pytest.mark.skipif(not LABELS.is_file(), reason="the labels of H-GLDv2 are not beside this checkout"),
-    NEEDED,
+    NEEDS_BROWSER,
     pytest.mark.xdist_group("browser"),
 ]
 expect = playwright.expect
@@ -129,9 +129,9 @@ def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, par
     run("embed", folder, "--encoder", "tfidf", "-q")
     run("cluster", folder, "-k", 12, "--seeds", 1, "-q")
     project = Project(folder)
-    anna, ben = (opened_branch(project, name) for name in ("anna", "ben"))
+    anna, ben = (open_branch(project, name) for name in ("anna", "ben"))
 
-    with launched() as browser:
+    with launch_browser() as browser:
         with served(project, ["anna", "ben"]) as address:
             for branch in (anna, ben):
                 by_splitting(Page(browser, address, branch), branch, parents)
@@ -142,17 +142,17 @@ def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, par
         figures = json.loads(run("agree", folder, "--json"))
         assert figures["aligned"]["percent"]["value"] == pytest.approx(76 / 77)  # the village; ruins only one has in a group
         assert "5 disagreements: 2 labels, 1 name, 2 parents" in run("agree", folder)
-        final = begin_final(project, "anna", "ben")
+        final = open_final_branch(project, "anna", "ben")
         run("export", folder, "--out", tmp_path / "early", code=6)  # labels are unsettled
         with served(project, ["final"]) as address:
             page = Page(browser, address, final)
             for kind in ("label", "name", "parent"):
-                page.open(f"/settle?kind={kind}")
+                page.open(f"/adjudicate?kind={kind}")
                 while page.page.locator('button[value^="first:"]').count():
                     with page.page.expect_navigation():
                         page.page.locator('button[value^="first:"]').first.click()
-                    page.open(f"/settle?kind={kind}")
-            expect(page.page.get_by_text("Everything is settled.")).to_be_visible()
+                    page.open(f"/adjudicate?kind={kind}")
+            expect(page.page.get_by_text("All disagreements are resolved.")).to_be_visible()
 
     run("export", folder, "--out", tmp_path / "out", code=6)  # "ocean area " ends in a blank, as published
     run("export", folder, "--out", tmp_path / "out", "--force")

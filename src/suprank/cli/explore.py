@@ -74,7 +74,7 @@ def explore(
         from suprank.cli.terminal import ProgressBars
         from suprank.explorer.source import comparison_warning
         from suprank.explorer.web import Explorer, Run, create_app
-        from suprank.web.serving import bound
+        from suprank.web.serving import bind_socket
         from suprank.workflows.run_embeddings import check_run_or_embeddings
 
         terminal.device(device)
@@ -83,7 +83,7 @@ def explore(
         addresses: list[str | None] = [*(index or []), *[None] * (len(folders) - len(index or []))]
         if len(addresses) > len(folders):
             raise ValueError(f"{len(addresses)} indexes are given for {len(folders)} runs; give one for each at most.")
-        with bound(host, port) as listening:  # first: a port that is taken is found out before minutes of work
+        with bind_socket(host, port) as listening:  # first: a port that is taken is found out before minutes of work
             found: list[Run] = []
             with ProgressBars(quiet) as bars:
                 for folder, address in zip(folders, addresses, strict=True):

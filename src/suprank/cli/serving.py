@@ -39,15 +39,15 @@ def serve(
     `others` is what everyone who can reach the host may do, for the warning where that is not this machine alone. The browser
     is opened on the first link, where there is a terminal and `open_page`. `background` is run in a thread meanwhile.
     """
-    from suprank.web.safety import is_loopback
-    from suprank.web.serving import address_of, server_of
+    from suprank.web.security import is_loopback
+    from suprank.web.serving import server_url, make_server
 
     before = signal.signal(signal.SIGINT, lambda *_: _end(0))  # how it is meant to end; uvicorn has its own while it answers
     try:
         if background is not None:
             threading.Thread(target=background, daemon=True).start()
         listening.listen(128)
-        address = address_of(listening, host)
+        address = server_url(listening, host)
         if not is_loopback(host):
             warning = f"WARNING: everyone who can reach {host} {others}; 127.0.0.1 is for this machine alone."
             typer.secho(warning, fg="red", bold=True, err=True)
@@ -56,7 +56,7 @@ def serve(
             terminal.echo(f"{named}{address}{path}{'  (Ctrl-C ends it)' if (name, path) == links[-1] else ''}")
         if open_page and sys.stdout.isatty():
             webbrowser.open(address + links[0][1])  # waits in the queue of the socket until the server answers
-        server = server_of(app)
+        server = make_server(app)
         shut_down = server.handle_exit
 
         def handle_exit(number: int, frame: FrameType | None) -> None:

@@ -1,1 +1,1 @@
-"""What our web pages share: look, templates, pictures, and what keeps them to their own machine."""
+"""Shared by all web pages of suprank: styles, templates, thumbnails, security headers and the server."""

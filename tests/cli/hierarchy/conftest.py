@@ -1,3 +1,3 @@
 """Projects by the hundred, here too."""
 
-from tests.hierarchy.conftest import without_waiting_for_the_disk  # noqa: F401
+from tests.hierarchy.conftest import no_disk_sync  # noqa: F401

@@ -11,11 +11,11 @@ import pytest
 import uvicorn
 
 from suprank.cli.hierarchy import agree
-from suprank.hierarchy.adjudication import Settling
+from suprank.hierarchy.adjudication import Adjudication
 from suprank.hierarchy.review import Branch, Rename
 from tests.cli.collection import done, refused
-from tests.hierarchy.adjudication.test_beginning import ANNA, BEN
-from tests.hierarchy.adjudication.two import two_branches, write_branch
+from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
+from tests.hierarchy.adjudication.two_branches import two_branches, write_branch
 
 
 @pytest.fixture(autouse=True)
@@ -96,46 +96,46 @@ def test_two_branches_are_named_where_there_are_more(project):
 
 
 def test_options_that_do_not_go_together_are_refused():
-    assert "give one of the two" in refused("hierarchy", "agree", "p", "--json", "--settle")
-    assert "--restart is of --settle" in refused("hierarchy", "agree", "p", "--restart")
+    assert "give one of the two" in refused("hierarchy", "agree", "p", "--json", "--adjudicate")
+    assert "--restart is of --adjudicate" in refused("hierarchy", "agree", "p", "--restart")
     assert "make one with" in refused("hierarchy", "agree", "nowhere")
 
 
 def test_settle_begins_goes_on_and_says_when_nothing_is_left(project, opened):
-    text = done("hierarchy", "agree", "p", "--settle", "--port", 0).stdout
-    assert text == "final, of anna and ben: 0 of 5 disagreements are settled\n"
+    text = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout
+    assert text == "final, of anna and ben: 0 of 5 disagreements are resolved\n"
     final = Branch(project, "final")
-    assert opened == [("", f"/final/settle/enter?token={final.token}")]
-    settling = Settling(project)
-    waiting = [one.disagreement for subjects in settling.now().subjects.values() for one in subjects]
-    settling.settle(waiting[:2], "first")
-    Branch(project, "ben").do(Rename(1, "minster"))
-    lines = done("hierarchy", "agree", "p", "--settle", "--port", 0).stdout.splitlines()
-    assert lines[0] == "final, of anna and ben: 2 of 5 disagreements are settled"
+    assert opened == [("", f"/final/adjudicate/enter?token={final.token}")]
+    adjudication = Adjudication(project)
+    waiting = [one.disagreement for subjects in adjudication.status().cases.values() for one in subjects]
+    adjudication.resolve(waiting[:2], "first")
+    Branch(project, "ben").apply(Rename(1, "minster"))
+    lines = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout.splitlines()
+    assert lines[0] == "final, of anna and ben: 2 of 5 disagreements are resolved"
     assert lines[1] == "ben went on after final began (1 act); that is not taken over"
-    assert "is not begun again" in refused("hierarchy", "agree", "p", "--settle", "--restart", "--port", 0)
-    settling.settle(waiting[2:], "second")
-    lines = done("hierarchy", "agree", "p", "--settle", "--port", 0).stdout.splitlines()
-    assert lines[-1] == "nothing is left to settle; write the tree with `suprank hierarchy export p --out DIR`"
+    assert "is not started again" in refused("hierarchy", "agree", "p", "--adjudicate", "--restart", "--port", 0)
+    adjudication.resolve(waiting[2:], "second")
+    lines = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout.splitlines()
+    assert lines[-1] == "nothing is left to resolve; write the tree with `suprank hierarchy export p --out DIR`"
     assert len(final.log()) == 3
     write_branch(project, "carl", ANNA)  # a third annotator changes nothing: final knows its two
-    assert "of anna and ben" in done("hierarchy", "agree", "p", "--settle", "--port", 0).stdout
-    assert "began from anna and ben" in refused("hierarchy", "agree", "p", "anna", "carl", "--settle", "--port", 0)
+    assert "of anna and ben" in done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout
+    assert "started from anna and ben" in refused("hierarchy", "agree", "p", "anna", "carl", "--adjudicate", "--port", 0)
 
 
 def test_a_restart_takes_what_an_annotator_did_since(project, opened):
-    done("hierarchy", "agree", "p", "--settle", "--port", 0)
-    Branch(project, "ben").do(Rename(1, "church"))
-    lines = done("hierarchy", "agree", "p", "--settle", "--restart", "--port", 0).stdout.splitlines()
-    assert lines == ["final, of anna and ben: 0 of 4 disagreements are settled"]
+    done("hierarchy", "agree", "p", "--adjudicate", "--port", 0)
+    Branch(project, "ben").apply(Rename(1, "church"))
+    lines = done("hierarchy", "agree", "p", "--adjudicate", "--restart", "--port", 0).stdout.splitlines()
+    assert lines == ["final, of anna and ben: 0 of 4 disagreements are resolved"]
 
 
 def test_a_port_that_is_taken_is_found_out_before_final_is_begun(project, opened):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
-        said = refused("hierarchy", "agree", "p", "--settle", "--port", taken.getsockname()[1])
-    assert "cannot be listened on" in said
+        said = refused("hierarchy", "agree", "p", "--adjudicate", "--port", taken.getsockname()[1])
+    assert "is not available" in said
     with pytest.raises(ValueError, match="there is no branch 'final'"):
         Branch(project, "final")
 
@@ -147,7 +147,7 @@ def test_the_page_is_served_and_ends_with_ctrl_c(monkeypatch):
         def run(self, sockets):
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(serving, "server_of", lambda app: Server(uvicorn.Config(app)))
+    monkeypatch.setattr(serving, "make_server", lambda app: Server(uvicorn.Config(app)))
     monkeypatch.setattr("suprank.cli.serving._end", sys.exit)  # else it would end the tests
-    text = done("hierarchy", "agree", "p", "--settle", "--port", 0, "--no-browser").output
-    assert re.search(r"http://127\.0\.0\.1:\d+/final/settle/enter\?token=\S+  \(Ctrl-C ends it\)", text)
+    text = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0, "--no-browser").output
+    assert re.search(r"http://127\.0\.0\.1:\d+/final/adjudicate/enter\?token=\S+  \(Ctrl-C ends it\)", text)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from suprank.data import Manifest
-from suprank.hierarchy.adjudication import Settling, begin_final
+from suprank.hierarchy.adjudication import Adjudication, open_final_branch
 from tests.cli.collection import done, invoke, refused
-from tests.hierarchy.adjudication.test_beginning import ANNA, BEN
-from tests.hierarchy.adjudication.two import two_branches
+from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
+from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.branches import BIRDS, plain, write_branch
 
 
@@ -57,16 +57,16 @@ def test_what_is_refused(project, tmp_path):
 
 def test_names_and_parents_that_nobody_has_decided_on_are_counted(tmp_path):
     project, out = two_branches(tmp_path / "p", ANNA, BEN), tmp_path / "out"
-    begin_final(project, "anna", "ben")
-    settling = Settling(project)
-    for subject in settling.now().subjects["label"]:
-        settling.settle([subject.disagreement], "first", "")
+    open_final_branch(project, "anna", "ben")
+    adjudication = Adjudication(project)
+    for subject in adjudication.status().cases["label"]:
+        adjudication.resolve([subject.disagreement], "first", "")
     result = done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet")
-    decide = f"decide with `suprank hierarchy agree {project.folder} --settle`, and export again.\n"
+    decide = f"decide with `suprank hierarchy agree {project.folder} --adjudicate`, and export again.\n"
     assert result.stderr == f"{out} holds what nobody has decided yet: 1 name, 1 parent; {decide}"
     assert json.loads((out / "provenance.json").read_text())["unsettled"] == {"name": 1, "parent": 1}
     for kind in ("name", "parent"):
-        for subject in settling.now().subjects[kind]:
-            settling.settle([subject.disagreement], "first", "")
+        for subject in adjudication.status().cases[kind]:
+            adjudication.resolve([subject.disagreement], "first", "")
     assert done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet").stderr == ""
     assert json.loads((out / "provenance.json").read_text())["unsettled"] == {}

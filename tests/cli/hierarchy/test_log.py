@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from suprank.hierarchy.adjudication import Settling, begin_final
-from suprank.hierarchy.review import Branch, Rename, opened_branch
-from suprank.hierarchy.review.changes import Changes, State
+from suprank.hierarchy.adjudication import Adjudication, open_final_branch
+from suprank.hierarchy.review import Branch, Rename, open_branch
+from suprank.hierarchy.review.state import Changes, BranchState
 from tests.cli.collection import done, refused
-from tests.hierarchy.adjudication.test_beginning import ANNA, BEN
-from tests.hierarchy.adjudication.two import two_branches
-from tests.hierarchy.review.small import CHURCH, small_project
+from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
+from tests.hierarchy.adjudication.two_branches import two_branches
+from tests.hierarchy.review.small_project import CHURCH, small_project
 
 
 @pytest.fixture(autouse=True)
@@ -20,15 +20,15 @@ def folder(tmp_path, monkeypatch):
 
 def test_text_says_who_did_what_and_what_an_undo_undid():
     project = small_project("p")
-    opened_branch(project, "anna").do(Rename(CHURCH, "Kirche"))
+    open_branch(project, "anna").apply(Rename(CHURCH, "Kirche"))
     Branch(project, "anna").undo(who="dora")
-    opened_branch(project, "ben")
+    open_branch(project, "ben")
     lines = done("hierarchy", "log", "p").stdout.splitlines()
     assert [line.split("Z  ")[1] for line in lines] == [
-        "anna  suprank: began with 3 clusters of 7 labels",
+        "anna  suprank: started from 3 clusters of 7 labels",
         "anna  anna: renamed 'church' to 'Kirche'",
         "anna  dora: undid: renamed 'church' to 'Kirche'  (event 2)",
-        "ben  suprank: began with 3 clusters of 7 labels",
+        "ben  suprank: started from 3 clusters of 7 labels",
     ]
     assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
     assert len(done("hierarchy", "log", "p", "--branch", "ben").stdout.splitlines()) == 1
@@ -37,26 +37,26 @@ def test_text_says_who_did_what_and_what_an_undo_undid():
 
 def test_json_lines_replayed_give_the_branch_and_hold_the_decisions():
     project = two_branches("p", ANNA, BEN)
-    final = begin_final(project, "anna", "ben")
-    settling = Settling(project)
-    for one in settling.now().subjects["label"]:
-        settling.settle([one.disagreement], "second", reason="so it is", who="carl")
+    final = open_final_branch(project, "anna", "ben")
+    adjudication = Adjudication(project)
+    for one in adjudication.status().cases["label"]:
+        adjudication.resolve([one.disagreement], "second", reason="so it is", who="carl")
     final.undo()
     events = [json.loads(line) for line in done("hierarchy", "log", "p", "--branch", "final", "--jsonl").stdout.splitlines()]
-    assert [event["act"] for event in events] == ["start", "settle", "settle", "settle", "undo"]
+    assert [event["act"] for event in events] == ["start", "resolve", "resolve", "resolve", "undo"]
     assert set(events[1]) == {"seq", "at", "branch", "who", "act", "said", "changes", "undoes", "decisions"}
     assert events[-1]["undoes"] == events[-2]["seq"]
     assert (events[1]["decisions"][0]["chosen"], events[1]["decisions"][0]["who"]) == ("castle", "carl")
     groups, places = {}, {}
     for event in events:
-        changes = Changes.of_plain(event["changes"])
+        changes = Changes.from_dict(event["changes"])
         groups.update({one: after for one, (_, after) in changes.groups.items()})
         places.update({one: after for one, (_, after) in changes.labels.items()})
     with project.reading() as db:
-        state = State(db, final.id)
+        state = BranchState(db, final.id)
         assert {one: row for one, row in groups.items() if row is not None} == state.groups()
         assert places == state.all_places()
-    assert "carl: settled the label 'fort': ben  because: so it is" in done("hierarchy", "log", "p").stdout
+    assert "carl: resolved the label 'fort': ben  because: so it is" in done("hierarchy", "log", "p").stdout
 
 
 def test_a_project_without_a_review_has_an_empty_log():

@@ -13,11 +13,11 @@ from PIL import Image
 
 from suprank.data import Manifest
 from suprank.hierarchy import Project
-from suprank.hierarchy.review import opened_branch
-from suprank.hierarchy.review.branch import write_start
-from suprank.hierarchy.review.changes import Changes
+from suprank.hierarchy.review import open_branch
+from suprank.hierarchy.review.branch import create_branch
+from suprank.hierarchy.review.state import Changes
 from tests.cli.collection import refused
-from tests.hierarchy.review.small import RECIPE, small_project
+from tests.hierarchy.review.small_project import RECIPE, small_project
 
 
 @pytest.fixture(autouse=True)
@@ -58,16 +58,16 @@ def test_two_annotators_have_a_link_each_which_stays(folder):
         assert opened(links[0].split("?")[0]).status_code == 403
     assert process.returncode == 0  # Ctrl-C is how it ends
     tokens = [link.split("=")[1] for link in links]
-    assert tokens == [opened_branch(Project("p"), name).token for name in ("anna", "ben")]
+    assert tokens == [open_branch(Project("p"), name).token for name in ("anna", "ben")]
     with reviewing("p", links=2) as (again, _):  # all that there are
         assert [link.split("=")[1] for link in again] == tokens
 
 
 def test_the_final_branch_is_served_where_it_was_begun(folder):
     project = Project("p")
-    opened_branch(project, "anna")
+    open_branch(project, "anna")
     with project.writing() as db:
-        write_start(db, "final", "final", 1, Changes(), "began")
+        create_branch(db, "final", "final", 1, Changes(), "began")
     with reviewing("p", "--annotator", "final") as (links, _), httpx2.Client(follow_redirects=True, timeout=30) as client:
         assert client.get(links[0]).status_code == 200
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_reviewed_is_refused_at_the_door(folder):
     assert "nowhere is not there; make one" in refused(*start, "nowhere", "--annotator", "anna", "--port", 0)
     assert "say who with --annotator NAME" in refused(*start, "p", "--port", 0)
     assert "must be 1 to 40 letters" in refused(*start, "p", "--annotator", "a/b", "--port", 0)
-    assert "agree --settle" in refused(*start, "p", "--annotator", "final", "--port", 0)
+    assert "agree --adjudicate" in refused(*start, "p", "--annotator", "final", "--port", 0)
     assert "name it with --manifest" in refused(*start, "p", "--annotator", "anna", "--level", "kind")
     assert "the manifest is not there" in refused(*start, "p", "--annotator", "a", "--manifest", "no.csv", "--port", 0)
     Manifest.of({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root=".").save("m.parquet")
@@ -114,6 +114,6 @@ def test_what_cannot_be_reviewed_is_refused_at_the_door(folder):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"port {port} cannot be listened on" in refused(*start, "p", "--annotator", "ben", "--port", port)
+        assert f"port {port} is not available" in refused(*start, "p", "--annotator", "ben", "--port", port)
     with Project("p").reading() as db:
         assert db.execute("SELECT count(*) FROM branch").fetchone()[0] == 0

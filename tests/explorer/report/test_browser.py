@@ -2,15 +2,15 @@
 
 import pytest
 
-from tests.browsers import NEEDED, launched
+from tests.browsers import NEEDS_BROWSER, launch_browser
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [NEEDED, pytest.mark.xdist_group("browser")]
+pytestmark = [NEEDS_BROWSER, pytest.mark.xdist_group("browser")]
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with launched() as found:
+    with launch_browser() as found:
         yield found
 
 

@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from suprank.explorer.web import create_app
-from suprank.web.serving import address_of, bound, server_of
+from suprank.web.serving import server_url, bind_socket, make_server
 from tests.explorer.web import drawn
 
 
@@ -38,13 +38,13 @@ def client_of(explorer, host="127.0.0.1"):
 @contextmanager
 def served(explorer):
     """The page on a real port, in a thread; its address."""
-    listening = bound("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     listening.listen(128)
-    server = server_of(create_app(explorer))
+    server = make_server(create_app(explorer))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
-        yield address_of(listening, "127.0.0.1")
+        yield server_url(listening, "127.0.0.1")
     finally:
         server.should_exit = True
         thread.join(20)

@@ -2,18 +2,18 @@
 
 import pytest
 
-from tests.browsers import NEEDED, launched, watched
+from tests.browsers import NEEDS_BROWSER, launch_browser, guarded_pages
 from tests.explorer.web import drawn
 from tests.explorer.web.conftest import served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [NEEDED, pytest.mark.xdist_group("browser")]
+pytestmark = [NEEDS_BROWSER, pytest.mark.xdist_group("browser")]
 expect = playwright.expect
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with launched() as found:
+    with launch_browser() as found:
         yield found
 
 
@@ -26,7 +26,7 @@ def addresses(one, two):
 @pytest.fixture
 def opened(browser, addresses):
     """Opens pages; at the end, nothing was asked of another host, no script failed, and no policy was broken."""
-    with watched(browser) as new_page:
+    with guarded_pages(browser) as new_page:
 
         def open_page(path="/", *, run=0, **options):
             page = new_page(*addresses, width=1100, **options)

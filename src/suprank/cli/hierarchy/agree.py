@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from suprank.hierarchy.agreement import Agreement, Disagreement
-    from suprank.hierarchy.agreement.compared import Categories, Together
+    from suprank.hierarchy.agreement.comparison import CategoryAgreement, PairAgreement
     from suprank.hierarchy.project import Project
 
 MOST_GROUPS = 20
@@ -34,10 +34,10 @@ def agree(
         Path | None, typer.Option("--list", metavar="FILE.csv", help="Write all disagreements there, the heaviest first.")
     ] = None,
     settle: Annotated[
-        bool, typer.Option("--settle", help="Open the page on which the disagreements are settled into the branch final.")
+        bool, typer.Option("--adjudicate", help="Open the page on which the disagreements are resolved into the branch final.")
     ] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="With --settle: begin final once more, while nobody has worked on it.")
+        bool, typer.Option("--restart", help="With --adjudicate: begin final once more, while nobody has worked on it.")
     ] = False,
     host: Annotated[str, typer.Option(help="Address to listen on; only 127.0.0.1 is for this machine alone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -47,20 +47,20 @@ def agree(
     """How far the branches of two annotators agree, with the names of groups ignored and with them aligned.
 
     Figures are over the labels that both have put into a group; one that cannot be had (one category, nothing reviewed by
-    both) is called undefined. With --settle, what they agree on becomes the branch `final`, and a page opens for the rest; the
+    both) is called undefined. With --adjudicate, what they agree on becomes the branch `final`, and a page opens for the rest; the
     same command goes on later.
 
     \b
     suprank hierarchy agree landmarks
     suprank hierarchy agree landmarks anna ben --list disagreements.csv
-    suprank hierarchy agree landmarks --settle
+    suprank hierarchy agree landmarks --adjudicate
     """
     if as_json and settle:
-        raise typer.BadParameter("--json prints figures and --settle opens a page; give one of the two.")
+        raise typer.BadParameter("--json prints figures and --adjudicate opens a page; give one of the two.")
     if restart and not settle:
-        raise typer.BadParameter("--restart is of --settle; give both.", param_hint="--restart")
+        raise typer.BadParameter("--restart is of --adjudicate; give both.", param_hint="--restart")
     with plain_errors():
-        from suprank.hierarchy.agreement import compared
+        from suprank.hierarchy.agreement import compare_branches
         from suprank.hierarchy.project import Project
 
         opened = Project(project)
@@ -68,12 +68,12 @@ def agree(
         if listed is not None:
             terminal.check_writable(listed)
         if listed is not None or not settle:
-            comparison = compared(opened, first, second)
+            comparison = compare_branches(opened, first, second)
             found = comparison.agreement()
             if listed is not None:
                 _write(listed, comparison.disagreements, opened.recipe.levels)
             if as_json:
-                terminal.echo(json.dumps(found.as_plain(), indent=2, ensure_ascii=False))
+                terminal.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
             elif not settle:
                 for line in _lines(found, quiet):
                     terminal.echo(line)
@@ -85,11 +85,11 @@ def agree(
 
 def _pair(project: Project, given: list[str], *, settling: bool) -> tuple[str, str]:
     """The branches that are named; else those from which final began, or the two annotators'."""
-    from suprank.hierarchy.adjudication import origin_of
+    from suprank.hierarchy.adjudication import read_origin
 
     with project.reading() as db:
         there = [row[0] for row in db.execute("SELECT name FROM branch WHERE kind = 'annotator' ORDER BY id")]
-        origin = origin_of(db) if settling else None
+        origin = read_origin(db) if settling else None
     if len(given) == 2:
         return given[0], given[1]
     named = f"the annotators' branches are {', '.join(there)}" if there else "nobody has begun a review yet"
@@ -134,12 +134,12 @@ def _lines(found: Agreement, quiet: bool) -> Iterator[str]:
     yield f"{sum(found.disagreements.values()):,} disagreements: {kinds}"
 
 
-def _pairs(found: Together, first: str, second: str) -> str:
+def _pairs(found: PairAgreement, first: str, second: str) -> str:
     told = [f"precision {found.precision}", f"recall {found.recall}", f"F1 {found.f1}"]
     return f"{', '.join(told)}  ({first} against {second})"
 
 
-def _row(one: Categories) -> str:
+def _row(one: CategoryAgreement) -> str:
     percent = "undefined" if one.percent.value is None else f"{one.percent.value:.1%}"
     kappas = ["undefined" if figure.value is None else f"{figure.value:.3f}" for figure in (one.kappa, one.kappa_by_items)]
     why = one.kappa.undefined or one.kappa_by_items.undefined
@@ -171,28 +171,28 @@ def _write(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...
     rows = []
     for one in disagreements:
         level = "label" if one.level == 0 else levels[one.level]
-        rows.append((one.kind, one.subject, level, one.about, one.weight, *one.sides, one.first.note, one.second.note))
+        rows.append((one.kind, one.subject, level, one.about, one.weight, *one.descriptions, one.first.note, one.second.note))
     write_atomically(file, csv_bytes(COLUMNS, rows))
 
 
 def _settle(project: Project, first: str, second: str, restart: bool, host: str, port: int, *, open_page: bool) -> None:
-    from suprank.hierarchy.adjudication import Settling, begin_final
+    from suprank.hierarchy.adjudication import Adjudication, open_final_branch
     from suprank.hierarchy.review.web import create_app
-    from suprank.web.serving import bound
+    from suprank.web.serving import bind_socket
 
-    with bound(host, port) as listening:  # first: a port that is taken is found out before anything is begun
-        branch = begin_final(project, first, second, restart=restart)
-        settling = Settling(project)
+    with bind_socket(host, port) as listening:  # first: a port that is taken is found out before anything is begun
+        branch = open_final_branch(project, first, second, restart=restart)
+        settling = Adjudication(project)
         now = settling.now()
         total = sum(map(len, now.subjects.values()))
-        terminal.echo(f"final, of {first} and {second}: {total - now.open:,} of {total:,} disagreements are settled")
+        terminal.echo(f"final, of {first} and {second}: {total - now.open:,} of {total:,} disagreements are resolved")
         for name, acts in now.changed.items():
             terminal.echo(f"{name} went on after final began ({acts:,} act{'' if acts == 1 else 's'}); that is not taken over")
         if not now.open:
             terminal.echo(
-                f"nothing is left to settle; write the tree with `suprank hierarchy export {project.folder} --out DIR`"
+                f"nothing is left to resolve; write the tree with `suprank hierarchy export {project.folder} --out DIR`"
             )
         app = create_app(project, [branch.name], host=host)
         app.state.settling = settling  # which has read the two logs: the first page need not again
-        links = [("", f"/{branch.name}/settle/enter?token={branch.token}")]
-        serve(app, listening, host, links, others="and has the link can settle", open_page=open_page)
+        links = [("", f"/{branch.name}/adjudicate/enter?token={branch.token}")]
+        serve(app, listening, host, links, others="and has the link can adjudicate", open_page=open_page)

@@ -89,7 +89,7 @@ def export(
             raise typer.Exit(LINT) from None
     if done.unsettled:
         counts = ", ".join(amount(number, kind) for kind, number in done.unsettled.items())
-        verb = f"agree {project} --settle" if done.branch == FINAL else f"review {project}"
+        verb = f"agree {project} --adjudicate" if done.branch == FINAL else f"review {project}"
         said = f"{out} holds what nobody has decided yet: {counts}; decide with `suprank hierarchy {verb}`, and export again."
         terminal.echo(said, err=True)
     if quiet:

@@ -50,22 +50,22 @@ def review(
         raise typer.BadParameter("--level and --root are of a manifest; name it with --manifest.")
     with plain_errors():
         from suprank.hierarchy.project import Project
-        from suprank.hierarchy.review import opened_branch
+        from suprank.hierarchy.review import open_branch
         from suprank.hierarchy.review.web import create_app
-        from suprank.web.serving import bound
+        from suprank.web.serving import bind_socket
 
         opened = Project(project)
         names = list(dict.fromkeys(annotator or _there(opened)))
-        with bound(host, port) as listening:  # first: a port that is taken is found out before a branch is begun
+        with bind_socket(host, port) as listening:  # first: a port that is taken is found out before a branch is begun
             if manifest is not None:
                 _keep(opened, manifest, level, root)
-            branches = [opened_branch(opened, name) for name in names]
+            branches = [open_branch(opened, name) for name in names]
             app = create_app(opened, names, host=host)
             if not quiet:
                 for branch in branches:
                     terminal.echo(f"{branch.name}: {_progress(opened, branch.id)}")
-            if app.state.review.without_pictures:
-                terminal.echo(f"there are no sample pictures: {app.state.review.without_pictures}", err=True)
+            if app.state.review.no_images_reason:
+                terminal.echo(f"there are no sample pictures: {app.state.review.no_images_reason}", err=True)
             links = [(one.name if len(names) > 1 else "", f"/{one.name}/enter?token={one.token}") for one in branches]
             serve(
                 app,
@@ -75,7 +75,7 @@ def review(
                 others="and has a link can change its branch",
                 open_page=not no_browser and len(names) == 1,
                 # While the links are read: the first page of a group is then as quick as the next.
-                background=partial(app.state.review.vectors.prepare, branches),
+                background=partial(app.state.review.suggestions.preload, branches),
             )
 
 

@@ -17,9 +17,9 @@ from suprank.explorer.web.pages import Pages
 from suprank.explorer.web.searching import Filters
 from suprank.explorer.web.tree import ORDERS
 from suprank.explorer.web.uploads import Uploads
-from suprank.web.pages import offset_of
-from suprank.web.pictures import data_address
-from suprank.web.safety import HEADERS, Safety
+from suprank.web.pages import page_offset
+from suprank.web.thumbnails import data_url
+from suprank.web.security import HEADERS, SecurityMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,13 +41,13 @@ TEXT = 200
 def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     """The page of an explorer, to be bound to `host`: where that is loopback, requests under other names are refused."""
     app = FastAPI(title="suprank explore", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Safety, host=host)
+    app.add_middleware(SecurityMiddleware, host=host)
     pages, uploads = Pages(explorer), Uploads()
 
     @app.get("/", response_class=HTMLResponse)
     def browse(request: Request) -> str:
         asked = _asked(explorer, request.query_params)
-        offset = offset_of(request.query_params)
+        offset = page_offset(request.query_params)
         nodes, named = explorer.browser.labels(asked.text) if asked.text else ([], 0)
         listing = explorer.browser.images(asked, offset=offset, limit=PAGE)
         return pages.html("browse.html", asked=asked, listing=listing, nodes=nodes, named=named, offset=offset, page=PAGE)
@@ -55,7 +55,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/item/{run}/{side}/{row}", response_class=HTMLResponse)
     def item(request: Request, run: str, side: str, row: int) -> str:
         place = _place(explorer, run, side, row)
-        filters, offset = _filters(explorer, request.query_params), offset_of(request.query_params)
+        filters, offset = _filters(explorer, request.query_params), page_offset(request.query_params)
         rankings = explorer.searcher.neighbors(place, filters, offset=offset, limit=PAGE)
         values = [_of_query(explorer, place, number) for number in range(len(explorer.runs))]
         return pages.html("item.html", place=place, rankings=rankings, filters=filters, offset=offset, page=PAGE, values=values)
@@ -71,7 +71,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         async with uploads.picture(request) as picture:
 
             def answered() -> str:
-                rankings, shown = explorer.searcher.nearest(picture, limit=PAGE), data_address(picture, SIDES["small"])
+                rankings, shown = explorer.searcher.nearest(picture, limit=PAGE), data_url(picture, SIDES["small"])
                 return pages.html(
                     "upload.html", picture=shown, size=picture.size, rankings=rankings, filters=Filters(), page=PAGE
                 )
@@ -80,7 +80,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/tree", response_class=HTMLResponse)
     def tree(request: Request) -> str:
-        node, offset = _node(explorer, request.query_params), offset_of(request.query_params)
+        node, offset = _node(explorer, request.query_params), page_offset(request.query_params)
         order = request.query_params.get("order") or ORDERS[0]
         if order not in ORDERS:
             raise HTTPException(400, f"There is no order {order!r}; choose from {', '.join(ORDERS)}.")
@@ -102,8 +102,8 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
             found = images.picture(place.row, at_least=SIDES[size])
             return None if isinstance(found, Broken) else found
 
-        made = explorer.pictures.encoded((place, size), SIDES[size], read)
-        return Response(made.data, 200 if made.there else 404, made.kept, made.kind)
+        made = explorer.pictures.thumbnail((place, size), SIDES[size], read)
+        return Response(made.data, 200 if made.found else 404, made.cache_headers, made.media_type)
 
     @app.get("/help", response_class=HTMLResponse)
     def keys() -> str:
@@ -118,7 +118,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         return Response(pages.script, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 
     def failed(status: int, said: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
-        # With the headers once more: starlette answers what nobody caught from outside of `Safety`.
+        # With the headers once more: starlette answers what nobody caught from outside of `SecurityMiddleware`.
         return HTMLResponse(pages.html("error.html", status=status, said=said), status, {**HEADERS, **(headers or {})})
 
     @app.exception_handler(HTTPException)

@@ -11,7 +11,7 @@ from suprank.explorer.web.browsing import Browser
 from suprank.explorer.web.node_metrics import Judged
 from suprank.explorer.web.searching import Searcher
 from suprank.explorer.web.tree import Tree
-from suprank.web.pictures import Pictures
+from suprank.web.thumbnails import ThumbnailCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Explorer:
         self.browser = Browser(self.source)
         self.judged = tuple(Judged(run.source) for run in self.runs)
         self.tree = Tree(self.source, self.judged)
-        self.pictures = Pictures()
+        self.pictures = ThumbnailCache()
         self.version = secrets.token_hex(4)  # in addresses of pictures: a browser keeps those of another run on this port
         self.can_embed = any(run.embed is not None for run in self.runs)
 

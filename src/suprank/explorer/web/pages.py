@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from suprank.explorer.colors import level_names, level_style
 from suprank.explorer.web.uploads import MAX_BYTES
-from suprank.web.pages import environment, style
+from suprank.web.pages import stylesheet, template_environment
 
 if TYPE_CHECKING:
     from suprank.explorer.web.explorer import Explorer
@@ -19,7 +19,7 @@ class Pages:
     """Fills in the templates for one explorer."""
 
     def __init__(self, explorer: Explorer) -> None:
-        self._environment = environment("suprank.explorer.web")
+        self._environment = template_environment("suprank.explorer.web")
         source = explorer.source
         self._environment.filters.update(percent=percent, duration=duration)
         self._environment.globals.update(
@@ -35,7 +35,7 @@ class Pages:
         )
         folder = files("suprank.explorer.web")
         own = (folder / "page.css").read_text(encoding="utf-8")
-        self.style = "\n".join((style(), own, level_style(len(source.levels))))
+        self.style = "\n".join((stylesheet(), own, level_style(len(source.levels))))
         self.script = (folder / "script.js").read_text(encoding="utf-8")
 
     def html(self, template: str, **values: Any) -> str:

@@ -1,7 +1,15 @@
-"""Settling: what two annotators differ in is decided, one by one or many at once, on the branch `final`."""
+"""Adjudication: what two annotators disagree on is decided, one by one or many at once, on the branch `final`."""
 
-from suprank.hierarchy.adjudication.beginning import Origin, begin_final, origin_of
-from suprank.hierarchy.adjudication.deciding import Choice, Settling, Subject, Unsettled
-from suprank.hierarchy.adjudication.decisions import Decision
+from suprank.hierarchy.adjudication.decisions import Adjudication, AdjudicationStatus, Case, Choice, Decision
+from suprank.hierarchy.adjudication.final_branch import Origin, open_final_branch, read_origin
 
-__all__ = ["Choice", "Decision", "Origin", "Settling", "Subject", "Unsettled", "begin_final", "origin_of"]
+__all__ = [
+    "Adjudication",
+    "AdjudicationStatus",
+    "Case",
+    "Choice",
+    "Decision",
+    "Origin",
+    "open_final_branch",
+    "read_origin",
+]

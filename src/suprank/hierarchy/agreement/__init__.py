@@ -1,7 +1,7 @@
-"""Agreement: how far the branches of two annotators say the same, and where they do not."""
+"""How far the branches of two annotators agree, and where they differ."""
 
-from suprank.hierarchy.agreement.compared import Agreement, Comparison, compared
-from suprank.hierarchy.agreement.disagreements import Disagreement, View
-from suprank.hierarchy.agreement.measures import Figure
+from suprank.hierarchy.agreement.comparison import Agreement, Comparison, compare_branches
+from suprank.hierarchy.agreement.disagreements import Annotation, Disagreement
+from suprank.hierarchy.agreement.measures import Statistic
 
-__all__ = ["Agreement", "Comparison", "Disagreement", "Figure", "View", "compared"]
+__all__ = ["Agreement", "Annotation", "Comparison", "Disagreement", "Statistic", "compare_branches"]

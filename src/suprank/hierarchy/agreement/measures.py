@@ -1,4 +1,4 @@
-"""How far two annotators agree: functions on arrays, one entry a label. A figure that has no value says why."""
+"""Agreement measures of two annotators, on arrays with one entry per label. An undefined value says why."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NO_LABELS = "no label was reviewed by both"
 NO_ITEMS = "no label that was reviewed by both has items"
 ONE_CATEGORY = "both use one category only"
 ONE_GROUP = "both put all labels into one group"
-ALL_APART = "both leave every label alone"
-NO_PAIRS = "no two labels stand together"
+ALL_SINGLE = "both put every label into a group of its own"
+NO_PAIRS = "no two labels share a group"
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A number; or None, and why it is undefined. 0/0 is never taken for 1 or 0."""
+class Statistic:
+    """A number, or None and the reason why it is undefined. 0/0 is never replaced by 0 or 1."""
 
     value: float | None
     undefined: str = ""
@@ -29,95 +29,95 @@ class Figure:
         return f"undefined ({self.undefined})" if self.value is None else f"{self.value:.3f}"
 
 
-def percent_agreement(first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None) -> Figure:
-    """p_o = Σᵢ wᵢ [aᵢ = bᵢ] / Σᵢ wᵢ, with wᵢ = 1 without weights."""
+def percent_agreement(first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None) -> Statistic:
+    """p_o = Σᵢ wᵢ [aᵢ = bᵢ] / Σᵢ wᵢ, with wᵢ = 1 if no weights are given."""
     a, b, w = _arrays(first, second, weights)
-    if (why := _nothing(w)) is not None:
-        return Figure(None, why)
-    return Figure(float(w[a == b].sum() / w.sum()))
+    if (why := _empty(w)) is not None:
+        return Statistic(None, why)
+    return Statistic(float(w[a == b].sum() / w.sum()))
 
 
-def cohen_kappa(first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None) -> Figure:
-    """κ = (p_o − p_e) / (1 − p_e) with nominal categories, p_e = Σ_c p_a(c) · p_b(c).
+def cohen_kappa(first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None) -> Statistic:
+    """κ = (p_o − p_e) / (1 − p_e) for nominal categories, with p_e = Σ_c p_a(c) · p_b(c).
 
-    Undefined where p_e = 1, which is where all labels are of one category on both sides. From the margins, because
-    scikit-learn's makes a square of all categories, which thousands of groups do not fit in; they agree, as a test tells.
+    It is undefined where p_e = 1: both annotators put all labels into the same category. p_e comes from the margins, because
+    scikit-learn builds the full confusion matrix, which is too large for thousands of groups; the values are the same.
     """
     a, b, w = _arrays(first, second, weights)
-    if (why := _nothing(w)) is not None:
-        return Figure(None, why)
+    if (why := _empty(w)) is not None:
+        return Statistic(None, why)
     a, b, w = a[w > 0], b[w > 0], w[w > 0]
     names, codes = np.unique(np.concatenate([a, b]), return_inverse=True)
     if len(names) == 1:
-        return Figure(None, ONE_CATEGORY)
+        return Statistic(None, ONE_CATEGORY)
     total = w.sum()
     margins = [np.bincount(half, w, len(names)) / total for half in np.split(codes.reshape(-1), 2)]
     observed, expected = w[a == b].sum() / total, float(margins[0] @ margins[1])
-    return Figure(float((observed - expected) / (1 - expected)))
+    return Statistic(float((observed - expected) / (1 - expected)))
 
 
-def adjusted_rand(first: ArrayLike, second: ArrayLike) -> Figure:
-    """ARI = (RI − E[RI]) / (max RI − E[RI]) (Hubert & Arabie 1985): 1 for the same partition, 0 expected by chance.
+def adjusted_rand(first: ArrayLike, second: ArrayLike) -> Statistic:
+    """ARI = (RI − E[RI]) / (max RI − E[RI]) (Hubert & Arabie 1985): 1 for the same partition, 0 by chance.
 
-    0/0 where both put all labels into one group, or leave every one alone: no pair can tell them apart.
+    It is undefined (0/0) where both put all labels into one group, or every label into a group of its own.
     """
     from sklearn.metrics import adjusted_rand_score
 
     a, b, _ = _arrays(first, second, None)
     if (why := _trivial(a, b)) is not None:
-        return Figure(None, why)
-    return Figure(float(adjusted_rand_score(a, b)))
+        return Statistic(None, why)
+    return Statistic(float(adjusted_rand_score(a, b)))
 
 
-def adjusted_mutual_information(first: ArrayLike, second: ArrayLike) -> Figure:
-    """AMI = (MI − E[MI]) / (½ (H_a + H_b) − E[MI]) (Vinh, Epps & Bailey 2010); undefined where ARI is."""
+def adjusted_mutual_information(first: ArrayLike, second: ArrayLike) -> Statistic:
+    """AMI = (MI − E[MI]) / (½ (H_a + H_b) − E[MI]) (Vinh, Epps & Bailey 2010), undefined where ARI is."""
     from sklearn.metrics import adjusted_mutual_info_score
 
     a, b, _ = _arrays(first, second, None)
     if (why := _trivial(a, b)) is not None:
-        return Figure(None, why)
-    return Figure(float(adjusted_mutual_info_score(a, b)))
+        return Statistic(None, why)
+    return Statistic(float(adjusted_mutual_info_score(a, b)))
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Pairs of labels that stand together: in both, in the first and in the second partition."""
+class PairCounts:
+    """The number of pairs of labels that share a group: in both partitions, in the first, and in the second."""
 
     both: int
     first: int
     second: int
 
     @property
-    def precision(self) -> Figure:
-        """Of the pairs the first puts together, the share that the second does too."""
-        return Figure(self.both / self.first) if self.first else Figure(None, f"in the first, {NO_PAIRS}")
+    def precision(self) -> Statistic:
+        """Share of the first partition's pairs that the second has too."""
+        return Statistic(self.both / self.first) if self.first else Statistic(None, f"{NO_PAIRS} in the first branch")
 
     @property
-    def recall(self) -> Figure:
-        """Of the pairs the second puts together, the share that the first does too."""
-        return Figure(self.both / self.second) if self.second else Figure(None, f"in the second, {NO_PAIRS}")
+    def recall(self) -> Statistic:
+        """Share of the second partition's pairs that the first has too."""
+        return Statistic(self.both / self.second) if self.second else Statistic(None, f"{NO_PAIRS} in the second branch")
 
     @property
-    def f1(self) -> Figure:
-        """F1 = 2 · both / (first + second); undefined where neither puts any two labels together."""
+    def f1(self) -> Statistic:
+        """F1 = 2 · both / (first + second), undefined where no two labels share a group in either partition."""
         either = self.first + self.second
-        return Figure(2 * self.both / either) if either else Figure(None, f"in neither, {NO_PAIRS}")
+        return Statistic(2 * self.both / either) if either else Statistic(None, f"{NO_PAIRS} in either branch")
 
 
-def pairs_together(first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None) -> Pairs:
-    """Pairs i < j of one group, counted from the table of groups against groups and never one by one.
+def count_pairs(first: ArrayLike, second: ArrayLike, weights: ArrayLike | None = None) -> PairCounts:
+    """Count the pairs i < j that share a group, from group sizes instead of one by one.
 
         Σ_groups Σ_{i<j} wᵢ wⱼ = Σ_groups ((Σᵢ wᵢ)² − Σᵢ wᵢ²) / 2
 
-    With items for weights these are pairs of items of different labels: two of one label are together anyhow.
+    With numbers of items as weights, these are pairs of items with different labels.
     """
     a, b, w = _arrays(first, second, weights)
     a_codes, b_codes = (np.unique(one, return_inverse=True)[1].reshape(-1) for one in (a, b))
     cells = a_codes * (int(b_codes.max(initial=0)) + 1) + b_codes
-    return Pairs(*(_pairs(codes, w) for codes in (cells, a_codes, b_codes)))
+    return PairCounts(*(_pairs_within(codes, w) for codes in (cells, a_codes, b_codes)))
 
 
-def _pairs(groups: NDArray[np.int64], weights: NDArray[np.float64]) -> int:
+def _pairs_within(groups: NDArray[np.int64], weights: NDArray[np.float64]) -> int:
     _, codes = np.unique(groups, return_inverse=True)
     sums, squares = (np.bincount(codes.reshape(-1), one) for one in (weights, weights**2))
     return round(float((sums**2 - squares).sum()) / 2)
@@ -129,23 +129,23 @@ def _arrays(
     a, b = np.asarray(first), np.asarray(second)
     w = np.ones(len(a)) if weights is None else np.asarray(weights, dtype=np.float64)
     if not len(a) == len(b) == len(w):
-        raise ValueError(f"{len(a)} and {len(b)} groups with {len(w)} weights: give one of each for every label.")
+        raise ValueError(f"got {len(a)} and {len(b)} groups and {len(w)} weights; give one of each per label.")
     if (w < 0).any():
-        raise ValueError(f"weight {w.min():g} must not be negative: it is a number of items.")
+        raise ValueError(f"weight {w.min():g} must not be negative, because it is a number of items.")
     return a, b, w
 
 
-def _nothing(weights: NDArray[np.float64]) -> str | None:
+def _empty(weights: NDArray[np.float64]) -> str | None:
     if not len(weights):
         return NO_LABELS
     return None if weights.sum() > 0 else NO_ITEMS
 
 
 def _trivial(first: NDArray[Any], second: NDArray[Any]) -> str | None:
-    """Why two partitions leave chance-corrected figures at 0/0; None where they do not."""
+    """Why chance-corrected measures of two partitions are 0/0; None where they are not."""
     if not len(first):
         return NO_LABELS
     counts = {len(np.unique(first)), len(np.unique(second))}
     if counts == {len(first)}:
-        return ALL_APART if len(first) > 1 else ONE_GROUP
+        return ALL_SINGLE if len(first) > 1 else ONE_GROUP
     return ONE_GROUP if counts == {1} else None

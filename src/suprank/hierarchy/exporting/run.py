@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from suprank import __version__
 from suprank.files.atomic import explain_full_disk
-from suprank.hierarchy.adjudication import Settling, origin_of
+from suprank.hierarchy.adjudication import Adjudication, read_origin
 from suprank.hierarchy.exporting.columns import Labeled, labeled_manifest
 from suprank.hierarchy.exporting.tables import Item, groups_csv, items_in, labels_csv, published
 from suprank.hierarchy.exporting.trees import label_tree
@@ -123,9 +123,9 @@ def _unsettled(project: Project, db: sqlite3.Connection, tree: Hierarchy) -> dic
     """How many things of the branch nobody has decided on: disagreements of the two annotators about labels, names and parents,
     on the final branch, and names that are suggestions. Kinds without any are left out."""
     counts = {"label": 0, "name": 0, "parent": 0}
-    if tree.branch == FINAL and origin_of(db) is not None:
-        now = Settling(project).now()
-        counts = {kind: sum(not one.settled for one in subjects) for kind, subjects in now.subjects.items()}
+    if tree.branch == FINAL and read_origin(db) is not None:
+        status = Adjudication(project).status()
+        counts = {kind: sum(not case.resolved for case in cases) for kind, cases in status.cases.items()}
     counts["suggested name"] = sum(not group.named for group in tree.groups.values())
     return {kind: number for kind, number in counts.items() if number}
 

@@ -119,7 +119,7 @@ def work_findings(tree: Hierarchy) -> Iterator[Finding]:
             counts["unsettled"] += 1
     if counts["unsettled"]:
         texts = sorted(label.text for label in tree.labels.values() if label.reason == UNSETTLED)
-        said = f"{len(texts):,} labels are not settled: {_some(texts)}; see `suprank hierarchy agree --settle`"
+        said = f"{len(texts):,} labels are not settled: {_some(texts)}; see `suprank hierarchy agree --adjudicate`"
         yield Finding("unsettled", ERROR, tree.levels[0], tuple(texts), said)
     if counts["unplaced"]:
         texts = sorted(label.text for label in tree.labels.values() if label.group is None and label.reason is None)

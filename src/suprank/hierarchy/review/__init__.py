@@ -1,6 +1,9 @@
-"""Review: branches of annotators, what they can do on them, and the page on which they do it."""
+"""Review a hierarchy: annotators' branches, the actions they can take, and the web pages they work on.
 
-from suprank.hierarchy.review.acts import (
+Annotators refine the clusters in a browser; two can work independently, so that their agreement can be measured.
+"""
+
+from suprank.hierarchy.review.actions import (
     ConflictError,
     Create,
     Delete,
@@ -16,7 +19,7 @@ from suprank.hierarchy.review.acts import (
     Split,
 )
 from suprank.hierarchy.review.branch import Branch, Event
-from suprank.hierarchy.review.starting import opened_branch
+from suprank.hierarchy.review.opening import open_branch
 
 __all__ = [
     "Branch",
@@ -34,5 +37,5 @@ __all__ = [
     "Rename",
     "SetParent",
     "Split",
-    "opened_branch",
+    "open_branch",
 ]

@@ -1,4 +1,4 @@
-"""A branch: one annotator's tree, changed act by act, with a log that undo, redo and replay go by."""
+"""A branch: one annotator's version of the tree, with a log of every action for undo, redo and replay."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from suprank.hierarchy.project import as_json, now
-from suprank.hierarchy.review.acts import Act, ConflictError, RefusedError
-from suprank.hierarchy.review.changes import Changes, State
+from suprank.hierarchy.review.actions import Action, ConflictError, RefusedError
+from suprank.hierarchy.review.state import BranchState, Changes
 from suprank.hierarchy.text import key_of
 
 if TYPE_CHECKING:
@@ -18,227 +18,232 @@ if TYPE_CHECKING:
 
     from suprank.hierarchy.project import Project
 
-NOT_UNDONE = ("start", "sync")
-"""Acts of the tool itself."""
+SYSTEM_ACTIONS = ("start", "sync")
+"""Actions of suprank itself, which cannot be undone."""
 
 EXCLUDED = 0
-"""In what was seen, where groups stand with their versions: the newest event then, for labels that are in no group."""
+"""A key of `seen` beside the ids of groups: the newest event that the annotator saw, for labels that are in no group."""
+
+EVENT_COLUMNS = "seq, at, who, act AS action, said AS summary, undoes"
 
 
 @dataclass(frozen=True)
 class Event:
-    """A line of the log."""
+    """An entry of the log."""
 
     seq: int
     at: str
     who: str
-    act: str
-    said: str
+    action: str
+    summary: str
     undoes: int | None = None
 
 
 class Branch:
-    """A branch of a project, by its name.
+    """A branch of a project, opened by name.
 
-    Every act is one transaction: it is checked against what the annotator saw, written, and logged, or nothing is done.
+    Every action is one transaction: it is checked against what the annotator saw, written and logged, or nothing is saved.
     """
 
     def __init__(self, project: Project, name: str) -> None:
         self.project, self.name = project, name
         with project.reading() as db:
             row = db.execute("SELECT id, kind, clustering, token FROM branch WHERE name = ?", (name,)).fetchone()
-            there = [one[0] for one in db.execute("SELECT name FROM branch ORDER BY id")]
+            names = [one[0] for one in db.execute("SELECT name FROM branch ORDER BY id")]
         if row is None:
-            said = f"there are {', '.join(there)}" if there else "`suprank hierarchy review` begins one"
-            raise ValueError(f"there is no branch {name!r}; {said}.")
+            hint = f"choose from {', '.join(names)}" if names else "start one with `suprank hierarchy review`"
+            raise ValueError(f"there is no branch {name!r}; {hint}.")
         self.id: int = row["id"]
         self.kind: str = row["kind"]
         self.clustering: int | None = row["clustering"]
         self.token: str = row["token"]
-        self._stacked: tuple[int, list[int], list[int]] = (0, [], [])
+        self._undo_stacks: tuple[int, list[int], list[int]] = (0, [], [])
 
-    def do(
+    def apply(
         self,
-        act: Act,
+        action: Action,
         *,
         seen: Mapping[int, int] | None = None,
         token: str | None = None,
         who: str | None = None,
         also: Callable[[sqlite3.Connection, int], None] | None = None,
     ) -> Event:
-        """Do an act, and log it.
+        """Carry out an action and log it.
 
-        `seen` holds the versions of the groups the annotator was looking at: every group that the act changes or takes labels
-        from must be among them and still be of that version, or `ConflictError` is raised and nothing done; None trusts the
-        caller. Labels that are excluded have no group: no event after `seen[EXCLUDED]` may have touched them. `token` names the
-        click: sent again, it gives the event of the first time, and a `ConflictError` if that is undone since. `also` writes
-        more, given the event's number, in the same transaction.
+        Args:
+            action: What to do.
+            seen: Versions of the groups that the annotator was looking at. Every group that the action changes or takes labels
+                from must be among them and still have that version; otherwise `ConflictError` is raised and nothing is saved.
+                Excluded labels have no group: no event after `seen[EXCLUDED]` may have touched them. None skips the check.
+            token: Identifies the click. Sent a second time, it returns the event of the first time, or raises `ConflictError`
+                if that was undone since.
+            who: Who acts, if not the annotator of the branch.
+            also: Called with the connection and the event's number to write more in the same transaction.
         """
         with self.project.writing() as db:
-            if token is not None and (before := self._sent(db, token)) is not None:
-                return before
-            state = State(db, self.id)
-            changes, said = act.changes(state, self.project.recipe.depth)
+            if token is not None and (earlier := self._event_of_token(db, token)) is not None:
+                return earlier
+            state = BranchState(db, self.id)
+            changes, summary = action.changes(state, self.project.recipe.depth)
             if seen is not None:
                 self._check_seen(state, changes, seen)
             if not changes and also is None:
                 raise RefusedError("That changes nothing.")
-            event = self._log(db, type(act).__name__.lower(), said, changes, token=token, who=who)
-            state.apply(changes, event.seq)
+            event = self._log(db, type(action).__name__.lower(), summary, changes, token=token, who=who)
+            state.write(changes, event.seq)
             if also is not None:
                 also(db, event.seq)
             return event
 
     def undo(self, seq: int | None = None, *, token: str | None = None, who: str | None = None) -> Event:
-        """Take back the last act, or that of this number, where nothing that came after is in its way."""
+        """Undo the last action, or the event with this number if no later event depends on it."""
         return self._reverse("undo", seq, token, who)
 
     def redo(self, seq: int | None = None, *, token: str | None = None, who: str | None = None) -> Event:
-        """Do again what was last undone; a new act in between forgets it. `seq`, if given, must be the event that undid it."""
+        """Redo what was undone last; a new action in between clears it. `seq`, if given, must be the event of that undo."""
         return self._reverse("redo", seq, token, who)
 
     def undoable(self) -> tuple[Event | None, Event | None]:
-        """What `undo` would take back, and what `redo` would do again; for the latter, the event that undid it."""
+        """The event that `undo` would take back, and the undo event that `redo` would reverse."""
         with self.project.reading() as db:
-            done, undone = self.stacks(db)
-            return tuple(self._event(db, stack[-1]) if stack else None for stack in (done, undone))  # type: ignore[return-value]
+            stacks = self.undo_stacks(db)
+            return tuple(self._event(db, stack[-1]) if stack else None for stack in stacks)  # type: ignore[return-value]
 
     def log(self, *, offset: int = 0, limit: int | None = None, newest_first: bool = True) -> list[Event]:
-        """The log, a page of it."""
+        """The log, or a page of it."""
         order = "DESC" if newest_first else "ASC"
         with self.project.reading() as db:
             rows = db.execute(
-                f"SELECT seq, at, who, act, said, undoes FROM event WHERE branch = ? ORDER BY seq {order} LIMIT ? OFFSET ?",
+                f"SELECT {EVENT_COLUMNS} FROM event WHERE branch = ? ORDER BY seq {order} LIMIT ? OFFSET ?",
                 (self.id, -1 if limit is None else limit, offset),
             )
             return [Event(**row) for row in rows]
 
     def problems(self) -> list[str]:
-        """What is wrong with the branch: the log replayed must give it, and every active label must be on it."""
+        """Inconsistencies of the branch: replaying its log must give its current groups and places of labels."""
         with self.project.reading() as db:
-            state, groups, places = State(db, self.id), {}, {}
+            state, groups, places = BranchState(db, self.id), {}, {}
             for row in db.execute("SELECT changes_json FROM event WHERE branch = ? ORDER BY seq", (self.id,)):
-                changes = Changes.of_plain(json.loads(row[0]))
+                changes = Changes.from_dict(json.loads(row[0]))
                 groups.update({one: after for one, (_, after) in changes.groups.items()})
                 places.update({label: after for label, (_, after) in changes.labels.items()})
             found = []
             if {one: row for one, row in groups.items() if row is not None} != state.groups():
-                found.append(f"branch {self.name}: the log replayed gives other groups")
+                found.append(f"branch {self.name}: replaying the log gives other groups")
             if {label: place for label, place in places.items() if place is not None} != state.all_places():
-                found.append(f"branch {self.name}: the log replayed puts labels elsewhere")
+                found.append(f"branch {self.name}: replaying the log puts labels elsewhere")
             return found
 
-    def _check_seen(self, state: State, changes: Changes, seen: Mapping[int, int]) -> None:
-        concerned = {one for one, (before, _) in changes.groups.items() if before is not None}
-        concerned |= {before for before, _ in changes.labels.values() if isinstance(before, int)}
-        now_there = state.versions(concerned)
-        stale = tuple(sorted(one for one in concerned if seen.get(one) != now_there[one]))
+    def undo_stacks(self, db: sqlite3.Connection) -> tuple[list[int], list[int]]:
+        """Events that can be undone, and undo events that can be redone, each with the next one last."""
+        # Every page needs this, and the log only grows: continue from what was read before.
+        last, done, undone = self._undo_stacks[0], self._undo_stacks[1].copy(), self._undo_stacks[2].copy()
+        sql = "SELECT seq, act, undoes FROM event WHERE branch = ? AND seq > ? ORDER BY seq"
+        for seq, action, undoes in db.execute(sql, (self.id, last)):
+            last = seq
+            if action == "undo":
+                done.remove(undoes)
+                undone.append(seq)
+            elif action == "redo":
+                undone.remove(undoes)
+                done.append(seq)
+            else:
+                undone.clear()
+                if action not in SYSTEM_ACTIONS:
+                    done.append(seq)
+        self._undo_stacks = (last, done.copy(), undone.copy())
+        return done, undone
+
+    def _check_seen(self, state: BranchState, changes: Changes, seen: Mapping[int, int]) -> None:
+        affected = {one for one, (before, _) in changes.groups.items() if before is not None}
+        affected |= {before for before, _ in changes.labels.values() if isinstance(before, int)}
+        versions = state.versions(affected)
+        stale = tuple(sorted(one for one in affected if seen.get(one) != versions[one]))
         if stale:
-            events = [self._event(state.db, now_there[one]) for one in stale[:3]]
-            said = "; ".join(dict.fromkeys(f"{event.who} {event.said}" for event in events if event is not None))
-            raise ConflictError(f"This was changed meanwhile ({said}); nothing was saved.", stale)
-        outside = {label for label, (before, _) in changes.labels.items() if isinstance(before, str)}
-        if outside:
-            self._check_untouched(state.db, outside, seen.get(EXCLUDED, 0))
+            events = [self._event(state.db, versions[one]) for one in stale[:3]]
+            raise _changed_meanwhile([(event.who, event.summary) for event in events if event is not None], stale)
+        excluded = {label for label, (before, _) in changes.labels.items() if isinstance(before, str)}
+        if excluded:
+            self._check_untouched(state.db, excluded, seen.get(EXCLUDED, 0))
 
     def _check_untouched(self, db: sqlite3.Connection, labels: set[int], seen: int) -> None:
-        """Refuse where an event that came later than what was seen touched one of the labels."""
-        asked = "SELECT who, said, changes_json FROM event WHERE branch = ? AND seq > ? ORDER BY seq DESC"
-        for row in db.execute(asked, (self.id, seen)):
-            if labels & Changes.of_plain(json.loads(row["changes_json"])).labels.keys():
-                raise ConflictError(f"This was changed meanwhile ({row['who']} {row['said']}); nothing was saved.")
+        """Refuse if an event after `seen` touched one of the labels."""
+        sql = "SELECT who, said, changes_json FROM event WHERE branch = ? AND seq > ? ORDER BY seq DESC"
+        for row in db.execute(sql, (self.id, seen)):
+            if labels & Changes.from_dict(json.loads(row["changes_json"])).labels.keys():
+                raise _changed_meanwhile([(row["who"], row["said"])])
 
-    def _reverse(self, act: str, seq: int | None, token: str | None, who: str | None) -> Event:
+    def _reverse(self, action: str, seq: int | None, token: str | None, who: str | None) -> Event:
         with self.project.writing() as db:
-            if token is not None and (before := self._sent(db, token)) is not None:
-                return before
-            done, undone = self.stacks(db)
-            stack = done if act == "undo" else undone
+            if token is not None and (earlier := self._event_of_token(db, token)) is not None:
+                return earlier
+            done, undone = self.undo_stacks(db)
+            stack = done if action == "undo" else undone
             if seq is None and not stack:
-                raise RefusedError(f"There is nothing to {act}.")
+                raise RefusedError(f"There is nothing to {action}.")
             target = stack[-1] if seq is None else seq
-            if act == "redo" and target not in stack[-1:]:
-                raise ConflictError("Something else was done or undone meanwhile; nothing was redone.")
+            if action == "redo" and target not in stack[-1:]:
+                raise ConflictError("Something else was done or undone in the meantime; nothing was redone.")
             if target not in stack:
-                raise RefusedError(f"Event {target} cannot be undone: it is not of this branch, or is undone already.")
+                raise RefusedError(f"Event {target} cannot be undone: it is not on this branch, or is undone already.")
             row = db.execute("SELECT said, changes_json FROM event WHERE seq = ?", (target,)).fetchone()
-            changes, state = Changes.of_plain(json.loads(row["changes_json"])).reversed(), State(db, self.id)
-            self._check_free(state, changes, target)
-            said = f"undid: {row['said']}" if act == "undo" else f"redid: {row['said'].removeprefix('undid: ')}"
-            event = self._log(db, act, said, changes, token=token, who=who, undoes=target)
-            state.apply(changes, event.seq)
+            changes, state = Changes.from_dict(json.loads(row["changes_json"])).reversed(), BranchState(db, self.id)
+            self._check_reversible(state, changes, target)
+            summary = f"undid: {row['said']}" if action == "undo" else f"redid: {row['said'].removeprefix('undid: ')}"
+            event = self._log(db, action, summary, changes, token=token, who=who, undoes=target)
+            state.write(changes, event.seq)
             return event
 
-    def _check_free(self, state: State, changes: Changes, target: int) -> None:
-        """Refuse to reverse an event where later ones are in the way.
+    def _check_reversible(self, state: BranchState, changes: Changes, target: int) -> None:
+        """Refuse to reverse an event if later events depend on it.
 
-        Rows must be as it left them; a group that vanishes must hold nothing else; what comes back must find its parent or its
-        group there, and its name free.
+        Rows must be as the event left them, a group that disappears must have nothing else in it, and what comes back must find
+        its parent or group, and its name unused.
         """
-        differing, labels = state.differing(changes)
-        rows, held = set(differing), set[int]()  # groups that are in the way themselves, and by what they hold
-        there = state.groups()
-        kept = there.keys() | changes.groups
-        names = {(row.level, key_of(row.name)): one for one, row in there.items() if one not in changes.groups}
+        differing, labels = state.conflicts(changes)
+        rows, occupied = set(differing), set[int]()  # groups in the way by their own rows, and by what is in them
+        groups = state.groups()
+        existing = groups.keys() | changes.groups
+        names = {(row.level, key_of(row.name)): one for one, row in groups.items() if one not in changes.groups}
         for one, (_, after) in changes.groups.items():
             if after is None:
                 leaving = {label for label, (before, _) in changes.labels.items() if before == one}
-                if set(state.labels_of(one)) - leaving or set(state.children_of(one)) - changes.groups.keys():
-                    held.add(one)
+                if set(state.labels_in(one)) - leaving or set(state.children_of(one)) - changes.groups.keys():
+                    occupied.add(one)
             else:
                 namesake = names.get((after.level, key_of(after.name)))
                 rows |= {namesake} if namesake is not None else set()
-                rows |= {after.parent} - kept if after.parent is not None else set()
-        rows |= {after for _, after in changes.labels.values() if isinstance(after, int)} - kept
-        if not rows and not held and not labels:
+                rows |= {after.parent} - existing if after.parent is not None else set()
+        rows |= {after for _, after in changes.labels.values() if isinstance(after, int)} - existing
+        if not rows and not occupied and not labels:
             return
         later = state.db.execute(
             "SELECT seq, said, changes_json FROM event WHERE branch = ? AND seq > ? ORDER BY seq", (self.id, target)
         )
         for row in later:
-            found = Changes.of_plain(json.loads(row["changes_json"]))
-            if set(found.groups) & rows or found.joined() & held or set(found.labels) & set(labels):
-                raise RefusedError(f"Event {row['seq']} came after and builds on it: {row['said']}. Undo that first.")
-        raise RefusedError("Later acts build on it, so it cannot be undone alone.")
+            found = Changes.from_dict(json.loads(row["changes_json"]))
+            if set(found.groups) & rows or found.joined() & occupied or set(found.labels) & set(labels):
+                raise RefusedError(f"Event {row['seq']} came later and depends on it: {row['said']}. Undo that first.")
+        raise RefusedError("Later actions depend on it, so it cannot be undone by itself.")
 
-    def stacks(self, db: sqlite3.Connection) -> tuple[list[int], list[int]]:
-        """Events that undo can take back, and events of undo that redo can, each with the next one last."""
-        # Every page asks, and the log only grows: what was read of it is kept.
-        last, done, undone = self._stacked[0], self._stacked[1].copy(), self._stacked[2].copy()
-        asked = "SELECT seq, act, undoes FROM event WHERE branch = ? AND seq > ? ORDER BY seq"
-        for seq, act, undoes in db.execute(asked, (self.id, last)):
-            last = seq
-            if act == "undo":
-                done.remove(undoes)
-                undone.append(seq)
-            elif act == "redo":
-                undone.remove(undoes)
-                done.append(seq)
-            else:
-                undone.clear()
-                if act not in NOT_UNDONE:
-                    done.append(seq)
-        self._stacked = (last, done.copy(), undone.copy())
-        return done, undone
-
-    def _sent(self, db: sqlite3.Connection, token: str) -> Event | None:
-        """What came of this click before; refused where that no longer stands, because it would be told as done."""
+    def _event_of_token(self, db: sqlite3.Connection, token: str) -> Event | None:
+        """The event of an earlier click with this token. A conflict if it was undone: the page would report it as done."""
         row = db.execute("SELECT seq FROM event WHERE token = ? AND branch = ?", (token, self.id)).fetchone()
         if row is None:
             return None
         if db.execute("SELECT 1 FROM event WHERE branch = ? AND undoes = ?", (self.id, row[0])).fetchone() is not None:
-            raise ConflictError("This was done already, and taken back since; nothing was saved. Here is how things are now.")
+            raise ConflictError("This was already done, and undone since; nothing was saved. Below is the current state.")
         return self._event(db, row[0])
 
     def _event(self, db: sqlite3.Connection, seq: int) -> Event | None:
-        row = db.execute("SELECT seq, at, who, act, said, undoes FROM event WHERE seq = ?", (seq,)).fetchone()
+        row = db.execute(f"SELECT {EVENT_COLUMNS} FROM event WHERE seq = ?", (seq,)).fetchone()
         return None if row is None else Event(**row)
 
     def _log(
         self,
         db: sqlite3.Connection,
-        act: str,
-        said: str,
+        action: str,
+        summary: str,
         changes: Changes,
         *,
         token: str | None = None,
@@ -246,28 +251,31 @@ class Branch:
         undoes: int | None = None,
     ) -> Event:
         at, who = now(), who or self.name
-        row = (self.id, at, who, act, said, as_json(changes.as_plain()), undoes, token)
+        row = (self.id, at, who, action, summary, as_json(changes.to_dict()), undoes, token)
         cursor = db.execute(
             "INSERT INTO event (branch, at, who, act, said, changes_json, undoes, token) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row
         )
         assert cursor.lastrowid is not None
-        return Event(cursor.lastrowid, at, who, act, said, undoes)
+        return Event(cursor.lastrowid, at, who, action, summary, undoes)
 
 
-def write_start(
-    db: sqlite3.Connection, name: str, kind: str, clustering: int | None, changes: Changes, said: str, *, act: str = "start"
-) -> int:
-    """Make a branch with these first rows, in the caller's transaction; its id. The log begins with them."""
+def _changed_meanwhile(events: list[tuple[str, str]], groups: tuple[int, ...] = ()) -> ConflictError:
+    who_did_what = "; ".join(dict.fromkeys(f"{who} {summary}" for who, summary in events))
+    return ConflictError(f"This was changed in the meantime ({who_did_what}); nothing was saved.", groups)
+
+
+def create_branch(db: sqlite3.Connection, name: str, kind: str, clustering: int | None, changes: Changes, summary: str) -> int:
+    """Create a branch with these initial rows in the caller's transaction, and return its id. Its log starts with them."""
     row = (name, kind, clustering, secrets.token_urlsafe(24), now())
     branch = db.execute("INSERT INTO branch (name, kind, clustering, token, made) VALUES (?, ?, ?, ?, ?)", row).lastrowid
     assert branch is not None
-    write_own_act(db, branch, act, said, changes)
+    apply_system_action(db, branch, "start", summary, changes)
     return branch
 
 
-def write_own_act(db: sqlite3.Connection, branch: int, act: str, said: str, changes: Changes) -> None:
-    """Log and apply what the tool does by itself, which nobody undoes."""
-    row = (branch, now(), "suprank", act, said, as_json(changes.as_plain()))
+def apply_system_action(db: sqlite3.Connection, branch: int, action: str, summary: str, changes: Changes) -> None:
+    """Log and write changes that suprank itself makes, which cannot be undone."""
+    row = (branch, now(), "suprank", action, summary, as_json(changes.to_dict()))
     seq = db.execute("INSERT INTO event (branch, at, who, act, said, changes_json) VALUES (?, ?, ?, ?, ?, ?)", row).lastrowid
     assert seq is not None
-    State(db, branch).apply(changes, seq)
+    BranchState(db, branch).write(changes, seq)

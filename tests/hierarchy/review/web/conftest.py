@@ -1,15 +1,16 @@
-"""A small project, an annotator on its page, and the page on a real port."""
+"""A small project, an annotator on its pages, a server on a real port, and one browser for all tests."""
 
 import threading
 from contextlib import contextmanager
 
 import pytest
 
-from suprank.hierarchy.review import opened_branch
+from suprank.hierarchy.review import open_branch
 from suprank.hierarchy.review.web import create_app
-from suprank.web.serving import address_of, bound, server_of
-from tests.hierarchy.review.small import small_project
-from tests.hierarchy.review.web.browsing import Annotator
+from suprank.web.serving import bind_socket, make_server, server_url
+from tests.browsers import launch_browser
+from tests.hierarchy.review.small_project import small_project
+from tests.hierarchy.review.web.annotator import Annotator
 
 
 @pytest.fixture
@@ -19,19 +20,32 @@ def project(tmp_path):
 
 @pytest.fixture
 def anna(project):
-    return Annotator(project, opened_branch(project, "anna"))
+    return Annotator(project, open_branch(project, "anna"))
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    """An annotator shared by tests that change nothing."""
+    project = small_project(tmp_path_factory.mktemp("reader") / "project")
+    return Annotator(project, open_branch(project, "anna"))
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with launch_browser() as started:
+        yield started
 
 
 @contextmanager
 def served(project, names):
-    """The page on a real port, in a thread; its address."""
-    listening = bound("127.0.0.1", 0)
+    """Serve the review on a real port, in a thread, and yield its URL."""
+    listening = bind_socket("127.0.0.1", 0)
     listening.listen(128)
-    server = server_of(create_app(project, names))
+    server = make_server(create_app(project, names))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
-        yield address_of(listening, "127.0.0.1")
+        yield server_url(listening, "127.0.0.1")
     finally:
         server.should_exit = True
         thread.join(20)

@@ -1,4 +1,4 @@
-"""Who may enter, what everybody is refused, and that nothing an annotator or a source writes becomes part of the page."""
+"""Access by link, refusals, escaping of everything that annotators and sources write, and sample images."""
 
 import io
 import re
@@ -8,25 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from PIL import Image
-from starlette.testclient import TestClient
 
 from suprank.data import Manifest
-from suprank.hierarchy.review import Exclude, Note, Rename, opened_branch
+from suprank.hierarchy.review import Exclude, Note, Rename, open_branch
 from suprank.hierarchy.review.web import create_app
-from tests.hierarchy.review.small import CHURCH, HUMAN, ID, small_project, tree
-from tests.hierarchy.review.web.browsing import Annotator
-from tests.hierarchy.review.web.large import large_project
+from tests.hierarchy.review.small_project import CHURCH, HUMAN, ID, small_project, tree
+from tests.hierarchy.review.web.annotator import Annotator, web_client
+from tests.hierarchy.review.web.large_project import large_project
 
 EVIL = "<script>alert('x')</script>"
-ALL = ("/", f"/group/{CHURCH}", "/search?q=a", "/tree", f"/above/{HUMAN}", "/excluded", "/history", "/help")
+ALL = ("/", f"/group/{CHURCH}", "/search?q=a", "/tree", f"/parent/{HUMAN}", "/excluded", "/history", "/help")
 
 
 def stranger(app):
-    return TestClient(app, base_url="http://127.0.0.1:8000", follow_redirects=False, raise_server_exceptions=False)
+    return web_client(app, follow_redirects=False, raise_server_exceptions=False)
 
 
 def test_the_link_opens_the_page_and_two_annotators_share_a_browser(project):
-    branches = [opened_branch(project, name) for name in ("anna", "ben")]
+    branches = [open_branch(project, name) for name in ("anna", "ben")]
     client = stranger(create_app(project, ["anna", "ben"]))
     for branch in branches:
         answer = client.get(f"/{branch.name}/enter?token={branch.token}")
@@ -40,8 +39,8 @@ def test_the_link_opens_the_page_and_two_annotators_share_a_browser(project):
     assert 'class="brand" href="/ben/">ben<' in client.get("/ben/").text
 
 
-def test_a_link_from_another_site_goes_on_by_the_page_because_a_redirect_would_lose_the_cookie(project):
-    branch = opened_branch(project, "anna")
+def test_a_link_on_another_site_opens_a_page_because_a_redirect_would_lose_the_cookie(project):
+    branch = open_branch(project, "anna")
     client = stranger(create_app(project, ["anna"]))
     answer = client.get(f"/anna/enter?token={branch.token}", headers={"sec-fetch-site": "cross-site"})
     assert answer.status_code == 200
@@ -52,16 +51,15 @@ def test_a_link_from_another_site_goes_on_by_the_page_because_a_redirect_would_l
 @pytest.mark.parametrize(
     "path", ["/", "/anna/", "/ben/", "/anna/enter", "/anna/enter?token=wrong", "/anna/enter?token=", "/x/enter"]
 )
-def test_without_the_token_nothing_is_shown(project, path):
-    opened_branch(project, "anna")
-    answer = stranger(create_app(project, ["anna"])).get(path)
+def test_without_the_token_nothing_is_shown(reader, path):
+    answer = stranger(reader.app).get(path)
     assert answer.status_code == 403
-    assert "open it by the link" in answer.text
+    assert "use the link" in answer.text
     assert "church" not in answer.text
 
 
-def test_the_cookie_of_one_branch_opens_no_other_and_nothing_is_changed_without_one(project):
-    anna, ben = (opened_branch(project, name) for name in ("anna", "ben"))
+def test_the_cookie_of_one_branch_opens_no_other_and_nothing_changes_without_one(project):
+    anna, ben = (open_branch(project, name) for name in ("anna", "ben"))
     app = create_app(project, ["anna", "ben"])
     client = stranger(app)
     client.get(f"/anna/enter?token={anna.token}")
@@ -73,29 +71,29 @@ def test_the_cookie_of_one_branch_opens_no_other_and_nothing_is_changed_without_
 
 
 def test_tokens_stay_from_one_start_to_the_next(project):
-    assert opened_branch(project, "anna").token == opened_branch(project, "anna").token
+    assert open_branch(project, "anna").token == open_branch(project, "anna").token
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "192.168.0.7", ""])
-def test_foreign_hosts_are_refused_on_loopback(anna, host):
-    assert anna.client.get("/anna/", headers={"host": host}).status_code == 421
+def test_foreign_hosts_are_refused_on_loopback(reader, host):
+    assert reader.client.get("/anna/", headers={"host": host}).status_code == 421
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_forms_of_other_sites_are_refused(anna, site):
-    before = tree(anna.branch)
-    answer = anna.client.post(
+def test_forms_of_other_sites_are_refused(reader, site):
+    before = tree(reader.branch)
+    answer = reader.client.post(
         f"/anna/group/{CHURCH}", data={"act": "rename", "name": "x", "seen": f"{CHURCH}:1"}, headers={"sec-fetch-site": site}
     )
     assert answer.status_code == 403
-    assert tree(anna.branch) == before
+    assert tree(reader.branch) == before
 
 
 @pytest.mark.parametrize(
     ("origin", "status"),
     [("http://evil.example", 403), ("http://127.0.0.1:9000", 403), ("http://127.0.0.1:8000", 303), ("null", 303), (None, 303)],
 )
-def test_an_old_browser_tells_other_sites_by_their_origin_alone(anna, origin, status):
+def test_old_browsers_identify_other_sites_by_the_origin_only(anna, origin, status):
     data = {"act": "rename", "name": "x", "seen": f"{CHURCH}:1"}
     headers = {} if origin is None else {"origin": origin}
     assert anna.client.post(f"/anna/group/{CHURCH}", data=data, headers=headers).status_code == status
@@ -103,15 +101,15 @@ def test_an_old_browser_tells_other_sites_by_their_origin_alone(anna, origin, st
 
 
 @pytest.mark.parametrize("path", ["/", f"/group/{CHURCH}", "/search", "/tree", "/history"])
-def test_parameters_that_nobody_gives_are_passed_over(anna, path):
-    anna.get(f"{path}?path=//evil.example&self=1&name=x")
+def test_unknown_query_parameters_are_ignored(reader, path):
+    reader.get(f"{path}?path=//evil.example&self=1&name=x")
 
 
 @pytest.mark.parametrize("act", ["rename", "note", "delete", "exclude"])
-def test_numbers_of_groups_that_no_database_holds_are_no_pages(anna, act):
+def test_numbers_too_large_for_the_database_are_not_found(reader, act):
     data = {"act": act, "all": "1", "name": "x", "reason": "x", "seen": "3:1"}
-    for part in ("group", "above"):
-        assert anna.client.post(f"/anna/{part}/99999999999999999999", data=data).status_code == 404
+    for part in ("group", "parent"):
+        assert reader.client.post(f"/anna/{part}/99999999999999999999", data=data).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,7 @@ def test_numbers_of_groups_that_no_database_holds_are_no_pages(anna, act):
         ("/group/99", 404),
         ("/group/x", 404),
         ("/group/99999999999999999999999", 404),
-        ("/above/99", 404),
+        ("/parent/99", 404),
         ("/picture/0", 404),
         ("/picture/..%2f..%2fetc%2fpasswd", 404),
         ("/?sort=DROP", 400),
@@ -133,8 +131,8 @@ def test_numbers_of_groups_that_no_database_holds_are_no_pages(anna, act):
         ("/tree?level=9", 400),
     ],
 )
-def test_what_is_not_there_or_makes_no_sense_is_said(anna, path, status):
-    page = anna.get(path, status=status)
+def test_missing_pages_and_invalid_parameters_get_an_error_page(reader, path, status):
+    page = reader.get(path, status=status)
     assert "Traceback" not in page
     assert "root:" not in page
     assert '<a class="brand"' in page or path == "/nothing"
@@ -155,19 +153,19 @@ def test_what_is_not_there_or_makes_no_sense_is_said(anna, path, status):
         {"act": "merge:#99", "seen": "3:1"},
     ],
 )
-def test_forms_that_nobody_fills_in_so_are_refused(anna, data):
-    before = tree(anna.branch)
-    answer = anna.client.post(f"/anna/group/{CHURCH}", data=data)
+def test_manipulated_forms_are_refused(reader, data):
+    before = tree(reader.branch)
+    answer = reader.client.post(f"/anna/group/{CHURCH}", data=data)
     assert answer.status_code in (400, 409)
-    assert tree(anna.branch) == before
-    assert anna.client.post("/anna/group/99", data=data).status_code in (400, 404, 409)
-    assert anna.client.post("/anna/group/1", data={**data, "act": "split"}).status_code in (400, 404, 409)
+    assert tree(reader.branch) == before
+    assert reader.client.post("/anna/group/99", data=data).status_code in (400, 404, 409)
+    assert reader.client.post("/anna/group/1", data={**data, "act": "split"}).status_code in (400, 404, 409)
 
 
-def test_a_form_that_is_too_large_or_none_is_refused(anna):
-    assert anna.client.post("/anna/", data={"labels": "1 " * 2_100_000}).status_code == 413
-    assert anna.client.post("/anna/", files={"x": b"1"}).status_code == 400
-    assert anna.client.put("/anna/").status_code == 405
+def test_a_form_that_is_too_large_or_of_another_type_is_refused(reader):
+    assert reader.client.post("/anna/", data={"labels": "1 " * 2_100_000}).status_code == 413
+    assert reader.client.post("/anna/", files={"x": b"1"}).status_code == 400
+    assert reader.client.put("/anna/").status_code == 405
 
 
 @pytest.fixture
@@ -183,10 +181,10 @@ def evil(tmp_path):
         db.execute("INSERT INTO item VALUES (1, 'train', ?, ?, 1)", (EVIL, "javascript:alert(1)"))
         db.execute("INSERT INTO item VALUES (2, 'train', '2', ?, 1)", ('https://x/"><script>alert(3)</script>',))
         db.executemany("INSERT INTO item_label (item, label) VALUES (?, 1)", [(1,), (2,)])
-    branch = opened_branch(project, "anna")
-    branch.do(Note(3, EVIL))
-    branch.do(Rename(4, EVIL + "!"))
-    branch.do(Exclude((3,), f"because {EVIL}"))
+    branch = open_branch(project, "anna")
+    branch.apply(Note(3, EVIL))
+    branch.apply(Rename(4, EVIL + "!"))
+    branch.apply(Exclude((3,), f"because {EVIL}"))
     return Annotator(project, branch)
 
 
@@ -204,23 +202,23 @@ def test_everything_is_escaped(evil):
     assert page.count("&lt;script&gt;alert(") > 5
 
 
-def test_pages_hold_nothing_that_the_policy_forbids(anna):
+def test_pages_contain_nothing_that_the_content_policy_forbids(reader):
     for path in ALL:
-        page = anna.get(path)
+        page = reader.get(path)
         assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page)
         assert "=&#34;" not in page  # an attribute that was escaped with its value
         assert re.findall(r"<script[^>]*>", page) == re.findall(r'<script src="/script.js\?v=\w+" defer>', page)
-        answer = anna.client.get(f"/anna{path}")
+        answer = reader.client.get(f"/anna{path}")
         assert answer.headers["content-security-policy"].startswith(
             "default-src 'none'; img-src 'self' data:; style-src 'self'"
         )
-    links = re.findall(r"<[^>]*https?://[^>]*>", anna.get("/search"))
+    links = re.findall(r"<[^>]*https?://[^>]*>", reader.get("/search"))
     assert all('rel="noreferrer noopener"' in link for link in links)
 
 
-def test_links_to_wikidata_and_commons_tell_nobody_where_they_come_from(tmp_path):
+def test_links_to_wikidata_and_commons_send_no_referrer(tmp_path):
     project = large_project(tmp_path / "p", labels=12, clusters=2, largest=6)
-    page = Annotator(project, opened_branch(project, "anna")).get("/group/3")
+    page = Annotator(project, open_branch(project, "anna")).get("/group/3")
     links = re.findall(r"<a [^>]*https?://[^>]*>", page)
     assert 'href="https://www.wikidata.org/wiki/Q1"' in page
     assert ">Place 0</a>" in page
@@ -228,18 +226,18 @@ def test_links_to_wikidata_and_commons_tell_nobody_where_they_come_from(tmp_path
     assert all('rel="noreferrer noopener"' in link for link in links)
 
 
-def test_an_error_of_ours_tells_nothing_of_the_machine(anna, monkeypatch):
-    monkeypatch.setattr("suprank.hierarchy.review.web.queue.read_board", lambda *_: 1 / 0)
-    answer = anna.client.get("/anna/")
+def test_an_internal_error_reveals_nothing_about_the_machine(reader, monkeypatch):
+    monkeypatch.setattr("suprank.hierarchy.review.web.group_lists.read_groups", lambda *_: 1 / 0)
+    answer = reader.client.get("/anna/")
     assert answer.status_code == 500
     assert "ZeroDivisionError" not in answer.text
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-# Pictures
+# Sample images
 
 
-def with_pictures(project, folder, level, names, splits=None):
+def add_images(project, folder, level, names, splits=None):
     folder.mkdir()
     for row in range(len(names)):
         Image.new("RGB", (300, 200), (row * 20, 0, 0)).save(folder / f"{row}.png")
@@ -260,9 +258,9 @@ def shown(page, text):
     return [int(number) for number in re.findall(r'src="/anna/picture/(\d+)"', row)]
 
 
-def test_pictures_of_labels_by_row(project, tmp_path):
-    with_pictures(project, tmp_path / "i", "kind", ["Chapel", "church", "chapel", "chapel", "chapel"])
-    anna = Annotator(project, opened_branch(project, "anna"))
+def test_sample_images_of_labels(project, tmp_path):
+    add_images(project, tmp_path / "i", "kind", ["Chapel", "church", "chapel", "chapel", "chapel"])
+    anna = Annotator(project, open_branch(project, "anna"))
     page = anna.get(f"/group/{CHURCH}")
     assert shown(page, "church") == [1]
     assert shown(page, "chapel") == [2, 3, 4]  # Chapel is a name of its own in the manifest
@@ -277,20 +275,20 @@ def test_pictures_of_labels_by_row(project, tmp_path):
     assert stranger(create_app(project, ["anna"])).get("/anna/picture/1").status_code == 403
 
 
-def test_pictures_of_items_are_of_their_own_split(tmp_path):
+def test_sample_images_of_items_are_of_their_own_split(tmp_path):
     project = large_project(tmp_path / "p", labels=4, clusters=2, largest=2)  # items 0 and 1 of split train are of label 1
     with project.writing() as db:
         db.execute("INSERT INTO item VALUES (100, 'index', '1', '', 1)")
         db.execute("INSERT INTO item_label (item, label) VALUES (100, 1)")
-    with_pictures(project, tmp_path / "i", "landmark", ["1", "0", "1", "1"], ["gallery", "train", "train", "train"])
-    page = Annotator(project, opened_branch(project, "anna")).get("/group/3")
+    add_images(project, tmp_path / "i", "landmark", ["1", "0", "1", "1"], ["gallery", "train", "train", "train"])
+    page = Annotator(project, open_branch(project, "anna")).get("/group/3")
     assert shown(page, "old church 0-0") == [1, 2, 0]
     assert shown(page, "new church 0-1") == []
 
 
-def test_few_pictures_are_decoded_at_once(project, tmp_path, monkeypatch):
-    with_pictures(project, tmp_path / "i", "kind", ["church"] * 12)
-    review = create_app(project, [opened_branch(project, "anna").name]).state.review
+def test_few_images_are_decoded_at_once(project, tmp_path, monkeypatch):
+    add_images(project, tmp_path / "i", "kind", ["church"] * 12)
+    review = create_app(project, [open_branch(project, "anna").name]).state.review
     now, most, lock = [0], [0], threading.Lock()
 
     def decoded(*_, **__):
@@ -304,25 +302,25 @@ def test_few_pictures_are_decoded_at_once(project, tmp_path, monkeypatch):
 
     monkeypatch.setattr("suprank.data.images.decoded", decoded)
     with ThreadPoolExecutor(12) as pool:
-        assert all(made.there for made in pool.map(review.samples.picture, range(12)))
+        assert all(image.found for image in pool.map(review.samples.thumbnail, range(12)))
     assert 1 <= most[0] <= 2
 
 
-def test_a_manifest_that_is_gone_costs_the_pictures_only(project, tmp_path):
-    with_pictures(project, tmp_path / "i", "kind", ["church"])
+def test_a_missing_manifest_only_costs_the_images(project, tmp_path):
+    add_images(project, tmp_path / "i", "kind", ["church"])
     (tmp_path / "i" / "m.parquet").unlink()
-    anna = Annotator(project, opened_branch(project, "anna"))
+    anna = Annotator(project, open_branch(project, "anna"))
     assert shown(anna.get(f"/group/{CHURCH}"), "church") == []
     assert ID["church"] == 1
 
 
-def test_no_answer_leads_to_the_host_that_a_request_names(project):
-    opened_branch(project, "anna")
+def test_redirects_never_go_to_the_host_header(project):
+    open_branch(project, "anna")
     client = stranger(create_app(project, ["anna"], host="0.0.0.0"))
-    led = {
+    locations = {
         path: client.get(path, headers={"host": "evil.example"}).headers.get("location") for path in ("/anna", "/anna/tree/")
     }
-    assert led == {"/anna": "/anna/", "/anna/tree/": "/anna/tree"}
+    assert locations == {"/anna": "/anna/", "/anna/tree/": "/anna/tree"}
     for path in ("//evil.example/", "/anna//evil.example/"):
         assert (
             "evil.example" not in client.get(path, headers={"host": "evil.example"}).headers.get("location", "").split("/")[2:3]

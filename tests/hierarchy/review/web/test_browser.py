@@ -1,28 +1,22 @@
-"""The review in a real browser, with its script, and without. No request may leave the machine."""
+"""The review in a real browser, with and without scripts. No request may leave the machine."""
 
 import pytest
 
-from suprank.hierarchy.review import opened_branch
-from tests.browsers import NEEDED, launched, watched
-from tests.hierarchy.review.small import CHURCH, small_project, tree
+from suprank.hierarchy.review import open_branch
+from tests.browsers import NEEDS_BROWSER, guarded_pages
+from tests.hierarchy.review.small_project import CHURCH, small_project, tree
 from tests.hierarchy.review.web.conftest import served
-from tests.hierarchy.review.web.large import large_project
+from tests.hierarchy.review.web.large_project import large_project
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [NEEDED, pytest.mark.xdist_group("browser")]
+pytestmark = [NEEDS_BROWSER, pytest.mark.xdist_group("browser")]
 expect = playwright.expect
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as found:
-        yield found
 
 
 @pytest.fixture
 def opened(browser):
-    """Opens pages; at the end, nothing was asked of another host, no script failed, and no policy was broken."""
-    with watched(browser) as new_page:
+    """Opens pages. At the end, no other host was contacted, no script failed, and no content policy was violated."""
+    with guarded_pages(browser) as new_page:
 
         def open_page(address, branch, path="/", **options):
             page = new_page(address, **options)
@@ -34,7 +28,7 @@ def opened(browser):
 
 
 class Keys:
-    """A keyboard that waits until the page and its script are there, as a person would."""
+    """A keyboard that waits until the page and its script are loaded, as a person would."""
 
     def __init__(self, page):
         self.page = page
@@ -50,7 +44,7 @@ class Keys:
 @pytest.fixture
 def small(tmp_path):
     project = small_project(tmp_path / "p")
-    branch = opened_branch(project, "anna")
+    branch = open_branch(project, "anna")
     with served(project, ["anna"]) as address:
         yield address, branch
 
@@ -58,12 +52,12 @@ def small(tmp_path):
 @pytest.fixture(scope="module")
 def middle(tmp_path_factory):
     project = large_project(tmp_path_factory.mktemp("middle") / "p", labels=800, clusters=60, largest=450)
-    branch = opened_branch(project, "anna")
+    branch = open_branch(project, "anna")
     with served(project, ["anna"]) as address:
         yield address, branch
 
 
-def test_a_review_by_keys_alone(opened, small):
+def test_a_review_with_the_keyboard_only(opened, small):
     branch = small[1]
     page = opened(*small)
     keys = Keys(page)
@@ -73,27 +67,27 @@ def test_a_review_by_keys_alone(opened, small):
     keys.press("ArrowDown")
     keys.press("j")
     keys.press("x")
-    expect(page.locator("#ticked")).to_have_text("1 ticked")
+    expect(page.locator("#selected")).to_have_text("1 selected")
     keys.press("s")
     keys.type("chapel")
     keys.press("Enter")
-    expect(page.locator(".said.good")).to_have_text("Split 'chapel' (1 label) off 'church'.")
+    expect(page.locator(".message.good")).to_have_text("Split 'chapel' (1 label) off 'church'.")
     page.wait_for_load_state()
-    assert "did=" not in page.url  # a reload does not tell it again
-    expect(page.locator("#ticked")).to_have_text("nothing is ticked")
+    assert "did=" not in page.url  # a reload does not report it again
+    expect(page.locator("#selected")).to_have_text("nothing selected")
     keys.press("u")
-    expect(page.locator(".said.good")).to_contain_text("Undid: split")
+    expect(page.locator(".message.good")).to_contain_text("Undid: split")
     keys.press("U")
-    expect(page.locator(".said.good")).to_contain_text("Redid: split")
+    expect(page.locator(".message.good")).to_contain_text("Redid: split")
     keys.press("j")
     keys.press("j")
     keys.press("Space")
     keys.press("e")
     keys.type("too vague")
     keys.press("Enter")
-    expect(page.locator(".said.good")).to_contain_text("Excluded 1 label: too vague")
-    keys.press("d")  # its name is only suggested: the way out has the focus
-    expect(page.locator(".said.bad")).to_contain_text("is only a suggestion")
+    expect(page.locator(".message.good")).to_contain_text("Excluded 1 label: too vague")
+    keys.press("d")  # its name is only suggested: the first offer has the focus
+    expect(page.locator(".message.bad")).to_contain_text("is only a suggested name")
     keys.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("castle")
     keys.press("r")
@@ -106,7 +100,7 @@ def test_a_review_by_keys_alone(opened, small):
     keys.press("m")
     keys.type("Fortress")
     keys.press("Enter")
-    expect(page.locator(".said.good")).to_contain_text("moved 2 labels to 'fortress'", ignore_case=True)
+    expect(page.locator(".message.good")).to_contain_text("moved 2 labels to 'fortress'", ignore_case=True)
     found, excluded = tree(branch)
     assert found["fortress"][1] == ["castle", "fort", "lake", "river"]
     assert excluded == {"heritage site": "too vague"}
@@ -118,16 +112,16 @@ def test_keys_for_rows_fields_and_help(opened, middle):
     keys = Keys(page)
     for key in ("j", "j", "x", "j", "j", "j", "X"):
         keys.press(key)
-    expect(page.locator("#ticked")).to_have_text("4 ticked")
+    expect(page.locator("#selected")).to_have_text("4 selected")
     page.locator("tr[data-row] input").nth(6).click(modifiers=["Shift"])
-    expect(page.locator("#ticked")).to_have_text("6 ticked")
+    expect(page.locator("#selected")).to_have_text("6 selected")
     keys.press("a")
-    expect(page.locator("#ticked")).to_have_text("200 ticked")
+    expect(page.locator("#selected")).to_have_text("200 selected")
     keys.press("a")
-    expect(page.locator("#ticked")).to_have_text("nothing is ticked")
+    expect(page.locator("#selected")).to_have_text("nothing selected")
     for _ in range(2):
         page.keyboard.down("x")  # held down: the second is a repetition
-    expect(page.locator("#ticked")).to_have_text("1 ticked")
+    expect(page.locator("#selected")).to_have_text("1 selected")
     page.keyboard.up("x")
     keys.press("x")
     keys.press("?")
@@ -149,31 +143,31 @@ def test_keys_for_rows_fields_and_help(opened, middle):
     expect(page.get_by_role("searchbox").first).not_to_be_focused()
 
 
-def test_ticks_survive_paging_sorting_and_filtering(opened, middle):
+def test_the_selection_survives_paging_sorting_and_filtering(opened, middle):
     address, branch = middle
     page = opened(address, branch, "/group/3")
     page.get_by_role("checkbox", name="new church 0-1", exact=True).check()
     page.get_by_role("link", name="next →").click()
     page.get_by_role("checkbox", name="old church 0-204", exact=True).check()
-    expect(page.locator("#ticked")).to_have_text("2 ticked, 1 of them on other pages")
+    expect(page.locator("#selected")).to_have_text("2 selected, 1 of them on other pages")
     page.get_by_role("link", name="text", exact=True).click()
     page.get_by_label("labels", exact=True).last.fill("of no label")
     page.keyboard.press("Enter")
-    expect(page.locator("#ticked")).to_have_text("2 ticked, 2 of them on other pages")
+    expect(page.locator("#selected")).to_have_text("2 selected, 2 of them on other pages")
     page.get_by_label("labels", exact=True).last.fill("new church 0-1")
     page.keyboard.press("Enter")
     expect(page.get_by_role("checkbox", name="new church 0-1", exact=True)).to_be_checked()
-    expect(page.locator("#ticked")).to_have_text("2 ticked, 1 of them on other pages")
-    page.locator("#note").fill("not kept yet")
+    expect(page.locator("#selected")).to_have_text("2 selected, 1 of them on other pages")
+    page.locator("#note").fill("not saved yet")
     page.get_by_label("split off as").fill("two")
     page.get_by_role("button", name="split off").click()
-    expect(page.locator(".said.good")).to_contain_text("(2 labels)")
+    expect(page.locator(".message.good")).to_contain_text("(2 labels)")
     assert tree(branch)[0]["two"][1] == ["new church 0-1", "old church 0-204"]
-    expect(page.locator("#note")).to_have_value("not kept yet")  # of another form, and not lost
-    expect(page.locator("#ticked")).to_have_text("nothing is ticked")
+    expect(page.locator("#note")).to_have_value("not saved yet")  # of another form, and not lost
+    expect(page.locator("#selected")).to_have_text("nothing selected")
 
 
-def test_ticks_of_groups_survive_paging_and_the_keyboard_comes_back_to_its_row(opened, middle):
+def test_selected_groups_survive_paging_and_focus_returns_to_its_row(opened, middle):
     address, branch = middle
     page = opened(address, branch, "/?sort=name")
     keys = Keys(page)
@@ -181,15 +175,15 @@ def test_ticks_of_groups_survive_paging_and_the_keyboard_comes_back_to_its_row(o
     for key in ("j", "x"):
         keys.press(key)
     page.get_by_role("link", name="next →").click()
-    expect(page.locator("#ticked")).to_have_text("1 ticked, 1 of them on other pages")
+    expect(page.locator("#selected")).to_have_text("1 selected, 1 of them on other pages")
     for key in ("j", "j", "j", "x"):
         keys.press(key)
     second = page.locator("tr.here [data-open]").inner_text()
     keys.press("p")
     page.locator("#parent").select_option("natural")
-    page.get_by_role("button", name="put", exact=True).click()
-    expect(page.locator(".said.good")).to_have_text(f"Put '{second}', '{first}' under 'natural'.")
-    expect(page.locator("#ticked")).to_have_text("nothing is ticked")
+    page.get_by_role("button", name="put there", exact=True).click()
+    expect(page.locator(".message.good")).to_have_text(f"Put '{second}', '{first}' under 'natural'.")
+    expect(page.locator("#selected")).to_have_text("nothing selected")
     expect(page.locator("tr.here [data-open]")).to_have_text(second)
     expect(page.locator("tr.here")).to_be_focused()
 
@@ -200,7 +194,7 @@ def test_two_browsers_on_one_group(opened, small):
     second.get_by_role("checkbox", name="chapel").check()
     second.get_by_label("split off as").fill("chapel")
     second.get_by_role("button", name="split off").click()
-    expect(second.locator(".said.good")).to_be_visible()
+    expect(second.locator(".message.good")).to_be_visible()
     before = tree(branch)
     first.get_by_role("checkbox", name="heritage site").check()
     first.get_by_role("checkbox", name="chapel").check()
@@ -214,36 +208,36 @@ def test_two_browsers_on_one_group(opened, small):
     expect(first.get_by_role("checkbox", name="chapel")).to_have_count(0)
     expect(first.locator(".meanwhile").last).to_contain_text("chapel → chapel")
     first.get_by_role("button", name="exclude").click()
-    expect(first.locator(".said.good")).to_contain_text("Excluded 1 label")
+    expect(first.locator(".message.good")).to_contain_text("Excluded 1 label")
 
 
-def test_without_a_script_everything_can_be_done(opened, small):
+def test_everything_works_without_scripts(opened, small):
     branch = small[1]
     page = opened(*small, java_script_enabled=False)
     page.get_by_role("checkbox", name="castle").check()
     page.get_by_label("merge into").fill("church")
     page.keyboard.press("Enter")
-    expect(page.locator(".said.good")).to_contain_text("Merged 'castle' into 'church'")
+    expect(page.locator(".message.good")).to_contain_text("Merged 'castle' into 'church'")
     page.locator("table a", has_text="church").click()
     page.get_by_role("checkbox", name="fort", exact=True).check()
     page.get_by_role("checkbox", name="castle", exact=True).check()
     page.get_by_label("move to").fill("castles")
     page.get_by_role("button", name="move", exact=True).click()
     expect(page.get_by_role("checkbox", name="fort", exact=True)).to_be_checked()
-    page.get_by_role("button", name="make 'castles' of the ticked labels").click()
+    page.get_by_role("button", name="create 'castles' from the selected labels").click()
     page.get_by_label("kind", exact=True).select_option("human-made")
     page.get_by_role("button", name="put under").click()
     page.get_by_role("button", name="undo").click()
     page.get_by_role("link", name="tree").click()
     page.get_by_role("checkbox", name="castles").check()
     page.get_by_label("put under").select_option("human-made")
-    page.get_by_role("button", name="put", exact=True).click()
+    page.get_by_role("button", name="put there", exact=True).click()
     assert tree(branch)[0]["castles"] == ("human-made", ["castle", "fort"])
     page.get_by_role("link", name="keys").click()
-    expect(page.locator("main")).to_contain_text("next and previous row")
+    expect(page.locator("main")).to_contain_text("next, previous row")
 
 
-def test_on_a_phone_nothing_sticks_out_in_light_and_in_dark(opened, middle):
+def test_pages_fit_on_a_phone_in_light_and_dark_mode(opened, middle):
     page = opened(*middle, has_touch=True, color_scheme="dark")
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
@@ -254,7 +248,7 @@ def test_on_a_phone_nothing_sticks_out_in_light_and_in_dark(opened, middle):
         "/group/7?suggest=1",
         "/search?q=old",
         "/tree",
-        "/above/1",
+        "/parent/1",
         "/excluded",
         "/history",
         "/help",

@@ -1,12 +1,12 @@
-"""The list of groups, search, what is excluded, the tree, and the log."""
+"""The list of groups, search, excluded labels, the tree, and the history."""
 
 import pytest
 
 from suprank.hierarchy import Recipe
-from suprank.hierarchy.review import Create, Exclude, Mark, Move, Rename, SetParent, opened_branch
-from tests.hierarchy.review.small import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, small_project, tree
-from tests.hierarchy.review.web.browsing import Annotator, ticked
-from tests.hierarchy.review.web.large import large_project
+from suprank.hierarchy.review import Create, Exclude, Mark, Move, Rename, SetParent, open_branch
+from tests.hierarchy.review.small_project import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, small_project, tree
+from tests.hierarchy.review.web.annotator import Annotator, selected
+from tests.hierarchy.review.web.large_project import large_project
 
 
 def names(page):
@@ -18,10 +18,10 @@ def names(page):
 
 
 def test_the_list_shows_progress_and_sorts_and_filters(anna):
-    anna.branch.do(Rename(CASTLE, "castle"))
-    anna.branch.do(Mark((CASTLE,), "done"))
-    anna.branch.do(SetParent((LAKE,), NATURAL))
-    anna.branch.do(Exclude((ID["heritage site"],), "too vague"))
+    anna.branch.apply(Rename(CASTLE, "castle"))
+    anna.branch.apply(Mark((CASTLE,), "done"))
+    anna.branch.apply(SetParent((LAKE,), NATURAL))
+    anna.branch.apply(Exclude((ID["heritage site"],), "too vague"))
     page = anna.get("/")
     assert "1 of 3 groups done · 2 of 6 labels · <a" in page
     assert "1 excluded" in page
@@ -34,12 +34,12 @@ def test_the_list_shows_progress_and_sorts_and_filters(anna):
     assert names(anna.get(f"/?under={NATURAL}")) == ["lake"]
     assert names(anna.get("/?under=none")) == ["castle", "church"]
     assert names(anna.get("/?q=A")) == ["castle", "lake"]
-    assert "No group is like that" in anna.get("/?q=nothing")
+    assert "No group matches" in anna.get("/?q=nothing")
 
 
 def test_pages_of_the_list_keep_sort_and_filter(tmp_path):
     project = large_project(tmp_path / "p", labels=120, clusters=60, largest=5)
-    anna = Annotator(project, opened_branch(project, "anna"))
+    anna = Annotator(project, open_branch(project, "anna"))
     first, second = anna.get("/?sort=tightest&show=open"), anna.get("/?sort=tightest&show=open&offset=50")
     assert 'href="/anna/?offset=50&amp;sort=tightest&amp;show=open"' in first
     assert (len(names(first)), len(names(second))) == (50, 10)
@@ -48,36 +48,36 @@ def test_pages_of_the_list_keep_sort_and_filter(tmp_path):
     assert [name.split()[1] for name in names(first) + names(second)] == [row[0].split('"')[1].split()[1] for row in rows]
 
 
-def test_several_groups_at_once(anna):
+def test_actions_on_several_groups(anna):
     anna.get("/")
     anna.press("parent", ["castle", "church"], parent=HUMAN)
     assert tree(anna.branch)[0]["castle"][0] == tree(anna.branch)[0]["church"][0] == "human-made"
     page = anna.press("done", ["castle", "church"], status=400)
-    assert "is only a suggestion" in page
-    assert ticked(page) == ["castle", "church"]
+    assert "is only a suggested name" in page
+    assert selected(page) == ["castle", "church"]
     page = anna.press("merge", ["castle"], into="churches of", status=400)
     assert 'value="churches of"' in page
     anna.press(f"merge:#{CHURCH}")
     assert tree(anna.branch)[0]["church"][1] == ["castle", "chapel", "church", "fort", "heritage site"]
     page = anna.press("merge", status=400, into="x")
-    assert "Tick at least one group" in page
+    assert "Select at least one group" in page
 
 
-def test_a_stale_tick_in_the_list_is_refused_and_marked(project, anna):
+def test_a_group_that_changed_is_refused_and_marked(project, anna):
     old = anna.get("/")
-    Annotator(project, anna.branch).branch.do(Rename(CASTLE, "fortress"))
+    Annotator(project, anna.branch).branch.apply(Rename(CASTLE, "fortress"))
     before = tree(anna.branch)
     page = anna.press("merge", ["castle", "lake"], page=old, into="church", status=409)
     assert tree(anna.branch) == before
-    assert ticked(page) == ["fortress", "lake"]
-    assert page.count("changed meanwhile</span>") == 1
+    assert selected(page) == ["fortress", "lake"]
+    assert page.count("changed in the meantime</span>") == 1
     assert 'value="church"' in page
     anna.press("merge")
     assert list(tree(anna.branch)[0]) == ["human-made", "natural", "church"]
 
 
-def test_labels_that_cleaning_adds_or_removes_while_the_page_is_open_are_taken_in_by_a_click(anna):
-    assert "take them in" not in anna.get("/")
+def test_labels_that_cleaning_adds_or_removes_are_synced_by_a_click(anna):
+    assert ">update</button>" not in anna.get("/")
     with anna.branch.project.writing() as db:
         db.execute("INSERT INTO label (id, key, text, weight, state) VALUES (99, 'pond', 'pond', 1, 'active')")
         db.execute("UPDATE label SET state = 'removed', reason = 'vague' WHERE id = ?", (ID["heritage site"],))
@@ -85,30 +85,30 @@ def test_labels_that_cleaning_adds_or_removes_while_the_page_is_open_are_taken_i
     old = anna.page
     for _ in range(2):  # a second click finds nothing more
         page = anna.press("sync", page=old)
-    assert "take them in" not in page
+    assert ">update</button>" not in page
     groups, excluded = tree(anna.branch)
     assert groups["unsorted"] == (None, ["pond"])
     assert excluded == {"heritage site": "removed by cleaning: vague"}
-    assert [event.act for event in anna.branch.log()] == ["sync", "start"]
+    assert [event.action for event in anna.branch.log()] == ["sync", "start"]
     assert anna.branch.problems() == []
 
 
 @pytest.mark.parametrize(("path", "button"), [("/", "parent"), ("/tree", "put")])
-def test_a_ticked_group_that_moved_to_another_page_stays_ticked_when_the_form_is_refused(tmp_path, path, button):
+def test_a_refused_form_keeps_selected_groups_that_moved_to_another_page(tmp_path, path, button):
     project = large_project(tmp_path / "p", labels=900, clusters=300, largest=3)
-    anna = Annotator(project, opened_branch(project, "anna"))
+    anna = Annotator(project, open_branch(project, "anna"))
     old = anna.get(f"{path}?q=church")
     first, second = names(old)[:2]
     numbers = {row: one for one, row in _groups(anna).items()}
-    anna.branch.do(Rename(numbers[first], "elsewhere"))  # the filter passes it over now
+    anna.branch.apply(Rename(numbers[first], "elsewhere"))  # the filter passes it over now
     page = anna.press(button, [first, second], page=old, parent=HUMAN, status=409)
-    assert ticked(page) == [second]
+    assert selected(page) == [second]
     assert f'<option value="{HUMAN}" selected>' in page
     anna.press(button)
     assert tree(anna.branch)[0]["elsewhere"][0] == tree(anna.branch)[0][second][0] == "human-made"
 
 
-def test_an_empty_group_can_be_made_and_a_taken_name_stays_in_the_field(anna):
+def test_an_empty_group_can_be_created_and_a_taken_name_stays_in_the_field(anna):
     anna.get("/")
     anna.press("create", name="new one")
     assert tree(anna.branch)[0]["new one"] == (None, [])
@@ -121,23 +121,23 @@ def test_an_empty_group_can_be_made_and_a_taken_name_stays_in_the_field(anna):
 
 
 def test_a_search_finds_labels_in_all_groups_and_excluded_ones(anna):
-    anna.branch.do(Exclude((ID["chapel"],), "<i>reason"))
+    anna.branch.apply(Exclude((ID["chapel"],), "<i>reason"))
     page = anna.get("/search?q=CH")
     assert "2 labels in 1 group" in page
     assert "&lt;i&gt;reason" in page
     assert "7 labels in 3 groups" in anna.get("/search")
-    assert "No label holds every word" in anna.get("/search?q=church+castle")
+    assert "No label contains all of these words" in anna.get("/search?q=church+castle")
     assert "1 label in 1 group" in anna.get("/search?q=site+heri")
 
 
-def test_every_label_that_holds_a_word_goes_into_one_group_in_two_clicks(tmp_path):
+def test_all_search_results_go_into_one_group_in_two_clicks(tmp_path):
     project = large_project(tmp_path / "p", labels=900, clusters=20, largest=300)
-    anna = Annotator(project, opened_branch(project, "anna"))
+    anna = Annotator(project, open_branch(project, "anna"))
     page = anna.get("/search?q=church")
     with project.reading() as db:
         count = db.execute("SELECT count(*) FROM label WHERE text LIKE '%church%'").fetchone()[0]
     assert count > 300
-    assert f"all {count} found, not this page alone" in page
+    assert f"all {count} results, not only this page" in page
     page = anna.press("split", all=1, split_name="church")
     assert f"Gathered {count} labels as &#39;church&#39;" in page
     groups = tree(anna.branch)[0]
@@ -151,17 +151,17 @@ def test_every_label_that_holds_a_word_goes_into_one_group_in_two_clicks(tmp_pat
     assert anna.branch.problems() == []
 
 
-def test_a_search_is_refused_when_a_group_of_it_changed(anna):
+def test_an_action_on_search_results_is_refused_if_a_group_changed(anna):
     old = anna.get("/search?q=c")
-    anna.branch.do(Move((ID["fort"],), LAKE))
+    anna.branch.apply(Move((ID["fort"],), LAKE))
     page = anna.press("exclude", ["castle", "church"], page=old, reason="odd", status=409)
-    assert ticked(page) == ["castle", "church"]
+    assert selected(page) == ["castle", "church"]
     assert 'value="odd"' in page
     anna.press("exclude")
     assert tree(anna.branch)[1] == {"castle": "odd", "church": "odd"}
 
 
-def test_ticks_of_another_page_travel_in_one_field(anna):
+def test_labels_selected_on_other_pages_are_sent_in_one_field(anna):
     anna.get("/search?q=church")
     anna.press("move", ["church"], labels=f"{ID['castle']} {ID['fort']}", to="lake", status=409)  # theirs was not seen
     anna.get("/search")
@@ -169,21 +169,21 @@ def test_ticks_of_another_page_travel_in_one_field(anna):
     assert tree(anna.branch)[0]["lake"][1] == ["castle", "church", "fort", "lake", "river"]
 
 
-def test_an_excluded_label_that_somebody_brought_back_is_told_and_no_longer_ticked(anna):
-    anna.branch.do(Exclude((ID["chapel"], ID["fort"]), "why"))
+def test_an_excluded_label_that_somebody_restored_is_shown_and_no_longer_selected(anna):
+    anna.branch.apply(Exclude((ID["chapel"], ID["fort"]), "why"))
     old = anna.get("/excluded")
-    anna.branch.do(Move((ID["fort"],), LAKE))
+    anna.branch.apply(Move((ID["fort"],), LAKE))
     page = anna.press("move", ["chapel", "fort"], page=old, to="castle", status=409)
     assert f'fort → <a href="/anna/group/{LAKE}">lake</a>' in page
-    assert ticked(page) == ["chapel"]
+    assert selected(page) == ["chapel"]
     anna.press("move")
     assert "fort" in tree(anna.branch)[0]["lake"][1]
     assert "chapel" in tree(anna.branch)[0]["castle"][1]
 
 
-def test_what_is_excluded_can_be_filtered_and_gathered(anna):
+def test_excluded_labels_can_be_filtered_and_gathered(anna):
     assert "Nothing is excluded." in anna.get("/excluded")
-    anna.branch.do(Exclude((ID["chapel"], ID["fort"]), "why"))
+    anna.branch.apply(Exclude((ID["chapel"], ID["fort"]), "why"))
     assert "fort</label>" not in anna.get("/excluded?q=chap")
     anna.press("split", ["chapel"], split_name="back again")
     assert tree(anna.branch)[0]["back again"] == (None, ["chapel"])
@@ -192,15 +192,15 @@ def test_what_is_excluded_can_be_filtered_and_gathered(anna):
 # The tree
 
 
-def test_groups_are_put_under_others_and_those_are_made_renamed_merged_and_removed(anna):
+def test_groups_get_parents_and_parents_are_created_renamed_merged_and_deleted(anna):
     page = anna.get("/tree")
-    assert "under nothing yet" in page
+    assert "no parent yet" in page
     anna.press("put", ["castle", "church"], parent=HUMAN)
     page = anna.press("put", ["lake"], parent=NATURAL)
     assert names(page) == ["church", "castle", "lake"]
     anna.press("create", name="mixed")
     number = next(one for one, row in _groups(anna).items() if row == "mixed")
-    anna.get(f"/above/{number}")
+    anna.get(f"/parent/{number}")
     anna.press("rename", name="Mixed kinds")
     anna.press("note", note="a note")
     assert "a note</textarea>" in anna.page
@@ -210,7 +210,7 @@ def test_groups_are_put_under_others_and_those_are_made_renamed_merged_and_remov
     assert 'value="NATURAL"' in page
     anna.press(f"merge:#{NATURAL}")
     assert "Mixed kinds" not in tree(anna.branch)[0]
-    anna.get(f"/above/{HUMAN}")
+    anna.get(f"/parent/{HUMAN}")
     anna.press("put", ["castle"], parent=NATURAL)
     assert tree(anna.branch)[0]["castle"][0] == "natural"
     anna.press("merge", into="natural")
@@ -219,7 +219,7 @@ def test_groups_are_put_under_others_and_those_are_made_renamed_merged_and_remov
     anna.get("/tree")
     anna.press("create", name="spare")
     number = next(one for one, row in _groups(anna).items() if row == "spare")
-    anna.get(f"/above/{number}")
+    anna.get(f"/parent/{number}")
     anna.press("delete")
     assert "spare" not in tree(anna.branch)[0]
     assert anna.branch.problems() == []
@@ -232,7 +232,7 @@ def _groups(who):
 
 def test_a_tree_of_four_levels(tmp_path):
     project = small_project(tmp_path / "p", Recipe(name="deep", title="deep", levels=("a", "b", "c", "d", "e"), top=("all",)))
-    anna = Annotator(project, opened_branch(project, "anna"))
+    anna = Annotator(project, open_branch(project, "anna"))
     for level, name in ((1, "worship"), (2, "built")):
         anna.get(f"/tree?level={level}")
         anna.press("create", name=name)
@@ -241,36 +241,36 @@ def test_a_tree_of_four_levels(tmp_path):
     anna.press("put", ["church"], parent=with_parent["worship"])
     anna.get("/tree?level=2")
     anna.press("put", ["worship"], parent=with_parent["built"])
-    anna.get(f"/above/{with_parent['built']}")
+    anna.get(f"/parent/{with_parent['built']}")
     anna.press("parent", parent=with_parent["all"])
     found = tree(anna.branch)[0]
     assert (found["church"][0], found["worship"][0], found["built"][0]) == ("worship", "built", "all")
-    assert "1 group · 3 labels · 75 items" in anna.get(f"/above/{with_parent['all']}")
+    assert "1 group · 3 labels · 75 items" in anna.get(f"/parent/{with_parent['all']}")
 
 
-def test_what_the_tree_refuses(anna):
+def test_refusals_of_the_tree(anna):
     anna.get("/tree")
-    assert "Tick at least one group" in anna.press("put", status=400, parent=HUMAN)
-    assert "Choose what it is" in anna.press("put", ["castle"], status=400, parent="")
+    assert "Select at least one group" in anna.press("put", status=400, parent=HUMAN)
+    assert "Choose the group to put it under" in anna.press("put", ["castle"], status=400, parent="")
     page = anna.press("create", name="Natural", status=400)
     assert 'value="Natural"' in page
     old = anna.get("/tree")
-    anna.branch.do(Rename(CASTLE, "fortress"))
+    anna.branch.apply(Rename(CASTLE, "fortress"))
     page = anna.press("put", ["castle"], page=old, parent=HUMAN, status=409)
-    assert ticked(page) == ["fortress"]
-    assert "changed meanwhile" in page
-    anna.get(f"/above/{HUMAN}")
-    anna.branch.do(Create(2, "third"))
+    assert selected(page) == ["fortress"]
+    assert "changed in the meantime" in page
+    anna.get(f"/parent/{HUMAN}")
+    anna.branch.apply(Create(2, "third"))
     anna.press("delete")
-    page = anna.send(f"/anna/above/{HUMAN}", [("act", "rename"), ("name", "too late"), ("seen", f"{HUMAN}:1")], status=409)
-    assert "This group is gone" in page
+    page = anna.send(f"/anna/parent/{HUMAN}", [("act", "rename"), ("name", "too late"), ("seen", f"{HUMAN}:1")], status=409)
+    assert "This group no longer exists" in page
     assert 'value="too late"' in page
 
 
-# The log, undo and redo
+# History, undo and redo
 
 
-def test_undo_and_redo_say_what_they_do_and_come_back_to_the_page(anna):
+def test_undo_and_redo_say_what_they_do_and_return_to_the_page(anna):
     anna.get(f"/group/{CHURCH}?sort=text")
     anna.press("split", ["chapel"], split_name="chapel")
     assert "undo: split &#39;chapel&#39; (1 label) off &#39;church&#39;" in anna.page
@@ -283,28 +283,28 @@ def test_undo_and_redo_say_what_they_do_and_come_back_to_the_page(anna):
     assert "chapel" in tree(anna.branch)[0]
 
 
-def test_each_act_of_the_log_can_be_undone_unless_a_later_one_builds_on_it(anna):
-    first = anna.branch.do(Rename(LAKE, "water"))
-    second = anna.branch.do(Move((ID["fort"],), CHURCH))
+def test_each_event_can_be_undone_unless_a_later_one_depends_on_it(anna):
+    first = anna.branch.apply(Rename(LAKE, "water"))
+    second = anna.branch.apply(Move((ID["fort"],), CHURCH))
     page = anna.get("/history")
     assert page.count('aria-label="undo ') == 2
-    back = anna.branch.do(Rename(LAKE, "waters"))
+    back = anna.branch.apply(Rename(LAKE, "waters"))
     anna.get("/history")
     page = anna.send("/anna/undo", [("seq", str(first.seq)), ("token", "t")], status=400)
-    assert f"Event {back.seq} came after and builds on it" in page
+    assert f"Event {back.seq} came later and depends on it" in page
     anna.send("/anna/undo", [("seq", str(second.seq)), ("token", "u"), ("back", "/anna/history")])
     assert "fort" in tree(anna.branch)[0]["castle"][1]
 
 
 @pytest.mark.parametrize("back", ["//evil.example/", "https://evil.example", "/ben/", "/anna/../ben/", "/anna/group/99", ""])
-def test_undo_comes_back_to_no_page_but_ours(anna, back):
-    anna.branch.do(Rename(LAKE, "water"))
+def test_undo_returns_only_to_our_own_pages(anna, back):
+    anna.branch.apply(Rename(LAKE, "water"))
     anna.send("/anna/undo", [("token", "t"), ("back", back)])
     assert anna.last.headers["location"].startswith("/anna/?did=")
 
 
 def test_undoing_twice_and_redoing_something_else_are_refused(anna):
-    anna.branch.do(Rename(LAKE, "water"))
+    anna.branch.apply(Rename(LAKE, "water"))
     old = anna.get("/")
     anna.press("undo", page=old)
     before = tree(anna.branch)
@@ -314,5 +314,5 @@ def test_undoing_twice_and_redoing_something_else_are_refused(anna):
     assert "is undone already" in other
     old = anna.get("/")
     anna.branch.redo()
-    anna.branch.do(Rename(LAKE, "waters"))
+    anna.branch.apply(Rename(LAKE, "waters"))
     assert "nothing was redone" in anna.press("redo", page=old, status=409)

@@ -1,4 +1,4 @@
-"""The page on which annotators review: one for each branch, under the annotator's name."""
+"""The web pages of a review. Each annotator has their own, under their name."""
 
 from suprank.hierarchy.review.web.app import create_app
 

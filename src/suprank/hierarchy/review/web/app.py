@@ -1,4 +1,4 @@
-"""The review as a web application: who may enter, what is served to everybody, and how errors are answered."""
+"""The review as a web application: routes, entry by link, styles and scripts, and error pages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
 from suprank.hierarchy.project import BusyError, FullError
-from suprank.hierarchy.review.web import group, log, queue, searching, tree
-from suprank.hierarchy.review.web.auth import USE_THE_LINK, Visit, entered, visit
+from suprank.hierarchy.review.web import adjudicate, group_lists, group_page, history, search
+from suprank.hierarchy.review.web.auth import USE_THE_LINK, AnnotatorRequest, authenticate, log_in
+from suprank.hierarchy.review.web.forms import BUSY, DISK_FULL
 from suprank.hierarchy.review.web.review import Review
 from suprank.hierarchy.tree import FINAL
-from suprank.web.safety import HEADERS, Safety
+from suprank.web.security import HEADERS, SecurityMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,70 +24,68 @@ if TYPE_CHECKING:
 
 
 def create_app(project: Project, names: Iterable[str], *, host: str = "127.0.0.1") -> FastAPI:
-    """The page of these branches, to be bound to `host`: where that is loopback, requests under other names are refused."""
+    """The application for the branches `names`, to serve on `host`. On a loopback host, it refuses requests to other hosts."""
     app = FastAPI(title="suprank hierarchy review", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Safety, host=host)
+    app.add_middleware(SecurityMiddleware, host=host)
     review = app.state.review = Review(project, names)
-    pages = review.pages
+    templates = review.templates
 
     @app.get("/style.css")
     def style() -> Response:
-        return Response(pages.style, media_type="text/css", headers={"Cache-Control": "no-cache"})
+        return Response(templates.style, media_type="text/css", headers={"Cache-Control": "no-cache"})
 
     @app.get("/script.js")
     def script() -> Response:
-        return Response(pages.script, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
+        return Response(templates.script, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 
     @app.get("/")
-    def nobody() -> Response:
+    def root() -> Response:
         raise HTTPException(403, USE_THE_LINK)
 
     @app.get("/{name}/enter")
     def enter(request: Request, name: str, token: str = "") -> Response:
-        return entered(request, name, token, f"/{name}/")
+        return log_in(request, name, token, f"/{name}/")
 
-    for part in (queue, group, searching, tree, log):
-        app.include_router(part.router)
+    for module in (group_lists, group_page, search, history):
+        app.include_router(module.router)
     if FINAL in review.branches:
-        from suprank.hierarchy.review.web import adjudication
+        app.include_router(adjudicate.router)
 
-        app.include_router(adjudication.router)
-
-    def failed(request: Request, status: int, problem: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
-        shown = pages.html("error.html", _visitor(request), status=status, problem=problem)
-        # With the headers once more: starlette answers what nobody caught from outside of `Safety`.
-        return HTMLResponse(shown, status, {**HEADERS, **(headers or {})})
+    def error_page(request: Request, status: int, problem: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
+        page = templates.render("error.html", _annotator(request), status=status, problem=problem)
+        # Starlette answers uncaught errors outside of `SecurityMiddleware`, so the headers are added here too.
+        return HTMLResponse(page, status, {**HEADERS, **(headers or {})})
 
     @app.exception_handler(HTTPException)
-    def refused(request: Request, error: HTTPException) -> HTMLResponse:
-        known = {404: "There is no such page.", 405: "This address only answers to being opened."}
-        plain = error.detail in ("Not Found", "Method Not Allowed")
-        said = known.get(error.status_code, error.detail) if plain else error.detail
-        return failed(request, error.status_code, said, error.headers)
+    def http_error(request: Request, error: HTTPException) -> HTMLResponse:
+        plain = {404: "There is no such page.", 405: "This URL cannot receive a form."}
+        is_default = error.detail in ("Not Found", "Method Not Allowed")
+        problem = plain.get(error.status_code, error.detail) if is_default else error.detail
+        return error_page(request, error.status_code, problem, error.headers)
 
     @app.exception_handler(RequestValidationError)
-    def malformed(request: Request, error: RequestValidationError) -> HTMLResponse:
-        return failed(request, 404, "There is no such page: groups and rows are whole numbers.")
+    def invalid_url(request: Request, error: RequestValidationError) -> HTMLResponse:
+        return error_page(request, 404, "There is no such page: groups and rows are whole numbers.")
 
     @app.exception_handler(BusyError)
     def busy(request: Request, error: BusyError) -> HTMLResponse:
-        return failed(request, 503, "Somebody else is writing to the project; nothing was saved. Try again in a moment.")
+        return error_page(request, 503, BUSY)
 
     @app.exception_handler(FullError)
-    def full(request: Request, error: FullError) -> HTMLResponse:
-        return failed(request, 507, "The disk is full; nothing was saved. Make room, and try again.")
+    def disk_full(request: Request, error: FullError) -> HTMLResponse:
+        return error_page(request, 507, DISK_FULL)
 
     @app.exception_handler(Exception)
-    def broken(_: Request, error: Exception) -> HTMLResponse:
-        said = "Something went wrong here; the terminal that runs `suprank hierarchy review` says what."
-        return HTMLResponse(pages.html("error.html", status=500, problem=said), 500, HEADERS)
+    def internal_error(_: Request, error: Exception) -> HTMLResponse:
+        problem = "Something went wrong; the terminal that runs `suprank hierarchy review` shows the error."
+        return HTMLResponse(templates.render("error.html", status=500, problem=problem), 500, HEADERS)
 
     return app
 
 
-def _visitor(request: Request) -> Visit | None:
-    """The annotator who asked, for the head of the page of an error; None for a stranger, and where nothing can be read."""
+def _annotator(request: Request) -> AnnotatorRequest | None:
+    """The annotator's request, for the header of an error page; None for a stranger."""
     try:
-        return visit(request.url.path.split("/")[1], request)
+        return authenticate(request.url.path.split("/")[1], request)
     except HTTPException:
         return None

@@ -1,8 +1,8 @@
-"""Who asks: the branch of a request, by the name in its address and the token in its cookie; and how it is answered.
+"""Authenticate annotators: the URL names the branch, and a cookie has its token.
 
-A router takes `here: Here`, reads `here.branch` and `here.parameters`, and answers `here.html("its_template.html", ...)`;
-one that is sent a form takes `sent: Form` too (see forms.py). Both are in the table of names of its module, because FastAPI
-reads annotations from there.
+A page handler takes `request: Authenticated`, reads `request.branch` and `request.query`, and returns
+`request.html("template.html", ...)`; one that receives a form also takes `form: Form` (see forms.py). FastAPI looks both up in
+the namespace of the handler's module, so they are imported there at run time.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from suprank.hierarchy.review.branch import Event
     from suprank.hierarchy.review.web.review import Review
 
-PASSING = ("did", "suggest")
-"""Parameters that say what was just done or asked; a page that is come back to has them no longer."""
+TRANSIENT = ("did", "suggest")
+"""Query parameters about the last action only; they are dropped from the URL that a page returns to."""
 
-USE_THE_LINK = "This page is for one annotator: open it by the link that `suprank hierarchy review` prints in its terminal."
+USE_THE_LINK = "This page belongs to one annotator: use the link that `suprank hierarchy review` prints in its terminal."
 
 
 @dataclass(frozen=True)
-class Visit:
-    """A request by an annotator who may see the branch. `prefix` begins every address of theirs: "/anna"."""
+class AnnotatorRequest:
+    """A request of an annotator who may open the branch. All their URLs start with `prefix`, such as "/anna"."""
 
-    request: Request
+    http: Request
     review: Review
     branch: Branch
 
@@ -49,72 +49,76 @@ class Visit:
         return f"/{self.branch.name}"
 
     @property
-    def parameters(self) -> Mapping[str, str]:
-        return self.request.query_params
+    def path(self) -> str:
+        return self.http.url.path
 
     @property
-    def address(self) -> str:
-        """Where this page is: path and parameters. Forms are sent there, so that a refusal shows the same page again."""
-        return self.with_(**dict.fromkeys(PASSING))
+    def query(self) -> Mapping[str, str]:
+        return self.http.query_params
 
-    def with_(self, **changed: object) -> str:
-        """This page with some parameters changed; None takes one away."""
-        return link(self.request.url.path, **{**self.parameters, **changed})
+    @property
+    def url(self) -> str:
+        """The path and query of this page. Forms are sent there, so that a refusal shows the same page again."""
+        return self.url_with(**dict.fromkeys(TRANSIENT))
+
+    def url_with(self, **changed: object) -> str:
+        """The URL of this page with some query parameters changed; None removes one."""
+        return link(self.path, **{**self.query, **changed})
 
     def choice(self, name: str, allowed: Iterable[str]) -> str:
-        """A parameter that must be one of some words, the first by default; 400 where it is another."""
+        """A query parameter that must be one of some words, by default the first; status 400 for any other."""
         words = list(allowed)
-        value = self.parameters.get(name) or words[0]
+        value = self.query.get(name) or words[0]
         if value not in words:
             raise HTTPException(400, f"{name}={value!r} must be one of {', '.join(words)}.")
         return value
 
-    def went(self, event: Event | None, path: str | None = None) -> RedirectResponse:
-        """To this page again, or to another, which tells what was done."""
-        where, _, query = (path or self.address).partition("?")
+    def redirect(self, event: Event | None, url: str | None = None) -> RedirectResponse:
+        """Redirect to this page or another one, which reports what was done."""
+        path, _, query = (url or self.url).partition("?")
         did = None if event is None else event.seq
-        return RedirectResponse(link(where, **{**dict(parse_qsl(query)), "did": did}), 303)
+        return RedirectResponse(link(path, **{**dict(parse_qsl(query)), "did": did}), 303)
 
     def html(self, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-        """A template filled in; what every page shows is there by itself (see pages.py)."""
-        return HTMLResponse(self.review.pages.html(template, here=self, **values), status)
+        """Render a template; `Templates` adds what every page shows."""
+        return HTMLResponse(self.review.templates.render(template, self, **values), status)
 
 
-def cookie_of(branch: Branch) -> str:
-    """The name of an annotator's cookie; another one for every project, because cookies do not tell ports apart."""
+def cookie_name(branch: Branch) -> str:
+    """The name of an annotator's cookie. It differs between projects, because cookies do not distinguish ports."""
     return f"suprank_{hashlib.sha256(branch.token.encode()).hexdigest()[:12]}"
 
 
-def known(branch: Branch, token: str | None) -> bool:
+def token_matches(branch: Branch, token: str | None) -> bool:
     """Whether this token opens the branch."""
     return token is not None and secrets.compare_digest(token.encode(), branch.token.encode())
 
 
-def entered(request: Request, name: str, token: str, path: str) -> Response:
-    """To a page of the branch, with the cookie that opens it; 403 where the token is another."""
+def log_in(request: Request, name: str, token: str, path: str) -> Response:
+    """Set the cookie that opens the branch and go to `path`; status 403 for a wrong token."""
     review: Review = request.app.state.review
     branch = review.branches.get(name)
-    if branch is None or not known(branch, token):
+    if branch is None or not token_matches(branch, token):
         raise HTTPException(403, USE_THE_LINK)
-    answer: Response
+    response: Response
     if request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
-        answer = RedirectResponse(path, 303)
-    else:  # from a page elsewhere, such as one with mail: a strict cookie is not sent along a redirect from there
-        answer = HTMLResponse(review.pages.html("enter.html", path=path))
-    answer.set_cookie(cookie_of(branch), branch.token, path=f"/{name}", httponly=True, samesite="strict")
-    answer.headers["Cache-Control"] = "no-store"
-    return answer
+        response = RedirectResponse(path, 303)
+    else:  # the link was on another site, such as a mail page: a strict cookie is not sent with a redirect from there
+        response = HTMLResponse(review.templates.render("enter.html", path=path))
+    response.set_cookie(cookie_name(branch), branch.token, path=f"/{name}", httponly=True, samesite="strict")
+    response.headers["Cache-Control"] = "no-store"
+    return response
 
 
-def visit(name: str, request: Request) -> Visit:
-    """The visit, or 403: also for names that are nobody's, so that nobody learns which there are."""
+def authenticate(name: str, request: Request) -> AnnotatorRequest:
+    """The annotator's request, or status 403, also for unknown names, so that nobody learns which names exist."""
     review: Review = request.app.state.review
     branch = review.branches.get(name)
-    if branch is None or not known(branch, request.cookies.get(cookie_of(branch))):
+    if branch is None or not token_matches(branch, request.cookies.get(cookie_name(branch))):
         raise HTTPException(403, USE_THE_LINK)
-    return Visit(request, review, branch)
+    return AnnotatorRequest(request, review, branch)
 
 
-Here = Annotated[Visit, Depends(visit)]
+Authenticated = Annotated[AnnotatorRequest, Depends(authenticate)]
 Number = Annotated[int, Path(ge=0, lt=10**15)]
-"""In an address: a group, or a row. SQLite takes no larger ones."""
+"""The id of a group, or a row, in a URL. SQLite accepts no larger numbers."""

@@ -1,28 +1,28 @@
-// Keys and comfort for a page that works without them. Nothing is fetched here: every act is a form that the browser sends.
+// Keyboard shortcuts and conveniences; the pages work without them. Nothing is fetched: every action is a form that the browser sends.
 "use strict";
 
 const help = document.getElementById("help");
 const search = document.getElementById("search");
 const selection = document.getElementById("selection");
-const output = document.getElementById("ticked");
+const output = document.getElementById("selected");
 const rows = [...document.querySelectorAll("[data-row]")];
 const boxes = rows.map((row) => row.querySelector("input[type=checkbox]")).filter(Boolean);
 const field = (id) => document.getElementById(id);
-let here = -1; // the row with the keyboard
-let last = -1; // the row that was ticked last, where a range begins
+let here = -1; // the row with keyboard focus
+let last = -1; // the row that was selected last, where a range starts
 
-// The address without what was just done: a page that is loaded again does not tell it again.
+// Drop the last action from the URL, so that reloading the page does not report it again.
 const address = new URL(location.href);
 if (address.searchParams.has("did")) {
   address.searchParams.delete("did");
   history.replaceState(null, "", address);
 }
 
-// Ticks. Those of other pages of the same list are kept for as long as the tab is open, and travel in one hidden field.
-// Those of groups hold a version after a colon, as ID:VERSION: a box that is on the page has the newer one.
+// The selection. Rows of other pages of the same list are remembered while the tab is open, and sent in one hidden field.
+// Values of groups are ID:VERSION; a checkbox on this page has the newer version.
 const elsewhere = selection && selection.querySelector("[data-elsewhere]");
 const list = location.pathname.endsWith("/search") ? address.searchParams.get("q") : address.searchParams.get("level");
-const drawer = `ticks ${location.pathname} ${list || ""}`;
+const storageKey = `selection ${location.pathname} ${list || ""}`;
 const ids = new Set(elsewhere ? elsewhere.value.split(" ").filter(Boolean) : []);
 
 function gather() {
@@ -40,16 +40,16 @@ function show() {
     elsewhere.value = off.join(" ");
     count = ids.size;
     try {
-      sessionStorage.setItem(drawer, [...ids].join(" "));
+      sessionStorage.setItem(storageKey, [...ids].join(" "));
     } catch {
-      // A full drawer: ticks of this page still count.
+      // The storage is full: the selection of this page still counts.
     }
-    output.textContent = off.length ? `${count} ticked, ${off.length} of them on other pages` : count ? `${count} ticked` : "nothing is ticked";
+    output.textContent = off.length ? `${count} selected, ${off.length} of them on other pages` : count ? `${count} selected` : "nothing selected";
     if (off.length && !selection.querySelector("[data-none]")) {
       const none = document.createElement("button");
       none.type = "button";
       none.dataset.none = "";
-      none.textContent = "untick all";
+      none.textContent = "clear selection";
       none.addEventListener("click", () => {
         ids.clear();
         for (const box of boxes) box.checked = false;
@@ -59,10 +59,10 @@ function show() {
       output.after(none);
     }
   } else {
-    output.textContent = count ? `${count} ticked` : "nothing is ticked";
+    output.textContent = count ? `${count} selected` : "nothing selected";
   }
   selection.classList.toggle("idle", !count && !(all && all.checked));
-  if (all && all.checked) output.textContent = "all found are ticked";
+  if (all && all.checked) output.textContent = "all results are selected";
   const whole = document.querySelector("[data-all]");
   if (whole) {
     whole.checked = boxes.length > 0 && boxes.every((box) => box.checked);
@@ -70,9 +70,9 @@ function show() {
   }
 }
 
-if (elsewhere && selection.dataset.ticks === "keep") {
+if (elsewhere && selection.dataset.selection === "keep") {
   const onPage = new Map(boxes.map((box) => [box.value.split(":")[0], box]));
-  for (const id of (sessionStorage.getItem(drawer) || "").split(" ").filter(Boolean)) {
+  for (const id of (sessionStorage.getItem(storageKey) || "").split(" ").filter(Boolean)) {
     const box = onPage.get(id.split(":")[0]);
     if (box) box.checked = true;
     else ids.add(id);
@@ -80,7 +80,7 @@ if (elsewhere && selection.dataset.ticks === "keep") {
 }
 if (selection) show();
 
-function tick(at, ranged) {
+function toggle(at, ranged) {
   const box = boxes[at];
   if (!box) return;
   const on = ranged ? true : !box.checked;
@@ -110,7 +110,7 @@ for (const box of document.querySelectorAll("[data-all]")) {
 }
 if (selection && selection.elements.all) selection.elements.all.addEventListener("change", show);
 
-// Enter in a field does what the button beside it does, whichever button comes first in the form.
+// Enter in a field presses the button beside it, not the first button of the form.
 for (const input of document.querySelectorAll("input[data-act]")) {
   input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.isComposing) return;
@@ -119,7 +119,7 @@ for (const input of document.querySelectorAll("input[data-act]")) {
   });
 }
 
-// The same click sent twice counts once; a button that shows it was pressed needs no second.
+// A click that is sent twice counts once; a disabled button shows that the first one was received.
 document.addEventListener("submit", (event) => {
   if (event.target.method === "post") setTimeout(() => event.submitter && (event.submitter.disabled = true));
 });
@@ -127,23 +127,23 @@ addEventListener("pageshow", (event) => {
   if (event.persisted) for (const button of document.querySelectorAll("form[method=post] button")) button.disabled = false;
 });
 
-// An act leads to the page once more: there the keyboard is on the same row, and what was done is told to those who hear it.
-// What was refused is looked at first, with what changed: the page stays at its top until it is sent again.
-const told = document.querySelector("#told .said");
-if (told) setTimeout(() => told.parentElement.prepend(told), 100);
+// After an action the page is loaded again: focus returns to the same row, and screen readers announce what was done.
+// After a refusal the page stays at its top, where the message is.
+const message = document.querySelector("#messages .message");
+if (message) setTimeout(() => message.parentElement.prepend(message), 100);
 document.addEventListener("submit", (event) => {
   if (event.target.method === "post" && rows[here]?.classList.contains("here")) sessionStorage.setItem("row", `${here} ${location.pathname}`);
 });
 addEventListener("DOMContentLoaded", () => {
-  if (document.querySelector("#told .bad")) return;
+  if (document.querySelector("#messages .bad")) return;
   const [row, path] = (sessionStorage.getItem("row") || "").split(" ");
   sessionStorage.removeItem("row");
   if (path !== location.pathname) return;
   move(Number(row));
-  if (told && scrollY) told.classList.add("afloat"); // else it is out of sight
+  if (message && scrollY) message.classList.add("afloat"); // otherwise it is out of sight
 });
 
-// What was typed and not sent waits for the next time the page is open in this tab: another act of it must not lose it.
+// Text that was typed but not sent is restored when the page is opened again in this tab, so that another action does not lose it.
 const typed = () => [...document.querySelectorAll("main input[id]:not([type=checkbox]), main textarea[id]")];
 let sentForm = null;
 document.addEventListener("submit", (event) => (sentForm = event.target));
@@ -164,7 +164,7 @@ function move(to) {
   row.classList.add("here");
   row.tabIndex = -1;
   row.focus({ preventScroll: true });
-  // Nearest, but clear of the bar that stays at the bottom.
+  // Scroll only if needed, and keep the row clear of the bar at the bottom.
   const box = row.getBoundingClientRect();
   const bottom = innerHeight - (selection ? selection.getBoundingClientRect().height : 0);
   if (box.top < 0 || box.bottom > bottom) row.scrollIntoView({ block: "center", behavior: "instant" });
@@ -187,9 +187,9 @@ const keys = {
   k: () => move(here - 1),
   ArrowDown: () => move(here + 1),
   ArrowUp: () => move(here - 1),
-  x: () => tick(here, false),
-  " ": () => tick(here, false),
-  X: () => tick(here, true),
+  x: () => toggle(here, false),
+  " ": () => toggle(here, false),
+  X: () => toggle(here, true),
   a: () => {
     const on = !boxes.every((box) => box.checked);
     for (const box of boxes) box.checked = on;
@@ -216,7 +216,7 @@ function typing(target) {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  // A key that is held down goes through rows; it is not pressed again on each page that it leads to.
+  // A key that is held down moves through rows, but does not repeat other actions on each page it leads to.
   if (event.repeat && !typing(event.target) && !["j", "k", "ArrowDown", "ArrowUp"].includes(event.key)) return;
   if (event.key === "Escape" && typing(event.target)) {
     event.target.blur();
@@ -224,13 +224,13 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (typing(event.target) || (help && help.open) || !keys[event.key]) return;
-  // Links and buttons keep Enter and the space bar; so does a box that has the keyboard itself.
+  // Links, buttons and a focused checkbox handle Enter and the space bar themselves.
   if ((event.key === "Enter" || event.key === " ") && event.target.matches("a, button, summary, input")) return;
   event.preventDefault();
   keys[event.key]();
 });
 
-// With a script, the link to the page of keys opens them here.
+// With scripts, the help link opens the shortcuts on this page.
 for (const link of document.querySelectorAll("a[href$='/help']")) {
   link.addEventListener("click", (event) => {
     if (!help || event.ctrlKey || event.metaKey) return;
@@ -239,11 +239,11 @@ for (const link of document.querySelectorAll("a[href$='/help']")) {
   });
 }
 
-// Choices of filters apply at once; without a script there is a button, which texts keep.
+// A filter is applied when it is chosen; without scripts, and for text, there is a button.
 for (const form of document.querySelectorAll("form.filters")) {
   for (const choice of form.querySelectorAll("select")) choice.addEventListener("change", () => form.requestSubmit());
 }
 
-// A way out of a refusal is one Enter away.
+// The first offer after a refusal can be accepted with Enter.
 const offer = document.querySelector("[data-offer]");
 if (offer) offer.focus();

@@ -1,1 +1,0 @@
-"""What pages show, read from the project: SQL in, frozen dataclasses out. Nothing here changes anything."""
