@@ -176,15 +176,15 @@ def _write(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...
 
 
 def _settle(project: Project, first: str, second: str, restart: bool, host: str, port: int, *, open_page: bool) -> None:
-    from suprank.hierarchy.adjudication import Adjudication, open_final_branch
+    from suprank.hierarchy.adjudication import open_final_branch
     from suprank.hierarchy.review.web import create_app
     from suprank.web.serving import bind_socket
 
     with bind_socket(host, port) as listening:  # first: a port that is taken is found out before anything is begun
         branch = open_final_branch(project, first, second, restart=restart)
-        settling = Adjudication(project)
-        now = settling.now()
-        total = sum(map(len, now.subjects.values()))
+        app = create_app(project, [branch.name], host=host)
+        now = app.state.review.adjudication.status()  # which keeps what it reads of the two logs for the first page
+        total = sum(map(len, now.cases.values()))
         terminal.echo(f"final, of {first} and {second}: {total - now.open:,} of {total:,} disagreements are resolved")
         for name, acts in now.changed.items():
             terminal.echo(f"{name} went on after final began ({acts:,} act{'' if acts == 1 else 's'}); that is not taken over")
@@ -192,7 +192,5 @@ def _settle(project: Project, first: str, second: str, restart: bool, host: str,
             terminal.echo(
                 f"nothing is left to resolve; write the tree with `suprank hierarchy export {project.folder} --out DIR`"
             )
-        app = create_app(project, [branch.name], host=host)
-        app.state.settling = settling  # which has read the two logs: the first page need not again
         links = [("", f"/{branch.name}/adjudicate/enter?token={branch.token}")]
         serve(app, listening, host, links, others="and has the link can adjudicate", open_page=open_page)
