@@ -40,7 +40,7 @@ def serve(
     is opened on the first link, where there is a terminal and `open_page`. `background` is run in a thread meanwhile.
     """
     from suprank.web.security import is_loopback
-    from suprank.web.serving import server_url, make_server
+    from suprank.web.serving import make_server, server_url
 
     before = signal.signal(signal.SIGINT, lambda *_: _end(0))  # how it is meant to end; uvicorn has its own while it answers
     try:

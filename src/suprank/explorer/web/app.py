@@ -18,8 +18,8 @@ from suprank.explorer.web.searching import Filters
 from suprank.explorer.web.tree import ORDERS
 from suprank.explorer.web.uploads import Uploads
 from suprank.web.pages import page_offset
-from suprank.web.thumbnails import data_url
 from suprank.web.security import HEADERS, SecurityMiddleware
+from suprank.web.thumbnails import data_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
