@@ -75,14 +75,14 @@ def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading
     assert dict(Report.load(tmp_path / "r.json").values) == dict(expected.values)
     done("evaluate", "--embeddings", run, *chosen, "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
     assert dict(Report.load(tmp_path / "run.json").values) == dict(expected.values), "levels and decay are the recipe's"
-    assert open_source(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
 def test_an_upload_is_embedded_as_the_rows_of_the_report(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run, "bf16")
     source = open_source(run, device="cpu")
-    picture = Image.open(photos.parent / source.queries.items.paths[3].as_py())
+    picture = Image.open(photos.parent / source.queries.manifest.paths[3].as_py())
     found = image_embedder(partial(load_run_model, run), "cpu")(picture)
     np.testing.assert_allclose(found, source.queries.embeddings[3], atol=1e-6)
 
@@ -110,7 +110,7 @@ def test_an_embedder_to_start_from_is_saved_with_the_reading_of_the_recipe(tmp_p
     expected = trained(photos, tmp_path / "run", model=model)
     saved = Embedder.load(tmp_path / "run" / "model")
     assert (saved.input.size, saved.input.resize) == ((24, 24), 31)
-    assert open_source(tmp_path / "run", device="cpu").evaluated(metrics=["AP"])["AP"] == expected["AP"]
+    assert open_source(tmp_path / "run", device="cpu").evaluate(metrics=["AP"])["AP"] == expected["AP"]
 
 
 def test_options_that_read_otherwise_are_named(tmp_path, photos):
@@ -147,7 +147,7 @@ def test_a_run_of_an_older_version_is_read_as_its_recipe_says(tmp_path, photos, 
         del record["config"][entry]
     record["config"]["crop"] = 1.0
     file.write_text(json.dumps({**record, "format": 1}))
-    assert open_source(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
     assert "older suprank" not in caplog.text, "the recipe says what the model does not"
     Embedder.load(run / "model")
     assert "older suprank" in caplog.text
@@ -209,7 +209,7 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     with_torch = transform.before(bare.eval())(batch.images).detach().numpy()
     np.testing.assert_allclose(frozen.queries.embeddings[:4], with_torch, atol=1e-5)
     assert frozen.decay == 2
-    assert open_source(run, device="cpu").evaluated(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
+    assert open_source(run, device="cpu").evaluate(metrics=["H-AP"])["H-AP"] == expected["H-AP"]
 
 
 @pytest.mark.slow
@@ -225,14 +225,14 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     differences = "image size 24 against 48; resize none against 50"
     assert differences in told
     text = page.read_text()
-    assert "Not a comparison of like with like" in text
+    assert "The two sides are not directly comparable" in text
     assert differences in text
     assert "24 pixels, not resized, bilinear, fp32" in text
     assert "48 pixels, short side resized to 50, bilinear, fp32" in text
 
     done("report", run, "--against-frozen", "--out", page, "--queries", 1, "--device", "cpu", "--quiet")
     text = page.read_text()
-    assert "Not a comparison of like with like" not in text
+    assert "The two sides are not directly comparable" not in text
     assert "run before training" in text
 
     done("evaluate", "--embeddings", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")

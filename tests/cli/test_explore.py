@@ -10,8 +10,10 @@ from contextlib import contextmanager
 import httpx2
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from suprank.data import Manifest
+from suprank.explorer.index import build_index
 from tests.cli.collection import done, invoke, photographs, refused
 from tests.explorer import runs
 from tests.models.tiny import embedder
@@ -21,15 +23,18 @@ FAST = ("--size", 32, "--resize", 0, "--workers", 0, "--device", "cpu")
 FLAT = runs.RECIPE.replace("[loss]", 'levels = ["class"]\n\n[loss]')
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """The working folder, with photos/ of 9 classes in 3 groups, embedded into e/ by model/."""
-    monkeypatch.chdir(tmp_path)
-    photographs(tmp_path / "photos")
-    done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
-    embedder(dim=8).save("model")
-    done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *FAST)
-    return tmp_path
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The working folder, with photos/ of 9 classes in 3 groups, embedded into e/ by model/, and into e2/ by another model."""
+    root = tmp_path_factory.mktemp("explore")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        photographs(root / "photos")
+        done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+        for model, out, made in (("model", "e", embedder(dim=8)), ("other", "e2", embedder(dim=6, seed=1))):
+            made.save(model)
+            done("embed", "--model", model, "--manifest", "m.parquet", "--out", out, *FAST)
+        yield root
 
 
 @contextmanager
@@ -39,7 +44,7 @@ def exploring(*arguments):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
-        found = re.match(r"(http://\S+)", line)
+        found = re.match(r"(http://\S+)  \(press Ctrl-C to stop\)", line)
         assert found, line + process.stderr.read()
         with httpx2.Client(base_url=found[1].replace("0.0.0.0", "127.0.0.1"), timeout=60) as client:
             yield client, process
@@ -48,61 +53,86 @@ def exploring(*arguments):
         process.communicate(timeout=30)
 
 
-def test_a_folder_of_embeddings_with_a_model_for_uploads(folder):
-    with exploring("e", "--model", "model", "--device", "cpu") as (client, process):
+@pytest.fixture
+def explored(folder, monkeypatch):
+    """The command in this process, without a server: a client of its page, and what it prints on stderr."""
+
+    def run(*arguments):
+        apps = []
+        monkeypatch.setattr("suprank.cli.explore.serve", lambda app, *_, **__: apps.append(app))
+        said = done("explore", *arguments, "--port", 0, "--quiet").stderr
+        return TestClient(apps[0], base_url="http://127.0.0.1:8000"), said
+
+    return run
+
+
+def test_two_folders_with_a_model_for_uploads_loud_when_not_on_loopback(folder):
+    with exploring("e", "e2", "--model", "model", "--device", "cpu", "--host", "0.0.0.0") as (client, process):
         assert client.get("/").text.count('class="frame"') == 36
-        assert "same " in client.get("/item/a/gallery/0").text
-        picture = (folder / "photos" / "group0" / "class00" / "0.png").read_bytes()
-        answer = client.post("/upload", files={"image": ("a.png", picture, "image/png")})
-        assert answer.status_code == 200
-        assert "class00" in answer.text.split("<ol")[1].split("</li>")[0]
-        assert client.get("/", headers={"host": "evil.example"}).status_code == 421
+        page = client.get("/item/a/gallery/3").text
+        assert page.count('<section class="ranking') == 2
+        assert "same " in page
+        assert client.get("/", headers={"host": "machine.lan"}).status_code == 200
+        process.send_signal(signal.SIGINT)
+        assert "WARNING: everyone who can reach 0.0.0.0 can see these images" in process.stderr.read()
     assert process.returncode == 0  # Ctrl-C is how it ends
 
 
-def test_two_folders_side_by_side_and_loud_when_not_on_loopback(folder):
-    embedder(dim=6, seed=1).save("other")
-    done("embed", "--model", "other", "--manifest", "m.parquet", "--out", "e2", *FAST)
-    with exploring("e", "e2", "--host", "0.0.0.0") as (client, process):
-        assert client.get("/item/a/gallery/3").text.count('<section class="ranking') == 2
-        assert client.get("/", headers={"host": "machine.lan"}).status_code == 200
-        process.send_signal(signal.SIGINT)
-        assert "WARNING: everyone who can reach 0.0.0.0 sees these images" in process.stderr.read()
+def test_a_folder_of_embeddings_with_a_model_for_uploads(folder, explored):
+    client, said = explored("e", "--model", "model", "--device", "cpu")
+    assert said == ""
+    picture = (folder / "photos" / "group0" / "class00" / "0.png").read_bytes()
+    answer = client.post("/upload", files={"image": ("a.png", picture, "image/png")})
+    assert answer.status_code == 200
+    assert "class00" in answer.text.split("<ol")[1].split("</li>")[0]
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 421
 
 
-def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folder):
+def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folder, explored):
     run = runs.run(folder / "run", runs.collection(folder / "pictures"))
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     flat = runs.run(folder / "flat", runs.collection(folder / "pictures"), recipe=FLAT)
-    with exploring(run, flat) as (client, process):
-        page = client.get("/item/a/gallery/0").text
-        assert "same " in page
-        assert "<script>alert" not in client.get("/tree").text
-        assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
-        assert 'class="upload"' not in page
-        process.send_signal(signal.SIGINT)
-        assert "run is looked at without group: the other run has no such level" in process.stderr.read()
+    client, said = explored(run, flat)
+    page = client.get("/item/a/gallery/0").text
+    assert "same " in page
+    assert "<script>alert" not in client.get("/tree").text
+    assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
+    assert 'class="upload"' not in page
+    assert "run is shown without group, which the other run does not have" in said
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
-def test_embeddings_in_a_file_with_their_manifest(folder):
+def test_embeddings_in_a_file_with_their_manifest_as_argument_or_option(folder, explored):
     np.save("v.npy", np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32))
-    with exploring("--embeddings", "v.npy", "--manifest", "m.parquet") as (client, _):
-        page = client.get("/").text
+    for arguments in (("v.npy",), ("--embeddings", "v.npy")):
+        page = explored(*arguments, "--manifest", "m.parquet")[0].get("/").text
         assert "exact search among 36 images, 5 dimensions" in page
         assert 'class="upload"' not in page
 
 
-def test_an_index_is_used_and_said(folder):
-    from suprank.explorer.index import build_index
-
-    draw = np.random.default_rng(0)
-    np.save("v.npy", draw.normal(size=(2000, 8)).astype(np.float32))
+def test_an_index_is_used_and_said(folder, explored):
+    np.save("many.npy", np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32))
     rows = {"path": [f"{row}.png" for row in range(2000)], "split": ["test"] * 2000}
     Manifest.of(rows, root=".", levels=()).save("many.parquet")
-    build_index("i", np.load("v.npy"), kind="ivf").close()
-    with exploring("--embeddings", "v.npy", "--manifest", "many.parquet", "--index", "i") as (client, _):
-        assert "approximate search (ivf, finds " in client.get("/item/a/gallery/7").text
+    build_index("i", np.load("many.npy"), kind="ivf").close()
+    client, _ = explored("many.npy", "--manifest", "many.parquet", "--index", "i")
+    assert "approximate search (ivf, finds " in client.get("/item/a/gallery/7").text
+
+
+def test_a_large_gallery_is_indexed_once_beside_its_embeddings(folder, explored, monkeypatch):
+    monkeypatch.setattr("suprank.explorer.index.kinds.EXACT_NUMBERS", 100)
+    assert "approximate search (ivf" in explored("e")[0].get("/").text
+    built = (folder / "e" / "index" / "meta.json").read_bytes()
+    assert "approximate search (ivf" in explored("e")[0].get("/").text
+    assert (folder / "e" / "index" / "meta.json").read_bytes() == built
+    (folder / "e" / "index" / "meta.json").write_text("{")
+    client, said = explored("e")
+    assert "meta.json is damaged; build the index again. It is being rebuilt." in said
+    assert "approximate search (ivf" in client.get("/").text
+    (folder / "e2" / "index").write_text("a file in its place")
+    client, said = explored("e2")
+    assert "every search compares all 36 images, because no index can be stored" in said
+    assert "exact search among 36 images" in client.get("/").text
 
 
 def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
@@ -111,9 +141,11 @@ def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
     assert "neither a folder of `suprank train`" in refused("explore", "empty", "--port", 0)
     assert "0 runs are given" in refused("explore")
     assert "3 runs are given" in refused("explore", "e", "e", "e")
-    np.save("v.npy", np.zeros((3, 2), np.float32))
-    assert "--manifest tells the rows" in refused("explore", "--embeddings", "v.npy", "--port", 0)
-    assert "manifest of 36 rows" in refused("explore", "--embeddings", "v.npy", "--manifest", "m.parquet", "--port", 0)
+    np.save("few.npy", np.zeros((3, 2), np.float32))
+    assert "give one with --manifest" in refused("explore", "few.npy", "--port", 0)
+    assert "a folder has its own manifest" in refused("explore", "e", "--manifest", "m.parquet", "--port", 0)
+    assert "manifest of 36 rows" in refused("explore", "few.npy", "--manifest", "m.parquet", "--port", 0)
+    assert "m.parquet is not a .npy file" in refused("explore", "m.parquet", "--manifest", "m.parquet", "--port", 0)
     assert "no index" in refused("explore", "e", "--index", "nowhere", "--port", 0)
     assert "2 indexes are given for 1 runs" in refused("explore", "e", "--index", "i", "--index", "j", "--port", 0)
 
@@ -127,3 +159,4 @@ def test_a_port_that_is_taken_is_found_out_first(folder):
 def test_help_names_the_ways_in():
     text = invoke("explore", "--help").output
     assert "suprank explore runs/happier runs/smooth-ap" in text
+    assert "--embeddings" not in text

@@ -19,7 +19,7 @@ IMAGES = ("--size", 32, "--resize", 0, "--device", "cpu")
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
-    """A folder with photos/ of 9 classes in 3 groups, a model, and its embeddings e/test."""
+    """A folder with photos/ of 9 classes in 3 groups, a model, its embeddings e/test, and an index of them, built/."""
     root = tmp_path_factory.mktemp("embedded")
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
@@ -27,6 +27,8 @@ def embedded(tmp_path_factory):
         done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
         embedder(dim=8).save("model")
         done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *IMAGES, "--workers", 0)
+        faiss.omp_set_num_threads(1)
+        done("index", "build", "e", "--out", "built")
     return root
 
 
@@ -68,12 +70,11 @@ def test_an_image_finds_itself_and_its_class(folder):
 
 
 def test_several_images_and_rows_of_a_file_are_queries_in_their_order(folder):
-    done("index", "build", "e", "--out", "i", "--quiet")
     images = ["photos/group2/class20/0.png", "photos/group0/class00/1.png"]
-    found = lines("i", "--image", images[0], "--image", images[1], "--model", "model", *IMAGES, "--k", 1)
+    found = lines("built", "--image", images[0], "--image", images[1], "--model", "model", *IMAGES, "--k", 1)
     assert [(line["query"], f"photos/{line['path']}") for line in found] == [(image, image) for image in images]
     np.save("q.npy", read_embedded("e", "test").embeddings[[30, 2]].astype(np.float16))
-    found = lines("i", "--embeddings", "q.npy", "--k", 2)
+    found = lines("built", "--embeddings", "q.npy", "--k", 2)
     assert [(line["query"], line["rank"]) for line in found] == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert [line["id"] for line in found if line["rank"] == 1] == [30, 2]
 
@@ -88,13 +89,13 @@ def test_a_collection_grows_and_shrinks_by_the_same_commands_wherever_it_is(fold
     done("index", "build", "e/test", "--out", address, *options, "--quiet")
     np.save("more.npy", -rows[:2])
     said = done("index", "add", address, "more.npy", "--quiet").stdout
-    assert said == f"{address}: 2 items added, ids 36 to 37; 38 are there\n"
+    assert said == f"{address}: added 2 items with ids 36 to 37; it now has 38\n"
     np.save("q.npy", -rows[:1])
     (first,) = lines(address, "--embeddings", "q.npy", "--k", 1)
     assert first == {"query": 0, "rank": 1, "id": 36, "path": None, "score": pytest.approx(1, abs=0.02), "labels": {}}
-    assert done("index", "remove", address, "--ids", "36,37").stdout == f"{address}: 2 items removed; 36 are there\n"
+    assert done("index", "remove", address, "--ids", "36,37").stdout == f"{address}: removed 2 items; it now has 36\n"
     fine, coarse = info(address)["levels"]
-    assert "12 items removed; 24 are there" in done("index", "remove", address, "--where", f"{coarse}=group1").stdout
+    assert "removed 12 items; it now has 24" in done("index", "remove", address, "--where", f"{coarse}=group1").stdout
     np.save("q.npy", rows[:3])
     found = lines(address, "--embeddings", "q.npy", "--k", 40)
     assert len(found) == 3 * 24
@@ -132,8 +133,8 @@ def test_ids_may_be_given_and_are_kept(folder):
     done("index", "build", "e", "--out", "i", "--ids", "ids.npy")
     np.save("q.npy", read_embedded("e", "test").embeddings[:2])
     assert [line["id"] for line in lines("i", "--embeddings", "q.npy", "--k", 1)] == [5, 15]
-    assert "36 of these ids already, 5, 15, 25, ..." in refused("index", "add", "i", "e", "--ids", "ids.npy")
-    assert "ids 356 to 391; 72 are there" in done("index", "add", "i", "e").stdout
+    assert "already has 36 of these ids (5, 15, 25, ...)" in refused("index", "add", "i", "e", "--ids", "ids.npy")
+    assert "ids 356 to 391; it now has 72" in done("index", "add", "i", "e").stdout
 
 
 def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
@@ -142,8 +143,11 @@ def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
     shutil.move("e", "run/embeddings")
     assert done("index", "build", "run", "--out", "i").stdout.startswith("i: 36 items")
     shutil.copytree("run/embeddings/test", "run/embeddings/gallery")
-    assert "gallery of run/embeddings is taken, beside test" in done("index", "build", "run", "--out", "j").stderr
-    assert "test of run/embeddings is taken" in done("index", "build", "run", "--part", "test", "--out", "k").stderr
+    assert "using gallery of run/embeddings; test is not indexed" in done("index", "build", "run", "--out", "j").stderr
+    assert (
+        "using test of run/embeddings; gallery is not indexed"
+        in done("index", "build", "run", "--part", "test", "--out", "k").stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,34 +155,35 @@ def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
     [
         (("build", "none", "--out", "j"), "there is no none; give a folder"),
         (("build", "photos", "--out", "j"), "photos holds no embeddings"),
-        (("build", "e", "--out", "i"), "i holds an index already; add to it"),
+        (("build", "e", "--out", "photos"), "photos is not empty"),
+        (("build", "e", "--out", "i"), "i already holds an index; add to it"),
         (("build", "e", "--out", "j", "--kind", "lsh"), "'lsh' is not one of"),
         (("build", "e", "--out", "j", "--part", "query"), "holds test; embed that split first"),
-        (("build", "e", "--out", "j", "--manifest", "m.parquet"), "leave --manifest out"),
-        (("build", "v.npy", "--out", "j", "--part", "test"), "is of a folder, and v.npy is none"),
+        (("build", "e", "--out", "j", "--manifest", "m.parquet"), "leave the manifest out"),
+        (("build", "v.npy", "--out", "j", "--part", "test"), "v.npy is a file, so it has no part 'test'"),
         (("build", "v.npy", "--out", "j", "--manifest", "m.parquet"), "36 rows for 2 embeddings"),
         (("build", "e", "--out", "j", "--ids", "v.npy"), "give a list of integers"),
         (("build", "e", "--out", "j", "--recall", "95"), "recall=95.0"),
         (("build", "e", "--out", "qdrant://localhost/b", "--kind", "ivf"), "a server chooses the kind"),
-        (("build", "e", "--out", "ftp://localhost/b"), "no address of an index"),
-        (("search", "i"), "give one of the two"),
-        (("search", "i", "--embeddings", "v.npy", "--image", "x.png", "--model", "model"), "give one of the two"),
+        (("build", "e", "--out", "ftp://localhost/b"), "not the address of an index"),
+        (("search", "i"), "either as --embeddings, or as --image with --model"),
+        (("search", "i", "--embeddings", "v.npy", "--image", "x.png", "--model", "model"), "either as --embeddings"),
         (("search", "i", "--image", "x.png"), "--image and --model go together"),
         (("search", "i", "--embeddings", "v.npy", "--model", "model"), "--image and --model go together"),
         (("search", "i", "--image", "x.png", "--model", "model"), "there is no image x.png"),
         (("search", "i", "--image", "m.parquet", "--model", "model", "--device", "cpu"), "m.parquet"),
         (("search", "i", "--image", "photos/group0/class00/0.png", "--model", "none/model"), "none/model is not a folder"),
-        (("search", "i", "--embeddings", "v.npy"), "shape [2, 5] of float32, and i holds 8 dimensions"),
+        (("search", "i", "--embeddings", "v.npy"), "shape [2, 5] and type float32, but i has 8 dimensions"),
         (("search", "i", "--embeddings", "none.npy"), "there is no such file"),
         (("search", "i", "--embeddings", "e/test/embeddings.npy", "--where", "order=x"), "no level 'order'; choose from"),
         (("search", "i", "--embeddings", "v.npy", "--where", "order"), "'order' is not LEVEL=NAME"),
         (("search", "i", "--embeddings", "v.npy", "--k", "0"), "--k"),
         (("search", "none", "--embeddings", "v.npy"), "none holds no index"),
-        (("add", "i", "v.npy"), "have 5 dimensions, and i 8"),
+        (("add", "i", "v.npy"), "have 5 dimensions and i has 8"),
         (("add", "none", "e"), "none holds no index"),
-        (("remove", "i"), "by --ids or by --where; give one of the two"),
-        (("remove", "i", "--ids", "1", "--where", "split=test"), "give one of the two"),
-        (("remove", "i", "--ids", "1,x"), "'x' is no id"),
+        (("remove", "i"), "either by --ids or by --where"),
+        (("remove", "i", "--ids", "1", "--where", "split=test"), "either by --ids or by --where"),
+        (("remove", "i", "--ids", "1,x"), "'x' is not an id"),
         (("remove", "i", "--ids", "1,36"), "i has no item 36"),
         (("remove", "i", "--where", "split=train"), "i has no item with split=train; nothing is removed"),
         (("info", "photos"), "photos holds no index"),
@@ -187,10 +192,11 @@ def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
     ],
 )
 def test_wrong_arguments_are_refused_in_a_line_and_change_nothing(folder, arguments, said):
-    done("index", "build", "e", "--out", "i")
+    (folder / "built").rename("i")
+    before = (folder / "i" / "meta.json").read_bytes()
     np.save("v.npy", np.ones((2, 5), np.float32))
     assert said in refused("index", *arguments)
-    assert info()["items"] == 36
+    assert (folder / "i" / "meta.json").read_bytes() == before
     assert not (folder / "j" / "meta.json").exists()
 
 
@@ -209,20 +215,19 @@ def test_who_stops_an_addition_to_a_server_is_told_what_is_in(folder, monkeypatc
     monkeypatch.setattr(MilvusIndex, "_insert", insert)
     stopped = invoke("index", "add", address, "e", "--quiet")
     assert stopped.exit_code == 130
-    assert f"20 of 36 items are in {address}, ids 36 to 55." in stopped.stderr
+    assert f"20 of 36 items were added to {address}, ids 36 to 55." in stopped.stderr
     assert info(address)["items"] == 36 + 20
 
 
 @pytest.mark.parametrize(
     ("module", "extra", "index"),
     [
-        ("faiss", "cli,explore", "i"),
+        ("faiss", "cli,explore", "built"),
         ("qdrant_client", "cli,servers", "qdrant://h/b"),
         ("pymilvus", "cli,servers", "milvus://h/b"),
     ],
 )
 def test_a_missing_part_is_named_with_its_extra(folder, monkeypatch, capsys, module, extra, index):
-    done("index", "build", "e", "--out", "i")
     for name in [module, *(name for name in sys.modules if name.startswith(f"{module}."))]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(sys, "argv", ["suprank", "index", "info", index])

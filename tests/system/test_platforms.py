@@ -85,7 +85,7 @@ def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(mon
 
 @pytest.mark.usefixtures("elsewhere")
 def test_where_nothing_locks_a_folder_it_is_said_and_the_work_is_done(tmp_path):
-    for holding in (lambda: alone(tmp_path), lambda: locked(tmp_path), Folder(tmp_path).writing):
+    for holding in (lambda: alone(tmp_path), lambda: locked(tmp_path),):
         with pytest.warns(RuntimeWarning, match="this system cannot lock"), holding():
             pass
     config = TrainConfig.model_validate({"data": {"manifest": "m"}, "loss": {"name": "roadmap"}})

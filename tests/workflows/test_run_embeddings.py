@@ -57,7 +57,7 @@ def test_test_images_are_embedded_as_training_judges_them(tmp_path, pictures):
     judge = Validator.of(read_recipe(run / "recipe.toml"), pictures)
     with torch.inference_mode():
         judged = judge(reading.before(model), device="cpu", progress=lambda *_: None)["test"]
-    assert source.evaluated(metrics=["H-AP"])["H-AP"] == pytest.approx(judged["H-AP"])
+    assert source.evaluate(metrics=["H-AP"])["H-AP"] == pytest.approx(judged["H-AP"])
 
 
 def test_what_is_embedded_is_kept_even_when_all_else_is_gone(tmp_path, pictures):

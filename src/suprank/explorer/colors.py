@@ -1,7 +1,7 @@
-"""The colors of the report and the web page, in one place: how near an item is to the query, and the classes of a map.
+"""Colors of the report and the web page: how close an item is to the query, and the classes of a map.
 
-Both themes have their own shades, of at least 3:1 against the page behind them (WCAG 1.4.11). A color never stands alone: the
-level is written under each item, and classes on a map differ in shape too.
+Each theme has its own shades, with a contrast of at least 3:1 against the page (WCAG 1.4.11). Color is never the only cue: the
+level is also written under each item, and classes on a map also differ in shape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Shade(NamedTuple):
-    """A color on the light page, and the one in its place on the dark page."""
+    """A color in the light theme and its counterpart in the dark theme."""
 
     light: str
     dark: str
@@ -23,12 +23,12 @@ PAGE = Shade("#ffffff", "#14171a")
 TEXT = Shade("#1c2126", "#e4e7ea")
 
 SAME = Shade("#2e7d32", "#66bb6a")  # the finest class
-NEAR, FAR = Shade("#a87b00", "#ffd24d"), Shade("#d4500c", "#ff9052")  # shares a level: the second finest, and the coarsest
+NEAR, FAR = Shade("#a87b00", "#ffd24d"), Shade("#d4500c", "#ff9052")  # shares a coarser level: the second finest, the coarsest
 OTHER = Shade("#c62828", "#ef5350")  # shares nothing
-UNKNOWN = Shade("#6b7580", "#98a2ad")  # no label to judge by
+UNKNOWN = Shade("#6b7580", "#98a2ad")  # the query or the item has no label
 
 RUNS = (Shade("#1f6fb2", "#6cb2ee"), Shade("#b0407a", "#ee8fc0"))
-"""The run that is looked at, and the one it is set beside."""
+"""The run shown, and the run it is compared with."""
 
 CLASSES = (
     *(Shade("#1f77b4", "#6cb2ee"), Shade("#c85a00", "#ffa45c"), Shade("#2a8a2a", "#72cf72"), Shade("#c62828", "#f47c7c")),
@@ -36,25 +36,25 @@ CLASSES = (
     *(Shade("#857a00", "#d9d152"), Shade("#0b8494", "#4fd3e3")),
 )
 SHAPES = ("circle", "square", "triangle", "diamond")
-"""Classes of a map take the colors in turn, and the next shape when they are used up."""
+"""Classes of a map take the colors in turn, then start again with the next shape."""
 
 
 def level_colors(levels: int) -> tuple[Shade, ...]:
-    """The shade for each common level, 0 (shares nothing, red) to `levels` (the finest class, green), `levels` + 1 of them.
+    """One shade for each number of shared levels, from 0 (nothing shared, red) to `levels` (the same finest class, green).
 
-    Between the two, orange goes from deep at the coarsest level to yellowish at the finest.
+    The shades in between are orange, deep for the coarsest level and yellowish for the finest.
 
     Example:
         >>> [shade.light for shade in level_colors(3)]
         ['#c62828', '#d4500c', '#a87b00', '#2e7d32']
     """
     between = levels - 1
-    ways = [place / max(between - 1, 1) for place in range(between)]
-    return (OTHER, *(Shade(*(_mixed(*ends, way) for ends in zip(FAR, NEAR, strict=True))) for way in ways), SAME)
+    fractions = [step / max(between - 1, 1) for step in range(between)]
+    return (OTHER, *(Shade(*(_mix(*ends, fraction) for ends in zip(FAR, NEAR, strict=True))) for fraction in fractions), SAME)
 
 
 def level_names(levels: Sequence[str]) -> tuple[str, ...]:
-    """What an item at each common level is to the query, in words; `levels` from the finest, the names from 0 on.
+    """How an item relates to the query, in words, for each number of shared levels; `levels` are given finest first.
 
     Example:
         >>> level_names(["species", "genus"])
@@ -64,9 +64,9 @@ def level_names(levels: Sequence[str]) -> tuple[str, ...]:
 
 
 def level_style(levels: int) -> str:
-    """CSS: `--level-0`, ... by theme, and the classes `.level-0`, ... that set `--level` for what stands in them.
+    """CSS variables `--level-0`, ... for each theme, and classes `.level-0`, ... that set `--level` for what they contain.
 
-    Items without labels to judge by are `.level-none`.
+    `.level-none` is for items whose relation to the query is unknown.
     """
     shades = {**{str(level): shade for level, shade in enumerate(level_colors(levels))}, "none": UNKNOWN}
     light, dark = ("".join(f"--level-{level}:{shade[theme]};" for level, shade in shades.items()) for theme in range(len(PAGE)))
@@ -75,7 +75,7 @@ def level_style(levels: int) -> str:
 
 
 def contrast(one: str, other: str) -> float:
-    """How well two colors stand apart, 1 to 21, as WCAG 2 defines it.
+    """Contrast ratio of two colors, 1 to 21, as WCAG 2 defines it.
 
     Example:
         >>> contrast("#000000", "#ffffff"), contrast("#777777", "#777777")
@@ -96,7 +96,7 @@ def _channels(color: str) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def _mixed(one: str, other: str, way: float) -> str:
-    """The color `way` from one to the other, 0 to 1."""
-    mixed = (round(a + (b - a) * way) for a, b in zip(_channels(one), _channels(other), strict=True))
+def _mix(one: str, other: str, fraction: float) -> str:
+    """The color at this fraction of the way from one to the other."""
+    mixed = (round(a + (b - a) * fraction) for a, b in zip(_channels(one), _channels(other), strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -1,28 +1,29 @@
-"""What is looked at, from files alone: embedded test images, and of a run also its recipe and what it measured on the way.
+"""A `Source` is what the report and the web page show: embedded test images, and for a run also its recipe and metrics.
 
-    Source.read(RUN, test=None)      a folder of `suprank train` with RUN/embeddings, or a folder of `suprank embed`
-    Source.of(name, embeddings, manifest, gallery=None, gallery_manifest=None)   arrays and manifests at hand
+    Source.read(RUN, test=None)      read a folder of `suprank train` with RUN/embeddings, or a folder of `suprank embed`
+    Source.from_files(embeddings, manifest)    read a .npy file and the manifest of its rows
+    Source.from_arrays(name, embeddings, manifest, gallery=None, gallery_manifest=None)    arrays and manifests in memory
 
-    source.name, source.folder       what to call it; the folder, None without one
-    source.test                      name of the test set: `test`, or that of `data.tests`
-    source.levels                    finest first; () where the images have no labels
-    source.names[level][label]       what a label is called: `labels` hold these numbers on both sides
-    source.parents[level]            for each label its parent at the next coarser level, −1 for none; not of the last
-    source.queries, source.gallery   `Images` (explorer/images.py): embeddings, labels, items, ids; unit(rows), blocks(),
-                                     path(row), splits, picture(row, at_least) → PIL image or Broken
-    source.against_each_other        whether the queries are the gallery, each against the others: then both are one object
-    source.itself(query)             rows of the gallery that are the query itself, and not in its list
-    source.levels_of(query, rows)    for each gallery row how many levels it shares with the query: 0 negative .. len(levels)
-    source.query_names               what tells that two sources have the same queries: ids, or paths with boxes
-    source.at(levels)                the same, judged at some of the levels alone
-    source.evaluated(rows, **options)  `evaluate` of it, or of some of its queries: a Report
-    source.found(rows, k)            the k best gallery rows of these queries, exactly: (rows, scores), [n, k]
-    source.recipe                    the resolved recipe as a dict, None for a folder of embeddings
-    source.curves                    lines of metrics.jsonl as dicts, None for a folder of embeddings
-    source.decay                     of the relevance in H-AP, as in the recipe; 1 without one
-    source.provenance                the network and how it read the images; None where nothing says so
+    source.name, source.folder       display name; the folder, or None
+    source.test                      name of the test set: `test`, or a key of `data.tests`
+    source.levels                    finest first; () if the images have no labels
+    source.names[level][label]       name of a label; both sides use the same label numbers
+    source.parents[level]            parent of each label at the next coarser level, −1 for none; not for the coarsest level
+    source.queries, source.gallery   `Images` (explorer/images.py): embeddings, labels, manifest, ids; unit_embeddings(rows),
+                                     blocks(), path(row), splits, picture(row, at_least) → PIL image or Broken
+    source.against_each_other        whether the queries are also the gallery; then both are the same object
+    source.self_rows(query)          gallery rows that are the query itself and left out of its list
+    source.shared_levels(query, rows)  number of levels each gallery row shares with the query: 0 (negative) to len(levels)
+    source.query_keys                identifies the queries, to match them between sources: ids, or paths with boxes
+    source.with_levels(levels)       the same source restricted to some of the levels
+    source.evaluate(rows, **options)   a Report for all queries, or for some of them
+    source.top_k(rows, k)            the k best gallery rows for these queries by exact search: (rows, scores), [n, k]
+    source.recipe                    the resolved recipe as a dict; None for a folder of embeddings
+    source.metrics_log               lines of metrics.jsonl as dicts; None for a folder of embeddings
+    source.decay                     decay of the relevance in H-AP, from the recipe; 1 without one
+    source.provenance                the network and how it read the images; None if unknown
 
-Nothing of it is written to.
+A source only reads files; it never writes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from suprank.embedding.provenance import Provenance
 from suprank.embedding.query_gallery import column, common_levels, ranked_parts, ranked_sides
 from suprank.embedding.result import embedded_parts, read_embedded
 from suprank.evaluation import evaluate, top_k
-from suprank.explorer.images import Images, levels_between
+from suprank.explorer.images import Images, shared_levels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,14 +55,14 @@ if TYPE_CHECKING:
 
     from suprank.evaluation import Report
 
-RECIPE, METRICS, EMBEDDINGS, OWN = "recipe.toml", "metrics.jsonl", "embeddings", "test"
+RECIPE, METRICS, EMBEDDINGS, OWN_TEST = "recipe.toml", "metrics.jsonl", "embeddings", "test"
 FROZEN = "frozen"
-"""Folder in that of a run with the embeddings of its backbone before training."""
+"""Subfolder of a run with the embeddings of its backbone before training."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Queries and gallery with their labels; see the top of this file."""
+    """Queries and gallery with their embeddings and labels; the top of this file lists all attributes."""
 
     name: str
     levels: tuple[str, ...]
@@ -69,53 +70,57 @@ class Source:
     queries: Images
     gallery: Images
     folder: Path | None = None
-    test: str = OWN
+    test: str = OWN_TEST
     recipe: Mapping[str, Any] | None = None
-    curves: Sequence[Mapping[str, Any]] | None = None
+    metrics_log: Sequence[Mapping[str, Any]] | None = None
     decay: float = 1.0
     provenance: Provenance | None = None
 
     @classmethod
     def read(cls, folder: str | PathLike[str], test: str | None = None, *, frozen: bool = False) -> Source:
-        """The source in a folder of `suprank train` whose test images are embedded, or of `suprank embed`.
+        """Read a folder of `suprank train` whose test images are embedded, or a folder of `suprank embed`.
 
-        Queries go against the gallery, or the test images against each other (and against distractors); train is looked at
-        only where there is nothing else. Broken images are left out. Of a run, the levels are those of its recipe; `test` is
-        the test set, by default the manifest's own if it has one, else the first of `data.tests`. `frozen` reads the embeddings
-        of the run's backbone before training instead: they have no recipe and no curves.
+        Queries are ranked against the gallery, or test images against each other (and against distractors); train images are
+        used only if there is nothing else. Broken images are left out. A run uses the levels of its recipe. `test` names the
+        test set; the default is the manifest's own if it has one, else the first of `data.tests`. With `frozen`, the
+        embeddings of the run's backbone before training are read; they have no recipe and no metrics log.
         """
         folder = Path(folder)
         if not folder.is_dir():
-            raise FileNotFoundError(f"there is no folder {folder}; give one of `suprank train` or `suprank embed`.")
+            raise FileNotFoundError(
+                f"there is no folder {folder}; give a folder written by `suprank train` or `suprank embed`."
+            )
         if not (folder / RECIPE).is_file():
             if test is not None:
-                raise ValueError(f"{folder} is no folder of a run, and has one test set; leave out the name {test!r}.")
+                raise ValueError(f"{folder} is not a run, so it has only one test set; leave out the name {test!r}.")
             if frozen:
-                raise ValueError(f"{folder} is no folder of a run, and has no backbone from before training; name a run.")
-            return cls._embedded(folder, (), name=_name(folder), folder=folder)
-        recipe = _recipe(folder / RECIPE)
-        sets = [OWN, *recipe.get("data", {}).get("tests", {})]
-        if test is not None and test not in sets:
-            raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(sets)}.")
+                raise ValueError(f"{folder} is not a run, so it has no backbone before training; give a run.")
+            return cls._from_folder(folder, (), name=_name(folder), folder=folder)
+        recipe = _read_recipe(folder / RECIPE)
+        tests = [OWN_TEST, *recipe.get("data", {}).get("tests", {})]
+        if test is not None and test not in tests:
+            raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(tests)}.")
         where = folder / FROZEN if frozen else folder
-        embedded = [one for one in sets if embedded_parts(embeddings_folder(where, one))]
-        chosen = next(iter(embedded), OWN) if test is None else test
+        embedded = [name for name in tests if embedded_parts(embeddings_folder(where, name))]
+        chosen = next(iter(embedded), OWN_TEST) if test is None else test
         if chosen not in embedded:
-            there = f"only {', '.join(embedded)}" if embedded else "nothing yet"
+            available = f"only {', '.join(embedded)} is" if embedded else "nothing is"
             raise FileNotFoundError(
-                f"{embeddings_folder(where, chosen)} does not hold the images of {chosen!r} ({there} is embedded); "
-                f"`suprank report {folder}` embeds them, or suprank.embedding.embed_collection."
+                f"the images of test set {chosen!r} are not in {embeddings_folder(where, chosen)} ({available} embedded yet); "
+                f"run `suprank report {folder}`, which embeds them, or suprank.embedding.embed_collection."
             )
         levels = recipe.get("data", {}).get("levels") or ()
         decay = float(recipe.get("evaluation", {}).get("decay", 1.0))
-        further: dict[str, Any] = {"folder": where, "test": chosen, "decay": decay}
+        fields: dict[str, Any] = {"folder": where, "test": chosen, "decay": decay}
         if frozen:
-            return cls._embedded(embeddings_folder(where, chosen), levels, f"{_name(folder)} before training", **further)
-        lines = _lines(folder / METRICS)
-        return cls._embedded(embeddings_folder(where, chosen), levels, _name(folder), recipe=recipe, curves=lines, **further)
+            return cls._from_folder(embeddings_folder(where, chosen), levels, f"{_name(folder)} before training", **fields)
+        log = _read_log(folder / METRICS)
+        return cls._from_folder(
+            embeddings_folder(where, chosen), levels, _name(folder), recipe=recipe, metrics_log=log, **fields
+        )
 
     @classmethod
-    def of(
+    def from_arrays(
         cls,
         name: str,
         embeddings: NDArray[Any],
@@ -123,36 +128,46 @@ class Source:
         gallery: NDArray[Any] | None = None,
         gallery_manifest: Manifest | None = None,
     ) -> Source:
-        """From embeddings `[rows, dim]` and the manifest of the rows; without a gallery, each is ranked against the others."""
+        """Make a source of embeddings `[rows, dim]` and their manifest; without a gallery, images rank each other."""
         if (gallery is None) != (gallery_manifest is None):
-            raise ValueError("a gallery and its manifest go together; give both, or neither.")
+            raise ValueError("gallery and gallery_manifest go together; give both or neither.")
         parts = {"test" if gallery is None else "query": (embeddings, manifest)}
         if gallery is not None and gallery_manifest is not None:
             parts["gallery"] = (gallery, gallery_manifest)
-        return cls._of_parts(parts, (), name)
+        return cls._from_parts(parts, (), name)
 
     @classmethod
-    def _embedded(cls, out: Path, levels: Sequence[str], name: str, **further: Any) -> Source:
+    def from_files(cls, embeddings: str | PathLike[str], manifest: str | PathLike[str]) -> Source:
+        """Make a source of a .npy file `[rows, dim]`, which is memory-mapped, and the manifest of its rows."""
+        file = Path(embeddings)
+        if file.suffix != ".npy":
+            raise ValueError(f"{file} is not a .npy file; save the embeddings with numpy.save.")
+        return cls.from_arrays(file.stem, np.load(file, mmap_mode="r", allow_pickle=False), Manifest.read(manifest))
+
+    @classmethod
+    def _from_folder(cls, out: Path, levels: Sequence[str], name: str, **fields: Any) -> Source:
         chosen = ranked_parts(embedded_parts(out))
-        parts = {part: read_embedded(out, part) for part in chosen}
-        further["provenance"] = Provenance.read(out, chosen[0])
-        return cls._of_parts({part: (found.embeddings, found.items) for part, found in parts.items()}, levels, name, **further)
+        parts = {name: read_embedded(out, name) for name in chosen}
+        fields["provenance"] = Provenance.read(out, chosen[0])
+        return cls._from_parts({key: (part.embeddings, part.items) for key, part in parts.items()}, levels, name, **fields)
 
     @classmethod
-    def _of_parts(
-        cls, parts: Mapping[str, tuple[NDArray[Any], Manifest]], asked: Sequence[str], name: str, **further: Any
+    def _from_parts(
+        cls, parts: Mapping[str, tuple[NDArray[Any], Manifest]], wanted: Sequence[str], name: str, **fields: Any
     ) -> Source:
         for part, (embeddings, items) in parts.items():
             if embeddings.ndim != 2 or len(embeddings) != len(items):
-                shape, rows = list(embeddings.shape), f"{len(items):,} rows"
-                raise ValueError(f"{name}: {part} has embeddings of shape {shape} and a manifest of {rows}; give one for each.")
+                raise ValueError(
+                    f"{name}: {part} has embeddings of shape {list(embeddings.shape)} and a manifest of {len(items):,} rows; "
+                    f"give one embedding per row."
+                )
         manifests = [items for _, items in parts.values()]
         levels: tuple[str, ...] = ()
         if all(items.levels for items in manifests):
-            known = common_levels(manifests, about=name)
-            # As in training: a test set is judged at those of the recipe's levels that it has.
-            levels = tuple(level for level in asked if level in known) or known
-        names = {level: tuple(dict.fromkeys(one for items in manifests for one in items.names[level])) for level in levels}
+            common = common_levels(manifests, about=name)
+            # As in training, a test set is evaluated at those of the recipe's levels that it has.
+            levels = tuple(level for level in wanted if level in common) or common
+        names = {level: tuple(dict.fromkeys(label for items in manifests for label in items.names[level])) for level in levels}
         if levels:
             ranked = ranked_sides(parts, levels, about=name)
             sides = [(side.labels, side.ids, side.embeddings) for side in (ranked.queries, ranked.gallery) if side is not None]
@@ -165,17 +180,19 @@ class Source:
                 )
                 for rows, items in parts.values()
             ]
-        rows_of = [manifests[0]] if len(sides) == 1 else [manifests[0], manifests[1] if "query" in parts else joined(manifests)]
-        images = [Images(rows, labels, items, ids) for (labels, ids, rows), items in zip(sides, rows_of, strict=True)]
-        return cls(name, levels, names, images[0], images[-1], **further)
+        manifests_of_sides = [manifests[0]]
+        if len(sides) > 1:
+            manifests_of_sides.append(manifests[1] if "query" in parts else join_manifests(manifests))
+        images = [Images(rows, labels, own, ids) for (labels, ids, rows), own in zip(sides, manifests_of_sides, strict=True)]
+        return cls(name, levels, names, images[0], images[-1], **fields)
 
-    def at(self, levels: Sequence[str]) -> Source:
-        """The same images, judged at these of the levels alone."""
+    def with_levels(self, levels: Sequence[str]) -> Source:
+        """The same images, evaluated at only these levels."""
         if tuple(levels) == self.levels:
             return self
         columns = [self.levels.index(level) for level in levels]
         sides = [
-            Images(side.embeddings, side.labels[:, columns], side.items, side.ids)
+            Images(side.embeddings, side.labels[:, columns], side.manifest, side.ids)
             for side in dict.fromkeys((self.queries, self.gallery))
         ]
         names = {level: self.names[level] for level in levels}
@@ -187,96 +204,95 @@ class Source:
 
     @cached_property
     def parents(self) -> dict[str, NDArray[np.int64]]:
-        """For each label its parent, by the rows of both sides."""
+        """For each level but the coarsest, the parent of each label, taken from the rows of both sides."""
         labels = np.concatenate([side.labels for side in dict.fromkeys((self.queries, self.gallery))])
-        found = {}
-        for place, level in enumerate(self.levels[:-1]):
-            found[level] = np.full(len(self.names[level]), -1, np.int64)
-            there = labels[:, place] >= 0
-            found[level][labels[there, place]] = labels[there, place + 1]
-        return found
+        parents = {}
+        for index, level in enumerate(self.levels[:-1]):
+            parents[level] = np.full(len(self.names[level]), -1, np.int64)
+            labeled = labels[:, index] >= 0
+            parents[level][labels[labeled, index]] = labels[labeled, index + 1]
+        return parents
 
-    def itself(self, query: int) -> NDArray[np.int64]:
-        """The rows of the gallery that are the query itself: by its id; without ids, its own number."""
+    def self_rows(self, query: int) -> NDArray[np.int64]:
+        """Gallery rows that are the query itself: those with its id, or without ids its own row number."""
         if self.queries.ids is None:
             return np.array([query] if self.against_each_other else [], np.int64)
         return self._rows_of_ids.get(self.queries.ids[query], np.empty(0, np.int64))
 
     @cached_property
     def _rows_of_ids(self) -> dict[str, NDArray[np.int64]]:
-        found: dict[str, list[int]] = {}
-        for row, one in enumerate(self.gallery.ids or ()):
-            found.setdefault(one, []).append(row)
-        return {one: np.array(rows, np.int64) for one, rows in found.items()}
+        rows_of_ids: dict[str, list[int]] = {}
+        for row, image_id in enumerate(self.gallery.ids or ()):
+            rows_of_ids.setdefault(image_id, []).append(row)
+        return {image_id: np.array(rows, np.int64) for image_id, rows in rows_of_ids.items()}
 
-    def levels_of(self, query: int, rows: NDArray[np.int64] | Sequence[int] | slice = slice(None)) -> NDArray[np.int64]:
-        """How many levels each of these gallery rows shares with the query: 0 a negative, len(levels) the same fine class."""
-        return levels_between(self.queries.labels[query], self.gallery.labels[rows])
+    def shared_levels(self, query: int, rows: NDArray[np.int64] | Sequence[int] | slice = slice(None)) -> NDArray[np.int64]:
+        """Number of levels each gallery row shares with the query: 0 for a negative, len(levels) for the same finest class."""
+        return shared_levels(self.queries.labels[query], self.gallery.labels[rows])
 
     @cached_property
-    def query_names(self) -> list[str]:
-        """Ids of the queries, or else their paths, with the box where there is one."""
+    def query_keys(self) -> list[str]:
+        """Ids of the queries, or else their paths, with their boxes if there are any."""
         if self.queries.ids is not None:
             return list(self.queries.ids)
-        paths, boxes = column(self.queries.items, "path") or [], column(self.queries.items, "box")
+        paths, boxes = column(self.queries.manifest, "path") or [], column(self.queries.manifest, "box")
         return paths if boxes is None else [f"{path} {box}" for path, box in zip(paths, boxes, strict=True)]
 
-    def evaluated(self, rows: NDArray[np.int64] | None = None, **options: Any) -> Report:
-        """`suprank.evaluation.evaluate` of these queries and this gallery, with these options (metrics, ks, per_query, ...).
+    def evaluate(self, rows: NDArray[np.int64] | None = None, **options: Any) -> Report:
+        """Run `suprank.evaluation.evaluate` on these queries and this gallery; `options` are its own (metrics, ks, ...).
 
-        `rows` chooses some of the queries; each is still ranked against the whole gallery.
+        `rows` selects some of the queries; each is still ranked against the whole gallery.
         """
         if not self.levels:
-            raise ValueError(f"{self.name}: the images have no labels, so nothing is relevant to a query, or judged.")
-        how: dict[str, Any] = {"level_names": self.levels, "decay": self.decay, "progress": False, **options}
+            raise ValueError(f"{self.name}: the images have no labels, so no metric can be computed.")
+        arguments: dict[str, Any] = {"level_names": self.levels, "decay": self.decay, "progress": False, **options}
         queries, gallery = self.queries, self.gallery
         if rows is not None:
-            some, hidden = np.asarray(queries.embeddings[rows]), [self.itself(int(row)).tolist() for row in rows]
-            return evaluate(some, queries.labels[rows], gallery.embeddings, gallery.labels, ignored=hidden, **how)
+            some, hidden = np.asarray(queries.embeddings[rows]), [self.self_rows(int(row)).tolist() for row in rows]
+            return evaluate(some, queries.labels[rows], gallery.embeddings, gallery.labels, ignored=hidden, **arguments)
         if self.against_each_other:
-            return evaluate(queries.embeddings, queries.labels, ids=queries.ids, **how)
-        how |= {"ids": queries.ids, "gallery_ids": gallery.ids}
-        return evaluate(queries.embeddings, queries.labels, gallery.embeddings, gallery.labels, **how)
+            return evaluate(queries.embeddings, queries.labels, ids=queries.ids, **arguments)
+        arguments |= {"ids": queries.ids, "gallery_ids": gallery.ids}
+        return evaluate(queries.embeddings, queries.labels, gallery.embeddings, gallery.labels, **arguments)
 
-    def found(
+    def top_k(
         self, rows: NDArray[np.int64] | Sequence[int], k: int = 10, **options: Any
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k best gallery rows of these queries by exact search, and their cosines, `[n, k]`; −1 and −∞ beyond the last.
+        """The k best gallery rows for these queries by exact search, and their cosines, `[n, k]`; −1 and −∞ past the end.
 
-        The query itself is left out by its id or number; a copy of it under another is an item like any other. Equal scores
-        stand in the order of the rows.
+        The query itself is left out by its id or row number; a copy of it with another id is an item like any other. Ties are
+        in row order.
         """
         chosen = np.asarray(rows, np.int64)
-        found = top_k(
+        run = top_k(
             np.asarray(self.queries.embeddings[chosen]),
             self.gallery.embeddings,
             k,
-            ignored=[self.itself(int(query)).tolist() for query in chosen],
+            ignored=[self.self_rows(int(query)).tolist() for query in chosen],
             **{"progress": False, **options},
         )
-        return np.asarray(found.item_ids, np.int64), np.asarray(found.scores, np.float32)
+        return np.asarray(run.item_ids, np.int64), np.asarray(run.scores, np.float32)
 
 
-def embeddings_folder(run: str | PathLike[str], test: str = OWN) -> Path:
-    """Where the images of a run's test set are embedded: RUN/embeddings, or RUN/embeddings-NAME for one of `data.tests`."""
-    return Path(run) / (EMBEDDINGS if test == OWN else f"{EMBEDDINGS}-{quote(test, safe='')}")
+def embeddings_folder(run: str | PathLike[str], test: str = OWN_TEST) -> Path:
+    """Folder with the embeddings of a run's test set: RUN/embeddings, or RUN/embeddings-NAME for one of `data.tests`."""
+    return Path(run) / (EMBEDDINGS if test == OWN_TEST else f"{EMBEDDINGS}-{quote(test, safe='')}")
 
 
-def common_to(one: Source, other: Source) -> tuple[str, ...]:
-    """The levels that two sources are both judged at, finest first: recipes choose theirs from those of one manifest."""
+def levels_in_both(one: Source, other: Source) -> tuple[str, ...]:
+    """The levels that both sources have, finest first."""
     return tuple(level for level in one.levels if level in other.levels)
 
 
 def comparison_warning(one: Source, other: Source) -> str | None:
-    """A sentence where two sources come from another backbone or read their images otherwise; None where they do not, or where
-    one of them does not say."""
+    """A warning if two sources use different backbones or read their images differently; None if not, or if unknown."""
     if one.provenance is None or other.provenance is None:
         return None
     return one.provenance.warning(other.provenance, (one.name, other.name))
 
 
-def joined(manifests: Sequence[Manifest]) -> Manifest:
-    """The rows of all, with the columns that all have; under the folder that holds all roots where these differ."""
+def join_manifests(manifests: Sequence[Manifest]) -> Manifest:
+    """Concatenate manifests, keeping the columns that all have; if their roots differ, the new root contains all of them."""
     roots = [items.root.resolve() for items in manifests]
     root = roots[0] if len(set(roots)) == 1 else Path(os.path.commonpath(roots))
     first = manifests[0]
@@ -286,16 +302,16 @@ def joined(manifests: Sequence[Manifest]) -> Manifest:
         inside = "" if own == root else f"{own.relative_to(root).as_posix()}/"
         table = items.table.select(columns)
         paths = pa.array([inside + path for path in items.paths.to_pylist()])
-        tables.append(_plain(table.set_column(columns.index("path"), "path", paths)))
+        tables.append(_decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
     levels = [level for level in first.levels if f"label_{level}" in columns]
     return Manifest.of(pa.concat_tables(tables, promote_options="permissive"), root=root, levels=levels)
 
 
-def _plain(table: pa.Table) -> pa.Table:
-    """Labels as text: the dictionaries of two manifests differ."""
-    for place, field in enumerate(table.schema):
+def _decode_dictionaries(table: pa.Table) -> pa.Table:
+    """Turn labels into plain text, because the dictionaries of two manifests differ."""
+    for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
-            table = table.set_column(place, field.name, table.column(place).cast(pa.string()))
+            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
     return table
 
 
@@ -303,21 +319,21 @@ def _name(folder: Path) -> str:
     return folder.resolve().name
 
 
-def _recipe(file: Path) -> dict[str, Any]:
+def _read_recipe(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is no TOML ({error}); restore it from a copy.") from error
+        raise ValueError(f"{file} is not valid TOML ({error}); restore it from a copy.") from error
 
 
-def _lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that are whole: a run that goes on may be writing the last; none where there is no file."""
-    found = []
+def _read_log(file: Path) -> list[dict[str, Any]]:
+    """The complete lines of metrics.jsonl (a run in progress may be writing the last one); none if there is no file."""
+    lines = []
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         try:
             entries = json.loads(line)
         except ValueError:
             continue
         if isinstance(entries, dict) and isinstance(entries.get("step"), int):
-            found.append(entries)
-    return found
+            lines.append(entries)
+    return lines

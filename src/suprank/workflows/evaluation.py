@@ -185,7 +185,7 @@ class EvaluationInput:
         source = open_source(folder, test, device, progress, frozen=frozen)
         if unknown := [level for level in levels if level not in source.levels]:
             raise ValueError(f"{folder} has no level {unknown[0]!r}; choose from {', '.join(source.levels)}.")
-        source = source.at(levels or source.levels)
+        source = source.with_levels(levels or source.levels)
         queries, gallery = source.queries, None if source.against_each_other else source.gallery
         return cls(
             queries=Embeddings.of(queries.embeddings, source.name),

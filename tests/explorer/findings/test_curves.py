@@ -5,21 +5,26 @@ import pytest
 from sklearn.metrics import precision_recall_curve
 
 from suprank.explorer import Source
-from suprank.explorer.findings import at_k, curves, lists, precision_recall_and_scores
-from suprank.explorer.findings.curves import interpolated_precision
-from suprank.explorer.findings.lists import Scored, looked_at, ranked_levels, scored
+from suprank.explorer.findings import curves, hierarchical_at_k, precision_recall_and_scores
+from suprank.explorer.findings.curves import (
+    ScoreBlock,
+    interpolated_precision,
+    levels_by_rank,
+    sample_queries,
+    score_blocks,
+)
 from tests.explorer import runs
 
 
-@pytest.fixture
-def source(tmp_path):
-    pictures = runs.collection(tmp_path / "data", groups=4, classes=3, images=5)
-    return Source.of("x", runs.vectors(pictures, noise=2.0), pictures)
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    pictures = runs.collection(tmp_path_factory.mktemp("data"), groups=4, classes=3, images=5)
+    return Source.from_arrays("x", runs.vectors(pictures, noise=2.0), pictures)
 
 
 def cosines(source):
-    unit = source.queries.unit(slice(None))
-    return unit @ source.gallery.unit(slice(None)).T
+    unit = source.queries.unit_embeddings(slice(None))
+    return unit @ source.gallery.unit_embeddings(slice(None)).T
 
 
 def test_precision_is_the_best_at_that_recall_or_a_higher_one():
@@ -31,16 +36,16 @@ def test_precision_is_the_best_at_that_recall_or_a_higher_one():
 def test_the_curve_is_scikit_learns_interpolated_and_averaged_over_queries(source):
     found, _ = precision_recall_and_scores(source)
     scores, (queries, levels) = cosines(source), (60, 2)
-    assert (found.queries, found.of) == (queries, queries)
+    assert (found.queries, found.total_queries) == (queries, queries)
     for place, level in enumerate(source.levels):
-        curves = []
+        expected = []
         for query in range(queries):
             others = np.arange(queries) != query
-            positive = source.levels_of(query)[others] >= levels - place
+            positive = source.shared_levels(query)[others] >= levels - place
             precision, recall, _ = precision_recall_curve(positive, scores[query, others])
             precision[-1] = 0  # scikit-learn's own point, of no items
-            curves.append([precision[recall >= at - 1e-9].max() for at in found.recall])
-        assert found.precision[level] == pytest.approx(np.mean(curves, axis=0))
+            expected.append([precision[recall >= at - 1e-9].max() for at in found.recall])
+        assert found.precision[level] == pytest.approx(np.mean(expected, axis=0))
 
 
 def test_histograms_are_numpys_of_the_pairs_of_each_level(source):
@@ -48,7 +53,7 @@ def test_histograms_are_numpys_of_the_pairs_of_each_level(source):
     scores = cosines(source)
     assert found.rows == (None, "group", "class")
     for level in range(3):
-        mask = np.stack([source.levels_of(query) == level for query in range(60)]) & ~np.eye(60, dtype=bool)
+        mask = np.stack([source.shared_levels(query) == level for query in range(60)]) & ~np.eye(60, dtype=bool)
         assert found.counts[level].sum() == mask.sum()
         assert found.counts[level] == pytest.approx(np.histogram(scores[mask], found.edges)[0], abs=1)  # by rounding
     assert found.shares.sum(1) == pytest.approx(1)
@@ -57,12 +62,12 @@ def test_histograms_are_numpys_of_the_pairs_of_each_level(source):
 def test_ties_stand_as_in_evaluation_worse_first():
     scores = np.array([[0.5, 0.5, 0.7, -0.0, 0.0, -np.inf, -0.3]], np.float32)
     levels = np.array([[2, 0, 1, 1, 0, 0, 2]], np.int8)
-    assert ranked_levels(Scored(scores, levels)).tolist() == [[1, 0, 2, 0, 1, 2, 0]]
+    assert levels_by_rank(ScoreBlock(scores, levels)).tolist() == [[1, 0, 2, 0, 1, 2, 0]]
 
 
 def test_a_query_without_positives_is_left_out_and_a_level_without_any_is_nan(tmp_path):
     single = runs.collection(tmp_path, groups=2, classes=3, images=1)
-    found, scores = precision_recall_and_scores(Source.of("x", runs.vectors(single), single))
+    found, scores = precision_recall_and_scores(Source.from_arrays("x", runs.vectors(single), single))
     assert np.isnan(found.precision["class"]).all()
     assert (found.precision["group"] > 0).all()
     assert scores.counts.sum(1).tolist() == [18, 12, 0]
@@ -72,7 +77,7 @@ def test_a_query_without_positives_is_left_out_and_a_level_without_any_is_nan(tm
 def test_one_level_has_negatives_and_positives(tmp_path):
     flat = runs.collection(tmp_path)
     flat = type(flat).of(flat.table.drop(["label_group"]), root=flat.root, levels=["class"])
-    found, scores = precision_recall_and_scores(Source.of("x", runs.vectors(flat), flat))
+    found, scores = precision_recall_and_scores(Source.from_arrays("x", runs.vectors(flat), flat))
     assert list(found.precision) == ["class"]
     assert scores.rows == (None, "class")
 
@@ -86,50 +91,50 @@ def test_queries_against_a_gallery_count_every_pair(tmp_path):
 
 
 def test_large_collections_are_sampled_the_same_way_each_time(source, monkeypatch):
-    monkeypatch.setattr(lists, "PAIRS", 600)
-    monkeypatch.setattr(lists, "LEAST_QUERIES", 7)
-    rows = looked_at(source, seed=3)
+    monkeypatch.setattr(curves, "PAIRS", 600)
+    monkeypatch.setattr(curves, "LEAST_QUERIES", 7)
+    rows = sample_queries(source, seed=3)
     assert len(rows) == 10
     assert (np.diff(rows) > 0).all()
-    assert rows.tolist() == looked_at(source, seed=3).tolist()
-    assert rows.tolist() != looked_at(source, seed=4).tolist()
+    assert rows.tolist() == sample_queries(source, seed=3).tolist()
+    assert rows.tolist() != sample_queries(source, seed=4).tolist()
     found, scores = precision_recall_and_scores(source)
-    assert (found.queries, found.of, scores.counts.sum()) == (10, 60, 10 * 59)
+    assert (found.queries, found.total_queries, scores.counts.sum()) == (10, 60, 10 * 59)
 
 
 def test_blocks_do_not_change_what_is_found(source, monkeypatch):
     whole, scores = precision_recall_and_scores(source)
-    monkeypatch.setattr(lists, "_BLOCK", 61)  # a query at a time
-    told = []
-    parts, others = precision_recall_and_scores(source, progress=lambda done, total: told.append((done, total)))
+    monkeypatch.setattr(curves, "_BLOCK", 61)  # a query at a time
+    calls = []
+    parts, others = precision_recall_and_scores(source, progress=lambda done, total: calls.append((done, total)))
     assert (scores.counts == others.counts).all()
     assert parts.precision["class"] == pytest.approx(whole.precision["class"])
-    assert told == [(done, 60) for done in range(1, 61)]
+    assert calls == [(done, 60) for done in range(1, 61)]
 
 
 def test_the_query_itself_is_in_no_list_and_its_copy_is(source):
     vectors = np.array(source.queries.embeddings)
     vectors[7] = vectors[2]
-    (block,) = scored(Source.of("x", vectors, source.queries.items), np.array([2]))
+    (block,) = score_blocks(Source.from_arrays("x", vectors, source.queries.manifest), np.array([2]))
     assert block.scores[0, 2] == -np.inf
     assert block.scores[0, 7] == pytest.approx(1)
     assert block.levels[0, 2] == 0
 
 
-def test_by_k_are_evaluations_own_values(source):
-    found = at_k(source, most=20)
-    report = source.evaluated(ks=[int(k) for k in found.ks])
+def test_values_at_k_are_those_of_evaluate(source):
+    found = hierarchical_at_k(source, most=20)
+    report = source.evaluate(ks=[int(k) for k in found.ks])
     assert (found.ks[0], found.ks[-1]) == (1, 20)
     assert found.precision.tolist() == [report[f"H-P@{k}"] for k in found.ks]
     assert found.recall.tolist() == [report[f"H-R@{k}"] for k in found.ks]
-    assert at_k(source).ks[-1] == 59, "the query is not in its own list"
-    assert at_k(source).recall[-1] == pytest.approx(1)
+    assert hierarchical_at_k(source).ks[-1] == 59, "the query is not in its own list"
+    assert hierarchical_at_k(source).recall[-1] == pytest.approx(1)
 
 
-def test_by_k_a_sample_of_queries_is_ranked_against_all_items(source, monkeypatch):
-    monkeypatch.setattr(lists, "LEAST_QUERIES", 7)
+def test_at_k_a_sample_of_queries_is_ranked_against_all_items(source, monkeypatch):
+    monkeypatch.setattr(curves, "LEAST_QUERIES", 7)
     monkeypatch.setattr(curves, "_PAIRS_BY_K", 600)
-    found, rows = at_k(source, most=10, seed=2), looked_at(source, 2, 600)
-    assert (found.queries, found.of) == (10, 60)
-    whole = source.evaluated(metrics=["H-P@10"], per_query=True)
+    found, rows = hierarchical_at_k(source, most=10, seed=2), sample_queries(source, 2, 600)
+    assert (found.queries, found.total_queries) == (10, 60)
+    whole = source.evaluate(metrics=["H-P@10"], per_query=True)
     assert found.precision[-1] == pytest.approx(whole.per_query["H-P@10"][rows].mean())

@@ -26,9 +26,9 @@ def address(request, tmp_path):
 @pytest.fixture
 def kept():
     """Indexes to close at the end, so that no file or thread stays behind."""
-    opened = []
-    yield lambda index: opened.append(index) or index
-    for index in opened:
+    open_embeddings = []
+    yield lambda index: open_embeddings.append(index) or index
+    for index in open_embeddings:
         index.close()
 
 
@@ -61,11 +61,11 @@ def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, kep
 def test_what_is_wrong_is_refused_and_changes_nothing(address, kept):
     server = kept(build_index(address, drawn(20), labeled(20)))
     for wrong, match in (
-        (lambda: server.search(drawn(2, dim=5)), r"shape \[2, 5\].*holds 16 dimensions"),
+        (lambda: server.search(drawn(2, dim=5)), r"shape \[2, 5\].*has 16 dimensions"),
         (lambda: server.search(drawn(1), 0), "k=0 must be"),
         (lambda: server.search(drawn(1), where={"order": ["x"]}), "no level 'order'; choose from .*genus, split"),
-        (lambda: server.add(drawn(2, dim=5)), "have 5 dimensions, and .* 16"),
-        (lambda: server.add(drawn(2), ids=np.array([30, 7])), "1 of these ids already, 7"),
+        (lambda: server.add(drawn(2, dim=5)), "have 5 dimensions and .* 16"),
+        (lambda: server.add(drawn(2), ids=np.array([30, 7])), "already has 1 of these ids .7."),
         (lambda: server.add(drawn(2), ids=np.array([30, 30])), "id 30 is given twice"),
         (lambda: server.add(drawn(2), labeled(3)), "3 rows for 2 embeddings"),
         (lambda: server.remove([3, 77]), "has no item 77"),
@@ -79,17 +79,17 @@ def test_what_is_wrong_is_refused_and_changes_nothing(address, kept):
 def test_an_addition_that_breaks_off_says_what_is_in(address, kept, monkeypatch):
     monkeypatch.setattr("suprank.explorer.index.server.BATCH_NUMBERS", 16 * 4)
     server = kept(build_index(address, drawn(4)))
-    told = []
+    calls = []
 
     def stop(done, total):
-        told.append((done, total))
+        calls.append((done, total))
         if done >= 8:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt) as stopped:
         server.add(drawn(10, seed=2), progress=stop)
-    assert told == [(0, 10), (4, 10), (8, 10)]
-    assert stopped.value.__notes__ == [f"8 of 10 items are in {address}, ids 4 to 11."]
+    assert calls == [(0, 10), (4, 10), (8, 10)]
+    assert stopped.value.__notes__ == [f"8 of 10 items were added to {address}, ids 4 to 11."]
     assert len(server) == 12
 
 
@@ -98,13 +98,13 @@ def test_a_collection_on_disk_is_opened_again_and_overwritten_only_on_demand(ser
     pytest.importorskip("qdrant_client" if server == "qdrant" else "milvus_lite")
     address = f"{server}+file://{tmp_path}/{'q' if server == 'qdrant' else 'm.db'}/birds"
     build_index(address, drawn(9), labeled(9)).close()
-    opened = open_index(address)
-    assert (len(opened), opened.dim) == (9, 16)
-    assert opened.search(drawn(9), 1).ids.ravel().tolist() == list(range(9))
-    opened.close()
-    with pytest.raises(FileExistsError, match="is there already; add to it"):
+    open_embeddings = open_index(address)
+    assert (len(open_embeddings), open_embeddings.dim) == (9, 16)
+    assert open_embeddings.search(drawn(9), 1).ids.ravel().tolist() == list(range(9))
+    open_embeddings.close()
+    with pytest.raises(FileExistsError, match="already exists; add to it"):
         build_index(address, drawn(3))
-    with pytest.raises(ValueError, match="no collection 'bats', but birds"):
+    with pytest.raises(ValueError, match="no collection 'bats' .existing: birds"):
         open_index(address.replace("birds", "bats"))
     smaller = build_index(address, drawn(3, dim=4), overwrite=True)
     assert (len(smaller), smaller.dim) == (3, 4)
@@ -136,28 +136,28 @@ def test_without_a_client_the_extra_is_named(module, address, monkeypatch):
 
 
 def test_addresses_are_read_part_by_part(monkeypatch):
-    read = Address.read
-    assert (read("qdrant://h:1/b").url, read("qdrant+https://h/b").url) == ("http://h:1", "https://h:6333")
-    assert (read("milvus://h/b").url, read("milvus+https://[::1]:5/b").url) == ("http://h:19530", "https://[::1]:5")
-    assert read("qdrant+file:///a%20b/c/birds").file == "/a b/c"
-    assert read("milvus://h/b").key is None
+    parse = Address.parse
+    assert (parse("qdrant://h:1/b").url, parse("qdrant+https://h/b").url) == ("http://h:1", "https://h:6333")
+    assert (parse("milvus://h/b").url, parse("milvus+https://[::1]:5/b").url) == ("http://h:19530", "https://[::1]:5")
+    assert parse("qdrant+file:///a%20b/c/birds").file == "/a b/c"
+    assert parse("milvus://h/b").key is None
     monkeypatch.setenv("MILVUS_TOKEN", "secret")
-    assert read("milvus://h/b").key == "secret"
+    assert parse("milvus://h/b").key == "secret"
 
 
 @pytest.mark.parametrize(
     ("address", "match"),
     [
-        ("http://host/birds", "no address of an index; give a folder, qdrant://host:6333/collection"),
-        ("qdrant+ftp://host/birds", "no address of an index"),
-        ("milvus+memory:///birds", "no address of an index"),
-        ("qdrant://host", "must end in a collection"),
-        ("qdrant://host/two words", "must end in a collection"),
-        ("qdrant://host/a/birds", "no address of a server"),
-        ("qdrant://host:port/birds", "no address of a server"),
-        ("qdrant://user:secret@host/birds", "no address of a server"),
-        ("qdrant+file://birds", "must end in a collection"),
-        ("qdrant+file:///birds", "names no file"),
+        ("http://host/birds", "not the address of an index; give a folder, qdrant://host:6333/collection"),
+        ("qdrant+ftp://host/birds", "not the address of an index"),
+        ("milvus+memory:///birds", "not the address of an index"),
+        ("qdrant://host", "must end with a collection"),
+        ("qdrant://host/two words", "must end with a collection"),
+        ("qdrant://host/a/birds", "not the address of a server"),
+        ("qdrant://host:port/birds", "not the address of a server"),
+        ("qdrant://user:secret@host/birds", "not the address of a server"),
+        ("qdrant+file://birds", "must end with a collection"),
+        ("qdrant+file:///birds", "has no file or folder"),
         ("milvus+file:///tmp/m/birds", "ends in .db"),
     ],
 )

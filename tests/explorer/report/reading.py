@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
-@dataclass
+@dataclass(eq=False)
 class Element:
     tag: str
     attributes: dict

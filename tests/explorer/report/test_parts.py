@@ -10,18 +10,18 @@ from PIL import Image
 
 from suprank.evaluation import Report
 from suprank.explorer import Source
-from suprank.explorer.report.maps import HEIGHT, LISTED, REST, WIDTH, drawn_map
-from suprank.explorer.report.tables import metric_rows, recipe_rows, shown_keys
-from suprank.explorer.report.thumbnails import BUDGET, QUALITY, SIDE, Thumbnails
+from suprank.explorer.report.map_section import HEIGHT, LISTED, REST, WIDTH, draw_map
+from suprank.explorer.report.page import BUDGET, QUALITY, SIDE, Thumbnails
+from suprank.explorer.report.table_sections import metric_rows, recipe_rows, table_keys
 from tests.explorer.runs import collection, vectors
 
 # Thumbnails
 
 
-@pytest.fixture
-def images(tmp_path):
-    manifest = collection(tmp_path, side=300)
-    return Source.of("some", vectors(manifest), manifest).gallery
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    manifest = collection(tmp_path_factory.mktemp("data"), groups=1, classes=1, side=300)
+    return Source.from_arrays("some", vectors(manifest), manifest).gallery
 
 
 def test_a_thumbnail_is_small_and_keeps_its_aspect(images):
@@ -31,9 +31,8 @@ def test_a_thumbnail_is_small_and_keeps_its_aspect(images):
     assert picture.size == (found.width, found.height) == (SIDE, round(SIDE * 300 / 308))
 
 
-def test_an_image_is_embedded_once_whichever_run_asks(images, tmp_path):
-    manifest = collection(tmp_path, side=300)
-    other = Source.of("other", vectors(manifest), manifest).gallery
+def test_an_image_is_embedded_once_whichever_run_asks(images):
+    other = Source.from_arrays("other", vectors(images.manifest), images.manifest).gallery
     thumbnails = Thumbnails()
     assert thumbnails.get(images, 3) is thumbnails.get(other, 3)
     assert len(thumbnails.embedded()) == 1
@@ -49,7 +48,7 @@ def test_a_spent_budget_leaves_out_what_is_not_needed_and_keeps_what_is(images):
 
 
 def test_the_usual_galleries_fit_the_budget_even_if_every_image_is_noise():
-    """Noise is the worst that WebP can meet; 4 galleries of 8 queries, two lists of 10 each. A map takes the rest."""
+    """Noise is the worst that WebP can meet; 4 sections of 8 queries, two lists of 10 each. A map takes the rest."""
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8))
     file = io.BytesIO()
     noise.save(file, "WEBP", quality=QUALITY)
@@ -61,7 +60,7 @@ def test_the_usual_galleries_fit_the_budget_even_if_every_image_is_noise():
 
 def points(groups, places=None):
     places = np.random.default_rng(0).normal(size=(len(groups), 2)) if places is None else np.asarray(places)
-    return drawn_map("", "", places, groups, [(one,) for one in groups], [None] * len(groups))
+    return draw_map("", "", places, groups, [(one,) for one in groups], [None] * len(groups))
 
 
 def test_places_fill_the_drawing_and_stay_in_it():
@@ -102,7 +101,7 @@ def report(shift=0.0, levels=("class", "group")):
 
 
 def test_rows_are_by_level_and_say_nothing_twice():
-    assert shown_keys([report()]) == ["AP/class", "AP/group", "H-AP", "NDCG"]
+    assert table_keys([report()]) == ["AP/class", "AP/group", "H-AP", "NDCG"]
     ((fine, coarse), (h_ap,), (_,)) = metric_rows([report()])
     assert (fine.metric, fine.level, coarse.level, h_ap.level) == ("AP", "class", "group", "all")
     assert fine.cells[0].interval.startswith("[")
@@ -110,9 +109,9 @@ def test_rows_are_by_level_and_say_nothing_twice():
 
 def test_a_difference_is_marked_only_where_it_is_more_than_chance():
     mine, theirs = report(0.1), report()
-    keys = shown_keys([mine, theirs])
+    keys = table_keys([mine, theirs])
     up = metric_rows([mine, theirs], mine.compare(theirs, keys))[0][0]
-    assert (up.difference, up.verdict, up.mark, up.said) == ("+10.0", "better", "▲", "significantly better")
+    assert (up.difference, up.verdict, up.mark, up.mark_text) == ("+10.0", "better", "▲", "significantly better")
     down = metric_rows([theirs, mine], theirs.compare(mine, keys))[0][0]
     assert (down.difference, down.verdict, down.mark) == ("−10.0", "worse", "▼")
     even = metric_rows([mine, mine], mine.compare(mine, keys))[0][0]

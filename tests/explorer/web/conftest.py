@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from suprank.explorer.web import create_app
-from suprank.web.serving import bind_socket, make_server, server_url
+from suprank.web.serving import server_url, bind_socket, make_server
 from tests.explorer.web import drawn
 
 
@@ -26,7 +26,7 @@ def two(images):
     return drawn.explorer(images, two=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def client(one):
     return client_of(one)
 

@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 
 from suprank.data import Manifest
 from suprank.explorer import Source
-from suprank.explorer.web import Exact, Explorer, Run
+from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun
 
 SIDE = 96
 KINDS = {
@@ -73,8 +73,8 @@ def by_shape(picture):
     if not len(x):
         return np.ones(12, np.float32)
     angle, radius = np.arctan2(y - y.mean(), x - x.mean()), np.hypot(y - y.mean(), x - x.mean())
-    place = ((angle + np.pi) / (2 * np.pi) * 64).astype(int) % 64
-    profile = np.array([radius[place == one].max(initial=0) for one in range(64)])
+    image = ((angle + np.pi) / (2 * np.pi) * 64).astype(int) % 64
+    profile = np.array([radius[image == one].max(initial=0) for one in range(64)])
     waves = np.abs(np.fft.rfft(profile / profile.max()))[:26] / 64
     filled = np.array([inside.mean(), float(radius.min() > 6)])
     rough = np.convolve(waves, [0.25, 0.5, 0.25], "same")  # so that it confuses kinds of one family, as a good model does
@@ -100,16 +100,22 @@ def manifest(root, each=8, **further):
     return Manifest.of({**rows, **further}, root=root)
 
 
+_VECTORS = {}
+
+
 def source(images, embed, name="by shape"):
-    vectors = np.stack([embed(Image.open(images.root / path)) for path in images.paths.to_pylist()])
-    return Source.of(name, vectors, images)
+    """A source of these images; they are embedded once."""
+    paths = tuple(images.root / path for path in images.paths.to_pylist())
+    if (paths, embed) not in _VECTORS:
+        _VECTORS[paths, embed] = np.stack([embed(Image.open(path)) for path in paths])
+    return Source.from_arrays(name, _VECTORS[paths, embed], images)
 
 
 def explorer(images, *, two=False, upload=True):
-    """One run that sees shapes; beside it, if wanted, one that sees pixels. Judged already."""
+    """One run that sees shapes; beside it, if wanted, one that sees pixels. NodeMetrics already."""
     chosen = [("by shape", by_shape), ("by pixels", by_pixels)][: 1 + two]
     sources = [(source(images, embed, name), embed) for name, embed in chosen]
-    found = Explorer([Run(one, Exact(one.gallery), embed if upload else None) for one, embed in sources])
-    for judged in found.judged:
+    found = Explorer([ExplorerRun(one, ExactSearch(one.gallery), embed if upload else None) for one, embed in sources])
+    for judged in found.node_metrics:
         judged.measure()
     return found

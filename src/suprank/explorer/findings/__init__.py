@@ -1,45 +1,57 @@
-"""What a source shows, in numbers: nothing here draws."""
+"""What a source shows, as numbers; nothing here draws."""
 
-from suprank.explorer.findings.curves import AtK, PrecisionRecall, ScoreHistograms, at_k, precision_recall_and_scores
-from suprank.explorer.findings.galleries import Gallery, at_random, galleries, most_different, worst
-from suprank.explorer.findings.gap import GapBySize, gap_by_size
-from suprank.explorer.findings.history import Curve, History, history
-from suprank.explorer.findings.map import ClassMap, class_map
-from suprank.explorer.findings.metrics import (
-    LevelPrecision,
-    by_level,
-    compared,
-    in_order_of,
-    metrics,
-    same_queries,
+from suprank.explorer.findings.batch_gap import GapBySize, gap_by_size
+from suprank.explorer.findings.class_means import ClassMap, class_map
+from suprank.explorer.findings.collect import RunFindings, collect_findings
+from suprank.explorer.findings.curves import (
+    HierarchicalAtK,
+    PrecisionRecall,
+    ScoreHistograms,
+    hierarchical_at_k,
+    precision_recall_and_scores,
 )
-from suprank.explorer.findings.step import StepCurve, StepFinding, step
+from suprank.explorer.findings.query_metrics import (
+    Example,
+    LevelPrecision,
+    compare_reports,
+    evaluate_source,
+    examples,
+    match_queries,
+    most_different_queries,
+    precision_by_level,
+    random_queries,
+    reorder_queries,
+    worst_queries,
+)
+from suprank.explorer.findings.training_run import Curve, History, LossStep, StepCurve, loss_step, training_history
 
 __all__ = [
-    "AtK",
     "ClassMap",
     "Curve",
-    "Gallery",
+    "Example",
     "GapBySize",
+    "HierarchicalAtK",
     "History",
     "LevelPrecision",
+    "LossStep",
     "PrecisionRecall",
+    "RunFindings",
     "ScoreHistograms",
     "StepCurve",
-    "StepFinding",
-    "at_k",
-    "at_random",
-    "by_level",
     "class_map",
-    "compared",
-    "galleries",
+    "collect_findings",
+    "compare_reports",
+    "evaluate_source",
+    "examples",
     "gap_by_size",
-    "history",
-    "in_order_of",
-    "metrics",
-    "most_different",
+    "hierarchical_at_k",
+    "loss_step",
+    "match_queries",
+    "most_different_queries",
+    "precision_by_level",
     "precision_recall_and_scores",
-    "same_queries",
-    "step",
-    "worst",
+    "random_queries",
+    "reorder_queries",
+    "training_history",
+    "worst_queries",
 ]

@@ -1,54 +1,122 @@
-"""Precision against recall at each level, scores by level, and H-P and H-R by the length of the list."""
+"""Precision-recall curves at each level, score histograms by level, and H-P@k and H-R@k, counted block by block."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 
-from suprank.explorer.findings.lists import looked_at, ranked_levels, scored
+from suprank.evaluation.embeddings import Embeddings
+from suprank.evaluation.search import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from suprank.explorer.source import Source
 
+
+PAIRS = 50_000_000
+"""Query-item pairs that are scored at most: more would take minutes and change no curve visibly."""
+
+LEAST_QUERIES = 200
+"""Queries that are scored at least, even in a gallery of millions."""
+
+_BLOCK = 2**21  # pairs at once: about 50 MB including what is computed from them
+
+
+class ScoreBlock(NamedTuple):
+    """Some queries against all items, `[queries, items]`: cosines and shared levels; −∞ and 0 for the query itself."""
+
+    scores: NDArray[np.float32]
+    levels: NDArray[np.int8]
+
+
+def sample_queries(source: Source, seed: int = 0, pairs: int | None = None) -> NDArray[np.int64]:
+    """Rows of all queries, or for a large collection of a random sample with at most `pairs` query-item pairs (`PAIRS`).
+
+    The sample is sorted, and the same for the same seed.
+    """
+    number = len(source.queries)
+    most = max((PAIRS if pairs is None else pairs) // len(source.gallery), LEAST_QUERIES)
+    if number <= most:
+        return np.arange(number)
+    return np.sort(np.random.default_rng(seed).choice(number, most, replace=False))
+
+
+def score_blocks(source: Source, rows: NDArray[np.int64]) -> Iterator[ScoreBlock]:
+    """Score the queries of these rows, some at a time. The scores equal those of `evaluate` to the last bit."""
+    queries = Embeddings.of(source.queries.embeddings, "embeddings")
+    items = queries if source.against_each_other else Embeddings.of(source.gallery.embeddings, "gallery")
+    search = Search(queries, items, device=torch.device("cpu"), wanted=len(items))
+    labels = source.gallery.labels.astype(np.int32)
+    step = max(1, _BLOCK // len(items))
+    for first in range(0, len(rows), step):
+        some = rows[first : first + step]
+        scores = np.empty((len(some), len(items)), np.float32)
+        ignored = [source.self_rows(int(row)) for row in some]
+        for start, piece in search.scored(some):
+            width = min(piece.shape[1], len(items) - start)
+            scores[:, start : start + width] = piece[:, :width].numpy()
+        levels = _levels(source.queries.labels[some].astype(np.int32), labels)
+        for row, own in enumerate(ignored):
+            scores[row, own], levels[row, own] = -np.inf, 0
+        yield ScoreBlock(scores, levels)
+
+
+def levels_by_rank(block: ScoreBlock) -> NDArray[np.int64]:
+    """Shared levels of each query's items, ranked as in evaluation: by descending score, and for ties the lower level first."""
+    # The bits of a float as an integer that sorts like the float; −0 and 0 are equal.
+    bits = (block.scores + np.float32(0)).view(np.int32)
+    sortable = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64)
+    return np.sort((-sortable << 8) | block.levels, axis=1) & 0xFF
+
+
+def _levels(own: NDArray[np.int32], theirs: NDArray[np.int32]) -> NDArray[np.int8]:
+    """`shared_levels` for every query and item, using the memory of only a few masks."""
+    levels = np.zeros((len(own), len(theirs)), np.int8)
+    shared = np.ones(levels.shape, bool)
+    for column in range(own.shape[1] - 1, -1, -1):
+        shared &= (own[:, column, None] == theirs[:, column]) & (own[:, column, None] >= 0)
+        levels += shared
+    return levels
+
+
 POINTS, BINS = 101, 100
-_PAIRS_BY_K = 300_000_000  # of query and item, some ten seconds
+_PAIRS_BY_K = 300_000_000  # query-item pairs: about ten seconds
 
 
 @dataclass(frozen=True, eq=False)
 class PrecisionRecall:
     """Interpolated precision at the recalls 0, 0.01, .., 1: the highest precision at that recall or a higher one.
 
-    It is the mean over the queries that have a positive at the level; `precision[level]` is NaN where none has. `queries` were
-    looked at, of `of`: a random sample where not all.
+    Precision is the mean over the queries that have a positive at the level; `precision[level]` is NaN if none has. It is
+    measured on `queries` of the `total_queries`, a random sample if not all.
     """
 
     recall: NDArray[np.float64]
     precision: dict[str, NDArray[np.float64]]
     queries: int
-    of: int
+    total_queries: int
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreHistograms:
-    """How the cosines of pairs are spread, `[levels + 1, bins]`: row l of pairs whose closest common level is the l-th from the
-    coarsest on, row 0 of negatives.
+    """Histograms of the cosines of pairs, `[levels + 1, bins]`: row l counts pairs that share l levels, row 0 the negatives.
 
-    `counts` are pairs, the query with itself left out; `shares` sum to 1 in each row that has pairs, and are 0 in others.
-    `rows` tells what each row is: None for the negatives, else the name of the level. `queries` were looked at, of `of`: a
-    random sample where not all.
+    `counts` are pairs, without the query itself; `shares` sum to 1 in each row that has pairs and are 0 in the others. `rows`
+    names each row: None for the negatives, else the finest shared level. Measured on `queries` of the `total_queries`, a random
+    sample if not all.
     """
 
     edges: NDArray[np.float64]
     counts: NDArray[np.int64]
     rows: tuple[str | None, ...]
     queries: int
-    of: int
+    total_queries: int
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -56,51 +124,51 @@ class ScoreHistograms:
 
 
 @dataclass(frozen=True, eq=False)
-class AtK:
-    """H-P@k and H-R@k by k, means over queries (`suprank.ranking.hierarchical_precision_at`).
+class HierarchicalAtK:
+    """H-P@k and H-R@k for each k, means over queries (`suprank.ranking.hierarchical_precision_at`).
 
-    `queries` were looked at, of `of`: a random sample where not all.
+    Measured on `queries` of the `total_queries`, a random sample if not all.
     """
 
     ks: NDArray[np.int64]
     precision: NDArray[np.float64]
     recall: NDArray[np.float64]
     queries: int
-    of: int
+    total_queries: int
 
 
 def precision_recall_and_scores(
     source: Source, *, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> tuple[PrecisionRecall, ScoreHistograms]:
-    """Both, in one pass over the scores of all queries, or of a sample of them: see `looked_at`."""
-    rows, levels = looked_at(source, seed), len(source.levels)
-    total, valid = np.zeros((levels, POINTS)), np.zeros(levels, np.int64)
+    """Compute both in one pass over the scores of all queries, or of a sample of them (`sample_queries`)."""
+    rows, levels = sample_queries(source, seed), len(source.levels)
+    total, with_positives = np.zeros((levels, POINTS)), np.zeros(levels, np.int64)
     counts = np.zeros((levels + 1) * BINS, np.int64)
     done = 0
-    for block in scored(source, rows):
-        there = block.scores > -np.inf
-        bins = ((np.where(there, block.scores, 0) + 1) * (BINS / 2)).astype(np.int64).clip(0, BINS - 1)
-        counts += np.bincount((bins + block.levels.astype(np.int64) * BINS)[there], minlength=len(counts))
-        order = ranked_levels(block)
-        for place in range(levels):
-            found = interpolated_precision(order >= levels - place)
-            total[place] += found.sum(0)
-            valid[place] += len(found)
+    for block in score_blocks(source, rows):
+        valid = block.scores > -np.inf
+        bins = ((np.where(valid, block.scores, 0) + 1) * (BINS / 2)).astype(np.int64).clip(0, BINS - 1)
+        counts += np.bincount((bins + block.levels.astype(np.int64) * BINS)[valid], minlength=len(counts))
+        order = levels_by_rank(block)
+        for level in range(levels):
+            curves = interpolated_precision(order >= levels - level)
+            total[level] += curves.sum(0)
+            with_positives[level] += len(curves)
         done += len(order)
         progress(done, len(rows))
     with np.errstate(invalid="ignore"):
-        means = total / valid[:, None]
+        means = total / with_positives[:, None]
     precision = dict(zip(source.levels, means, strict=True))
-    named = (None, *reversed(source.levels))
+    rows_of_histogram = (None, *reversed(source.levels))
     edges = np.linspace(-1, 1, BINS + 1)
     return (
         PrecisionRecall(np.linspace(0, 1, POINTS), precision, len(rows), len(source.queries)),
-        ScoreHistograms(edges, counts.reshape(levels + 1, BINS), named, len(rows), len(source.queries)),
+        ScoreHistograms(edges, counts.reshape(levels + 1, BINS), rows_of_histogram, len(rows), len(source.queries)),
     )
 
 
 def interpolated_precision(positive: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The curve of each row, `[rows with a positive, 101]`, of items in their order and whether they are positive.
+    """The curve of each row that has a positive, `[rows with a positive, 101]`; `positive` lists the items by rank.
 
     Example:
         >>> curve = interpolated_precision(np.array([[False, True, True, False]]))[0]  # precision 1/2, then 2/3
@@ -113,26 +181,26 @@ def interpolated_precision(positive: NDArray[np.bool_]) -> NDArray[np.float64]:
     sizes = positive.sum(1)
     positive, sizes = positive[sizes > 0], sizes[sizes > 0]
     row, column = positive.nonzero()
-    number = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of the positive in its row, from 0 on
+    number = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of the positive in its row, from 0
     best = np.zeros((len(sizes), int(sizes.max(initial=0))))
     best[row, number] = (number + 1) / (column + 1)
     best = np.maximum.accumulate(best[:, ::-1], axis=1)[:, ::-1]
-    # In integers: the first positive that brings the recall to i/100 is the ⌈i·R/100⌉-th.
+    # In integers: recall i/100 is first reached by the ⌈i·R/100⌉-th positive.
     needed = np.maximum(-(-np.arange(POINTS) * sizes[:, None] // (POINTS - 1)), 1)
     return np.take_along_axis(best, needed - 1, axis=1)
 
 
-def at_k(
+def hierarchical_at_k(
     source: Source, *, most: int = 1000, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
-) -> AtK:
-    """About 25 lengths of the list, from 1 to the whole gallery or `most`, evenly on a logarithmic axis."""
+) -> HierarchicalAtK:
+    """H-P@k and H-R@k for about 25 values of k, evenly spaced on a logarithmic axis from 1 to the gallery size or `most`."""
     longest = max(1, min(most, len(source.gallery) - int(source.against_each_other)))
     ks = np.unique(np.round(np.geomspace(1, longest, 25)).astype(np.int64))
     names = [f"{metric}@{k}" for metric in ("H-P", "H-R") for k in ks]
-    # AP ranks all items, which is faster than a sorted list of a good part of them: 1.2 s instead of 4 s for 6,000².
-    whole = ["AP"] if 20 * longest > len(source.gallery) else []
-    rows = looked_at(source, seed, _PAIRS_BY_K)
+    # AP ranks all items, which is faster than sorting a large part of them: 1.2 s instead of 4 s for 6,000².
+    rank_all = ["AP"] if 20 * longest > len(source.gallery) else []
+    rows = sample_queries(source, seed, _PAIRS_BY_K)
     chosen = rows if len(rows) < len(source.queries) else None
-    report = source.evaluated(chosen, metrics=[*names, *whole], progress=progress)
+    report = source.evaluate(chosen, metrics=[*names, *rank_all], progress=progress)
     values = np.array([report[name] for name in names]).reshape(2, len(ks))
-    return AtK(ks, values[0], values[1], len(rows), len(source.queries))
+    return HierarchicalAtK(ks, values[0], values[1], len(rows), len(source.queries))

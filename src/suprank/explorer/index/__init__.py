@@ -1,7 +1,17 @@
-"""Search indexes with one set of calls: in a folder by faiss, or in a Qdrant or Milvus server."""
+"""Search indexes with the same methods everywhere: in a folder (faiss), or on a Qdrant or Milvus server."""
 
-from suprank.explorer.index.address import build_index, open_index
+from suprank.explorer.index.address import IndexInput, build_index, open_index, read_embeddings, search_records
 from suprank.explorer.index.local import LocalIndex
-from suprank.explorer.index.protocol import Hits, Index, Item
+from suprank.explorer.index.protocol import Hits, Index, IndexItem
 
-__all__ = ["Hits", "Index", "Item", "LocalIndex", "build_index", "open_index"]
+__all__ = [
+    "Hits",
+    "Index",
+    "IndexInput",
+    "IndexItem",
+    "LocalIndex",
+    "build_index",
+    "open_index",
+    "read_embeddings",
+    "search_records",
+]

@@ -1,13 +1,13 @@
-"""Where an index lives, in one word: a folder, or a server's address.
+"""The address of an index: a folder or a server.
 
     birds.index                                  a folder
-    qdrant://host:6333/birds                     a collection of a Qdrant server; qdrant+https:// for TLS
-    milvus://host:19530/birds                    a collection of a Milvus server; milvus+https:// for TLS
+    qdrant://host:6333/birds                     a collection on a Qdrant server; qdrant+https:// for TLS
+    milvus://host:19530/birds                    a collection on a Milvus server; milvus+https:// for TLS
     qdrant+file:///data/qdrant/birds             Qdrant's embedded mode: a collection in the folder /data/qdrant
     milvus+file:///data/milvus.db/birds          Milvus Lite: a collection in the file /data/milvus.db
-    qdrant+memory:///birds                       as long as the process lives
+    qdrant+memory:///birds                       in the memory of this process
 
-Keys of servers come from the environment, QDRANT_API_KEY and MILVUS_TOKEN, so that they stand in no command line.
+API keys are read from the environment variables QDRANT_API_KEY and MILVUS_TOKEN, so that they appear in no command line.
 """
 
 from __future__ import annotations
@@ -15,24 +15,30 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
+
+from suprank.data.manifest import Manifest
+from suprank.embedding.result import ITEMS, embedded_parts, read_embedded
 from suprank.explorer.index.local import LocalIndex
+from suprank.explorer.source import RECIPE, embeddings_folder
 
 if TYPE_CHECKING:
-    from os import PathLike
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from suprank.data.manifest import Manifest
     from suprank.evaluation.embeddings import Source
     from suprank.explorer.index.milvus import MilvusIndex
-    from suprank.explorer.index.protocol import Index, Progress
+    from suprank.explorer.index.protocol import Index, Progress, Where
     from suprank.explorer.index.qdrant import QdrantIndex
 
 TIMEOUT = 10.0
-"""Seconds that a server has for an answer."""
+"""Seconds to wait for a server's answer."""
 
 _PORTS = {"qdrant": 6333, "milvus": 19530}
 _KEYS = {"qdrant": "QDRANT_API_KEY", "milvus": "MILVUS_TOKEN"}
@@ -40,12 +46,12 @@ _KEYS = {"qdrant": "QDRANT_API_KEY", "milvus": "MILVUS_TOKEN"}
 
 @dataclass(frozen=True)
 class Address:
-    """A collection of a server (`url`), of a file or folder (`file`), or of this process (neither).
+    """A collection on a server (`url`), in a file or folder (`file`), or in this process (neither).
 
     Example:
-        >>> Address.read("qdrant://host/birds")
+        >>> Address.parse("qdrant://host/birds")
         Address(text='qdrant://host/birds', server='qdrant', collection='birds', url='http://host:6333', file=None)
-        >>> Address.read("milvus+file:///data/milvus.db/birds").file
+        >>> Address.parse("milvus+file:///data/milvus.db/birds").file
         '/data/milvus.db'
     """
 
@@ -56,53 +62,59 @@ class Address:
     file: str | None = None
 
     @classmethod
-    def read(cls, text: str) -> Address:
-        """The parts of an address; refused where there is none."""
+    def parse(cls, text: str) -> Address:
+        """Split an address into its parts; raise if it is not a valid one."""
         parts = urlsplit(text)
-        server, _, way = parts.scheme.partition("+")
-        if server not in _PORTS or way not in ("", "http", "https", "file", "memory") or (server, way) == ("milvus", "memory"):
+        server, _, transport = parts.scheme.partition("+")
+        if (
+            server not in _PORTS
+            or transport not in ("", "http", "https", "file", "memory")
+            or (server, transport) == ("milvus", "memory")
+        ):
             raise ValueError(
-                f"{text!r} is no address of an index; give a folder, qdrant://host:6333/collection or "
+                f"{text!r} is not the address of an index; give a folder, qdrant://host:6333/collection or "
                 f"milvus://host:19530/collection."
             )
-        before, _, collection = unquote(parts.path).rpartition("/")
+        folder, _, collection = unquote(parts.path).rpartition("/")
         if not re.fullmatch(r"[A-Za-z_]\w*", collection, re.ASCII):
             raise ValueError(
-                f"{text!r} must end in a collection: letters, digits and underscores, such as {server}://host/birds."
+                f"{text!r} must end with a collection name of letters, digits and underscores, such as {server}://host/birds."
             )
-        if way == "memory":
+        if transport == "memory":
             return cls(text, server, collection)
-        if way == "file":
-            if not before or parts.netloc:
-                raise ValueError(f"{text!r} names no file; write {server}+file:///folder/{collection}, with three slashes.")
-            return cls(text, server, collection, file=before)
+        if transport == "file":
+            if not folder or parts.netloc:
+                raise ValueError(
+                    f"{text!r} has no file or folder; write {server}+file:///folder/{collection}, with three slashes."
+                )
+            return cls(text, server, collection, file=folder)
         try:
             host, port = parts.hostname, parts.port or _PORTS[server]
         except ValueError:
             host, port = None, 0
-        if not host or before or parts.username or parts.query:
-            raise ValueError(f"{text!r} is no address of a server; write {server}://host:{_PORTS[server]}/collection.")
+        if not host or folder or parts.username or parts.query:
+            raise ValueError(f"{text!r} is not the address of a server; write {server}://host:{_PORTS[server]}/collection.")
         shown = f"[{host}]" if ":" in host else host
-        return cls(text, server, collection, url=f"{way or 'http'}://{shown}:{port}")
+        return cls(text, server, collection, url=f"{transport or 'http'}://{shown}:{port}")
 
     @property
     def key(self) -> str | None:
-        """The server's key, if the environment has one."""
+        """The server's API key from the environment, if set."""
         return os.environ.get(_KEYS[self.server])
 
 
 def is_address(text: str) -> bool:
-    """Whether this is a server's address, or meant to be one, and no folder."""
+    """Whether this is (meant to be) a server's address and not a folder."""
     return "://" in text
 
 
 def open_index(address: str | PathLike[str], *, timeout: float = TIMEOUT) -> Index:
-    """The index at an address (see the top of this file)."""
+    """Open the index at an address: a folder, qdrant://host/collection, ... (the top of this file lists them all)."""
     text = os.fspath(address)
     if not is_address(text):
         return LocalIndex.open(text)
-    place = Address.read(text)
-    return _server(place).open(place, timeout=timeout)
+    parsed = Address.parse(text)
+    return _server_class(parsed).open(parsed, timeout=timeout)
 
 
 def build_index(
@@ -110,6 +122,7 @@ def build_index(
     embeddings: Source,
     manifest: Manifest | None = None,
     *,
+    part: str | None = None,
     ids: NDArray[Any] | None = None,
     kind: str = "auto",
     overwrite: bool = False,
@@ -117,25 +130,91 @@ def build_index(
     progress: Progress = lambda done, total: None,
     **local: Any,
 ) -> Index:
-    """A new index at an address, of embeddings `[items, dim]`; `local` are further arguments of `LocalIndex.build`.
+    """Build an index of embeddings `[items, dim]` at an address and return it.
 
-    A server chooses the kind of its index itself.
+    `embeddings` is an array, a .npy, .parquet or .pt file, or a folder of `suprank embed` or of a run, which brings its own
+    manifest; `part` selects the part of such a folder (see `read_embeddings`). `kind` and `local`, further arguments of
+    `LocalIndex.build`, are for folders: a server chooses its own kind of index.
     """
     text = os.fspath(address)
+    if isinstance(embeddings, str | PathLike) and (part is not None or Path(embeddings).is_dir()):
+        embeddings, manifest, _ = read_embeddings(embeddings, part, manifest)
     if not is_address(text):
         return LocalIndex.build(text, embeddings, manifest, ids=ids, kind=kind, overwrite=overwrite, progress=progress, **local)
-    place = Address.read(text)
+    parsed = Address.parse(text)
     if kind != "auto" or local:
-        raise ValueError(f"{text}: a server chooses the kind, codes and effort of its index itself; leave these out.")
-    built = _server(place).build(place, embeddings, manifest, ids=ids, overwrite=overwrite, timeout=timeout, progress=progress)
-    return built
+        raise ValueError(f"{text}: a server chooses the kind, codes and recall of its index itself; leave these out.")
+    server = _server_class(parsed)
+    return server.build(parsed, embeddings, manifest, ids=ids, overwrite=overwrite, timeout=timeout, progress=progress)
 
 
-def _server(place: Address) -> type[QdrantIndex] | type[MilvusIndex]:
-    if place.server == "qdrant":
+def _server_class(address: Address) -> type[QdrantIndex] | type[MilvusIndex]:
+    if address.server == "qdrant":
         from suprank.explorer.index.qdrant import QdrantIndex
 
         return QdrantIndex
     from suprank.explorer.index.milvus import MilvusIndex
 
     return MilvusIndex
+
+
+class IndexInput(NamedTuple):
+    """Embeddings to be indexed, the manifest of their rows if there is one, and a note on what was left out."""
+
+    embeddings: Source
+    manifest: Manifest | None
+    note: str = ""
+
+
+def read_embeddings(
+    path: str | PathLike[str], part: str | None = None, manifest: str | PathLike[str] | Manifest | None = None
+) -> IndexInput:
+    """Embeddings and their manifest from a file, a folder of `suprank embed`, one of its parts, or a run.
+
+    A folder with several parts gives its gallery, else its test images, else train, unless `part` names another. Only a file
+    takes a `manifest`: a folder has its own.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}; give a folder of `suprank embed` or of a run, or a file of embeddings.")
+    if not path.is_dir():
+        if part is not None:
+            raise ValueError(f"{path} is a file, so it has no part {part!r}; leave the part out.")
+        return IndexInput(path, Manifest.read(manifest) if isinstance(manifest, str | PathLike) else manifest)
+    if manifest is not None:
+        raise ValueError(f"{path} is a folder with its own manifest; leave the manifest out.")
+    folder = embeddings_folder(path) if (path / RECIPE).is_file() else path
+    if (folder / ITEMS).is_file():
+        folder, part = folder.parent, folder.name
+    parts = embedded_parts(folder)
+    chosen = part or next((name for name in ("gallery", "test", "train") if name in parts), "gallery")
+    embedded = read_embedded(folder, chosen)
+    others = [name for name in parts if name != chosen]
+    notes = [f"{', '.join(others)} is not indexed"] if others else []
+    if embedded.broken:
+        notes.append(f"{embedded.broken:,} broken images are left out")
+    note = f"using {chosen} of {folder}; {'; '.join(notes)}" if notes else ""
+    return IndexInput(embedded.embeddings, embedded.items, note)
+
+
+def search_records(
+    index: Index, queries: NDArray[np.float32], k: int = 10, where: Where | None = None, names: Sequence[Any] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The k best items for each query as dicts with the keys query, rank, id, path, score and labels, best first.
+
+    `names` are what the queries are called, by default their row numbers. The score is the cosine.
+    """
+    hits = index.search(queries, k, where)
+    items = {item.id: item for item in index.items(np.unique(hits.ids[hits.ids >= 0]))}
+    for name, ids, scores in zip(names or range(len(hits.ids)), hits.ids.tolist(), hits.scores.tolist(), strict=True):
+        for rank, (item_id, score) in enumerate(zip(ids, scores, strict=True), start=1):
+            if item_id >= 0:
+                item = items[item_id]
+                yield {
+                    "query": name,
+                    "rank": rank,
+                    "id": item_id,
+                    "path": item.path,
+                    "score": round(score, 6),
+                    "labels": dict(item.labels),
+                }

@@ -1,4 +1,4 @@
-"""An index in a folder, searched by faiss: opened memory-mapped, changed all or nothing."""
+"""An index in a folder, searched by faiss: memory-mapped when opened; a change happens completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,24 +8,45 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from suprank.explorer.index import table as rows_of
-from suprank.explorer.index.folder import Folder
-from suprank.explorer.index.kinds import chosen_kind, empty_index, faiss, refuse_unlike, searched
+from suprank.explorer.index.kinds import (
+    empty_index,
+    exact_neighbors,
+    faiss,
+    refuse_unlike_embeddings,
+    resolve_kind,
+    search_faiss,
+    tune_effort,
+)
 from suprank.explorer.index.protocol import (
+    BLOCK_BYTES,
     Hits,
-    Item,
+    IndexItem,
     Progress,
     Where,
     check_k,
     checked_ids,
-    no_hits,
-    ordered,
+    checked_queries,
+    empty_hits,
+    open_embeddings,
     refuse_taken,
     refuse_unknown,
     refuse_unknown_levels,
+    sort_hits,
+    unit_blocks,
 )
-from suprank.explorer.index.recall import truth, tuned
-from suprank.explorer.index.vectors import BLOCK_BYTES, checked_queries, opened, unit_blocks
+from suprank.explorer.index.storage import (
+    ID,
+    META,
+    REMOVED,
+    IndexFolder,
+    append_rows,
+    decode_dictionaries,
+    item_table,
+    items_at,
+    levels_in,
+    matching_rows,
+)
+from suprank.files.folders import refuse_foreign_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +59,7 @@ if TYPE_CHECKING:
     from suprank.evaluation.embeddings import Embeddings, Source
 
 RECALL_AT = 10
-_ROOM = 0.25  # of the vectors may be removed ones; a change that leaves more drops them
+_MAX_REMOVED = 0.25  # share of removed vectors; a change that leaves more drops them
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -46,21 +67,21 @@ def _no_progress(done: int, total: int) -> None:
 
 
 class LocalIndex:
-    """See `Index`. Vectors stand at positions 0, 1, ... of a faiss index, and their ids, paths and labels in a table beside it.
+    """See `Index`. Vectors are at positions 0, 1, ... of a faiss index; their ids, paths and labels are in a table next to it.
 
-    Removed items stay in the faiss index, passed over by every search, until they are a quarter of it: HNSW cannot remove, and
-    the others would be written anew for every item. They are then dropped (of HNSW the graph is built anew). Adding writes the
-    whole index anew. Any number of threads may search at once.
+    Removed items stay in the faiss index, ignored by every search, until they make up a quarter of it: HNSW cannot remove, and
+    the other kinds would have to be rewritten for every item. Then they are dropped (for HNSW, the graph is rebuilt). Adding
+    rewrites the whole index. Any number of threads may search at the same time.
     """
 
     _columns: tuple[NDArray[np.int64], NDArray[np.bool_]] | None
     _sorted: tuple[NDArray[np.int64], NDArray[np.int64]] | None
-    _whole: pa.Table | None
+    _full_table: pa.Table | None
 
-    def __init__(self, folder: Folder, meta: dict[str, Any]) -> None:
-        """For `build` and `open`."""
-        self._folder, self._reading = folder, threading.Lock()
-        self._take(meta)
+    def __init__(self, folder: IndexFolder, meta: dict[str, Any]) -> None:
+        """Use `build` or `open` instead."""
+        self._folder, self._read_lock = folder, threading.Lock()
+        self._load(meta)
 
     @classmethod
     def build(
@@ -76,24 +97,26 @@ class LocalIndex:
         overwrite: bool = False,
         progress: Progress = _no_progress,
     ) -> Self:
-        """Index embeddings `[items, dim]` under these ids, by default 0, 1, ...; into a folder that has no index yet.
+        """Build an index of embeddings `[items, dim]` with these ids (0, 1, ... by default) in a new or empty folder.
 
-        The embeddings are read a block at a time; memory holds the index itself (for `ivf` and `hnsw` two bytes a number, with
-        `codes="int8"` one) and a sample of 512 MiB at most. The effort of a search is the least that finds `recall` of the
-        10 best of items drawn at random, where any does; what it finds is measured and kept (see `info`).
+        Embeddings are read block by block; memory holds the index itself (two bytes per number for `ivf` and `hnsw`, one with
+        `codes="int8"`) and a sample of at most 512 MiB. The search effort is tuned to find `recall` of the 10 best items on
+        queries drawn at random, if possible; the recall is measured and stored (see `info`).
         """
-        place, source = Folder(folder), opened(embeddings)
-        kind = chosen_kind(kind, len(source), source.dim)
+        target, source = IndexFolder(folder), open_embeddings(embeddings)
+        kind = resolve_kind(kind, len(source), source.dim)
         if not 0 < recall <= 1:
-            raise ValueError(f"recall={recall} is a share of neighbors to find, above 0 and at most 1; try 0.95.")
+            raise ValueError(f"recall={recall} must be above 0 and at most 1, the share of neighbors to find; try 0.95.")
         own = np.arange(len(source)) if ids is None else checked_ids(ids, len(source))
-        table = rows_of.table_of(own, manifest)
-        with place.writing():
-            if place.is_there and not overwrite:
-                raise FileExistsError(f"{place} holds an index already; add to it, name another folder, or overwrite it.")
-            progress(0, len(source))  # before the training, which takes a while
+        table = item_table(own, manifest)
+        if not target.has_leftovers:
+            refuse_foreign_files(target.path, META, "an index", "name another folder")
+        with target.lock():
+            if target.exists and not overwrite:
+                raise FileExistsError(f"{target} already holds an index; add to it, name another folder, or overwrite it.")
+            progress(0, len(source))  # before the training, which takes some time
             index = empty_index(kind, codes, source)
-            _fill(index, source, progress)
+            _add_blocks(index, source, progress)
             meta = {
                 "dim": source.dim,
                 "kind": kind,
@@ -107,8 +130,8 @@ class LocalIndex:
                 "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             }
             if kind != "exact":
-                known = truth(source, RECALL_AT)
-                measured = tuned(index, kind, known, recall)
+                known = exact_neighbors(source, RECALL_AT)
+                measured = tune_effort(index, kind, known, recall)
                 meta["effort"] = measured.effort
                 meta["recall"] = {
                     "at": RECALL_AT,
@@ -116,23 +139,23 @@ class LocalIndex:
                     "queries": len(known.rows),
                     "items": len(source),
                 }
-            meta = place.write({**meta, "number": place.last_number()}, index=_writer(index), items=table)
-        return cls(place, meta)
+            meta = target.write({**meta, "number": target.last_number()}, index=_writer(index), items=table)
+        return cls(target, meta)
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Self:
-        """The index of a folder. Its vectors stay on disk until a search needs them.
+        """Open the index in a folder. Its vectors stay on disk until a search needs them.
 
-        It stays as it is while another process changes the folder; open it again to see that.
+        An open index does not see changes by other processes; open it again to see them.
         """
-        place = Folder(folder)
-        meta = place.meta()
+        source = IndexFolder(folder)
+        meta = source.read_meta()
         try:
-            return cls(place, meta)
+            return cls(source, meta)
         except (ValueError, OSError):
-            if place.meta() == meta:
+            if source.read_meta() == meta:
                 raise
-        return cls.open(folder)  # it was changed in the moment between
+        return cls.open(folder)  # it was changed between reading meta.json and the other files
 
     def __len__(self) -> int:
         return int(self._meta["vectors"] - self._meta["removed"])
@@ -146,7 +169,7 @@ class LocalIndex:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        return rows_of.levels_of(self._file.schema_arrow.names)
+        return levels_in(self._file.schema_arrow.names)
 
     def add(
         self,
@@ -156,60 +179,60 @@ class LocalIndex:
         ids: NDArray[np.int64] | None = None,
         progress: Progress = _no_progress,
     ) -> NDArray[np.int64]:
-        """See `Index`; ids not given go on from the largest there ever was, so that none comes to mean another item."""
-        source = opened(embeddings, self.dim, str(self._folder))
-        with self._folder.writing():
-            self._take(self._folder.meta())
+        """See `Index`; automatic ids continue from the largest ever used, so that no id is ever reused."""
+        source = open_embeddings(embeddings, self.dim, str(self._folder))
+        with self._folder.lock():
+            self._load(self._folder.read_meta())
             first = int(self._meta["next_id"])
             own = np.arange(first, first + len(source)) if ids is None else checked_ids(ids, len(source))
             refuse_taken(own[np.isin(own, self._ids[~self._removed])], str(self._folder))
-            table = rows_of.joined(self._table, rows_of.table_of(own, manifest))
+            table = append_rows(self._table, item_table(own, manifest))
             progress(0, len(source))
             index = self._read(mapped=False)
             if self._meta["codes"] == "int8":
-                refuse_unlike(index, self.kind, next(unit_blocks(source))[1], source.name)
-            _fill(index, source, progress)
+                refuse_unlike_embeddings(index, self.kind, next(unit_blocks(source))[1], source.name)
+            _add_blocks(index, source, progress)
             self._change(table, index, next_id=max(first, int(own.max()) + 1))
         return own
 
     def remove(self, ids: NDArray[np.int64] | Sequence[int]) -> None:
         """See `Index`."""
         wanted = checked_ids(ids)
-        with self._folder.writing():
-            self._take(self._folder.meta())
+        with self._folder.lock():
+            self._load(self._folder.read_meta())
             refuse_unknown(wanted[~np.isin(wanted, self._ids[~self._removed])], str(self._folder))
             if len(wanted):
-                gone = self._removed | np.isin(self._ids, wanted)
-                place = self._table.column_names.index(rows_of.REMOVED)
-                self._change(self._table.set_column(place, rows_of.REMOVED, [gone]))
+                removed = self._removed | np.isin(self._ids, wanted)
+                column = self._table.column_names.index(REMOVED)
+                self._change(self._table.set_column(column, REMOVED, [removed]))
 
     def search(self, queries: NDArray[Any], k: int = 10, where: Where | None = None) -> Hits:
-        """See `Index`. Scores of an approximate index are those of its codes: off by some 0.001 with int8."""
+        """See `Index`. Scores of an approximate index are computed from its codes: off by about 0.001 with int8."""
         check_k(k)
-        asked = checked_queries(queries, self.dim, str(self._folder))
+        vectors = checked_queries(queries, self.dim, str(self._folder))
         selected: NDArray[np.bool_] | None = None
         if where:
             refuse_unknown_levels(where, self.levels, str(self._folder))
-            selected = rows_of.kept(self._table, where)
+            selected = matching_rows(self._table, where)
         elif self._meta["removed"]:
             selected = ~self._removed
         depth = min(k, len(self) if selected is None else int(selected.sum()))
-        found = no_hits(len(asked), k)
+        hits = empty_hits(len(vectors), k)
         if depth:
-            scores, positions = searched(self._index, self.kind, int(self._meta["effort"]), asked, depth, selected)
-            there = positions >= 0
-            found.ids[:, :depth] = np.where(there, self._ids[positions.clip(0)], -1)
-            found.scores[:, :depth] = np.where(there, scores, -np.inf)
-        return ordered(found)
+            scores, positions = search_faiss(self._index, self.kind, int(self._meta["effort"]), vectors, depth, selected)
+            valid = positions >= 0
+            hits.ids[:, :depth] = np.where(valid, self._ids[positions.clip(0)], -1)
+            hits.scores[:, :depth] = np.where(valid, scores, -np.inf)
+        return sort_hits(hits)
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
         """See `Index`."""
         if not where:
             return np.sort(self._ids[~self._removed])
         refuse_unknown_levels(where, self.levels, str(self._folder))
-        return np.sort(self._ids[rows_of.kept(self._table, where)])
+        return np.sort(self._ids[matching_rows(self._table, where)])
 
-    def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[Item]:
+    def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[IndexItem]:
         """See `Index`."""
         wanted = np.asarray(ids, np.int64).reshape(-1)
         if self._sorted is None:
@@ -220,17 +243,17 @@ class LocalIndex:
         if not len(order):
             refuse_unknown(wanted, str(self._folder))
             return []
-        places = np.searchsorted(ids_in_order, wanted).clip(max=len(order) - 1)
-        refuse_unknown(wanted[ids_in_order[places] != wanted], str(self._folder))
-        return rows_of.items_at(self._table, order[places])
+        positions = np.searchsorted(ids_in_order, wanted).clip(max=len(order) - 1)
+        refuse_unknown(wanted[ids_in_order[positions] != wanted], str(self._folder))
+        return items_at(self._table, order[positions])
 
     def info(self) -> dict[str, Any]:
-        """See `Index`; `recall` is that of the build, `removed` are the items that still take room."""
+        """See `Index`; `recall` was measured at the build, `removed` counts removed items that still take up space."""
         meta = self._meta
         size = sum(file[1] for file in meta["files"].values())
-        told = ("kind", "codes", "dim", "normalized", "removed", "next_id", "effort", "recall", "built")
+        keys = ("kind", "codes", "dim", "normalized", "removed", "next_id", "effort", "recall", "built")
         return {"address": str(self._folder), "items": len(self), "levels": list(self.levels), "bytes": size} | {
-            key: meta[key] for key in told if key in meta
+            key: meta[key] for key in keys if key in meta
         }
 
     def close(self) -> None:
@@ -238,12 +261,12 @@ class LocalIndex:
         self._index = None
         self._file.close()
 
-    def _take(self, meta: dict[str, Any]) -> None:
-        """Open the files that a `meta` names; they are read when they are needed."""
+    def _load(self, meta: dict[str, Any]) -> None:
+        """Open the files that `meta` names; their content is read when needed."""
         self._meta, self.dim = meta, int(meta["dim"])
         self._file = self._folder.open_items(meta)
         self._index = self._read(mapped=True)
-        self._columns = self._sorted = self._whole = None
+        self._columns = self._sorted = self._full_table = None
 
     @property
     def _ids(self) -> NDArray[np.int64]:
@@ -254,19 +277,19 @@ class LocalIndex:
         return self._read_columns()[1]
 
     def _read_columns(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """What every search needs, which is a small part of the table."""
-        with self._reading:
+        """The columns that every search needs, a small part of the table."""
+        with self._read_lock:
             if self._columns is None:
-                table = self._file.read([rows_of.ID, rows_of.REMOVED])
-                self._columns = table[rows_of.ID].to_numpy(), table[rows_of.REMOVED].to_numpy().astype(bool)
+                table = self._file.read([ID, REMOVED])
+                self._columns = table[ID].to_numpy(), table[REMOVED].to_numpy().astype(bool)
             return self._columns
 
     @property
     def _table(self) -> pa.Table:
-        with self._reading:
-            if self._whole is None:
-                self._whole = self._file.read().unify_dictionaries().combine_chunks()
-            return self._whole
+        with self._read_lock:
+            if self._full_table is None:
+                self._full_table = self._file.read().unify_dictionaries().combine_chunks()
+            return self._full_table
 
     def _read(self, *, mapped: bool) -> Any:
         library, file = faiss(), self._folder.file(self._meta, "index")
@@ -274,49 +297,49 @@ class LocalIndex:
             index = library.read_index(str(file), library.IO_FLAG_MMAP_IFC if mapped else 0)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise ValueError(f"{file} is damaged, faiss cannot read it ({reason}); build the index again.") from error
+            raise ValueError(f"{file} is damaged: faiss cannot read it ({reason}); build the index again.") from error
         if (index.ntotal, index.d) != (self._meta["vectors"], self.dim):
-            there, told = f"{index.ntotal:,} × {index.d}", f"{self._meta['vectors']:,} × {self.dim}"
-            raise ValueError(f"{file} holds {there} vectors instead of {told}; build the index again.")
+            actual, expected = f"{index.ntotal:,} × {index.d}", f"{self._meta['vectors']:,} × {self.dim}"
+            raise ValueError(f"{file} holds {actual} vectors instead of {expected}; build the index again.")
         return index
 
     def _change(self, table: pa.Table, index: Any = None, **meta: Any) -> None:
-        """Write these rows and, if it changed, this index; without the removed ones where they are many."""
-        table = rows_of.plain(table).combine_chunks()
-        removed = np.asarray(table[rows_of.REMOVED].to_numpy(), bool)
-        if removed.sum() > _ROOM * len(removed):
+        """Write these rows and, if it changed, this index; drop the removed items if there are many."""
+        table = decode_dictionaries(table).combine_chunks()
+        removed = np.asarray(table[REMOVED].to_numpy(), bool)
+        if removed.sum() > _MAX_REMOVED * len(removed):
             if index is None:
                 index, smaller = self._index, self._read(mapped=False)
             else:
                 smaller = faiss().clone_index(index)
-            index = _without(index, removed, smaller)
+            index = _compacted(index, removed, smaller)
             table, removed = table.filter(~removed), removed[~removed]
         counts = {"vectors": len(removed), "removed": int(removed.sum())}
         written = self._folder.write(
             {**self._meta, **meta, **counts}, index=None if index is None else _writer(index), items=table
         )
-        self._take(written)
+        self._load(written)
 
 
-def _fill(index: Any, source: Embeddings, progress: Progress) -> None:
+def _add_blocks(index: Any, source: Embeddings, progress: Progress) -> None:
     for rows, vectors in unit_blocks(source):
         index.add(vectors)
         progress(rows.stop, len(source))
 
 
 def _writer(index: Any) -> Callable[[IO[bytes]], None]:
-    # By a function of ours: where faiss opens the file itself, a full disk is a RuntimeError like any other.
+    # Through a callback: if faiss opens the file itself, a full disk raises an indistinct RuntimeError.
     return lambda file: faiss().write_index(index, faiss().PyCallbackIOWriter(file.write, 2**24))
 
 
-def _without(index: Any, removed: NDArray[np.bool_], smaller: Any) -> Any:
-    """The other positions, moved together in their order, in `smaller`: an index of the same training, emptied for this."""
-    left = np.flatnonzero(~removed)
+def _compacted(index: Any, removed: NDArray[np.bool_], smaller: Any) -> Any:
+    """Refill `smaller`, an index with the same training, with the positions that are not removed, in their order."""
+    remaining = np.flatnonzero(~removed)
     if hasattr(index, "make_direct_map"):
         index.make_direct_map()
     smaller.reset()
     step = max(1, BLOCK_BYTES // (4 * index.d))
-    for start in range(0, len(left), step):
-        # What codes stand for has the same codes again, so that nothing is lost.
-        smaller.add(index.reconstruct_batch(left[start : start + step]))
+    for start in range(0, len(remaining), step):
+        # Decoding and encoding again gives the same codes, so nothing is lost.
+        smaller.add(index.reconstruct_batch(remaining[start : start + step]))
     return smaller

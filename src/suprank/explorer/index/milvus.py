@@ -1,4 +1,4 @@
-"""An index in a Milvus server, or in Milvus Lite."""
+"""An index on a Milvus server, or in Milvus Lite."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from suprank.explorer.index.protocol import Item, refuse_unknown_levels
-from suprank.explorer.index.server import LOOKED_AT, ServerIndex
+from suprank.explorer.index.protocol import IndexItem, refuse_unknown_levels
+from suprank.explorer.index.server import SAMPLED_ITEMS, ServerIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,49 +23,53 @@ if TYPE_CHECKING:
     from suprank.explorer.index.protocol import Where
 
 _PAGE = 1_000
-_LONGEST = 65_535  # bytes of a text, the most that Milvus allows
+_LONGEST = 65_535  # bytes of a text that Milvus allows at most
 _FIELDS = ["id", "path", "split", "labels"]
 
 
 class MilvusIndex(ServerIndex):
-    """See `ServerIndex`. The kind of index is the server's AUTOINDEX; what was written is seen by the next search."""
+    """See `ServerIndex`. The server uses its AUTOINDEX; a search sees everything written before it."""
 
     kind = "milvus"
 
     def __init__(self, address: Address, client: Any, dim: int, timeout: float) -> None:
-        """For `open` and `build`."""
+        """Use `open` or `build` instead."""
         self.address, self.dim, self._client, self._timeout = address, dim, client, timeout
-        with _plain(address):
+        with _plain_errors(address):
             client.load_collection(address.collection)
 
     @classmethod
     def open(cls, address: Address, *, timeout: float) -> Self:
         """See `ServerIndex`."""
-        client = _connected(address, timeout)
-        with _plain(address):
+        client = _connect(address, timeout)
+        with _plain_errors(address):
             if not client.has_collection(address.collection):
                 known = ", ".join(sorted(client.list_collections())) or "none"
                 client.close()
                 raise ValueError(
-                    f"{address.text}: there is no collection {address.collection!r}, but {known}; make it with "
+                    f"{address.text}: there is no collection {address.collection!r} (existing: {known}); build it with "
                     f"`suprank index build`."
                 )
             fields = {one["name"]: one for one in client.describe_collection(address.collection)["fields"]}
         if not {*_FIELDS, "embedding"} <= set(fields):
             client.close()
-            raise ValueError(f"{address.text}: this collection was not made by suprank: its fields are {', '.join(fields)}.")
+            raise ValueError(
+                f"{address.text}: this collection was not made by suprank (its fields are {', '.join(fields)}); name another."
+            )
         return cls(address, client, int(fields["embedding"]["params"]["dim"]), timeout)
 
     @classmethod
-    def _created(cls, address: Address, dim: int, *, overwrite: bool, timeout: float) -> Self:
-        client = _connected(address, timeout)
+    def _create(cls, address: Address, dim: int, *, overwrite: bool, timeout: float) -> Self:
+        client = _connect(address, timeout)
         from pymilvus import DataType
 
-        with _plain(address):
+        with _plain_errors(address):
             if client.has_collection(address.collection):
                 if not overwrite:
                     client.close()
-                    raise FileExistsError(f"{address.text} is there already; add to it, name another, or overwrite it.")
+                    raise FileExistsError(
+                        f"{address.text} already exists; add to it, name another collection, or overwrite it."
+                    )
                 client.drop_collection(address.collection)
             schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
             schema.add_field("id", DataType.INT64, is_primary=True)
@@ -79,7 +83,7 @@ class MilvusIndex(ServerIndex):
         return cls(address, client, dim, timeout)
 
     def __len__(self) -> int:
-        with _plain(self.address):
+        with _plain_errors(self.address):
             (row,) = self._client.query(self.address.collection, output_fields=["count(*)"], timeout=self._timeout)
         return int(row["count(*)"])
 
@@ -88,7 +92,7 @@ class MilvusIndex(ServerIndex):
         if where:
             refuse_unknown_levels(where, self._levels(), self.address.text)
         found: list[int] = []
-        with _plain(self.address):
+        with _plain_errors(self.address):
             pages = self._client.query_iterator(
                 self.address.collection, filter=_filter(where), output_fields=["id"], batch_size=_PAGE
             )
@@ -97,41 +101,41 @@ class MilvusIndex(ServerIndex):
             pages.close()
         return np.sort(np.array(found, np.int64))
 
-    def _insert(self, vectors: NDArray[np.float32], items: Sequence[Item]) -> None:
+    def _insert(self, vectors: NDArray[np.float32], items: Sequence[IndexItem]) -> None:
         rows = [
             {"id": one.id, "embedding": vector, "path": one.path, "split": one.split, "labels": dict(one.labels)}
             for one, vector in zip(items, vectors, strict=True)
         ]
-        with _plain(self.address):
+        with _plain_errors(self.address):
             self._client.insert(self.address.collection, rows, timeout=self._timeout)
 
     def _delete(self, ids: list[int]) -> None:
-        with _plain(self.address):
+        with _plain_errors(self.address):
             self._client.delete(self.address.collection, ids=ids, timeout=self._timeout)
 
-    def _fetch(self, ids: list[int]) -> dict[int, Item]:
-        with _plain(self.address):
+    def _fetch(self, ids: list[int]) -> dict[int, IndexItem]:
+        with _plain_errors(self.address):
             rows = self._client.get(self.address.collection, ids=ids, output_fields=_FIELDS, timeout=self._timeout)
         return {int(row["id"]): _item(row) for row in rows}
 
     def _search(self, queries: NDArray[np.float32], k: int, where: Where | None) -> list[list[tuple[int, float]]]:
-        with _plain(self.address):
+        with _plain_errors(self.address):
             answers = self._client.search(
                 self.address.collection, queries, limit=k, filter=_filter(where), timeout=self._timeout
             )
         return [[(int(one["id"]), float(one["distance"])) for one in answer] for answer in answers]
 
     def _levels(self) -> tuple[str, ...]:
-        with _plain(self.address):
-            rows = self._client.query(self.address.collection, filter="id >= 0", limit=LOOKED_AT, output_fields=_FIELDS)
+        with _plain_errors(self.address):
+            rows = self._client.query(self.address.collection, filter="id >= 0", limit=SAMPLED_ITEMS, output_fields=_FIELDS)
         return tuple(dict.fromkeys(level for row in rows for level in _item(row).labels))
 
-    def _largest(self) -> int:
-        """By halving: Milvus can neither sort items nor tell the largest id, but whether there is one from a number on."""
+    def _largest_id(self) -> int:
+        """By bisection: Milvus cannot sort items or return the largest id, only whether there is one above a number."""
         low, high = -1, 2**63 - 1
         while low < high:
             middle = (low + high + 1) // 2
-            with _plain(self.address):
+            with _plain_errors(self.address):
                 found = self._client.query(
                     self.address.collection, filter=f"id >= {middle}", limit=1, output_fields=["id"], timeout=self._timeout
                 )
@@ -139,51 +143,51 @@ class MilvusIndex(ServerIndex):
         return low
 
 
-def _connected(address: Address, timeout: float) -> Any:
+def _connect(address: Address, timeout: float) -> Any:
     try:
         from pymilvus import MilvusClient
     except ModuleNotFoundError as error:
         if error.name != "pymilvus":
             raise
-        said = f'{address.text} needs pymilvus, which is not installed; pip install "suprank[servers]"'
-        raise ModuleNotFoundError(said, name="pymilvus") from None
-    for name in ("pymilvus", "grpc._server"):  # which print a traceback of each error that they raise, or that we never see
+        message = f'{address.text} needs pymilvus, which is not installed; pip install "suprank[servers]"'
+        raise ModuleNotFoundError(message, name="pymilvus") from None
+    for name in ("pymilvus", "grpc._server"):  # they print a traceback for every error, even handled ones
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    with _plain(address):
+    with _plain_errors(address):
         if address.url is not None:
             return MilvusClient(address.url, token=address.key or "", timeout=timeout)
         file = Path(str(address.file))
         if file.suffix != ".db":
             raise ValueError(
-                f"{address.text}: Milvus Lite keeps a file that ends in .db, such as {file}.db/{address.collection}."
+                f"{address.text}: Milvus Lite needs a file whose name ends in .db, such as {file}.db/{address.collection}."
             )
         file.parent.mkdir(parents=True, exist_ok=True)
         return MilvusClient(str(file))
 
 
 @contextmanager
-def _plain(address: Address) -> Iterator[None]:
-    """Errors of the client as ours: who does not answer, and what it refused."""
+def _plain_errors(address: Address) -> Iterator[None]:
+    """Turn errors of the client into ConnectionError (no answer) and OSError (refused), with a way out."""
     from pymilvus import MilvusException
 
     try:
         yield
     except MilvusException as error:
-        where, said = address.url or address.file, " ".join(str(error.message).split())[:300]
-        if "connect" in said.lower() or "deadline" in said.lower() or "unavailable" in said.lower():
+        where, reason = address.url or address.file, " ".join(str(error.message).split())[:300]
+        if any(word in reason.lower() for word in ("connect", "deadline", "unavailable")):
             raise ConnectionError(
-                f"no Milvus answers at {where} ({said}); start a server, check the address, or allow it more time."
+                f"no Milvus answers at {where} ({reason}); start a server, check the address, or allow more time."
             ) from error
-        raise OSError(f"the Milvus at {where} refuses: {said}; a key goes into MILVUS_TOKEN.") from error
+        raise OSError(f"the Milvus at {where} refuses: {reason}; set MILVUS_TOKEN if it needs a key.") from error
 
 
-def _item(row: Any) -> Item:
+def _item(row: Any) -> IndexItem:
     labels = row["labels"]
-    return Item(int(row["id"]), row["path"], row["split"], labels if isinstance(labels, dict) else {})
+    return IndexItem(int(row["id"]), row["path"], row["split"], labels if isinstance(labels, dict) else {})
 
 
 def _filter(where: Where | None) -> str:
-    """An expression; texts are quoted as in JSON."""
+    """A Milvus filter expression; texts are quoted as in JSON."""
     conditions = []
     for key, names in (where or {}).items():
         field = "split" if key == "split" else f"labels[{_quoted(key)}]"

@@ -1,4 +1,7 @@
-"""What every index can do, wherever it lives: growing from a folder to a server is a changed address, not other code."""
+"""What every index has in common, in a folder or on a server: its methods, the checks of their arguments, and unit vectors.
+
+Growing from a folder to a server changes the address, not the code.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,34 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from suprank.evaluation.embeddings import Embeddings
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
     from suprank.evaluation.embeddings import Source
 
+
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told (done, total) on the way."""
+"""Called with (done, total) along the way."""
 
 Where: TypeAlias = Mapping[str, Sequence[str]]
-"""`split` or a level → the names to keep. Several names of one are alternatives; several keys must all hold."""
+"""A filter: `split` or a level → the names to keep. Names of one key are alternatives; all keys must match."""
 
 
 class Hits(NamedTuple):
-    """The best items of each query, best first: ids and cosines, `[queries, k]`; −1 and −∞ where there are fewer than k."""
+    """The best items for each query, best first: ids and cosines, `[queries, k]`; −1 and −∞ if there are fewer than k."""
 
     ids: NDArray[np.int64]
     scores: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Item:
-    """What is known of an item besides its embedding; None where nothing is, and no label at a level that it has none of."""
+class IndexItem:
+    """What an index knows about an item besides its embedding; `labels` has only the levels at which it has a label."""
 
     id: int
     path: str | None = None
@@ -39,7 +47,7 @@ class Item:
 
 
 class Index(Protocol):
-    """Items with embeddings, found by cosine. Ids are int64, 0 or more, and stay with their item."""
+    """Items with embeddings, searched by cosine. Ids are non-negative int64 and stay with their item."""
 
     dim: int
 
@@ -53,84 +61,130 @@ class Index(Protocol):
         ids: NDArray[np.int64] | None = None,
         progress: Progress = ...,
     ) -> NDArray[np.int64]:
-        """The ids under which the rows were added: those given, or the next ones. One that is taken is refused, and nothing
-        added."""
+        """Add rows and return their ids: those given, or the next free ones. If an id is taken, nothing is added and a
+        ValueError is raised."""
 
     def remove(self, ids: NDArray[np.int64] | Sequence[int]) -> None:
-        """Take items out. An id that is not there is refused, and nothing removed."""
+        """Remove items. If an id is unknown, nothing is removed and a ValueError is raised."""
 
     def search(self, queries: NDArray[Any], k: int = 10, where: Where | None = None) -> Hits:
-        """The k best items of each row of `queries`, among those that `where` keeps."""
+        """The k best items for each row of `queries`, among those that match `where`."""
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
-        """The ids of the items that `where` keeps, ascending."""
+        """The ids of the items that match `where`, ascending."""
 
-    def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[Item]:
-        """What is known of these items, in their order; an id that is not there is refused."""
+    def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[IndexItem]:
+        """These items, in this order; a ValueError if an id is unknown."""
 
     def info(self) -> dict[str, Any]:
-        """What it is: address, kind, dim, items, levels, and what else there is to say; fit for JSON."""
+        """Address, kind, dim, items, levels and further details, as JSON-serializable values."""
 
     def close(self) -> None:
-        """Let go of files or of the connection."""
+        """Close files or the connection."""
 
 
-def no_hits(queries: int, k: int) -> Hits:
-    """Lists to be filled in."""
+def empty_hits(queries: int, k: int) -> Hits:
+    """Hits without any item, to be filled in."""
     return Hits(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
 
 
-def ordered(hits: Hits) -> Hits:
-    """Best first, and equal scores in the order of ids; which of several equal items are the last of a list is left open."""
+def sort_hits(hits: Hits) -> Hits:
+    """Sort hits by score, and ties by id. Which of several equal items ends up last in a list is undefined."""
     order = np.lexsort((hits.ids, -hits.scores), axis=1)
     return Hits(np.take_along_axis(hits.ids, order, 1), np.take_along_axis(hits.scores, order, 1))
 
 
 def check_k(k: int) -> None:
-    """Raise unless k can be the length of a list."""
+    """Raise unless k is a valid list length."""
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise ValueError(f"k={k!r} must be an integer of at least 1; try 10.")
 
 
 def checked_ids(ids: Any, rows: int | None = None) -> NDArray[np.int64]:
-    """Ids as int64, each 0 or more and there once; `rows` is how many there must be, if that is known."""
+    """Ids as int64; raise if one is negative or repeated, or if there are not `rows` of them."""
     found = np.asarray(ids)
     if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
-        raise TypeError(f"ids have shape {list(found.shape)} and hold {found.dtype}; give a list of integers.")
+        raise TypeError(f"ids have shape {list(found.shape)} and type {found.dtype}; give a list of integers.")
     if rows is not None and len(found) != rows:
-        raise ValueError(f"there are {len(found):,} ids for {rows:,} embeddings; give one for each.")
+        raise ValueError(f"there are {len(found):,} ids for {rows:,} embeddings; give one id per embedding.")
     wrong = found[(found < 0) | (found > np.iinfo(np.int64).max)]
     if len(wrong):
-        raise ValueError(f"{wrong[0]} is no id: ids go from 0 to 2⁶³ − 1.")
+        raise ValueError(f"{wrong[0]} is not a valid id; ids are integers from 0 to 2⁶³ − 1.")
     found = found.astype(np.int64)
-    ordered = np.sort(found)
-    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    sort_hits = np.sort(found)
+    twice = sort_hits[1:][sort_hits[1:] == sort_hits[:-1]]
     if len(twice):
-        raise ValueError(f"id {twice[0]} is given twice; each item has one of its own.")
+        raise ValueError(f"id {twice[0]} is given twice; ids must be unique.")
     return found
 
 
 def refuse_taken(taken: NDArray[np.int64], address: str) -> None:
-    """Raise where ids to be added are there already."""
+    """Raise if ids to be added are already in the index."""
     if len(taken):
         raise ValueError(
-            f"{address} has {len(taken):,} of these ids already, {_some(taken)}; give others, or remove those items first."
+            f"{address} already has {len(taken):,} of these ids ({_first_ids(taken)}); give others, or remove those items."
         )
 
 
 def refuse_unknown(unknown: NDArray[np.int64], address: str) -> None:
-    """Raise where ids that are asked for are not there."""
+    """Raise if requested ids are not in the index."""
     if len(unknown):
-        raise ValueError(f"{address} has no item {_some(unknown)}; look for ids with `suprank index search`.")
+        raise ValueError(f"{address} has no item {_first_ids(unknown)}; `suprank index search` prints the ids of items.")
 
 
 def refuse_unknown_levels(where: Where | None, levels: Sequence[str], address: str) -> None:
-    """Raise where a filter names what the items do not have."""
+    """Raise if a filter names a level that the items do not have."""
     for key in where or ():
         if key != "split" and key not in levels:
             raise ValueError(f"{address} has no level {key!r}; choose from {', '.join((*levels, 'split'))}.")
 
 
-def _some(ids: NDArray[np.int64], shown: int = 3) -> str:
+def _first_ids(ids: NDArray[np.int64], shown: int = 3) -> str:
     first = ", ".join(str(one) for one in ids[:shown])
     return f"{first}, ..." if len(ids) > shown else first
+
+
+BLOCK_BYTES = 32 * 2**20  # of float32 at once: faiss assigns large blocks faster than small ones
+
+
+def open_embeddings(source: Source, dim: int | None = None, address: str = "the index") -> Embeddings:
+    """Open the embeddings and check their dimensions against those of the index, if known."""
+    embeddings = Embeddings.of(source)
+    if dim is not None and embeddings.dim != dim:
+        raise ValueError(
+            f"{embeddings.name} have {embeddings.dim} dimensions and {address} has {dim}; embed with the model that the index "
+            f"was built with."
+        )
+    return embeddings
+
+
+def unit_rows(vectors: Any, name: str, first: int = 0) -> NDArray[np.float32]:
+    """Scale the rows to length 1; raise if one has no direction. `first` is the number of the first row, for the error."""
+    rows = np.ascontiguousarray(vectors, np.float32)
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    wrong = np.flatnonzero(~np.isfinite(lengths) | (lengths == 0))
+    if len(wrong):
+        raise ValueError(
+            f"{name}: row {first + wrong[0]} contains NaN or infinity, or is all zeros, so it has no cosine; remove such rows "
+            f"and their labels."
+        )
+    return np.asarray(rows / lengths[:, None], np.float32)
+
+
+def unit_blocks(embeddings: Embeddings) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    """All rows in order, one block of unit vectors at a time."""
+    step = max(1, BLOCK_BYTES // (4 * embeddings.dim))
+    for start in range(0, len(embeddings), step):
+        rows = slice(start, min(start + step, len(embeddings)))
+        yield rows, unit_rows(embeddings.rows(rows).cpu().numpy(), embeddings.name, start)
+
+
+def checked_queries(queries: Any, dim: int, address: str) -> NDArray[np.float32]:
+    """Queries as unit vectors `[queries, dim]`; a single vector is one query."""
+    rows = np.atleast_2d(np.asarray(queries))
+    if rows.ndim != 2 or rows.shape[1] != dim or rows.dtype.kind != "f":
+        raise ValueError(
+            f"the queries have shape {list(rows.shape)} and type {rows.dtype}, but {address} has {dim} dimensions; embed them "
+            f"with the model that the index was built with."
+        )
+    return unit_rows(rows, "the queries")

@@ -1,4 +1,4 @@
-"""An index in a Qdrant server, or in the client's embedded mode."""
+"""An index on a Qdrant server, or in the client's embedded mode."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from suprank.explorer.index.protocol import Item, refuse_unknown_levels
-from suprank.explorer.index.server import LOOKED_AT, ServerIndex
+from suprank.explorer.index.protocol import IndexItem, refuse_unknown_levels
+from suprank.explorer.index.server import SAMPLED_ITEMS, ServerIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,59 +21,63 @@ if TYPE_CHECKING:
     from suprank.explorer.index.address import Address
     from suprank.explorer.index.protocol import Where
 
-_ID = "item"  # of a point, a second time: by its own id a server cannot sort
+_ID = "item"  # payload field with the id once more: a server cannot sort by a point's own id
 _PAGE = 10_000
 
 
 class QdrantIndex(ServerIndex):
-    """See `ServerIndex`. Small collections are searched exactly; from 20,000 items on Qdrant builds an HNSW graph."""
+    """See `ServerIndex`. Qdrant searches small collections exactly, and from 20,000 items with an HNSW graph."""
 
     kind = "qdrant"
 
     def __init__(self, address: Address, client: Any, dim: int) -> None:
-        """For `open` and `build`."""
+        """Use `open` or `build` instead."""
         self.address, self.dim, self._client = address, dim, client
 
     @classmethod
     def open(cls, address: Address, *, timeout: float) -> Self:
         """See `ServerIndex`."""
-        client = _connected(address, timeout)
-        with _plain(address):
+        client = _connect(address, timeout)
+        with _plain_errors(address):
             if not client.collection_exists(address.collection):
                 known = ", ".join(sorted(one.name for one in client.get_collections().collections)) or "none"
                 client.close()
                 raise ValueError(
-                    f"{address.text}: there is no collection {address.collection!r}, but {known}; make it with "
+                    f"{address.text}: there is no collection {address.collection!r} (existing: {known}); build it with "
                     f"`suprank index build`."
                 )
             vectors = client.get_collection(address.collection).config.params.vectors
         dim = getattr(vectors, "size", None)
         if dim is None:
             client.close()
-            raise ValueError(f"{address.text}: this collection has several vectors an item, and was not made by suprank.")
+            raise ValueError(
+                f"{address.text}: this collection has several vectors per item, so it was not made by suprank; name another."
+            )
         return cls(address, client, int(dim))
 
     @classmethod
-    def _created(cls, address: Address, dim: int, *, overwrite: bool, timeout: float) -> Self:
+    def _create(cls, address: Address, dim: int, *, overwrite: bool, timeout: float) -> Self:
         from qdrant_client import models
 
-        client = _connected(address, timeout)
-        with _plain(address):
+        client = _connect(address, timeout)
+        with _plain_errors(address):
             if client.collection_exists(address.collection):
                 if not overwrite:
                     client.close()
-                    raise FileExistsError(f"{address.text} is there already; add to it, name another, or overwrite it.")
+                    raise FileExistsError(
+                        f"{address.text} already exists; add to it, name another collection, or overwrite it."
+                    )
                 client.delete_collection(address.collection)
             client.create_collection(
                 address.collection, vectors_config=models.VectorParams(size=dim, distance=models.Distance.DOT)
             )
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Payload indexes have no effect")  # said by the embedded mode
+                warnings.filterwarnings("ignore", "Payload indexes have no effect")  # a warning of the embedded mode
                 client.create_payload_index(address.collection, _ID, models.PayloadSchemaType.INTEGER)
         return cls(address, client, dim)
 
     def __len__(self) -> int:
-        with _plain(self.address):
+        with _plain_errors(self.address):
             return int(self._client.count(self.address.collection, exact=True).count)
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
@@ -82,7 +86,7 @@ class QdrantIndex(ServerIndex):
             refuse_unknown_levels(where, self._levels(), self.address.text)
         found: list[int] = []
         offset = None
-        with _plain(self.address):
+        with _plain_errors(self.address):
             while True:
                 page, offset = self._client.scroll(
                     self.address.collection,
@@ -95,7 +99,7 @@ class QdrantIndex(ServerIndex):
                 if offset is None:
                     return np.sort(np.array(found, np.int64))
 
-    def _insert(self, vectors: NDArray[np.float32], items: Sequence[Item]) -> None:
+    def _insert(self, vectors: NDArray[np.float32], items: Sequence[IndexItem]) -> None:
         from qdrant_client import models
 
         points = models.Batch(
@@ -103,57 +107,57 @@ class QdrantIndex(ServerIndex):
             vectors=vectors.tolist(),
             payloads=[{_ID: one.id, "path": one.path, "split": one.split, "labels": dict(one.labels)} for one in items],
         )
-        with _plain(self.address):
+        with _plain_errors(self.address):
             self._client.upsert(self.address.collection, points=points, wait=True)
 
     def _delete(self, ids: list[int]) -> None:
-        with _plain(self.address):
+        with _plain_errors(self.address):
             self._client.delete(self.address.collection, points_selector=ids, wait=True)
 
-    def _fetch(self, ids: list[int]) -> dict[int, Item]:
-        with _plain(self.address):
+    def _fetch(self, ids: list[int]) -> dict[int, IndexItem]:
+        with _plain_errors(self.address):
             return {int(one.id): _item(one) for one in self._client.retrieve(self.address.collection, ids)}
 
     def _search(self, queries: NDArray[np.float32], k: int, where: Where | None) -> list[list[tuple[int, float]]]:
         from qdrant_client import models
 
-        asked = [models.QueryRequest(query=one.tolist(), limit=k, filter=_filter(where)) for one in queries]
-        with _plain(self.address):
-            answers = self._client.query_batch_points(self.address.collection, asked)
+        requests = [models.QueryRequest(query=one.tolist(), limit=k, filter=_filter(where)) for one in queries]
+        with _plain_errors(self.address):
+            answers = self._client.query_batch_points(self.address.collection, requests)
         return [[(int(one.id), float(one.score)) for one in answer.points] for answer in answers]
 
     def _levels(self) -> tuple[str, ...]:
-        with _plain(self.address):
-            some, _ = self._client.scroll(self.address.collection, limit=LOOKED_AT)
+        with _plain_errors(self.address):
+            some, _ = self._client.scroll(self.address.collection, limit=SAMPLED_ITEMS)
         return tuple(dict.fromkeys(level for one in some for level in _item(one).labels))
 
-    def _largest(self) -> int:
+    def _largest_id(self) -> int:
         from qdrant_client import models
 
         order = models.OrderBy(key=_ID, direction=models.Direction.DESC)
-        with _plain(self.address):
+        with _plain_errors(self.address):
             first, _ = self._client.scroll(self.address.collection, limit=1, order_by=order, with_payload=False)
         return max((int(one.id) for one in first), default=-1)
 
 
-def _connected(address: Address, timeout: float) -> Any:
+def _connect(address: Address, timeout: float) -> Any:
     try:
         from qdrant_client import QdrantClient
     except ModuleNotFoundError as error:
         if error.name != "qdrant_client":
             raise
-        said = f'{address.text} needs qdrant-client, which is not installed; pip install "suprank[servers]"'
-        raise ModuleNotFoundError(said, name="qdrant_client") from None
-    with _plain(address):
+        message = f'{address.text} needs qdrant-client, which is not installed; pip install "suprank[servers]"'
+        raise ModuleNotFoundError(message, name="qdrant_client") from None
+    with _plain_errors(address):
         if address.url is not None:
-            # Without a look at the server's version: the first call says better whether there is one.
+            # Without checking the server's version: the first call gives a better error if there is no server.
             return QdrantClient(address.url, api_key=address.key, timeout=max(1, round(timeout)), check_compatibility=False)
         return QdrantClient(":memory:") if address.file is None else QdrantClient(path=address.file)
 
 
 @contextmanager
-def _plain(address: Address) -> Iterator[None]:
-    """Errors of the client as ours: who does not answer, and what it refused."""
+def _plain_errors(address: Address) -> Iterator[None]:
+    """Turn errors of the client into ConnectionError (no answer) and OSError (refused), with a way out."""
     from qdrant_client.http.exceptions import ApiException, ResponseHandlingException
 
     try:
@@ -161,21 +165,23 @@ def _plain(address: Address) -> Iterator[None]:
     except ResponseHandlingException as error:
         raise ConnectionError(
             f"no Qdrant server answers at {address.url} ({error}); start one (docker run -p 6333:6333 qdrant/qdrant), check "
-            f"the address, or allow it more time."
+            f"the address, or allow more time."
         ) from error
     except ApiException as error:
-        said = " ".join(str(error).split())[:300]
-        raise OSError(f"the Qdrant server at {address.url} refuses: {said}; a key goes into QDRANT_API_KEY.") from error
-    except RuntimeError as error:  # the embedded mode is for one process at a time
+        reason = " ".join(str(error).split())[:300]
+        raise OSError(f"the Qdrant server at {address.url} refuses: {reason}; set QDRANT_API_KEY if it needs a key.") from error
+    except RuntimeError as error:  # the embedded mode allows one process at a time
         if "already accessed" not in str(error):
             raise
-        raise OSError(f"{address.file} is open in another process; a server serves several.") from error
+        raise OSError(
+            f"{address.file} is open in another process; close it there, or use a server, which serves several."
+        ) from error
 
 
-def _item(point: Any) -> Item:
+def _item(point: Any) -> IndexItem:
     payload = point.payload or {}
     labels = payload.get("labels")
-    return Item(int(point.id), payload.get("path"), payload.get("split"), labels if isinstance(labels, dict) else {})
+    return IndexItem(int(point.id), payload.get("path"), payload.get("split"), labels if isinstance(labels, dict) else {})
 
 
 def _filter(where: Where | None) -> Any:
@@ -192,7 +198,7 @@ def _filter(where: Where | None) -> Any:
 
 
 def _key(level: str) -> str:
-    """The path of a level in an item's payload; quoted where a dot or the like would be read as part of the path."""
+    """The path of a level in an item's payload; quoted if a dot or the like would be taken as part of the path."""
     if '"' in level:
-        raise ValueError(f'Qdrant cannot filter by a level whose name has a ", {level!r}; rename it.')
+        raise ValueError(f'Qdrant cannot filter by level {level!r}, because its name contains a "; rename the level.')
     return f"labels.{level}" if re.fullmatch(r"\w+", level, re.ASCII) else f'labels."{level}"'

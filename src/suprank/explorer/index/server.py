@@ -1,4 +1,4 @@
-"""What indexes on a server share: adding in batches, and what is refused before anything is sent."""
+"""What indexes on a server have in common: adding in batches, and checks before anything is sent."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from suprank.explorer.index import table as rows_of
 from suprank.explorer.index.protocol import (
     Hits,
-    Item,
+    IndexItem,
     Progress,
     Where,
     check_k,
     checked_ids,
-    no_hits,
-    ordered,
+    checked_queries,
+    empty_hits,
+    open_embeddings,
     refuse_taken,
     refuse_unknown,
     refuse_unknown_levels,
+    sort_hits,
+    unit_blocks,
 )
-from suprank.explorer.index.vectors import checked_queries, opened, unit_blocks
+from suprank.explorer.index.storage import item_table, items_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,22 +35,22 @@ if TYPE_CHECKING:
     from suprank.explorer.index.address import Address
 
 BATCH_NUMBERS = 2**18
-"""Sent at once, items × dim: some 3 MiB as text, where servers refuse above 32 or 64."""
+"""Numbers sent at once, items × dim: about 3 MiB as text; servers refuse requests above 32 or 64 MiB."""
 
 
-LOOKED_AT = 1000
-"""Items whose labels say which levels a collection has: a server keeps no list of these."""
+SAMPLED_ITEMS = 1000
+"""Items whose labels tell which levels a collection has: a server keeps no list of levels."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tells nobody."""
+    """Ignore the progress."""
 
 
 class ServerIndex(ABC):
-    """See `Index`. A server may hold millions of items and change under us, so nothing of it is kept here.
+    """See `Index`. A server may hold millions of items and change at any time, so nothing is cached here.
 
-    Ids that are not given go on from the largest there is. An addition that breaks off has added whole batches: the error says
-    which.
+    Automatic ids continue from the largest id in the collection. An addition that is interrupted has added whole batches; the
+    error says which ids.
     """
 
     kind: ClassVar[str]
@@ -59,12 +61,12 @@ class ServerIndex(ABC):
     @classmethod
     @abstractmethod
     def open(cls, address: Address, *, timeout: float) -> Self:
-        """The collection at an address; refused where nobody answers or there is none."""
+        """Open the collection at an address; raise if the server does not answer or has no such collection."""
 
     @classmethod
     @abstractmethod
-    def _created(cls, address: Address, dim: int, *, overwrite: bool, timeout: float) -> Self:
-        """A new collection without items."""
+    def _create(cls, address: Address, dim: int, *, overwrite: bool, timeout: float) -> Self:
+        """Create an empty collection."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -87,14 +89,14 @@ class ServerIndex(ABC):
     def ids(self, where: Where | None = None) -> NDArray[np.int64]: ...
 
     @abstractmethod
-    def _insert(self, vectors: NDArray[np.float32], items: Sequence[Item]) -> None: ...
+    def _insert(self, vectors: NDArray[np.float32], items: Sequence[IndexItem]) -> None: ...
 
     @abstractmethod
     def _delete(self, ids: list[int]) -> None: ...
 
     @abstractmethod
-    def _fetch(self, ids: list[int]) -> dict[int, Item]:
-        """Those of the items that are there."""
+    def _fetch(self, ids: list[int]) -> dict[int, IndexItem]:
+        """The items with these ids, as far as they exist."""
 
     @abstractmethod
     def _search(self, queries: NDArray[np.float32], k: int, where: Where | None) -> list[list[tuple[int, float]]]: ...
@@ -103,8 +105,8 @@ class ServerIndex(ABC):
     def _levels(self) -> tuple[str, ...]: ...
 
     @abstractmethod
-    def _largest(self) -> int:
-        """The largest id, −1 where there are no items."""
+    def _largest_id(self) -> int:
+        """The largest id, −1 if there are no items."""
 
     @classmethod
     def build(
@@ -118,11 +120,11 @@ class ServerIndex(ABC):
         timeout: float,
         progress: Progress = no_progress,
     ) -> Self:
-        """A new collection of these embeddings; one of that name is refused unless it is to be overwritten."""
-        source = opened(embeddings)
+        """Build a collection of these embeddings; raise if it exists, unless `overwrite` is given."""
+        source = open_embeddings(embeddings)
         own = np.arange(len(source)) if ids is None else checked_ids(ids, len(source))
-        rows_of.table_of(own, manifest)  # refuses what does not fit before a collection is made, or overwritten
-        index = cls._created(address, source.dim, overwrite=overwrite, timeout=timeout)
+        item_table(own, manifest)  # raises if these do not fit, before a collection is created or overwritten
+        index = cls._create(address, source.dim, overwrite=overwrite, timeout=timeout)
         index.add(source, manifest, ids=own, progress=progress)
         return index
 
@@ -135,10 +137,10 @@ class ServerIndex(ABC):
         progress: Progress = no_progress,
     ) -> NDArray[np.int64]:
         """See `Index`."""
-        source = opened(embeddings, self.dim, self.address.text)
-        first = self._largest() + 1 if ids is None else 0
+        source = open_embeddings(embeddings, self.dim, self.address.text)
+        first = self._largest_id() + 1 if ids is None else 0
         own = np.arange(first, first + len(source)) if ids is None else checked_ids(ids, len(source))
-        table = rows_of.table_of(own, manifest)
+        table = item_table(own, manifest)
         refuse_taken(np.array([one for batch in _batches(own, 1000) for one in self._fetch(batch.tolist())]), self.address.text)
         done, step = 0, max(1, BATCH_NUMBERS // self.dim)
         progress(0, len(source))
@@ -146,14 +148,14 @@ class ServerIndex(ABC):
             for rows, vectors in unit_blocks(source):
                 for start in range(0, len(vectors), step):
                     batch = vectors[start : start + step]
-                    places = np.arange(rows.start + start, rows.start + start + len(batch))
-                    self._insert(batch, rows_of.items_at(table, places))
-                    done = int(places[-1]) + 1
+                    positions = np.arange(rows.start + start, rows.start + start + len(batch))
+                    self._insert(batch, items_at(table, positions))
+                    done = int(positions[-1]) + 1
                     progress(done, len(source))
         except BaseException as error:
             if done:
                 error.add_note(
-                    f"{done:,} of {len(source):,} items are in {self.address.text}, ids {own[0]} to {own[done - 1]}."
+                    f"{done:,} of {len(source):,} items were added to {self.address.text}, ids {own[0]} to {own[done - 1]}."
                 )
             raise
         return own
@@ -170,20 +172,20 @@ class ServerIndex(ABC):
     def search(self, queries: NDArray[Any], k: int = 10, where: Where | None = None) -> Hits:
         """See `Index`."""
         check_k(k)
-        asked = checked_queries(queries, self.dim, self.address.text)
+        vectors = checked_queries(queries, self.dim, self.address.text)
         if where:
             refuse_unknown_levels(where, self._levels(), self.address.text)
-        found = no_hits(len(asked), k)
-        for start in range(0, len(asked), 64):
-            for row, hits in enumerate(self._search(asked[start : start + 64], k, where), start):
+        found = empty_hits(len(vectors), k)
+        for start in range(0, len(vectors), 64):
+            for row, hits in enumerate(self._search(vectors[start : start + 64], k, where), start):
                 for rank, (one, score) in enumerate(hits[:k]):
                     found.ids[row, rank], found.scores[row, rank] = one, score
-        return ordered(found)
+        return sort_hits(found)
 
-    def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[Item]:
+    def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[IndexItem]:
         """See `Index`."""
         wanted = np.asarray(ids, np.int64).reshape(-1)
-        there: dict[int, Item] = {}
+        there: dict[int, IndexItem] = {}
         for batch in _batches(np.unique(wanted), 1000):
             there |= self._fetch(batch.tolist())
         refuse_unknown(np.array([one for one in wanted if int(one) not in there], np.int64), self.address.text)

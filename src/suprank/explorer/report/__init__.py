@@ -1,4 +1,4 @@
-"""The static report: one HTML file that opens from disk and needs nothing else."""
+"""The report: one self-contained HTML file."""
 
 from suprank.explorer.report.build import report_page
 

@@ -1,44 +1,55 @@
-"""The page: sections in, one HTML text out that needs nothing else, and lets nothing in.
+"""The page: sections in, one self-contained HTML text out that loads nothing.
 
-Every text goes through Jinja2 with autoescaping. What is markup already (figures, style, script) says so by its type, and is
-made here or in `drawing`, never from a label. The policy in the page's head allows this one style and this one script, by
-their hashes, and images that stand in the page itself: even markup that slipped through would find nothing to run or to load.
+Every text goes through Jinja2 with autoescaping. What is already markup (figures, style, script) has the type `Markup` and is
+made here or in `figures`, never from a label. The content security policy in the page's head allows exactly this style and this
+script, by their hashes, and embedded images: even markup that slipped through could not run or load anything.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import io
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from PIL import Image
 
 from suprank import __version__
 from suprank.explorer.colors import CLASSES, PAGE, level_style
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from suprank.explorer.report.thumbnails import Thumbnail
+    from suprank.explorer.images import Images
+    from suprank.explorer.source import Source
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: its id, its title, a few sentences about it, and a template with what that shows."""
+    """A section of the page: id, title, a few introductory sentences, and a template with its content."""
 
     id: str
     title: str
     template: str
     content: Any
     about: tuple[str, ...] = ()
-    short: str = ""  # for the table of contents, where the title is long
+    short: str = ""  # title in the table of contents, if it differs
 
 
-def rendered(
+class LegendEntry(NamedTuple):
+    """A line of a legend: the CSS classes of its mark, and its text."""
+
+    look: str
+    text: str
+
+
+def render_page(
     title: str,
     runs: Sequence[str],
     facts: Sequence[tuple[str, str]],
@@ -48,7 +59,7 @@ def rendered(
     levels: int,
     warning: str | None = None,
 ) -> str:
-    """The whole page. `levels` is how many there are, for their colors; a `warning` stands on top."""
+    """The whole page. `levels` is the number of levels, for their colors; a `warning` is shown at the top."""
     style, script = _style(levels), _read("report/script.js")
     return (
         _environment()
@@ -92,15 +103,96 @@ def _environment() -> Environment:
 
 
 def _style(levels: int) -> str:
-    """style.css, what the report adds, and the colors of levels and of the map's classes in both themes."""
+    """The shared style.css, the report's own, and the colors of levels and of the map's classes in both themes."""
     classes = [
         "".join(f".c{number}{{fill:{shade[theme]}}}" for number, shade in enumerate(CLASSES)) for theme in range(len(PAGE))
     ]
-    in_the_dark = f"@media screen and (prefers-color-scheme:dark){{{classes[1]}}}"
+    dark = f"@media screen and (prefers-color-scheme:dark){{{classes[1]}}}"
     shared = (files("suprank.web") / "style.css").read_text(encoding="utf-8")
-    parts = (shared, _read("report/report.css"), level_style(levels), classes[0], in_the_dark)
+    parts = (shared, _read("report/report.css"), level_style(levels), classes[0], dark)
     return "\n".join(parts)
 
 
 def _read(name: str) -> str:
     return files("suprank.explorer").joinpath(name).read_text(encoding="utf-8")
+
+
+SIDE = 112  # pixels of the longer side: tiles are 84 to 96 wide, and screens often have finer pixels
+QUALITY = 70  # of WebP: 1 to 4 kB per image
+BUDGET = 14 * 2**20  # bytes of embedded images in the page, which should stay below 20 MB
+
+
+class Thumbnail(NamedTuple):
+    """An embedded image: the id of its <symbol>, its size and its data URI (None if the image is broken)."""
+
+    id: str
+    width: int
+    height: int
+    uri: str | None
+    path: str
+
+
+class Thumbnails:
+    """The images of a page, each scaled down and embedded once; the same image in two runs is embedded once, too.
+
+    A broken or missing image gets a tile with its path. Once the budget is spent, `get` with `needed=False` returns None: a
+    map can do without a picture, an example cannot. `on_new` is called with the number of images after each new one.
+    """
+
+    def __init__(self, budget: int = BUDGET, on_new: Callable[[int], None] = lambda number: None) -> None:
+        self._budget_left, self._on_new = budget, on_new
+        self._images: dict[tuple[str, str], Thumbnail] = {}
+
+    def get(self, images: Images, row: int, *, needed: bool = True) -> Thumbnail | None:
+        """The image of a row, embedded on the first call."""
+        table = images.manifest.table
+        key = (images.path(row), str(table["box"][row].as_py()) if "box" in table.column_names else "")
+        if key not in self._images:
+            if not needed and self._budget_left <= 0:
+                return None
+            self._images[key] = _thumbnail(images, row, f"i{len(self._images)}")
+            self._budget_left -= len(self._images[key].uri or "")
+            self._on_new(len(self._images))
+        return self._images[key]
+
+    def embedded(self) -> list[Thumbnail]:
+        """The thumbnails that the page has to contain, in the order in which they were first requested."""
+        return [one for one in self._images.values() if one.uri is not None]
+
+    @property
+    def broken(self) -> int:
+        """Number of images that could not be read."""
+        return len(self._images) - len(self.embedded())
+
+
+def public_path(path: str) -> str:
+    """The path as in the manifest; only the file name of an absolute path, because pages are sent to other people.
+
+    Example:
+        >>> public_path("cars/lada/3.jpg"), public_path("/home/me/cars/3.jpg")
+        ('cars/lada/3.jpg', '3.jpg')
+    """
+    return PurePath(path).name if PurePath(path).is_absolute() else path
+
+
+def _thumbnail(images: Images, row: int, name: str) -> Thumbnail:
+    path = public_path(images.path(row))
+    picture = images.picture(row, at_least=SIDE)
+    if not isinstance(picture, Image.Image):
+        return Thumbnail(name, SIDE, SIDE, None, path)
+    small = picture.convert("RGB")
+    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    file = io.BytesIO()
+    small.save(file, "WEBP", quality=QUALITY, method=4)
+    return Thumbnail(name, *small.size, "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode(), path)
+
+
+def label_name(source: Source, images: Images, row: int, level: int = 0) -> str:
+    """Name of the image's label at a level."""
+    label = int(images.labels[row, level]) if source.levels else -1
+    return source.names[source.levels[level]][label] if label >= 0 else "no label"
+
+
+def label_path(source: Source, images: Images, row: int, first: int = 0) -> str:
+    """The image's labels from level `first` (0: the finest) to the coarsest."""
+    return " · ".join(label_name(source, images, row, level) for level in range(first, len(source.levels)))

@@ -1,22 +1,22 @@
-// The maps: a card with the image and label of the class under the pointer or the focus, arrow keys that walk from class to
-// class, and a legend that picks out groups. Without this script the maps still show, with labels as tooltips.
+// The maps: a card shows the image and label of the class under the pointer or focus, the arrow keys move from class to class,
+// and the legend highlights groups. Without this script the maps are still shown, with labels as tooltips.
 "use strict";
 
 const DIRECTIONS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 const FINGER = 22; // pixels
 
-function placeOf(point) {
+function centerOf(point) {
   const box = point.getBoundingClientRect();
   return [box.left + box.width / 2, box.top + box.height / 2];
 }
 
-// The nearest one that way: across counts twice, so that a walk to the right stays in its line.
-function nearest(points, from, [right, down]) {
-  const [x, y] = placeOf(from);
+// The nearest point in a direction; sideways distance counts twice, so that moving right stays on the line.
+function nearestInDirection(points, from, [right, down]) {
+  const [x, y] = centerOf(from);
   let best = null;
   let least = Infinity;
   for (const point of points) {
-    const [px, py] = placeOf(point);
+    const [px, py] = centerOf(point);
     const along = (px - x) * right + (py - y) * down;
     const across = Math.abs((px - x) * down) + Math.abs((py - y) * right);
     if (point !== from && along > 0.5 && along + 2 * across < least) {
@@ -27,12 +27,12 @@ function nearest(points, from, [right, down]) {
   return best;
 }
 
-// The nearest one that a finger may have meant.
-function around(points, x, y) {
+// The nearest point that a finger may have meant.
+function nearestToTap(points, x, y) {
   let best = null;
   let least = FINGER;
   for (const point of points) {
-    const [px, py] = placeOf(point);
+    const [px, py] = centerOf(point);
     const distance = Math.hypot(px - x, py - y);
     if (distance < least) {
       best = point;
@@ -42,7 +42,7 @@ function around(points, x, y) {
   return best;
 }
 
-function enliven(map) {
+function activate(map) {
   const field = map.querySelector(".field");
   const svg = map.querySelector(".points");
   const card = map.querySelector(".card");
@@ -59,7 +59,7 @@ function enliven(map) {
     picture.classList.toggle("none", !point.dataset.image);
     if (point.dataset.image) picture.firstElementChild.setAttribute("href", "#" + point.dataset.image);
     card.hidden = false;
-    const [x, y] = placeOf(point);
+    const [x, y] = centerOf(point);
     const box = field.getBoundingClientRect();
     const left = Math.max(4, Math.min(x - box.left + 12, box.width - card.offsetWidth - 8));
     const top = y - box.top + 12;
@@ -72,7 +72,7 @@ function enliven(map) {
     card.hidden = true;
   }
 
-  function reachable(point) {
+  function makeTabStop(point) {
     for (const other of points) other.setAttribute("tabindex", "-1");
     point.setAttribute("tabindex", "0");
   }
@@ -80,9 +80,9 @@ function enliven(map) {
   for (const point of points) {
     const title = point.querySelector("title");
     point.setAttribute("aria-label", title.textContent);
-    title.remove(); // the card says it, and a tooltip would cover that
+    title.remove(); // the card shows it, and a tooltip would cover the card
   }
-  reachable(points[0]);
+  makeTabStop(points[0]);
 
   svg.addEventListener("pointerover", (event) => isPoint(event.target) && show(event.target));
   svg.addEventListener("pointerout", () => {
@@ -91,9 +91,9 @@ function enliven(map) {
     else hide();
   });
   svg.addEventListener("click", (event) => {
-    const point = isPoint(event.target) ? event.target : around(points, event.clientX, event.clientY);
+    const point = isPoint(event.target) ? event.target : nearestToTap(points, event.clientX, event.clientY);
     if (point) {
-      reachable(point);
+      makeTabStop(point);
       point.focus();
       show(point);
     } else hide();
@@ -105,9 +105,9 @@ function enliven(map) {
     const direction = DIRECTIONS[event.key];
     if (!direction || !isPoint(event.target)) return;
     event.preventDefault();
-    const next = nearest(points, event.target, direction);
+    const next = nearestInDirection(points, event.target, direction);
     if (next) {
-      reachable(next);
+      makeTabStop(next);
       next.focus();
     }
   });
@@ -125,4 +125,4 @@ function enliven(map) {
   }
 }
 
-for (const map of document.querySelectorAll(".map")) enliven(map);
+for (const map of document.querySelectorAll(".map")) activate(map);

@@ -1,9 +1,21 @@
-"""A local web page to look at what a model retrieves."""
+"""A local web page to explore what a model retrieves."""
 
-from suprank.explorer.web.app import create_app
+from suprank.explorer.web.app import create_app, serve
 from suprank.explorer.web.explorer import Explorer
-from suprank.explorer.web.ids import Node, Place
-from suprank.explorer.web.nearest import Exact, Indexed, Nearest
-from suprank.explorer.web.searching import Filters, Run
+from suprank.explorer.web.ids import ImageId, Node
+from suprank.explorer.web.nearest import ExactSearch, GallerySearch, IndexedSearch, open_search
+from suprank.explorer.web.searching import ExplorerRun, Filters
 
-__all__ = ["Exact", "Explorer", "Filters", "Indexed", "Nearest", "Node", "Place", "Run", "create_app"]
+__all__ = [
+    "ExactSearch",
+    "Explorer",
+    "ExplorerRun",
+    "Filters",
+    "GallerySearch",
+    "ImageId",
+    "IndexedSearch",
+    "Node",
+    "create_app",
+    "open_search",
+    "serve",
+]

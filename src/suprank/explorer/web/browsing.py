@@ -1,4 +1,4 @@
-"""Images and labels by text, split and label: what the page lists when there is no query to rank for."""
+"""Lists of images and labels by text, split and label, without a query to rank them by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from suprank.explorer.web.ids import Node, Place
+from suprank.explorer.web.ids import ImageId, Node
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from suprank.explorer.images import Images
     from suprank.explorer.source import Source
 
-_REMEMBERED = 16  # lists of rows: the next page of one need not be sought again
-_ALIKE = 0.618034  # of the way round, so that neighbors in a listing are strangers in the manifest
+_CACHED = 16  # lists of rows, so that the next page of a list need not search again
+_STRIDE = 0.618034  # of the list, so that neighbors on a page are far apart in the manifest
 
 
-class Asked(NamedTuple):
-    """Which images to list: those that have the text in a label or the path, are of a split, and stand under a label."""
+class ImageSelection(NamedTuple):
+    """Which images to list: with a text in a label or the path, of a side and a split, and under a label."""
 
     text: str = ""
     side: str = "gallery"
@@ -35,39 +35,39 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """A page of a list of images, `total` long."""
+    """A page of a list of `total` images."""
 
-    places: tuple[Place, ...]
+    images: tuple[ImageId, ...]
     total: int
 
 
 class Browser:
-    """Lists the images and labels of one source. Any number of threads may ask at once."""
+    """Lists the images and labels of one source. Safe to call from several threads."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.sides: dict[str, Images] = {"gallery": source.gallery}
         if not source.against_each_other:
             self.sides = {"query": source.queries, "gallery": source.gallery}
-        self.splits = {side: list(images.items.splits) for side, images in self.sides.items()}
-        self._remembered: OrderedDict[Asked, NDArray[np.int64] | None] = OrderedDict()
+        self.splits = {side: list(images.manifest.splits) for side, images in self.sides.items()}
+        self._cache: OrderedDict[ImageSelection, NDArray[np.int64] | None] = OrderedDict()
         self._lock = threading.Lock()
 
-    def images(self, asked: Asked, *, offset: int = 0, limit: int = 48) -> Listing:
-        """A page of the images asked for, mixed, and in the same order every time; found by text, in the manifest's order.
+    def list_images(self, selection: ImageSelection, *, offset: int = 0, limit: int = 48) -> Listing:
+        """A page of the selected images, in a fixed mixed order, or for a text in manifest order.
 
-        Manifests are mostly sorted by class, so that the first page in their order would show one class.
+        Most manifests are sorted by class, so the first page in manifest order would show only one class.
         """
-        rows = self._rows(asked)
-        total = len(self.sides[asked.side]) if rows is None else len(rows)
+        rows = self._rows(selection)
+        total = len(self.sides[selection.side]) if rows is None else len(rows)
         at = np.arange(min(offset, total), min(offset + limit, total))
-        if not asked.text:
-            at = _mixed(at, total)
+        if not selection.text:
+            at = _mixed_order(at, total)
         chosen = at if rows is None else rows[at]
-        return Listing(tuple(Place(0, asked.side, int(row)) for row in chosen), total)
+        return Listing(tuple(ImageId(0, selection.side, int(row)) for row in chosen), total)
 
     def labels(self, text: str, *, limit: int = 12) -> tuple[list[Node], int]:
-        """Labels with the text in their name, coarsest first and shortest first in a level; and how many there are."""
+        """Labels whose name contains the text, coarsest first and shortest first within a level; and their total number."""
         found = [
             Node(level, label)
             for level in reversed(range(len(self.source.levels)))
@@ -75,33 +75,33 @@ class Browser:
         ]
         return found[:limit], len(found)
 
-    def _rows(self, asked: Asked) -> NDArray[np.int64] | None:
-        """The rows, ascending; None for all, which need no list."""
+    def _rows(self, selection: ImageSelection) -> NDArray[np.int64] | None:
+        """The selected rows, ascending; None for all rows."""
         with self._lock:
-            if asked in self._remembered:
-                self._remembered.move_to_end(asked)
-                return self._remembered[asked]
-        images = self.sides[asked.side]
+            if selection in self._cache:
+                self._cache.move_to_end(selection)
+                return self._cache[selection]
+        images = self.sides[selection.side]
         mask: NDArray[np.bool_] | None = None
-        if asked.node is not None:
-            mask = _and(mask, images.labels[:, asked.node.level] == asked.node.label)
-        if asked.split is not None:
-            mask = _and(mask, _bools(pc.equal(images.items.table["split"], asked.split)))
-        if asked.text:
-            mask = _and(mask, self._with_text(images, asked.text))
+        if selection.node is not None:
+            mask = _and(mask, images.labels[:, selection.node.level] == selection.node.label)
+        if selection.split is not None:
+            mask = _and(mask, _bools(pc.equal(images.manifest.table["split"], selection.split)))
+        if selection.text:
+            mask = _and(mask, self._with_text(images, selection.text))
         rows = None if mask is None else np.flatnonzero(mask)
         with self._lock:
-            self._remembered[asked] = rows
-            while len(self._remembered) > _REMEMBERED:
-                self._remembered.popitem(last=False)
+            self._cache[selection] = rows
+            while len(self._cache) > _CACHED:
+                self._cache.popitem(last=False)
         return rows
 
     def _with_text(self, images: Images, text: str) -> NDArray[np.bool_]:
-        found = _bools(pc.match_substring(images.items.paths, text, ignore_case=True))
+        found = _bools(pc.match_substring(images.manifest.paths, text, ignore_case=True))
         for level in range(len(self.source.levels)):
             named = self._named(level, text)
             if named:
-                chosen = np.zeros(len(self._names(level)) + 1, bool)  # the last is for −1, no label
+                chosen = np.zeros(len(self._names(level)) + 1, bool)  # the last entry is for −1, no label
                 chosen[named] = True
                 found = found | chosen[images.labels[:, level]]
         return found
@@ -114,14 +114,14 @@ class Browser:
         return self.source.names[self.source.levels[level]]
 
 
-def _mixed(at: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Where the places of a mixed list are in the list itself: every place once, by steps of a length that shares no divisor.
+def _mixed_order(at: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """Positions of a mixed list in the original one: a permutation, by steps whose length is coprime to the total.
 
     Example:
-        >>> _mixed(np.arange(10), 10).tolist()
+        >>> _mixed_order(np.arange(10), 10).tolist()
         [0, 7, 4, 1, 8, 5, 2, 9, 6, 3]
     """
-    step = max(1, round(total * _ALIKE))
+    step = max(1, round(total * _STRIDE))
     while math.gcd(step, total) > 1:
         step += 1
     return at * step % max(total, 1)

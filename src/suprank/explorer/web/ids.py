@@ -1,16 +1,27 @@
-"""What addresses name: an image by run, side and row, and a label by level and number. No path of a file stands in one."""
+"""Identifiers in addresses: an image by run, side and row, a label by level and number, never a file path. And the same image
+in two runs."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from suprank.explorer.images import Images
+
 
 RUNS = "ab"
 SIDES = ("gallery", "query")
 
 
-class Place(NamedTuple):
-    """An image: of which run (0 or 1), among gallery or queries, in which row."""
+class ImageId(NamedTuple):
+    """An image: its run (0 or 1), its side (gallery or query) and its row."""
 
     run: int
     side: str
@@ -36,6 +47,36 @@ class Node(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Node | None:
-        """What `str` gave; None for anything else."""
+        """Parse what `str` returned; None for anything else."""
         found = re.fullmatch(r"([0-9]{1,3})\.([0-9]{1,9})", text)
         return None if found is None else cls(int(found[1]), int(found[2]))
+
+
+class ImageMatching:
+    """Maps rows of one run to the rows of the same images in the other: same path, and same box if there are boxes.
+
+    It is computed on first use: for two runs of a million images this takes a second, less if both have the same rows.
+    """
+
+    def __init__(self, one: Images, other: Images) -> None:
+        self._one, self._other = one, other
+        self._rows: NDArray[np.int64] | None = None
+        self._same: bool | None = None
+
+    def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows in the other run; −1 if it does not have the image."""
+        if self._same is None:
+            ours, theirs = _keys(self._one), _keys(self._other)
+            if not ours.equals(theirs):
+                self._rows = np.asarray(pc.fill_null(pc.index_in(ours, value_set=theirs), -1), np.int64)
+            self._same = self._rows is None
+        return rows if self._rows is None else self._rows[rows]
+
+
+def _keys(images: Images) -> pa.Array:
+    table = images.manifest.table
+    paths = table["path"].combine_chunks()
+    if "box" not in table.column_names:
+        return paths.cast(pa.string())
+    both = zip(paths.to_pylist(), table["box"].to_pylist(), strict=True)
+    return pa.array([f"{path} {box}" for path, box in both], pa.string())

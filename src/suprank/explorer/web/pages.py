@@ -1,4 +1,4 @@
-"""Templates filled in with what an explorer shows."""
+"""The HTML templates of the web page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from suprank.web.pages import stylesheet, template_environment
 
 if TYPE_CHECKING:
     from suprank.explorer.web.explorer import Explorer
-    from suprank.explorer.web.ids import Place
+    from suprank.explorer.web.ids import ImageId
 
 
 class Pages:
-    """Fills in the templates for one explorer."""
+    """Renders the templates for one explorer."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._environment = template_environment("suprank.explorer.web")
@@ -27,10 +27,10 @@ class Pages:
             source=source,
             tree=explorer.tree,
             level_names=level_names(source.levels),
-            labels=lambda place: _labels(explorer, place),
-            path=lambda place: explorer.searcher.images(place).path(place.row),
-            split=lambda place: explorer.searcher.images(place).items.table["split"][place.row].as_py(),
-            title=lambda place: _title(explorer, place),
+            labels=lambda image: _labels(explorer, image),
+            path=lambda image: explorer.searcher.side_images(image).path(image.row),
+            split=lambda image: explorer.searcher.side_images(image).manifest.table["split"][image.row].as_py(),
+            title=lambda image: _title(explorer, image),
             most_bytes=MAX_BYTES,
         )
         folder = files("suprank.explorer.web")
@@ -38,13 +38,13 @@ class Pages:
         self.style = "\n".join((stylesheet(), own, level_style(len(source.levels))))
         self.script = (folder / "script.js").read_text(encoding="utf-8")
 
-    def html(self, template: str, **values: Any) -> str:
-        """A template, filled in."""
+    def render(self, template: str, **values: Any) -> str:
+        """Render a template."""
         return self._environment.get_template(template).render(**values)
 
 
 def percent(value: float) -> str:
-    """A share in percent with one digit; a dash for NaN.
+    """A fraction as a percentage with one decimal; a dash for NaN.
 
     Example:
         >>> percent(0.8333), percent(float("nan"))
@@ -54,7 +54,7 @@ def percent(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as one reads it.
+    """A duration with its unit.
 
     Example:
         >>> duration(0.00001), duration(0.00042), duration(0.0123), duration(1.5)
@@ -65,15 +65,15 @@ def duration(seconds: float) -> str:
     return f"{1000 * seconds:.0f} ms" if seconds >= 0.01 else f"{max(1000 * seconds, 0.1):.1f} ms"
 
 
-def _labels(explorer: Explorer, place: Place) -> list[tuple[str, str]]:
-    """Level and name of an image's labels, coarsest first."""
-    source = explorer.runs[place.run].source
-    own = explorer.searcher.images(place).labels[place.row]
+def _labels(explorer: Explorer, image: ImageId) -> list[tuple[str, str]]:
+    """Level and name of each of an image's labels, coarsest first."""
+    source = explorer.runs[image.run].source
+    own = explorer.searcher.side_images(image).labels[image.row]
     pairs = [(level, source.names[level][label]) for level, label in zip(source.levels, own, strict=True) if label >= 0]
     return pairs[::-1]
 
 
-def _title(explorer: Explorer, place: Place) -> str:
-    """What to call an image: its finest label, or else its file."""
-    named = _labels(explorer, place)
-    return named[-1][1] if named else explorer.searcher.images(place).path(place.row).rpartition("/")[2]
+def _title(explorer: Explorer, image: ImageId) -> str:
+    """The title of an image: its finest label, or else its file name."""
+    named = _labels(explorer, image)
+    return named[-1][1] if named else explorer.searcher.side_images(image).path(image.row).rpartition("/")[2]

@@ -1,16 +1,16 @@
-// Keys for a page that works without them: arrows move over images and rows, / searches, ? helps. Nothing is fetched here.
+// Keyboard shortcuts for a page that works without them: arrows move between images and rows, / searches, ? shows help.
 "use strict";
 
 const help = document.getElementById("help");
 const search = document.getElementById("search");
-const places = () => [...document.querySelectorAll("[data-place]")];
+const navigable = () => [...document.querySelectorAll("[data-navigable]")];
 
 function typing(target) {
   return target.matches("input:not([type=submit]):not([type=file]), textarea, select") || target.isContentEditable;
 }
 
-// The nearest place in a direction: in the row of this one for left and right, else in the next row that has any.
-function beside(from, key, all) {
+// The next element in a direction: the previous or next one for left and right, else the closest one in the next row.
+function neighbor(from, key, all) {
   const here = from.getBoundingClientRect();
   const at = all.indexOf(from);
   if (key === "ArrowLeft") return all[at - 1];
@@ -41,10 +41,10 @@ document.addEventListener("keydown", (event) => {
   } else if (event.key === "?" && help) {
     help.showModal();
   } else if (event.key.startsWith("Arrow")) {
-    const all = places();
+    const all = navigable();
     if (!all.length) return;
     const now = document.activeElement;
-    const next = all.includes(now) ? beside(now, event.key, all) : all[0];
+    const next = all.includes(now) ? neighbor(now, event.key, all) : all[0];
     if (!next) return; // at the edge the page scrolls
     next.focus({ preventScroll: true });
     next.scrollIntoView({ block: "nearest" });
@@ -58,7 +58,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-// With a script, the link to the page of keys opens them here.
+// With scripts, the link to the help page opens a dialog instead.
 for (const link of document.querySelectorAll("a[href='/help']")) {
   link.addEventListener("click", (event) => {
     if (!help || event.ctrlKey || event.metaKey) return;
@@ -67,21 +67,21 @@ for (const link of document.querySelectorAll("a[href='/help']")) {
   });
 }
 
-// Filters apply as they are chosen; without a script there is a button.
+// Filters apply as soon as they are chosen; without scripts there is a button.
 for (const form of document.querySelectorAll("form.filters")) {
   form.addEventListener("change", () => form.requestSubmit());
   form.querySelector("button").hidden = true;
 }
 
-// An image that is too large is refused before it travels.
+// Refuse an image that is too large before it is sent.
 const upload = document.querySelector("form.upload");
 if (upload) {
   const file = upload.querySelector("input[type=file]");
-  const said = upload.querySelector("[role=alert]");
+  const message = upload.querySelector("[role=alert]");
   file.addEventListener("change", () => {
     const most = Number(upload.dataset.most);
     const large = file.files.length && file.files[0].size > most;
-    said.textContent = large ? `This image has more than ${most / 1e6} MB; choose a smaller one.` : "";
-    file.setCustomValidity(said.textContent);
+    message.textContent = large ? `The image has more than ${most / 1e6} MB; choose a smaller one.` : "";
+    file.setCustomValidity(message.textContent);
   });
 }

@@ -1,4 +1,4 @@
-"""Search as the page does it, without a page: an image or a vector in, ranked images out, of one run or of two."""
+"""Search behind the web page: an image or a picture in, ranked images out, for one run or two."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suprank.explorer.images import levels_between
-from suprank.explorer.web.ids import SIDES, Place
-from suprank.explorer.web.matching import Matching
+from suprank.explorer.images import shared_levels
+from suprank.explorer.web.ids import SIDES, ImageId, ImageMatching
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,108 +20,108 @@ if TYPE_CHECKING:
 
     from suprank.explorer.images import Images
     from suprank.explorer.source import Source
-    from suprank.explorer.web.nearest import Nearest
+    from suprank.explorer.web.nearest import GallerySearch
 
 DEPTH = 1_000
-"""How far down a list the page can look; all the way in galleries of up to `WHOLE` images."""
+"""Longest list that the page shows; galleries of up to `WHOLE` images are shown completely."""
 
 WHOLE = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """What is looked at: a source, what searches its gallery, and what embeds an image that is not in it, if anything does."""
+class ExplorerRun:
+    """A source to explore, the search in its gallery, and a function that embeds uploaded images, if there is a model."""
 
     source: Source
-    index: Nearest
+    search: GallerySearch
     embed: Callable[[Image], NDArray[Any]] | None = None
 
 
 class Hit(NamedTuple):
-    """An image in a list: its rank from 1 on, its cosine, the levels it shares with the query (None: not known), and its rank
-    in the other run's list (None: not in it, or no other run)."""
+    """An image in a list: its rank (from 1), its cosine, the number of levels it shares with the query (None: unknown), and its
+    rank in the other run's list (None: not in it, or no other run)."""
 
-    place: Place
+    image: ImageId
     rank: int
     score: float
     level: int | None
-    other: int | None = None
+    other_rank: int | None = None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A page of a list: `total` hits pass the filters, among the first `depth` of the gallery's `of`; found in `seconds`."""
+    """A page of a list: `total` hits match the filters among the first `depth` of `gallery_size`; searched in `seconds`."""
 
     run: int
     hits: tuple[Hit, ...]
     total: int
     depth: int
-    of: int
+    gallery_size: int
     seconds: float
 
     @property
     def deep(self) -> bool:
-        """Whether there is more than the page can look through."""
-        return self.of > WHOLE
+        """Whether the gallery is larger than the list can be long."""
+        return self.gallery_size > WHOLE
 
 
 class Filters(NamedTuple):
-    """Which hits to show: those that share exactly so many levels with the query, and those of one split; None for all."""
+    """Which hits to show: those that share exactly `level` levels with the query, and those of one split; None for all."""
 
     level: int | None = None
     split: str | None = None
 
 
 class Searcher:
-    """Ranks the galleries of one run, or of two beside each other. Any number of threads may ask at once."""
+    """Ranks the gallery of one run, or of two runs side by side. Safe to call from several threads."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[ExplorerRun]) -> None:
         if not 1 <= len(runs) <= 2:
-            raise ValueError(f"{len(runs)} runs were given; one can be looked at, or two side by side.")
+            raise ValueError(f"{len(runs)} runs were given; give one, or two to compare.")
         self.runs = tuple(runs)
         pairs = [(one, 1 - one, side) for one in range(len(runs)) for side in SIDES if len(runs) == 2]
         self._same = {
-            (one, other, side): Matching(_side(runs[one].source, side), _side(runs[other].source, side))
+            (one, other, side): ImageMatching(_side(runs[one].source, side), _side(runs[other].source, side))
             for one, other, side in pairs
         }
 
-    def images(self, place: Place) -> Images:
-        """The side that a place is on; IndexError where there is no such image."""
-        if not 0 <= place.run < len(self.runs):
-            raise IndexError(f"there is no run {place.run}")
-        source = self.runs[place.run].source
-        side = source.queries if place.side == "query" and not source.against_each_other else source.gallery
-        if (place.side == "query" and source.against_each_other) or not 0 <= place.row < len(side):
-            raise IndexError(f"there is no image {place}")
+    def side_images(self, image: ImageId) -> Images:
+        """The queries or gallery that contain an image; IndexError if there is no such image."""
+        if not 0 <= image.run < len(self.runs):
+            raise IndexError(f"there is no run {image.run}")
+        source = self.runs[image.run].source
+        side = source.queries if image.side == "query" and not source.against_each_other else source.gallery
+        if (image.side == "query" and source.against_each_other) or not 0 <= image.row < len(side):
+            raise IndexError(f"there is no image {image}")
         return side
 
-    def labels(self, place: Place) -> NDArray[np.int64]:
-        return self.images(place).labels[place.row]
+    def labels(self, image: ImageId) -> NDArray[np.int64]:
+        return self.side_images(image).labels[image.row]
 
-    def counterpart(self, place: Place, run: int) -> Place | None:
-        """The same image in another run, by its path (and box); None where it is not there."""
-        if place.run == run:
-            return place
-        row = int(self._same[place.run, run, place.side](np.array([place.row]))[0])
+    def counterpart(self, image: ImageId, run: int) -> ImageId | None:
+        """The same image in another run, by its path (and box); None if it is not there."""
+        if image.run == run:
+            return image
+        row = int(self._same[image.run, run, image.side](np.array([image.row]))[0])
         return (
             None
-            if row < 0 or (place.side == "query" and self.runs[run].source.against_each_other)
-            else Place(run, place.side, row)
+            if row < 0 or (image.side == "query" and self.runs[run].source.against_each_other)
+            else ImageId(run, image.side, row)
         )
 
-    def neighbors(self, place: Place, filters: Filters = Filters(), *, offset: int = 0, limit: int = 48) -> list[Ranking]:
-        """The lists of an image that is in the collection, without itself; a run that does not have it gives none."""
-        self.images(place)
+    def neighbors(self, image: ImageId, filters: Filters = Filters(), *, offset: int = 0, limit: int = 48) -> list[Ranking]:
+        """One list per run for an image of the collection, without the image itself; runs that lack the image are left out."""
+        self.side_images(image)
         found = []
         for run in range(len(self.runs)):
-            own = self.counterpart(place, run)
+            own = self.counterpart(image, run)
             if own is not None:
-                images = self.images(own)
-                found.append(_Asked(run, images.unit([own.row])[0], images.labels[own.row], self._itself(own)))
+                images = self.side_images(own)
+                found.append(_RunQuery(run, images.unit_embeddings([own.row])[0], images.labels[own.row], self._self_rows(own)))
         return self._rankings(found, filters, offset, limit)
 
-    def nearest(self, picture: Image, *, limit: int = 48) -> list[Ranking]:
-        """The lists of a picture that is not in the collection, of the runs that can embed it. No level is known."""
+    def rank_picture(self, picture: Image, *, limit: int = 48) -> list[Ranking]:
+        """One list per run that can embed pictures, for a picture that is not in the collection. Levels are unknown."""
         found = []
         for run, one in enumerate(self.runs):
             if one.embed is not None:
@@ -130,33 +129,33 @@ class Searcher:
                 length = float(np.linalg.norm(vector))
                 if vector.shape != (one.source.gallery.dim,) or not np.isfinite(length):
                     raise ValueError(
-                        f"the model of {one.source.name} gives {vector.shape} numbers for an image, and its gallery has "
+                        f"the model of {one.source.name} gives embeddings of shape {vector.shape}, but its gallery has "
                         f"{one.source.gallery.dim} dimensions; embed the gallery with this model."
                     )
-                found.append(_Asked(run, vector / (length or 1), None, np.empty(0, np.int64)))
+                found.append(_RunQuery(run, vector / (length or 1), None, np.empty(0, np.int64)))
         return self._rankings(found, Filters(), 0, limit)
 
-    def _rankings(self, asked: Sequence[_Asked], filters: Filters, offset: int, limit: int) -> list[Ranking]:
-        # To filter, or to know the rank in the other list, one has to look all the way down.
-        needed = offset + limit if filters == Filters() and len(asked) == 1 else None
-        lists = [self._list(one, needed) for one in asked]
+    def _rankings(self, queries: Sequence[_RunQuery], filters: Filters, offset: int, limit: int) -> list[Ranking]:
+        # Filters and ranks in the other list need the complete list.
+        needed = offset + limit if filters == Filters() and len(queries) == 1 else None
+        lists = [self._list(query, needed) for query in queries]
         return [self._page(one, lists, filters, offset, limit, needed=needed) for one in lists]
 
     def _page(
-        self, one: _List, lists: Sequence[_List], filters: Filters, offset: int, limit: int, *, needed: int | None
+        self, one: _RunRanking, lists: Sequence[_RunRanking], filters: Filters, offset: int, limit: int, *, needed: int | None
     ) -> Ranking:
-        gallery = self.runs[one.asked.run].source.gallery
+        gallery = self.runs[one.query.run].source.gallery
         level = self._levels(one)
-        kept = np.ones(len(one.rows), bool)
+        keep = np.ones(len(one.rows), bool)
         if filters.level is not None:
-            kept &= level == filters.level
+            keep &= level == filters.level
         if filters.split is not None:
-            kept &= np.asarray(gallery.items.table["split"].take(one.rows).to_pylist(), object) == filters.split
-        shown = np.flatnonzero(kept)[offset : offset + limit]
-        others = self._ranks_elsewhere(one, shown, lists)
+            keep &= np.asarray(gallery.manifest.table["split"].take(one.rows).to_pylist(), object) == filters.split
+        shown = np.flatnonzero(keep)[offset : offset + limit]
+        others = self._other_ranks(one, shown, lists)
         hits = tuple(
             Hit(
-                Place(one.asked.run, "gallery", int(one.rows[at])),
+                ImageId(one.query.run, "gallery", int(one.rows[at])),
                 int(at) + 1,
                 float(one.scores[at]),
                 None if level[at] < 0 else int(level[at]),
@@ -164,57 +163,57 @@ class Searcher:
             )
             for at, other in zip(shown, others, strict=True)
         )
-        depth = min(_depth(len(gallery)), len(gallery) - len(one.asked.hidden))
-        if len(one.rows) < min(depth, needed or depth):  # an index may find no more
+        depth = min(_depth(len(gallery)), len(gallery) - len(one.query.self_rows))
+        if len(one.rows) < min(depth, needed or depth):  # an index may find fewer
             depth = len(one.rows)
-        total = int(kept.sum()) if needed is None else depth
-        return Ranking(one.asked.run, hits, total, depth, len(gallery), one.seconds)
+        total = int(keep.sum()) if needed is None else depth
+        return Ranking(one.query.run, hits, total, depth, len(gallery), one.seconds)
 
-    def _levels(self, one: _List) -> NDArray[np.int64]:
-        """How many levels each hit shares with the query; −1 where that is not known."""
-        labels = self.runs[one.asked.run].source.gallery.labels
-        if one.asked.labels is None or not labels.shape[1] or one.asked.labels[-1] < 0:
+    def _levels(self, one: _RunRanking) -> NDArray[np.int64]:
+        """Number of levels each hit shares with the query; −1 if unknown."""
+        labels = self.runs[one.query.run].source.gallery.labels
+        if one.query.labels is None or not labels.shape[1] or one.query.labels[-1] < 0:
             return np.full(len(one.rows), -1, np.int64)
-        return levels_between(one.asked.labels, labels[one.rows])
+        return shared_levels(one.query.labels, labels[one.rows])
 
-    def _list(self, asked: _Asked, needed: int | None) -> _List:
-        run = self.runs[asked.run]
+    def _list(self, query: _RunQuery, needed: int | None) -> _RunRanking:
+        run = self.runs[query.run]
         items = len(run.source.gallery)
         depth = _depth(items) if needed is None else min(needed, _depth(items))
-        began = time.perf_counter()
-        rows, scores = run.index.nearest(asked.vector, min(depth + len(asked.hidden), items))
-        seconds = time.perf_counter() - began
-        kept = ~np.isin(rows, asked.hidden)
-        return _List(asked, rows[kept][:depth], scores[kept][:depth], seconds)
+        start = time.perf_counter()
+        rows, scores = run.search.nearest(query.vector, min(depth + len(query.self_rows), items))
+        seconds = time.perf_counter() - start
+        keep = ~np.isin(rows, query.self_rows)
+        return _RunRanking(query, rows[keep][:depth], scores[keep][:depth], seconds)
 
-    def _ranks_elsewhere(self, one: _List, shown: NDArray[np.int64], lists: Sequence[_List]) -> list[int | None]:
+    def _other_ranks(self, one: _RunRanking, shown: NDArray[np.int64], lists: Sequence[_RunRanking]) -> list[int | None]:
         other = next((other for other in lists if other is not one), None)
         if other is None:
             return [None] * len(shown)
-        rows = self._same[one.asked.run, other.asked.run, "gallery"](one.rows[shown])
+        rows = self._same[one.query.run, other.query.run, "gallery"](one.rows[shown])
         ranks = {int(row): rank for rank, row in enumerate(other.rows, start=1)}
         return [ranks.get(int(row)) for row in rows]
 
-    def _itself(self, place: Place) -> NDArray[np.int64]:
-        source = self.runs[place.run].source
-        if place.side == "query" or source.against_each_other:
-            return source.itself(place.row)
-        return np.array([place.row], np.int64)
+    def _self_rows(self, image: ImageId) -> NDArray[np.int64]:
+        source = self.runs[image.run].source
+        if image.side == "query" or source.against_each_other:
+            return source.self_rows(image.row)
+        return np.array([image.row], np.int64)
 
 
-class _Asked(NamedTuple):
-    """One run's query: a vector of length 1, its labels if they are known, and the rows that are itself."""
+class _RunQuery(NamedTuple):
+    """A query in one run: its unit vector, its labels if known, and the gallery rows that are the query itself."""
 
     run: int
     vector: NDArray[np.float32]
     labels: NDArray[np.int64] | None
-    hidden: NDArray[np.int64]
+    self_rows: NDArray[np.int64]
 
 
-class _List(NamedTuple):
-    """What was found for a query, best first, without itself."""
+class _RunRanking(NamedTuple):
+    """The gallery rows found for a query, best first, without the query itself."""
 
-    asked: _Asked
+    query: _RunQuery
     rows: NDArray[np.int64]
     scores: NDArray[np.float32]
     seconds: float

@@ -1,7 +1,8 @@
-"""The label tree as the page walks it: what stands above and below a label, how many images it has, how well it is found."""
+"""The label tree as the page shows it: labels above and below a label, their images, and AP and R@1 of their queries."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,37 +16,121 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.explorer.source import Source
-    from suprank.explorer.web.node_metrics import Judged, Values
+
+
+MOST_PAIRS = 4_000_000_000
+"""Query-item pairs that are scored at most: all of 63,000 images, or 4,000 queries against a million images."""
+
+_log = logging.getLogger(__name__)
+
+
+class MeanMetrics(NamedTuple):
+    """Mean AP and R@1 over `queries` queries at some level; NaN if none of them has a positive."""
+
+    ap: float
+    r1: float
+    queries: int
+
+
+class NodeMetrics:
+    """AP and R@1 of a source's queries, measured in the background, and their means over labels.
+
+    With more than `MOST_PAIRS` query-item pairs, only some queries, evenly spaced, are measured.
+    """
+
+    def __init__(self, source: Source, *, most_pairs: int = MOST_PAIRS) -> None:
+        self.source = source
+        count = min(len(source.queries), max(1, most_pairs // max(1, len(source.gallery))))
+        self.rows = np.unique(np.linspace(0, len(source.queries) - 1, count).round().astype(np.int64))
+        self.done = not source.levels
+        self.problem = "" if source.levels else "the images have no labels"
+        self._values: dict[str, NDArray[np.float64]] = {}
+
+    @property
+    def sampled(self) -> bool:
+        return len(self.rows) < len(self.source.queries)
+
+    def measure(self) -> None:
+        """Measure now; if the labels are invalid, `problem` says why, for the page to show."""
+        if self.done:
+            return
+        source = self.source
+        metrics = [f"{name}/{level}" for level in source.levels for name in ("AP", "R@1")]
+        try:
+            report = source.evaluate(self.rows if self.sampled else None, metrics=metrics, per_query=True)
+            self._values = dict(report.per_query or {})
+        except Exception as error:  # in a background thread: otherwise nobody would see it, and the page would wait forever
+            _log.warning("the metrics of %s cannot be measured: %s", source.name, error)
+            self.problem = str(error)
+        self.done = True
+
+    def for_labels(self, at: int, labels: NDArray[np.int64], level: int) -> list[MeanMetrics] | None:
+        """Means over the queries under each of these labels of level `at`, evaluated at `level` (0: the finest).
+
+        None before they are measured. The label −1 has no queries.
+        """
+        if not self._values:
+            return None
+        ap, r1 = self._columns(level)
+        own = self.source.queries.labels[self.rows, at]
+        valid = ~np.isnan(ap) & (own >= 0)
+        size = len(self.source.names[self.source.levels[at]]) + 1  # the last entry is for −1 and stays empty
+        counts = np.bincount(own[valid], minlength=size)
+        with np.errstate(invalid="ignore"):
+            means = [np.bincount(own[valid], one[valid], minlength=size) / counts for one in (ap, r1)]
+        return [MeanMetrics(float(means[0][label]), float(means[1][label]), int(counts[label])) for label in labels]
+
+    def for_query(self, row: int) -> MeanMetrics | None:
+        """The metrics of one query at the finest level; None if it was not measured."""
+        at = int(np.searchsorted(self.rows, row))
+        if not self._values or at == len(self.rows) or self.rows[at] != row:
+            return None
+        one = np.zeros(len(self.rows), bool)
+        one[at] = True
+        return self._mean(one, 0)
+
+    def _columns(self, level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        name = self.source.levels[level]
+        return self._values[f"AP/{name}"], self._values[f"R@1/{name}"]
+
+    def _mean(self, chosen: NDArray[np.bool_], level: int) -> MeanMetrics:
+        ap, r1 = self._columns(level)
+        chosen = chosen & ~np.isnan(ap)
+        count = int(chosen.sum())
+        return (
+            MeanMetrics(float(ap[chosen].mean()), float(r1[chosen].mean()), count) if count else MeanMetrics(np.nan, np.nan, 0)
+        )
+
 
 ORDERS = ("name", "images", "worst", "best")
 
 
 class Branch(NamedTuple):
-    """A label in a table: its images, and for each run the values of its queries at its own level and at the finest."""
+    """A label in a table: its images, and for each run the metrics of its queries at its own level and at the finest."""
 
     node: Node
     name: str
     images: int
-    own: tuple[Values | None, ...]
-    finest: tuple[Values | None, ...]
+    own: tuple[MeanMetrics | None, ...]
+    finest: tuple[MeanMetrics | None, ...]
 
 
 @dataclass(frozen=True)
 class Branches:
-    """A page of the labels below another, `total` in all."""
+    """A page of the labels below another one, of `total`."""
 
     branches: tuple[Branch, ...]
     total: int
 
 
 class Tree:
-    """The labels of a source. A label that stands under two others, which makes no tree, is listed under both."""
+    """The labels of a source. A label with two parents (then it is not a tree) is listed under both."""
 
-    def __init__(self, source: Source, judged: Sequence[Judged] = ()) -> None:
-        self.source, self.judged = source, tuple(judged)
+    def __init__(self, source: Source, metrics: Sequence[NodeMetrics] = ()) -> None:
+        self.source, self.node_metrics = source, tuple(metrics)
 
     def has(self, node: Node) -> bool:
-        """Whether there is such a label."""
+        """Whether the label exists."""
         return node.level < len(self.source.levels) and node.label < len(self.names(node.level))
 
     def names(self, level: int) -> tuple[str, ...]:
@@ -54,28 +139,28 @@ class Tree:
     def name(self, node: Node) -> str:
         return self.names(node.level)[node.label]
 
-    def above(self, node: Node) -> list[Node]:
-        """The labels above one, coarsest first, by the first of its images."""
+    def ancestors(self, node: Node) -> list[Node]:
+        """The labels above a label, coarsest first, taken from its first image."""
         for side in self._sides():
             rows = np.flatnonzero(side[:, node.level] == node.label)
             if len(rows):
                 labels = side[rows[0]]
-                return [one for one in self.path(labels) if one.level > node.level]
+                return [one for one in self.label_path(labels) if one.level > node.level]
         return []
 
-    def path(self, labels: NDArray[np.int64]) -> list[Node]:
+    def label_path(self, labels: NDArray[np.int64]) -> list[Node]:
         """The labels of an image, coarsest first."""
         return [Node(level, int(labels[level])) for level in reversed(range(len(labels))) if labels[level] >= 0]
 
     def branch(self, node: Node) -> Branch:
-        """A label by itself."""
-        own = tuple(self._at(run, node, node.level) for run in range(len(self.judged)))
-        finest = tuple(self._at(run, node, 0) for run in range(len(self.judged)))
+        """One label with its images and metrics."""
+        own = tuple(self._label_metrics(run, node, node.level) for run in range(len(self.node_metrics)))
+        finest = tuple(self._label_metrics(run, node, 0) for run in range(len(self.node_metrics)))
         images = sum(int((side[:, node.level] == node.label).sum()) for side in self._sides())
         return Branch(node, self.name(node), images, own, finest)
 
-    def below(self, node: Node | None, *, order: str = "name", offset: int = 0, limit: int = 100) -> Branches:
-        """The labels right under one, or the coarsest where None is given."""
+    def children(self, node: Node | None, *, order: str = "name", offset: int = 0, limit: int = 100) -> Branches:
+        """The labels directly below a label, or the coarsest labels for None."""
         level = (len(self.source.levels) if node is None else node.level) - 1
         if level < 0:
             return Branches((), 0)
@@ -83,52 +168,52 @@ class Tree:
         for side in self._sides():
             labels = side[:, level] if node is None else side[side[:, node.level] == node.label, level]
             counts += np.bincount(labels[labels >= 0], minlength=len(counts))
-        there = np.flatnonzero(counts)
-        own = [self._values(judged, level, there, level) for judged in self.judged]
-        finest = [self._values(judged, level, there, 0) for judged in self.judged]
-        shown = self._ordered(level, there, counts, finest, order)[offset : offset + limit]
+        present = np.flatnonzero(counts)
+        own = [self._metrics(run, level, present, level) for run in self.node_metrics]
+        finest = [self._metrics(run, level, present, 0) for run in self.node_metrics]
+        shown = self._ordered(level, present, counts, finest, order)[offset : offset + limit]
         branches = (
             Branch(
-                Node(level, int(there[at])),
-                self.names(level)[there[at]],
-                int(counts[there[at]]),
+                Node(level, int(present[at])),
+                self.names(level)[present[at]],
+                int(counts[present[at]]),
                 tuple(values[at] for values in own),
                 tuple(values[at] for values in finest),
             )
             for at in shown
         )
-        return Branches(tuple(branches), len(there))
+        return Branches(tuple(branches), len(present))
 
     def _ordered(
         self,
         level: int,
-        there: NDArray[np.int64],
+        present: NDArray[np.int64],
         counts: NDArray[np.int64],
-        finest: Sequence[Sequence[Values | None]],
+        finest: Sequence[Sequence[MeanMetrics | None]],
         by: str,
     ) -> list[int]:
         names = self.names(level)
-        places = sorted(range(len(there)), key=lambda at: names[there[at]].casefold())
+        by_name = sorted(range(len(present)), key=lambda at: names[present[at]].casefold())
         if by == "images":
-            return sorted(places, key=lambda at: -counts[there[at]])
+            return sorted(by_name, key=lambda at: -counts[present[at]])
         if by in ("worst", "best") and finest:
             sign = 1 if by == "worst" else -1
-            known = {at: value.ap for at in places if (value := finest[0][at]) is not None and value.queries}
-            return sorted(places, key=lambda at: sign * known[at] if at in known else np.inf)
-        return places
+            known = {at: value.ap for at in by_name if (value := finest[0][at]) is not None and value.queries}
+            return sorted(by_name, key=lambda at: sign * known[at] if at in known else np.inf)
+        return by_name
 
-    def _values(self, judged: Judged, at: int, labels: NDArray[np.int64], level: int) -> Sequence[Values | None]:
-        """What a run found, by names: another run may number its labels differently."""
-        name, levels = self.source.levels[at], judged.source.levels
+    def _metrics(self, run: NodeMetrics, at: int, labels: NDArray[np.int64], level: int) -> Sequence[MeanMetrics | None]:
+        """The metrics of a run, matched by label name, since another run may number its labels differently."""
+        name, levels = self.source.levels[at], run.source.levels
         if name not in levels or self.source.levels[level] not in levels:
             return [None] * len(labels)
-        theirs = {one: number for number, one in enumerate(judged.source.names[name])}
+        theirs = {one: number for number, one in enumerate(run.source.names[name])}
         numbers = np.array([theirs.get(self.names(at)[label], -1) for label in labels], np.int64)
-        found = judged.of_labels(levels.index(name), numbers, levels.index(self.source.levels[level]))
+        found = run.for_labels(levels.index(name), numbers, levels.index(self.source.levels[level]))
         return found or [None] * len(labels)
 
-    def _at(self, run: int, node: Node, level: int) -> Values | None:
-        return self._values(self.judged[run], node.level, np.array([node.label]), level)[0]
+    def _label_metrics(self, run: int, node: Node, level: int) -> MeanMetrics | None:
+        return self._metrics(self.node_metrics[run], node.level, np.array([node.label]), level)[0]
 
     def _sides(self) -> list[NDArray[np.int64]]:
         source = self.source

@@ -1,4 +1,4 @@
-"""An image that somebody sends to search with: read into memory, within limits, and forgotten."""
+"""Uploaded images: read into memory within limits, used for one search, and never stored."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 MAX_BYTES = 10_000_000
 MAX_PIXELS = 50_000_000
 SECONDS = 20.0
-"""What decoding may take before the answer is given up; the thread ends by itself, for the pixels are bounded."""
+"""Time limit for decoding an image; the thread then ends by itself, because the pixels are bounded."""
 
-_FORM = 10_000  # bytes of a form beside its image: names, boundaries, filters
-_DISCARDED = 20 * MAX_BYTES  # read and dropped before a refusal: a browser that is cut off while it sends shows no answer
+_FORM = 10_000  # bytes of a form besides its image: names, boundaries, filters
+_DISCARDED = 20 * MAX_BYTES  # bytes read and dropped before refusing: a browser that is cut off while sending shows no answer
 
 
 class Uploads:
-    """Reads what is sent. At most two pictures are there at once, so that a burst of them fills neither memory nor threads."""
+    """Reads uploads, at most two pictures at a time, so that a burst of them exhausts neither memory nor threads."""
 
     def __init__(self) -> None:
         self._limiter = anyio.CapacityLimiter(2)
 
     @asynccontextmanager
     async def picture(self, request: Request) -> AsyncGenerator[Image.Image, None]:
-        """The picture in the form's field `image`, in RGB, until it is let go: 150 kB of PNG may be 150 MB of pixels.
+        """The picture in the form field `image`, in RGB; use it as a context, since 150 kB of PNG may be 150 MB of pixels.
 
-        Raises HTTPException: 413 for more than `MAX_BYTES`, 400 for a form without an image, a broken image or one of more than
+        Raises HTTPException: 413 above `MAX_BYTES`; 400 for a form without an image, a broken image, or one with more than
         `MAX_PIXELS` pixels. Nothing is written to disk.
         """
         if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-            raise HTTPException(400, "This is no form with an image; choose an image and send it with the button beside it.")
+            raise HTTPException(400, "The request contains no image form; choose an image and press the upload button.")
         parser = MultiPartParser(request.headers, _limited(request), max_files=1, max_fields=10, max_part_size=_FORM)
         parser.spool_max_size = MAX_BYTES + _FORM + 1  # starlette would put all above 1 MB into a temporary file
         try:
@@ -51,7 +51,7 @@ class Uploads:
         try:
             image = form.get("image")
             if image is None or isinstance(image, str) or not image.size:
-                raise HTTPException(400, "There is no image in the form; choose one first.")
+                raise HTTPException(400, "The form contains no image; choose one first.")
             if image.size > MAX_BYTES:
                 raise _too_large()
             data = await image.read()
@@ -65,19 +65,19 @@ class Uploads:
             with anyio.fail_after(SECONDS):
                 return await run_sync(_decoded, data, abandon_on_cancel=True)
         except TimeoutError as error:
-            raise HTTPException(400, f"The image took more than {SECONDS:g} s to decode; make it smaller.") from error
+            raise HTTPException(400, f"The image took more than {SECONDS:g} s to decode; choose a smaller one.") from error
 
 
 def _decoded(data: bytes) -> Image.Image:
     try:
         return decoded(data, "The image", max_pixels=MAX_PIXELS)
     except BrokenImageError as error:
-        said = str(error).removeprefix("The image: ").replace(", or allow more by max_pixels", "")
-        raise HTTPException(400, f"The image {said}") from error
+        reason = str(error).removeprefix("The image: ").replace(", or allow more by max_pixels", "")
+        raise HTTPException(400, f"The image {reason}") from error
 
 
 async def _limited(request: Request) -> AsyncGenerator[bytes, None]:
-    """The body, as long as it is within the limit; the rest is read and dropped, and then refused."""
+    """The body up to the limit; anything beyond is read and dropped, and then refused."""
     seen = 0
     async for chunk in request.stream():
         seen += len(chunk)
@@ -90,7 +90,7 @@ async def _limited(request: Request) -> AsyncGenerator[bytes, None]:
 
 
 def _too_large() -> HTTPException:
-    # Closed, or uvicorn would go on to read and drop what is still sent, without an end.
+    # Close the connection, or uvicorn would keep reading whatever is still sent, endlessly.
     return HTTPException(
-        413, f"The image has more than {MAX_BYTES // 1_000_000} MB; make it smaller.", headers={"Connection": "close"}
+        413, f"The image has more than {MAX_BYTES // 1_000_000} MB; choose a smaller one.", headers={"Connection": "close"}
     )

@@ -11,60 +11,60 @@ from tests.explorer import runs
 pytest.importorskip("openTSNE")
 
 
-@pytest.fixture
-def source(tmp_path):
-    pictures = runs.collection(tmp_path / "data", groups=4, classes=5, images=3)
-    return Source.of("x", runs.vectors(pictures, dim=32, noise=0.5), pictures)
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    pictures = runs.collection(tmp_path_factory.mktemp("data"), groups=4, classes=5, images=3)
+    return Source.from_arrays("x", runs.vectors(pictures, dim=32, noise=0.5), pictures)
 
 
 def test_each_class_has_a_place_a_label_its_group_and_the_image_closest_to_its_mean(source):
     found = class_map(source)
     assert found.method == "t-SNE"
-    assert found.places.shape == (20, 2)
-    assert np.isfinite(found.places).all()
+    assert found.positions.shape == (20, 2)
+    assert np.isfinite(found.positions).all()
     assert found.labels.tolist() == list(range(20))
     assert found.coarse.tolist() == source.parents["class"].tolist()
     assert found.images.tolist() == [3] * 20
-    unit = source.gallery.unit(slice(None))
+    unit = source.gallery.unit_embeddings(slice(None))
     for place in range(20):
         rows = np.flatnonzero(source.gallery.labels[:, 0] == found.labels[place])
         mean = unit[rows].mean(0)
-        assert found.nearest[place] == rows[(unit[rows] @ mean).argmax()]
+        assert found.typical_rows[place] == rows[(unit[rows] @ mean).argmax()]
 
 
 def test_the_map_is_the_same_each_time(source):
-    assert (class_map(source, seed=1).places == class_map(source, seed=1).places).all()
+    assert (class_map(source, seed=1).positions == class_map(source, seed=1).positions).all()
 
 
 def test_classes_of_one_group_stand_nearer_to_each_other(tmp_path):
     pictures = runs.collection(tmp_path, groups=3, classes=8, images=2)
     near = np.random.default_rng(0).normal(size=(3, 16))[pictures.labels[:, 1]] * 5
-    found = class_map(Source.of("x", (near + runs.vectors(pictures)).astype(np.float32), pictures))
-    distances = np.linalg.norm(found.places[:, None] - found.places, axis=-1)
+    found = class_map(Source.from_arrays("x", (near + runs.vectors(pictures)).astype(np.float32), pictures))
+    distances = np.linalg.norm(found.positions[:, None] - found.positions, axis=-1)
     same = found.coarse[:, None] == found.coarse
     assert distances[same].mean() < distances[~same].mean()
 
 
 def test_few_classes_are_placed_by_principal_components_and_one_is_no_map(tmp_path):
     few = runs.collection(tmp_path, groups=2, classes=2, images=3)
-    found = class_map(Source.of("x", runs.vectors(few), few))
+    found = class_map(Source.from_arrays("x", runs.vectors(few), few))
     assert found.method == "PCA"
-    assert found.places.shape == (4, 2)
+    assert found.positions.shape == (4, 2)
     two = few.take(few.labels[:, 0] < 2)
-    assert class_map(Source.of("x", runs.vectors(two), two)).places[:, 1] == pytest.approx(0)
+    assert class_map(Source.from_arrays("x", runs.vectors(two), two)).positions[:, 1] == pytest.approx(0)
     one = few.take(few.labels[:, 0] == 0)
-    assert class_map(Source.of("x", runs.vectors(one), one)) is None
+    assert class_map(Source.from_arrays("x", runs.vectors(one), one)) is None
     bare = Manifest.of({"path": few.paths, "split": ["test"] * 12}, root=few.root, levels=())
-    assert class_map(Source.of("x", runs.vectors(few), bare)) is None
+    assert class_map(Source.from_arrays("x", runs.vectors(few), bare)) is None
 
 
 def test_of_many_classes_the_largest_are_placed(source):
     kept = np.r_[0:60, 3:6, 9:12]  # classes 1 and 3 have twice as many
-    items = source.gallery.items.take(kept)
-    found = class_map(Source.of("x", np.asarray(source.gallery.embeddings)[kept], items), most=2)
+    items = source.gallery.manifest.take(kept)
+    found = class_map(Source.from_arrays("x", np.asarray(source.gallery.embeddings)[kept], items), most=2)
     assert found.labels.tolist() == [1, 3]
     assert found.images.tolist() == [6, 6]
-    assert found.of == 20
+    assert found.total_classes == 20
 
 
 def test_distractors_have_no_place(tmp_path):
@@ -77,10 +77,10 @@ def test_distractors_have_no_place(tmp_path):
     source = Source.read(runs.embeddings(tmp_path / "e", Manifest.of(table, root=whole.root), rows))
     found = class_map(source)
     assert found.images.tolist() == [3] * 6
-    assert found.nearest.max() < 18
+    assert found.typical_rows.max() < 18
 
 
 def test_few_classes_more_than_dimensions_and_all_alike_still_have_places(tmp_path):
     pictures = runs.collection(tmp_path, groups=2, classes=3, images=2)
-    found = class_map(Source.of("x", np.ones((12, 4), np.float32), pictures))
-    assert np.isfinite(found.places).all()
+    found = class_map(Source.from_arrays("x", np.ones((12, 4), np.float32), pictures))
+    assert np.isfinite(found.positions).all()

@@ -1,0 +1,60 @@
+"""Everything the report says about a run, computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from suprank.explorer.findings.batch_gap import gap_by_size
+from suprank.explorer.findings.class_means import class_map
+from suprank.explorer.findings.curves import hierarchical_at_k, precision_recall_and_scores
+from suprank.explorer.findings.query_metrics import evaluate_source
+from suprank.explorer.findings.training_run import loss_step, training_history
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from suprank.evaluation import Report
+    from suprank.explorer.findings.batch_gap import GapBySize
+    from suprank.explorer.findings.class_means import ClassMap
+    from suprank.explorer.findings.curves import HierarchicalAtK, PrecisionRecall, ScoreHistograms
+    from suprank.explorer.findings.training_run import History, LossStep
+    from suprank.explorer.source import Source
+
+    StageProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class RunFindings:
+    """A source with its findings; None where one does not apply, for example without a recipe or with only one level."""
+
+    source: Source
+    report: Report
+    precision: PrecisionRecall
+    scores: ScoreHistograms
+    hierarchical_at_k: HierarchicalAtK | None
+    gap: GapBySize
+    map: ClassMap | None
+    history: History | None
+    step: LossStep | None
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+
+def collect_findings(source: Source, *, seed: int = 0, progress: StageProgress = lambda what, done, total: None) -> RunFindings:
+    """Compute all findings; `progress(what, done, total)` is called along the way."""
+    name = source.name
+    report = evaluate_source(source, progress=partial(progress, f"{name}: metrics"))
+    precision, scores = precision_recall_and_scores(source, seed=seed, progress=partial(progress, f"{name}: curves"))
+    several = len(source.levels) > 1
+    lists = hierarchical_at_k(source, progress=partial(progress, f"{name}: H-P and H-R")) if several else None
+    gap = gap_by_size(source, report, seed=seed, progress=partial(progress, f"{name}: decomposability gap"))
+    progress(f"{name}: map", 0, 1)
+    classes = class_map(source, seed=seed)
+    progress(f"{name}: map", 1, 1)
+    return RunFindings(
+        source, report, precision, scores, lists, gap, classes, training_history(source), loss_step(source.recipe)
+    )

@@ -1,0 +1,150 @@
+"""Sections with examples: a query, and next to it the items that one or two runs find, each with its level."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from suprank.explorer.colors import level_names
+from suprank.explorer.findings.query_metrics import (
+    examples,
+    main_metric,
+    most_different_queries,
+    random_queries,
+    worst_queries,
+)
+from suprank.explorer.report.page import LegendEntry, Section, label_name, label_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from suprank.evaluation import Report
+    from suprank.explorer.findings.collect import RunFindings
+    from suprank.explorer.findings.query_metrics import Example
+    from suprank.explorer.report.page import Thumbnail, Thumbnails
+    from suprank.explorer.source import Source
+
+
+class ExampleItem(NamedTuple):
+    """An item of a list: image, label, score, and its relation to the query, as a CSS class and in words."""
+
+    image: Thumbnail | None
+    label: str
+    score: str
+    level: str
+    relation: str
+
+
+class ExampleList(NamedTuple):
+    """The items that a run finds for a query, best first."""
+
+    run: int
+    numbers: str
+    items: tuple[ExampleItem, ...]
+
+
+@dataclass(frozen=True)
+class ExampleQuery:
+    """A query with the lists of all runs."""
+
+    image: Thumbnail | None
+    heading: str
+    label: str
+    path: str
+    lists: tuple[ExampleList, ...]
+
+
+class _Selection(NamedTuple):
+    """Which queries a section shows, and what it says about them."""
+
+    id: str
+    title: str
+    rows: NDArray[np.int64]
+    about: str
+    if_empty: str
+    short: str = ""
+
+
+def example_sections(
+    runs: Sequence[RunFindings],
+    reports: Sequence[Report],
+    same: NDArray[np.int64] | None,
+    thumbnails: Thumbnails,
+    *,
+    queries: int,
+    top: int,
+    seed: int,
+) -> list[Section]:
+    """Sections with the queries on which the runs differ most, the worst queries, and a random sample.
+
+    `reports` have their queries in the order of the first run; `same` gives the row of each query in the second run.
+    """
+    source, metric = runs[0].source, main_metric(runs[0].report)
+    names = level_names(source.levels)
+    legend = tuple(LegendEntry(f"level-{level}", name) for level, name in enumerate(names))[::-1]
+    sections = []
+    for chosen in _selections(runs, reports, metric, queries, seed):
+        lists = [examples(source, runs[0].report, chosen.rows, top)]
+        if same is not None:
+            lists.append(examples(runs[1].source, runs[1].report, same[chosen.rows], top))
+        shown = [_example_query(runs, pair, metric, names, thumbnails) for pair in zip(*lists, strict=True)]
+        content = {"legend": legend, "queries": shown, "if_empty": chosen.if_empty}
+        sections.append(Section(chosen.id, chosen.title, "examples.html", content, (chosen.about,), chosen.short))
+    return sections
+
+
+def _selections(
+    runs: Sequence[RunFindings], reports: Sequence[Report], metric: str, queries: int, seed: int
+) -> list[_Selection]:
+    selections = []
+    if len(runs) > 1:
+        first, second = (run.name for run in runs)
+        ahead, behind = most_different_queries(reports[0], reports[1], queries)
+        words = " Better mistakes are errors that stay close to the query in the label tree." if metric == "H-AP" else ""
+        about = f"The queries on which {first} exceeds {second} in {metric} by the most.{words}"
+        selections.append(_Selection("better", "Better mistakes", ahead, about, f"{first} is ahead on no query."))
+        about = f"The queries on which {second} exceeds {first} in {metric} by the most."
+        title = f"Where {second} is ahead"
+        selections.append(_Selection("behind", title, behind, about, f"{second} is ahead on no query.", "Worse mistakes"))
+    about = f"The queries with the lowest {metric} in {runs[0].name}, among those that have a positive."
+    selections.append(
+        _Selection("worst", "Worst failures", worst_queries(reports[0], queries), about, "No query has a positive.")
+    )
+    about = f"Queries drawn at random (seed {seed}), to show what to expect."
+    sample = random_queries(runs[0].source, queries, seed)
+    return [*selections, _Selection("random", "Random sample", sample, about, "There are no queries.")]
+
+
+def _example_query(
+    runs: Sequence[RunFindings], lists: Sequence[Example], metric: str, names: Sequence[str], thumbnails: Thumbnails
+) -> ExampleQuery:
+    source, query = runs[0].source, lists[0].query
+    image = thumbnails.get(source.queries, query)
+    return ExampleQuery(
+        image,
+        label_path(source, source.queries, query),
+        label_name(source, source.queries, query),
+        image.path if image else "",
+        tuple(
+            _example_list(run.source, number, one, metric, names, thumbnails)
+            for number, (run, one) in enumerate(zip(runs, lists, strict=True))
+        ),
+    )
+
+
+def _example_list(
+    source: Source, number: int, example: Example, metric: str, names: Sequence[str], thumbnails: Thumbnails
+) -> ExampleList:
+    labeled = bool((source.queries.labels[example.query] >= 0).any())
+    items = []
+    for row, score, level in zip(example.rows.tolist(), example.scores.tolist(), example.levels.tolist(), strict=True):
+        image = thumbnails.get(source.gallery, row)
+        label = label_name(source, source.gallery, row)
+        relation = (str(level), names[level]) if labeled else ("none", "query has no label")
+        items.append(ExampleItem(image, label, f"{score:.3f}".replace("-", "−"), *relation))
+    value = "no relevant items" if math.isnan(example.value) else f"{metric} {100 * example.value:.1f}"
+    return ExampleList(number, value, tuple(items))

@@ -1,0 +1,175 @@
+"""Sections with figures: training, AP by level, curves, scores, decomposability gap, and the step function of the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from suprank.explorer.colors import level_names
+from suprank.explorer.findings.query_metrics import main_metric, precision_by_level
+from suprank.explorer.report import figures
+from suprank.explorer.report.page import LegendEntry, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from markupsafe import Markup
+
+    from suprank.explorer.findings.collect import RunFindings
+    from suprank.explorer.findings.training_run import Curve
+
+TRAINING_METRICS = ("H-AP", "AP", "R@1")  # metrics of the test images that are drawn over epochs
+
+
+class CaptionedFigure(NamedTuple):
+    """A figure and its caption."""
+
+    svg: Markup
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class FigureGroup:
+    """Figures that share a legend."""
+
+    figures: tuple[CaptionedFigure, ...]
+    legend: tuple[LegendEntry, ...] = ()
+    title: str = ""
+    about: str = ""
+
+
+def training_section(runs: Sequence[RunFindings]) -> Section | None:
+    """Loss and metrics of the test images over epochs; None if no run has logged any."""
+    histories = [run.history for run in runs]
+    found: list[CaptionedFigure] = []
+    wanted = [("loss", "loss of the batches", [one.losses.get("loss") if one else None for one in histories], False)]
+    for metric in (metric for metric in TRAINING_METRICS if metric != "H-AP" or len(runs[0].source.levels) > 1):
+        logged = [one.metrics.get(metric) if one else None for one in histories]
+        wanted.append((metric, f"{metric} of the test images", logged, True))
+    for number, (label, title, curves, percent) in enumerate(wanted):
+        if any(curve is not None and len(curve.epochs) > 1 for curve in curves):  # one evaluation makes no curve
+            series = [_series(curve) for curve in curves]
+            found.append(CaptionedFigure(figures.over_epochs(f"training{number}", title, label, series, percent=percent)))
+    if not found:
+        return None
+    losses = {str((run.source.recipe or {}).get("loss", {}).get("name", "")) for run in runs}
+    about = ("The runs minimize different losses, whose values are not comparable.",) if len(losses) > 1 else ()
+    return Section("training", "Training", "figures.html", [FigureGroup(tuple(found), _run_legend(runs))], about)
+
+
+def levels_section(runs: Sequence[RunFindings]) -> Section | None:
+    """AP by level as bars; None with only one level."""
+    if len(runs[0].source.levels) < 2:
+        return None
+    found = [precision_by_level(run.report) for run in runs]
+    svg = figures.bars(
+        "levels",
+        "AP by level, with 95 % intervals",
+        [one.level for one in found[0]],
+        [[one.value for one in run] for run in found],
+        [[(one.low, one.high) for one in run] for run in found],
+    )
+    about = "At each level, an item is positive if it has the query's class at that level; coarse classes have more items."
+    return Section("levels", "AP by level", "figures.html", [FigureGroup((CaptionedFigure(svg),), _run_legend(runs))], (about,))
+
+
+def curves_section(runs: Sequence[RunFindings]) -> Section:
+    """Precision against recall at each level, and H-P against H-R."""
+    levels = runs[0].source.levels
+    found = []
+    for number, level in enumerate(levels):
+        series = [figures.Series(run.precision.recall, run.precision.precision[level]) for run in runs]
+        title = f"precision and recall, {level}" if len(levels) > 1 else "precision and recall"
+        found.append(CaptionedFigure(figures.curves(f"precision{number}", title, ("recall", "precision"), series)))
+    by_run = [run.hierarchical_at_k for run in runs]
+    if all(one is not None for one in by_run):
+        by_k = [(one.ks, figures.Series(one.recall, one.precision)) for one in by_run if one is not None]
+        svg = figures.by_length("lists", "H-P@k against H-R@k", ("H-R@k", "H-P@k"), by_k)
+        found.append(CaptionedFigure(svg, "Each point is one list length k; relevance takes every level into account."))
+    about = (
+        "Precision is interpolated (the highest at that recall or a higher one) and averaged over queries.",
+        *_sampled(runs[0].precision.queries, runs[0].precision.total_queries),
+    )
+    group = FigureGroup(tuple(found), _run_legend(runs))
+    return Section("curves", "Precision and recall", "figures.html", [group], about, "Curves")
+
+
+def scores_section(runs: Sequence[RunFindings]) -> Section | None:
+    """Score distributions of positives at each level and of negatives; None for a single image, which has no pairs."""
+    source = runs[0].source
+    names = level_names(source.levels)
+    spread = np.concatenate([np.flatnonzero(run.scores.counts.sum(0)) for run in runs])
+    if not len(spread):
+        return None
+    low, high = spread.min(), spread.max() + 1
+    found = []
+    for number, run in enumerate(runs):
+        shares = {level: run.scores.shares[level, low:high] for level in range(len(names))}
+        svg = figures.distributions(f"scores{number}", run.name, run.scores.edges[low : high + 1], shares)
+        found.append(CaptionedFigure(svg))
+    legend = tuple(LegendEntry(f"line level-{level} dash-{level % 4}", name) for level, name in enumerate(names))
+    about = (
+        "Cosines of query and item by the finest level they share. Each curve has area 1, whatever its number of pairs.",
+        *_sampled(runs[0].scores.queries, runs[0].scores.total_queries),
+    )
+    return Section("scores", "Scores", "figures.html", [FigureGroup(tuple(found), legend[::-1])], about)
+
+
+def gap_section(runs: Sequence[RunFindings]) -> Section:
+    """The decomposability gap of AP and H-AP by batch size."""
+    gaps = [run.gap for run in runs]
+    found = []
+    measures = [measure for measure in gaps[0].values if measure in ("AP", main_metric(runs[0].report))]
+    for number, measure in enumerate(measures):
+        lines = [figures.Series(np.asarray(gap.sizes, float), np.asarray(gap.values[measure], float)) for gap in gaps]
+        found.append(CaptionedFigure(figures.gaps(f"gap{number}", f"gap of {measure}", lines)))
+    about = (
+        "How much higher a metric is when images are ranked within random batches than within the whole collection: what a "
+        "loss over batches cannot see. Smaller is better. The gap is signed, and 0 if one batch holds the whole collection.",
+        *_sampled(gaps[0].queries, gaps[0].total_queries),
+    )
+    return Section("gap", "Decomposability gap", "figures.html", [FigureGroup(tuple(found), _run_legend(runs))], about, "Gap")
+
+
+def step_section(runs: Sequence[RunFindings]) -> Section | None:
+    """The step function of each run's loss and its derivative; None if no loss has one."""
+    groups = []
+    for number, run in enumerate(runs):
+        if run.step is None:
+            continue
+        curve = run.step.upper_bound or run.step.sigmoid
+        symbol = "H⁻(t)" if run.step.upper_bound else "σ(t/τ)"
+        value = figures.step(f"step{number}", f"the step, {symbol}", symbol, number, curve.gap, curve.value, jumps=curve.jumps)
+        slope = figures.slope(f"slope{number}", f"its derivative, d{symbol}/dt", number, curve.gap, curve.derivative)
+        letters = {"tau": "τ", "rho": "ρ", "delta": "δ", "jump": "jump", "value_at_delta": "value at δ"}
+        numbers = ", ".join(f"{letters[name]} = {value:g}" for name, value in run.step.parameters.items() if value is not None)
+        bounds = ""
+        if run.step.upper_bound:
+            bounds = " It is an upper bound of the exact step." if run.step.is_bound else " It does not bound the exact step."
+        words = f"Loss {run.step.loss}: {numbers}.{bounds}"
+        legend = (LegendEntry(f"line run-{number}", symbol), LegendEntry("line exact", "exact step"))
+        pair = (CaptionedFigure(value), CaptionedFigure(slope))
+        groups.append(FigureGroup(pair, legend, run.name if len(runs) > 1 else "", words))
+    if not groups:
+        return None
+    about = (
+        "The rank of an item k counts the items j that score at least as high, t = s_j − s_k ≥ 0. This exact step has no "
+        "gradient, so the loss replaces it by a smooth step, whose derivative moves the embeddings.",
+    )
+    return Section("step", "The step of the loss", "figures.html", groups, about, "Step")
+
+
+def _run_legend(runs: Sequence[RunFindings]) -> tuple[LegendEntry, ...]:
+    return tuple(LegendEntry(f"line run-{number}", run.name) for number, run in enumerate(runs)) if len(runs) > 1 else ()
+
+
+def _series(curve: Curve | None) -> figures.Series:
+    if curve is None:
+        return figures.Series(np.empty(0), np.empty(0))
+    return figures.Series(curve.epochs, curve.values)
+
+
+def _sampled(queries: int, total: int) -> tuple[str, ...]:
+    return (f"Measured on {queries:,} of {total:,} queries, drawn at random.",) if queries < total else ()

@@ -1,0 +1,137 @@
+"""Metrics with intervals and by level, two sources on the same queries in any order, and queries worth showing."""
+
+import numpy as np
+import pytest
+
+from suprank.evaluation import Report
+from suprank.explorer import Source
+from suprank.explorer.findings import (
+    compare_reports,
+    evaluate_source,
+    examples,
+    match_queries,
+    most_different_queries,
+    precision_by_level,
+    random_queries,
+    reorder_queries,
+    worst_queries,
+)
+from tests.explorer import runs
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return runs.collection(tmp_path_factory.mktemp("data"))
+
+
+def report_of(*values, measure="H-AP"):
+    count = len(values)
+    return Report({measure: 0.5}, count, count, ("a", "b"), {}, per_query={measure: np.array(values)})
+
+
+def test_every_metric_has_an_interval_around_it_and_values_per_query(pictures):
+    report = evaluate_source(Source.from_arrays("x", runs.vectors(pictures, noise=2.0), pictures), bootstrap=200)
+    low, high = report.intervals["H-AP"]
+    assert low <= report["H-AP"] <= high
+    assert report.per_query["AP/group"].shape == (24,)
+    levels = precision_by_level(report)
+    assert [one.level for one in levels] == ["class", "group"]
+    assert [one.value for one in levels] == [report["AP/class"], report["AP/group"]]
+    assert levels[0].low <= levels[0].value <= levels[0].high
+    assert levels[0].queries == 24
+
+
+def test_levels_count_the_queries_that_have_positives(tmp_path):
+    single = runs.collection(tmp_path, groups=2, classes=2, images=1)
+    found = precision_by_level(evaluate_source(Source.from_arrays("x", runs.vectors(single), single), bootstrap=0))
+    assert [one.queries for one in found] == [0, 4]
+    assert np.isnan(found[0].value)
+    assert np.isnan(found[1].low), "there are no intervals"
+
+
+def test_one_level_is_a_level_too(pictures):
+    flat = type(pictures).of(pictures.table.drop(["label_group"]), root=pictures.root, levels=["class"])
+    report = evaluate_source(Source.from_arrays("x", runs.vectors(flat), flat), bootstrap=0)
+    assert [(one.level, one.value) for one in precision_by_level(report)] == [("class", report["AP"])]
+
+
+def test_queries_are_matched_by_path_whatever_their_order(pictures):
+    order = np.random.default_rng(0).permutation(24)
+    vectors = runs.vectors(pictures, noise=2.0)
+    one, other = Source.from_arrays("a", vectors, pictures), Source.from_arrays("b", vectors[order], pictures.take(order))
+    same = match_queries(one, other)
+    assert order[same].tolist() == list(range(24))
+    mine, theirs = evaluate_source(one, bootstrap=0), evaluate_source(other, bootstrap=0)
+    comparison = compare_reports(mine, reorder_queries(theirs, same))
+    assert all(row.difference == pytest.approx(0) for row in comparison.rows)
+    better = evaluate_source(Source.from_arrays("c", runs.vectors(pictures, noise=0.3), pictures), bootstrap=0)
+    row = next(row for row in compare_reports(better, mine).rows if row.metric == "H-AP")
+    assert row.difference == pytest.approx(better["H-AP"] - mine["H-AP"])
+    assert row.p_value < 0.05
+
+
+def test_paths_that_stand_there_twice_are_matched_in_their_order(pictures):
+    twice = pictures.take(np.r_[0:24, 3])
+    source = Source.from_arrays("a", runs.vectors(twice), twice)
+    assert match_queries(source, source).tolist() == list(range(25))
+
+
+def test_other_queries_and_other_galleries_are_refused(tmp_path, pictures):
+    some = pictures.take(np.arange(20))
+    whole, part = (Source.from_arrays(name, runs.vectors(rows), rows) for name, rows in (("whole", pictures), ("part", some)))
+    with pytest.raises(ValueError, match="'pictures/2-1-0.png' is in whole only"):
+        match_queries(whole, part)
+    with pytest.raises(ValueError, match="24 are in whole"):
+        match_queries(part, whole)
+    split = runs.collection(tmp_path / "q", splits=("query", "gallery", "gallery"))
+    long = Source.read(runs.embeddings(tmp_path / "long", split))
+    kept = np.r_[0:18, 18]  # 7 queries and 12 items
+    short = Source.read(runs.embeddings(tmp_path / "short", split.take(kept)))
+    same = Source.read(runs.embeddings(tmp_path / "same", split.take(np.r_[0:18, 18, 19:24])))
+    assert len(match_queries(long, same)) == 8
+    with pytest.raises(ValueError, match="different queries"):
+        match_queries(long, short)
+    fewer = Source.read(runs.embeddings(tmp_path / "fewer", split.take(np.r_[0:23])))
+    with pytest.raises(ValueError, match="ranks 16 items and fewer 15"):
+        match_queries(long, fewer)
+
+
+def test_an_example_holds_the_best_items_with_scores_and_levels(pictures):
+    source = Source.from_arrays("x", runs.vectors(pictures), pictures)
+    report = evaluate_source(source, bootstrap=0)
+    first, second = examples(source, report, [9, 0], k=10)
+    assert (first.query, second.query) == (9, 0)
+    assert first.value == report.per_query["H-AP"][9]
+    assert 9 not in first.rows
+    assert len(first.rows) == 10
+    assert (np.diff(first.scores) <= 0).all()
+    shared = [2 * (row // 4 == 2) or int(row // 8 == 1) for row in first.rows.tolist()]
+    assert first.levels.tolist() == shared
+    assert examples(source, report, []) == []
+
+
+def test_a_short_collection_has_short_lists(tmp_path):
+    few = runs.collection(tmp_path, groups=1, classes=1, images=3)
+    source = Source.from_arrays("x", runs.vectors(few), few)
+    (found,) = examples(source, evaluate_source(source, bootstrap=0), [1], k=10)
+    assert sorted(found.rows.tolist()) == [0, 2]
+
+
+def test_the_worst_come_first_and_only_queries_with_positives():
+    assert worst_queries(report_of(0.5, np.nan, 0.1, 0.9, 0.1), 3).tolist() == [2, 4, 0]
+    assert worst_queries(report_of(0.5, np.nan), 12).tolist() == [0]
+    assert worst_queries(report_of(0.2, 0.1, measure="AP"), 1).tolist() == [1]
+
+
+def test_the_largest_differences_both_ways_and_none_where_there_is_none():
+    mine, theirs = report_of(0.9, 0.5, 0.1, 0.5, np.nan), report_of(0.2, 0.4, 0.8, 0.5, 0.5)
+    better, worse = most_different_queries(mine, theirs, 5)
+    assert (better.tolist(), worse.tolist()) == ([0, 1], [2])
+    assert [rows.tolist() for rows in most_different_queries(mine, mine)] == [[], []]
+
+
+def test_a_random_sample_is_the_same_for_the_same_seed(pictures):
+    source = Source.from_arrays("x", runs.vectors(pictures), pictures)
+    assert random_queries(source, 5, seed=1).tolist() == random_queries(source, 5, seed=1).tolist()
+    assert random_queries(source, 5, seed=1).tolist() != random_queries(source, 5, seed=2).tolist()
+    assert sorted(random_queries(source, 99)) == list(range(24))
