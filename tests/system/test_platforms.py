@@ -13,7 +13,6 @@ from suprank.bench.settings import Settings
 from suprank.data import archives, in_memory
 from suprank.experiments.sweep import running
 from suprank.experiments.sweep.folder import locked
-from suprank.explorer.index.folder import Folder
 from suprank.hierarchy.alone import alone
 from suprank.system import platforms
 from suprank.training.config import TrainConfig
@@ -85,7 +84,10 @@ def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(mon
 
 @pytest.mark.usefixtures("elsewhere")
 def test_where_nothing_locks_a_folder_it_is_said_and_the_work_is_done(tmp_path):
-    for holding in (lambda: alone(tmp_path), lambda: locked(tmp_path),):
+    for holding in (
+        lambda: alone(tmp_path),
+        lambda: locked(tmp_path),
+    ):
         with pytest.warns(RuntimeWarning, match="this system cannot lock"), holding():
             pass
     config = TrainConfig.model_validate({"data": {"manifest": "m"}, "loss": {"name": "roadmap"}})

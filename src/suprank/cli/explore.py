@@ -88,7 +88,7 @@ def explore(
 
         terminal.device(device)
         for folder in folders:
-            check_folder(folder)
+            check_run_or_embeddings(folder)
         addresses: list[str | None] = [*(index or []), *[None] * (len(folders) - len(index or []))]
         if len(addresses) > len(folders):
             raise ValueError(f"{len(addresses)} indexes are given for {len(folders)} runs; give at most one per run.")
@@ -158,8 +158,8 @@ def _embedding(folder: Path, model: str | None, device: str | None) -> Callable[
 
 
 def _load_model(model: str) -> tuple[Embedder, ImageLoaderSettings]:
-    from suprank.workflows.embeddings import load_embedder
     from suprank.embedding import ImageLoaderSettings
+    from suprank.workflows.embeddings import load_embedder
 
     embedder = load_embedder(model, None)
     return embedder, ImageLoaderSettings.for_model(embedder)

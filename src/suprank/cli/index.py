@@ -314,9 +314,9 @@ def _embed_images(
     import numpy as np
     import torch
 
-    from suprank.workflows.embeddings import load_embedder, loader_settings
     from suprank.data import Manifest
     from suprank.models.inference import embed
+    from suprank.workflows.embeddings import load_embedder, loader_settings
 
     for file in files:
         if not file.is_file():
@@ -325,7 +325,7 @@ def _embed_images(
     paths = [file.relative_to(file.anchor).as_posix() for file in absolute]
     manifest = Manifest.of({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
     embedder = load_embedder(model, weights)
-    reading = loader_settings(embedder, {**options, "fast_jpeg": False}, 16, 0, False)
+    reading = loader_settings(embedder, {**options, "fast_jpeg": False}, 16, 0, "raise")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     batches = reading.batches(manifest, np.arange(len(paths)), pinned=False)
     return np.concatenate([rows for _, rows in embed(embedder, batches, device=where, forward=reading.before(embedder))])

@@ -40,7 +40,7 @@ def serve(
     With `open_page` and a terminal, a browser opens the first link. `background` runs in a thread in the meantime.
     """
     from suprank.web.security import is_loopback
-    from suprank.web.serving import server_url, make_server
+    from suprank.web.serving import make_server, server_url
 
     previous = signal.signal(
         signal.SIGINT, lambda *_: _exit(0)

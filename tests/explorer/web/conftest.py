@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from suprank.explorer.web import create_app
-from suprank.web.serving import server_url, bind_socket, make_server
+from suprank.web.serving import bind_socket, make_server, server_url
 from tests.explorer.web import drawn
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browsers import NEEDS_BROWSER, launch_browser, guarded_pages
+from tests.browsers import NEEDS_BROWSER, guarded_pages, launch_browser
 from tests.explorer.web import drawn
 from tests.explorer.web.conftest import served
 

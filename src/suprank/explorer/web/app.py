@@ -21,9 +21,9 @@ from suprank.explorer.web.searching import Filters
 from suprank.explorer.web.tree import ORDERS
 from suprank.explorer.web.uploads import Uploads
 from suprank.web.pages import page_offset
-from suprank.web.thumbnails import data_url
 from suprank.web.security import HEADERS, SecurityMiddleware
-from suprank.web.serving import address_of, bound, server_of
+from suprank.web.serving import bind_socket, make_server, server_url
+from suprank.web.thumbnails import data_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,12 +155,12 @@ def serve(runs: Sequence[ExplorerRun], *, host: str = "127.0.0.1", port: int = 8
     On another host than 127.0.0.1, everyone who can reach it sees the images, without a password.
     """
     explorer = Explorer(runs)
-    with bound(host, port) as listening:
+    with bind_socket(host, port) as listening:
         listening.listen(128)
         threading.Thread(target=explorer.measure, daemon=True).start()
-        print(f"{address_of(listening, host)}  (press Ctrl-C to stop)", flush=True)
+        print(f"{server_url(listening, host)}  (press Ctrl-C to stop)", flush=True)
         with suppress(KeyboardInterrupt):
-            server_of(create_app(explorer, host=host)).run(sockets=[listening])
+            make_server(create_app(explorer, host=host)).run(sockets=[listening])
 
 
 def _image(explorer: Explorer, run: str, side: str, row: int) -> ImageId:
