@@ -3,7 +3,7 @@
 Commands are functions too, each imported when it is first used:
 
     suprank.train(config, folder)            suprank.compare(...)      suprank.sweep(...)
-    suprank.embed(model, manifest, out)      suprank.evaluate(run)     suprank.report(run)
+    suprank.embed(model, manifest, out)      suprank.evaluate(run)     suprank.report(run)      suprank.explore(run)
 """
 
 from importlib import import_module
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from suprank.training import train
-    from suprank.workflows import embed, evaluate, report
+    from suprank.workflows import embed, evaluate, explore, report
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "embed", "evaluate", "report", "train"]
+__all__ = ["__version__", "embed", "evaluate", "explore", "report", "train"]
 
 _MODULES = {
     "embed": "suprank.workflows",
     "evaluate": "suprank.workflows",
+    "explore": "suprank.workflows",
     "report": "suprank.workflows",
     "train": "suprank.training",
 }

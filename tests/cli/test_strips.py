@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 from starlette.testclient import TestClient
-from suprank.cli.explore import _embedding, _source
+from suprank.workflows.explorers import _embed_function, _source
 from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, create_app
 from tests.cli.collection import done, photographs
 from tests.models.tiny import embedder
@@ -48,7 +48,7 @@ def everything(name):
     train(recipe("m.parquet", **settings, batch={"size": 8, "images_per_class": 2}), f"{name}-run")
     yield "train"
     source, _ = _source(Path(name), None, None, None, lambda *_: None)
-    app = create_app(Explorer([ExplorerRun(source, ExactSearch(source.gallery), _embedding(Path(name), "model", "cpu"))]))
+    app = create_app(Explorer([ExplorerRun(source, ExactSearch(source.gallery), _embed_function(Path(name), "model", "cpu"))]))
     client = TestClient(app, base_url="http://127.0.0.1:8000")
     for strip in strips[:2]:
         answer = client.post("/upload", files={"image": ("a.png", strip.read_bytes(), "image/png")})

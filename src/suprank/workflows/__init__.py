@@ -12,6 +12,7 @@ the logger `suprank.workflows`. The command line is a thin layer on top.
 
 from suprank.workflows.embeddings import embed
 from suprank.workflows.evaluation import evaluate
+from suprank.workflows.explorers import explore
 from suprank.workflows.reports import report
 
-__all__ = ["embed", "evaluate", "report"]
+__all__ = ["embed", "evaluate", "explore", "report"]

@@ -1,0 +1,144 @@
+"""Open runs or embeddings in the explorer, and serve its page."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from os import PathLike
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL.Image import Image
+
+    from suprank.embedding import ImageLoaderSettings
+    from suprank.explorer import Source
+    from suprank.explorer.web import Explorer, ExplorerRun
+    from suprank.models import Embedder
+
+    Progress = Callable[[str, int, int], None]
+
+_log = logging.getLogger(__name__)
+
+
+def explore(
+    *runs: str | PathLike[str],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    manifest: str | PathLike[str] | None = None,
+    test: str | None = None,
+    model: str | None = None,
+    indexes: Sequence[str] = (),
+    device: str | None = None,
+) -> None:
+    """Serve the explorer page of one run, or of two side by side, until Ctrl-C: what `suprank explore` does.
+
+    The arguments are those of `open_explorer`. On another host than 127.0.0.1, everyone who can reach it sees the images.
+
+    Example:
+        >>> suprank.explore("runs/happier", "runs/smooth-ap")  # doctest: +SKIP
+        http://127.0.0.1:8000  (press Ctrl-C to stop)
+    """
+    from suprank.explorer.web import serve
+
+    serve(open_explorer(runs, manifest, test, model, indexes, device).runs, host=host, port=port)
+
+
+def open_explorer(
+    runs: Sequence[str | PathLike[str]],
+    manifest: str | PathLike[str] | None = None,
+    test: str | None = None,
+    model: str | None = None,
+    indexes: Sequence[str] = (),
+    device: str | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Explorer:
+    """Open one run or two for the explorer: embed test images where needed, and index a large gallery.
+
+    A run is a folder of `suprank train` or `suprank embed`, or a .npy file whose rows `manifest` describes. `test` names a test
+    set of the recipe. `model` embeds uploaded images where the run itself has no model. `indexes` are addresses of indexes of
+    the galleries, at most one per run.
+    """
+    from suprank.explorer.source import comparison_warning
+    from suprank.explorer.web import Explorer
+    from suprank.workflows.run_embeddings import check_run_or_embeddings
+
+    folders = [Path(run) for run in runs]
+    if not 1 <= len(folders) <= 2:
+        raise ValueError(f"{len(folders)} runs are given; give one, or two to compare.")
+    if len(indexes) > len(folders):
+        raise ValueError(f"{len(indexes)} indexes are given for {len(folders)} runs; give at most one per run.")
+    for folder in folders:
+        check_run_or_embeddings(folder)
+    addresses = [*indexes, *[None] * (len(folders) - len(indexes))]
+    opened = [
+        _open_run(folder, address, None if manifest is None else Path(manifest), test, model, device, progress)
+        for folder, address in zip(folders, addresses, strict=True)
+    ]
+    if len(opened) > 1 and (warning := comparison_warning(*(run.source for run in opened))):
+        _log.warning("%s", warning)
+    explorer = Explorer(opened)
+    for before, after in zip(opened, explorer.runs, strict=True):
+        if omitted := [level for level in before.source.levels if level not in after.source.levels]:
+            _log.info("%s is shown without %s, which the other run does not have", before.source.name, ", ".join(omitted))
+    return explorer
+
+
+def _open_run(
+    folder: Path,
+    address: str | None,
+    manifest: Path | None,
+    test: str | None,
+    model: str | None,
+    device: str | None,
+    progress: Progress,
+) -> ExplorerRun:
+    """Read a run or embeddings, and open or build its search index."""
+    from suprank.explorer.web import ExplorerRun, open_search
+
+    source, index_folder = _source(folder, manifest, test, device, progress)
+    search = open_search(
+        source,
+        address,
+        index_folder=index_folder,
+        progress=partial(progress, f"{source.name}: indexing"),
+        warn=_log.info,
+    )
+    return ExplorerRun(source, search, _embed_function(folder, model, device))
+
+
+def _source(
+    folder: Path, manifest: Path | None, test: str | None, device: str | None, progress: Progress
+) -> tuple[Source, Path]:
+    """The source, and the folder where its index would be stored."""
+    from suprank.explorer import Source, embeddings_folder
+    from suprank.workflows.run_embeddings import open_source
+
+    if folder.is_file():
+        if manifest is None:
+            raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with --manifest.")
+        return Source.from_files(folder, manifest), folder.with_suffix(".index")
+    source = open_source(folder, test, device, progress)
+    return source, (folder if source.recipe is None else embeddings_folder(folder, source.test)) / "index"
+
+
+def _embed_function(folder: Path, model: str | None, device: str | None) -> Callable[[Image], NDArray[np.float32]] | None:
+    """A function that embeds an uploaded image, loading the model on first use; None if there is no model."""
+    from suprank.workflows.run_embeddings import image_embedder, load_run_model
+
+    if (folder / "recipe.toml").is_file():
+        saved = any((folder / name).is_dir() for name in ("model", "best"))
+        return image_embedder(partial(load_run_model, folder), device) if saved else None
+    return None if model is None else image_embedder(partial(_load_model, model), device)
+
+
+def _load_model(model: str) -> tuple[Embedder, ImageLoaderSettings]:
+    from suprank.embedding import ImageLoaderSettings
+    from suprank.workflows.embeddings import load_embedder
+
+    embedder = load_embedder(model)
+    return embedder, ImageLoaderSettings.for_model(embedder)
