@@ -71,9 +71,9 @@ def tree_relevance(level: Numbers, decay: float = 1.0, depth: int | None = None)
 
 
 def weighted_ap_relevance(level: Numbers, weights: Numbers) -> list[float]:
-    """rel(k) = Σ_{p=1..l} w_p / |Ω^{+,p}| for k ∈ Ω^(l) (Property 1)."""
+    """rel(k) = Σ_{p=1..l} w_p / |Ω^{+,p}| for k ∈ Ω^(l) (Property 1); the weights are w_L, ..., w_1, finest level first."""
     at_least = {p: sum(other >= p for other in level) for p in range(1, len(weights) + 1)}
-    return [sum(weights[p - 1] / at_least[p] for p in range(1, int(own) + 1)) for own in level]
+    return [sum(weights[len(weights) - p] / at_least[p] for p in range(1, int(own) + 1)) for own in level]
 
 
 # Ranks of one positive k

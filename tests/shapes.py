@@ -1,4 +1,4 @@
-"""The shapes that signatures state, checked on every call while the tests run; nothing of this reaches users.
+"""Check the shapes that signatures state on every call while the tests run; users are not affected.
 
 `check(packages)` imports packages under jaxtyping's import hook with beartype. It must run before anything else imports
 them. Annotations name types that our modules import under `if TYPE_CHECKING`, so that flag is true for our modules, and
@@ -11,6 +11,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import sys
 import typing
 from importlib.abc import MetaPathFinder
@@ -24,16 +25,16 @@ available = os.environ.get("SUPRANK_CHECK_SHAPES", "1") != "0" and bool(find_spe
 # An int is welcome where a float is asked for, as it is to mypy.
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 
-# Triton and numba compile these functions from their source, as they stand.
-LEFT_ALONE = {"suprank.ranking.ranks.kernels", "suprank.ranking.exact.kernels", "suprank.ranking.exact.compiled"}
+# Triton and numba compile the functions of these modules from their source.
+UNCHECKED = {"suprank.ranking.ranks.kernels", "suprank.ranking.exact.kernels", "suprank.ranking.exact.numba_loops"}
 
 
 class WrongShape(Exception):  # noqa: N818
-    """A call, or what it returned, is not of the shape that the signature states. No TypeError, for tests that expect one."""
+    """An argument or a result does not have the shape that the signature states. No TypeError, as tests may expect one."""
 
 
 def check(*packages: str) -> None:
-    """Import the packages so that every call of their functions checks shapes and dtypes; nothing if it cannot be done."""
+    """Import the packages so that calls of their functions check shapes and dtypes, if jaxtyping and beartype are installed."""
     early = [name for name in packages if name in sys.modules]
     assert not early, f"{early} were imported before their shapes could be checked"
     if not available:
@@ -52,11 +53,11 @@ def check(*packages: str) -> None:
 
 
 def _checked(*, typechecker):
-    """jaxtyping's decorator, with what tests need besides.
+    """jaxtyping's decorator, adapted to these tests.
 
     A wrong call that the library itself refuses is refused by the library, so that tests see the error that users see.
-    A compiler, which cannot look through the checks, sees the plain function. Protocols can be checked against, as
-    annotations name them; other classes stay as they are.
+    torch.compile, which cannot trace the checks, sees the plain function. Protocols become runtime-checkable, as annotations
+    name them; other classes stay as they are.
     """
     from jaxtyping import TypeCheckError
     from jaxtyping._decorator import jaxtyped  # the name in jaxtyping itself is patched while packages are imported
@@ -64,7 +65,7 @@ def _checked(*, typechecker):
     def decorator(function):
         if inspect.isclass(function):
             return typing.runtime_checkable(function) if getattr(function, "_is_protocol", False) else function
-        if function.__module__ in LEFT_ALONE:
+        if function.__module__ in UNCHECKED or not _states_a_shape(function):
             return function
         strict = jaxtyped(function, typechecker=typechecker)
 
@@ -80,12 +81,17 @@ def _checked(*, typechecker):
                 except (TypeError, ValueError, WrongShape) as refusal:
                     raise refusal from None
                 except Exception:
-                    pass  # torch's own complaint says less than the shapes do
+                    pass  # torch's own error says less than the shapes do
                 raise WrongShape(str(wrong)) from None
 
         return checked
 
     return decorator
+
+
+def _states_a_shape(function) -> bool:
+    """Whether an annotation is one of jaxtyping's; checking the others costs as much time and finds what mypy finds."""
+    return any(re.search(r"\b(Float|Int|Integer|Bool|Shaped)\[", str(kind)) for kind in function.__annotations__.values())
 
 
 class _TypingNames(MetaPathFinder):

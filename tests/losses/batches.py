@@ -1,27 +1,32 @@
-"""Batches of every composition, and every loss beside its equation in loops."""
+"""Batches of every composition, all losses by name, and the rank losses beside their equations in loops."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from suprank import losses
 from suprank.losses import (
     PairCalibration,
     ProxySoftmax,
+    RankLoss,
     RetrievalLoss,
+    SimilarityMixup,
     SmoothAP,
     SmoothHAP,
     SmoothNDCG,
     SmoothRecall,
+    SumOverLevels,
     SupAP,
     SupHAP,
     SupNDCG,
     SupRecall,
     happier,
     roadmap,
-    rod_ndcg,
     rod_recall,
 )
 from tests import reference
@@ -47,13 +52,8 @@ COMPOSITIONS: dict[str, list[int] | list[list[int]]] = {
     "no labels at all": [-1, -1, -1],
 }
 
-SUP = {
-    "SupAP": SupAP,
-    "SupRecall": SupRecall,
-    "SupHAP": SupHAP,
-    "SupNDCG": SupNDCG,
-}
-SMOOTH = {
+SUP: dict[str, type[RankLoss]] = {"SupAP": SupAP, "SupRecall": SupRecall, "SupHAP": SupHAP, "SupNDCG": SupNDCG}
+SMOOTH: dict[str, type[RankLoss]] = {
     "SmoothAP": SmoothAP,
     "SmoothRecall": SmoothRecall,
     "SmoothHAP": SmoothHAP,
@@ -61,18 +61,67 @@ SMOOTH = {
 }
 RANK_LOSSES = SUP | SMOOTH
 
+TREE = torch.tensor([[one, one // 2, one // 6] for one in range(12)])  # classes 0..11 at three levels
 
-def every_loss() -> dict[str, RetrievalLoss]:
-    """One of each, proxies for classes 0..9 included."""
-    return {
-        **{name: make() for name, make in RANK_LOSSES.items()},
-        "PairCalibration": PairCalibration(),
-        "ProxySoftmax": ProxySoftmax(10, DIM),
-        "ROADMAP": roadmap(),
-        "ROD-R@k": rod_recall(),
-        "HAPPIER": happier(ProxySoftmax(10, DIM)),
-        "ROD-NDCG": rod_ndcg(ProxySoftmax(10, DIM)),
-    }
+# Every loss, given the labels of each class [classes, levels] and the size of the embeddings.
+LOSSES: dict[str, Callable[[Tensor, int], RetrievalLoss]] = {
+    **{name: lambda tree, dim, make=make: make() for name, make in RANK_LOSSES.items()},
+    "PairCalibration": lambda tree, dim: PairCalibration(),
+    "ProxySoftmax": lambda tree, dim: ProxySoftmax(len(tree), dim),
+    "ROADMAP": lambda tree, dim: roadmap(len(tree), dim),
+    "ROD-R@k": lambda tree, dim: rod_recall(decomposability=PairCalibration()),
+    "HAPPIER": lambda tree, dim: happier(len(tree), dim),
+    "mixed SupAP": lambda tree, dim: SimilarityMixup(SupAP()),
+    "FastAP": lambda tree, dim: losses.FastAP(),
+    "SoftBinAP": lambda tree, dim: losses.SoftBinAP(),
+    "BlackBoxAP": lambda tree, dim: losses.BlackBoxAP(),
+    "TripletSemiHard": lambda tree, dim: losses.TripletSemiHard(margin=0.3),
+    "DistanceWeightedTriplet": lambda tree, dim: losses.DistanceWeightedTriplet(),
+    "ContrastiveXBM": lambda tree, dim: losses.ContrastiveXBM(),
+    "MultiSimilarity": lambda tree, dim: losses.MultiSimilarity(),
+    "ProxyNCA": lambda tree, dim: losses.ProxyNCA(len(tree), dim),
+    "ProxyAnchor": lambda tree, dim: losses.ProxyAnchor(len(tree), dim),
+    "ArcFace": lambda tree, dim: losses.ArcFace(len(tree), dim),
+    "CosFace": lambda tree, dim: losses.CosFace(len(tree), dim),
+    "CSL": lambda tree, dim: losses.CSL(tree, dim),
+    "ΣTL": lambda tree, dim: SumOverLevels([losses.TripletSemiHard(margin=0.3) for _ in tree.T]),
+    "ΣNSM": lambda tree, dim: SumOverLevels([ProxySoftmax(int(column.max()) + 1, dim) for column in tree.T]),
+}
+PROXIES_ONLY = ("ProxySoftmax", "ProxyNCA", "ProxyAnchor", "ArcFace", "CosFace", "CSL", "ΣNSM")
+WITH_PROXIES = (*PROXIES_ONLY, "ROADMAP", "HAPPIER")
+RANDOM = ("BlackBoxAP", "DistanceWeightedTriplet", "mixed SupAP")
+
+
+def build(name: str, labels: Tensor | None = None, dim: int = DIM) -> RetrievalLoss:
+    """The loss of this name for labels of this depth (three levels by default), always with the same proxies."""
+    depth = 3 if labels is None else 1 if labels.ndim == 1 else labels.shape[1]
+    torch.default_generator.manual_seed(3)
+    return LOSSES[name](TREE[:, :depth], dim)
+
+
+def gradient_of(loss, embeddings: Tensor, labels: Tensor | None = None, **options) -> tuple[Tensor, Tensor]:
+    """The value, and the gradient with respect to the embeddings. Losses that draw at random draw the same every time."""
+    leaf = embeddings.detach().clone().requires_grad_()
+    torch.default_generator.manual_seed(0)  # torch.manual_seed formats a stack trace for CUDA every time
+    value = loss(leaf, labels, **options)
+    value.backward()
+    assert leaf.grad is not None
+    return value.detach(), leaf.grad
+
+
+def on_a_circle(*degrees: float, dtype: torch.dtype = torch.float64) -> Tensor:
+    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angle.cos(), angle.sin()], -1).to(dtype)
+
+
+class Products(TorchDispatchMode):
+    """Counts matrix products."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm)
+        return func(*args, **(kwargs or {}))
 
 
 def batch(composition: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

@@ -7,49 +7,43 @@ import torch
 from torch.nn.functional import normalize
 
 from suprank.evaluation import evaluate
-from suprank.losses import ProxySoftmax, RetrievalBatch, SupAP, SupHAP, skip_value_checks
+from suprank.losses import ProxySoftmax, RankLoss, RetrievalBatch, SupAP, SupHAP, skip_value_checks
+from suprank.losses.rank_measures import HAPMeasure
 from suprank.ranking import IGNORED, heaviside
 from tests import reference
-from tests.losses.batches import COMPOSITIONS, DIM, batch, every_loss, rows
+from tests.losses.batches import COMPOSITIONS, DIM, batch, rows
 
 
 def test_scores_are_cosines_of_embeddings_of_any_length():
-    found = RetrievalBatch.of(torch.tensor([[3.0, 0.0], [1.0, 1.0], [0.0, -0.2]]), torch.tensor([0, 0, 1]))
+    found = RetrievalBatch.from_embeddings(torch.tensor([[3.0, 0.0], [1.0, 1.0], [0.0, -0.2]]), torch.tensor([0, 0, 1]))
     half = math.sqrt(0.5)
     torch.testing.assert_close(found.scores, torch.tensor([[1, half, 0], [half, 1, -half], [0, -half, 1]]))
 
 
 def test_the_query_is_out_of_its_own_list_unless_included():
-    found = RetrievalBatch.of(torch.eye(3), torch.tensor([[0, 0], [0, 0], [1, 0]]))
+    found = RetrievalBatch.from_embeddings(torch.eye(3), torch.tensor([[0, 0], [0, 0], [1, 0]]))
     assert found.level().tolist() == [[IGNORED, 2, 1], [2, IGNORED, 1], [1, 1, IGNORED]]
     assert found.level(include_self=True).tolist() == [[2, 2, 1], [2, 2, 1], [1, 1, 2]]
-    assert found.fine().tolist() == [[IGNORED, 1, 0], [1, IGNORED, 0], [0, 0, IGNORED]]
-    assert found.fine(include_self=True).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    assert found.fine_level().tolist() == [[IGNORED, 1, 0], [1, IGNORED, 0], [0, 0, IGNORED]]
+    assert found.fine_level(include_self=True).tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
 
 
 @pytest.mark.parametrize("composition", COMPOSITIONS)
 def test_scores_and_levels_equal_the_reference(composition):
     embeddings, labels = batch(composition)
-    found = RetrievalBatch.of(embeddings, labels)
+    found = RetrievalBatch.from_embeddings(embeddings, labels)
     for include_self in (False, True):
         lists = reference.batch_lists(embeddings.tolist(), rows(labels), include_self=include_self)
         torch.testing.assert_close(found.scores, torch.tensor([scores for scores, _ in lists], dtype=torch.float64))
         assert found.level(include_self=include_self).tolist() == [level for _, level in lists]
         fine = [reference.binary(level, len(rows(labels)[0])) for _, level in lists]
-        assert found.fine(include_self=include_self).tolist() == fine
-
-
-class Exact(SupHAP):
-    """H-AP itself: both steps are Heaviside's."""
-
-    def steps(self):
-        return heaviside, heaviside
+        assert found.fine_level(include_self=include_self).tolist() == fine
 
 
 @pytest.mark.parametrize("composition", ["some without a label", "some without a fine label", "three levels"])
 def test_a_loss_and_evaluate_mean_the_same_by_no_label(composition):
     embeddings, labels = batch(composition, dtype=torch.float32)
-    loss = Exact()
+    loss = RankLoss(HAPMeasure(), minus=heaviside)  # H-AP itself: both steps are Heaviside's
     report = evaluate(embeddings, labels, progress=False)
     assert 1 - loss(embeddings, labels).item() == pytest.approx(report["H-AP"], rel=1e-6)
     coarsest = report.levels[-1]
@@ -59,16 +53,16 @@ def test_a_loss_and_evaluate_mean_the_same_by_no_label(composition):
 def test_references_have_a_size_of_their_own_and_self_is_in_the_list_unless_its_index_is_given():
     embeddings, labels = torch.eye(2), torch.tensor([0, 1])
     references, ref_labels = torch.cat([torch.eye(2), -torch.eye(2)]), torch.tensor([0, 1, 0, 1])
-    found = RetrievalBatch.of(embeddings, labels, None, references, ref_labels)
+    found = RetrievalBatch.from_embeddings(embeddings, labels, None, references, ref_labels)
     assert found.level().tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]
-    found = RetrievalBatch.of(embeddings, labels, None, references, ref_labels, self_index=torch.tensor([0, -1]))
+    found = RetrievalBatch.from_embeddings(embeddings, labels, None, references, ref_labels, self_index=torch.tensor([0, -1]))
     assert found.level().tolist() == [[IGNORED, 0, 1, 0], [0, 1, 0, 1]]
     assert found.level(include_self=True).tolist() == [[1, 0, 1, 0], [0, 1, 0, 1]]
-    assert found.fine().tolist() == [[IGNORED, 0, 1, 0], [0, 1, 0, 1]]
+    assert found.fine_level().tolist() == [[IGNORED, 0, 1, 0], [0, 1, 0, 1]]
 
 
 def test_a_self_index_within_the_batch_replaces_the_diagonal():
-    found = RetrievalBatch.of(torch.eye(2), torch.tensor([0, 0]), self_index=torch.tensor([1, -1]))
+    found = RetrievalBatch.from_embeddings(torch.eye(2), torch.tensor([0, 0]), self_index=torch.tensor([1, -1]))
     assert found.level().tolist() == [[1, IGNORED], [1, 1]]
 
 
@@ -76,17 +70,17 @@ def test_references_with_the_querys_id_are_the_query_however_many_there_are():
     embeddings, labels = torch.eye(3), torch.tensor([0, 1, 1])
     references, ref_labels = torch.eye(3)[[0, 0, 1, 2, 0]], torch.tensor([0, 0, 1, 1, 0])
     ids, ref_ids = torch.tensor([7, 5, -1]), torch.tensor([7, 3, 5, -1, 7])
-    found = RetrievalBatch.of(embeddings, labels, None, references, ref_labels, ids=ids, ref_ids=ref_ids)
+    found = RetrievalBatch.from_embeddings(embeddings, labels, None, references, ref_labels, ids=ids, ref_ids=ref_ids)
     # Item 1 is another image of class 0. The last query is nobody, and neither is item 3: unknown is not the same.
     assert found.level().tolist() == [[IGNORED, 1, 0, 0, IGNORED], [0, 0, IGNORED, 1, 0], [0, 0, 1, 1, 0]]
-    assert found.fine().tolist() == found.level().tolist()
+    assert found.fine_level().tolist() == found.level().tolist()
     assert found.level(include_self=True).tolist() == [[1, 1, 0, 0, 1], [0, 0, 1, 1, 0], [0, 0, 1, 1, 0]]
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)
 def test_ids_of_any_integer_dtype_are_compared(dtype):
     ids = torch.tensor([4, 9])
-    found = RetrievalBatch.of(
+    found = RetrievalBatch.from_embeddings(
         torch.eye(2), torch.tensor([0, 0]), None, torch.eye(2), torch.tensor([0, 0]), ids=ids.to(dtype), ref_ids=ids
     )
     assert found.level().tolist() == [[IGNORED, 1], [1, IGNORED]]
@@ -94,65 +88,27 @@ def test_ids_of_any_integer_dtype_are_compared(dtype):
 
 def test_ids_take_references_out_of_a_users_relevance_too():
     ids, relevance = torch.tensor([2, 3]), torch.tensor([[1.0, 0.5], [0.2, 0.0]])
-    found = RetrievalBatch.of(torch.eye(2), None, None, torch.eye(2), relevance=relevance, ids=ids, ref_ids=ids)
+    found = RetrievalBatch.from_embeddings(torch.eye(2), None, None, torch.eye(2), relevance=relevance, ids=ids, ref_ids=ids)
     torch.testing.assert_close(found.level(), torch.tensor([[-1, 0.5], [0.2, -1]]))
     assert relevance[0, 0] == 1, "the user's matrix was edited in place"
 
 
-@pytest.mark.parametrize("name", every_loss())
-def test_ids_that_occur_once_give_what_self_index_gives(name):
-    loss = every_loss()[name].to(torch.float64)
-    embeddings, labels = batch("three levels")
-    references, ref_labels = batch("three levels", seed=1)
-    gallery = {"ref_emb": torch.cat([embeddings[:5], references]), "ref_labels": torch.cat([labels[:5], ref_labels])}
-    ids, ref_ids = torch.arange(100, 108), torch.cat([torch.arange(100, 105), torch.arange(8)])
-    self_index = torch.tensor([0, 1, 2, 3, 4, -1, -1, -1])
-    results = []
-    for own in ({"self_index": self_index}, {"ids": ids, "ref_ids": ref_ids}):
-        leaf = embeddings.clone().requires_grad_()
-        value = loss(leaf, labels, **gallery, **own)
-        value.backward()
-        results.append((value.detach(), leaf.grad))
-    assert torch.equal(results[0][0], results[1][0])
-    assert torch.equal(results[0][1], results[1][1])
-
-
-@pytest.mark.parametrize("name", every_loss())
-def test_stale_copies_of_a_query_under_its_own_id_change_neither_loss_nor_gradient(name):
-    loss = every_loss()[name].to(torch.float64)
-    embeddings, labels = batch("three levels")
-    references, ref_labels = batch("three levels", seed=1)
-    noticed = False
-    for query in range(8):
-        own, own_labels = embeddings[query : query + 1], labels[query : query + 1]
-        gallery = torch.cat([references, own, own + 0.1, own.flip(1)]), torch.cat([ref_labels, own_labels.expand(3, -1)])
-        results = []
-        for ref_emb, ref_labels_, copies in ((references, ref_labels, []), (*gallery, [5, 5, 5]), (*gallery, [-1, -1, -1])):
-            leaf, ref_ids = own.clone().requires_grad_(), torch.tensor([*range(10, 18), *copies])
-            value = loss(leaf, own_labels, None, ref_emb, ref_labels_, ids=torch.tensor([5]), ref_ids=ref_ids)
-            value.backward()
-            results.append((value.detach(), leaf.grad))
-        torch.testing.assert_close(results[1], results[0])
-        noticed |= not torch.allclose(results[2][0], results[0][0])
-    assert noticed == (name != "ProxySoftmax"), "copies without an id are items, except to proxies"
-
-
 def test_an_exact_copy_of_the_query_is_a_legitimate_item():
-    found = RetrievalBatch.of(torch.ones(3, 2), torch.tensor([0, 0, 1]))
+    found = RetrievalBatch.from_embeddings(torch.ones(3, 2), torch.tensor([0, 0, 1]))
     assert found.level().tolist() == [[IGNORED, 1, 0], [1, IGNORED, 0], [0, 0, IGNORED]]
 
 
 def test_a_users_relevance_orders_in_place_of_levels():
     relevance = torch.tensor([[1.0, 0.5, 0.0], [0.2, 1.0, -1.0], [0.0, 0.0, 1.0]])
-    found = RetrievalBatch.of(torch.eye(3), relevance=relevance)
+    found = RetrievalBatch.from_embeddings(torch.eye(3), relevance=relevance)
     torch.testing.assert_close(found.level(), torch.tensor([[-1, 0.5, 0], [0.2, -1, -1], [0, 0, -1]]))
-    assert found.fine().tolist() == [[-1, 1, 0], [1, -1, -1], [0, 0, -1]]
-    assert found.fine(include_self=True).tolist() == [[1, 1, 0], [1, 1, -1], [0, 0, 1]]
+    assert found.fine_level().tolist() == [[-1, 1, 0], [1, -1, -1], [0, 0, -1]]
+    assert found.fine_level(include_self=True).tolist() == [[1, 1, 0], [1, 1, -1], [0, 0, 1]]
     assert relevance[0, 0] == 1, "the user's matrix was edited in place"
 
 
 def test_what_is_computed_once_is_shared():
-    found = RetrievalBatch.of(torch.eye(3), torch.tensor([0, 0, 1]))
+    found = RetrievalBatch.from_embeddings(torch.eye(3), torch.tensor([0, 0, 1]))
     assert found.scores is found.scores
 
 
@@ -168,45 +124,40 @@ def test_what_is_computed_once_is_shared():
 )
 def test_scores_are_float32_for_half_precision_and_float64_for_float64(dtype, precise):
     embeddings, labels = batch("unequal classes", dtype=dtype)
-    found = RetrievalBatch.of(embeddings, labels)
+    found = RetrievalBatch.from_embeddings(embeddings, labels)
     assert found.queries.dtype == found.scores.dtype == precise
-    mixed = RetrievalBatch.of(embeddings, labels, None, embeddings.to(torch.bfloat16), labels)
+    mixed = RetrievalBatch.from_embeddings(embeddings, labels, None, embeddings.to(torch.bfloat16), labels)
     assert mixed.scores.dtype == precise
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_half_precision_embeddings_are_scored_as_their_float32_values(dtype):
     embeddings, labels = batch("unequal classes", dtype=dtype)
-    assert torch.equal(RetrievalBatch.of(embeddings, labels).scores, RetrievalBatch.of(embeddings.float(), labels).scores)
+    assert torch.equal(
+        RetrievalBatch.from_embeddings(embeddings, labels).scores,
+        RetrievalBatch.from_embeddings(embeddings.float(), labels).scores,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_autocast_does_not_touch_the_scores(dtype):
     embeddings, labels = batch("unequal classes", dtype=torch.float32)
-    outside = RetrievalBatch.of(embeddings, labels).scores
+    outside = RetrievalBatch.from_embeddings(embeddings, labels).scores
     with torch.autocast("cpu", dtype=dtype):
-        inside = RetrievalBatch.of(embeddings, labels).scores
+        inside = RetrievalBatch.from_embeddings(embeddings, labels).scores
     assert torch.equal(inside, outside)
 
 
 def test_large_and_small_embeddings_have_the_scores_of_their_directions():
     embeddings, labels = batch("unequal classes", dtype=torch.float32)
-    expected = RetrievalBatch.of(embeddings, labels).scores
+    expected = RetrievalBatch.from_embeddings(embeddings, labels).scores
     for scale in (1e-36, 1e-30, 1e-20, 1e-13, 1e-9, 1e15, 1e30, 1e37):
-        torch.testing.assert_close(RetrievalBatch.of(scale * embeddings, labels).scores, expected)
-    mixed = embeddings * torch.tensor([1e-36, 1e-30, 1e-20, 1.0, 1e12, 1e25, 1e37])[:, None]
-    torch.testing.assert_close(RetrievalBatch.of(mixed, labels).scores, expected)
-
-
-@pytest.mark.parametrize("name", every_loss())
-@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-13, 1e30])
-def test_neither_a_loss_nor_evaluate_changes_with_the_length_of_embeddings(name, scale):
-    embeddings, labels = batch("three levels", dtype=torch.float32)
-    loss = every_loss()[name]
-    torch.testing.assert_close(loss(scale * embeddings, labels), loss(embeddings, labels))
-    assert evaluate(scale * embeddings, labels, progress=False).values == pytest.approx(
+        torch.testing.assert_close(RetrievalBatch.from_embeddings(scale * embeddings, labels).scores, expected)
+    assert evaluate(1e-36 * embeddings, labels, progress=False).values == pytest.approx(
         evaluate(embeddings, labels, progress=False).values, nan_ok=True
     )
+    mixed = embeddings * torch.tensor([1e-36, 1e-30, 1e-20, 1.0, 1e12, 1e25, 1e37])[:, None]
+    torch.testing.assert_close(RetrievalBatch.from_embeddings(mixed, labels).scores, expected)
 
 
 def test_a_short_embedding_turns_as_its_direction_does():
@@ -215,7 +166,7 @@ def test_a_short_embedding_turns_as_its_direction_does():
 
     def gradient(values):
         leaf = values.clone().requires_grad_()
-        (RetrievalBatch.of(leaf, labels).scores * weights.to(values.dtype)).sum().backward()
+        (RetrievalBatch.from_embeddings(leaf, labels).scores * weights.to(values.dtype)).sum().backward()
         return leaf.grad
 
     expected = gradient(unit)
@@ -227,7 +178,7 @@ def test_a_short_embedding_turns_as_its_direction_does():
 def test_an_embedding_almost_without_length_is_not_thrown_about():
     embeddings, labels = batch("equal classes", dtype=torch.float32)
     leaf = (embeddings * 1e-25).requires_grad_()
-    RetrievalBatch.of(leaf, labels).scores.square().sum().backward()
+    RetrievalBatch.from_embeddings(leaf, labels).scores.square().sum().backward()
     assert (leaf.grad == 0).all(), "its true gradient grows as 1/length, to 1e25"
 
 
@@ -244,7 +195,7 @@ def test_unit_length_has_the_right_first_and_second_derivatives():
     embeddings.requires_grad_()
 
     def scores(values):
-        return RetrievalBatch.of(values, labels).scores
+        return RetrievalBatch.from_embeddings(values, labels).scores
 
     assert torch.autograd.gradcheck(scores, embeddings)
     assert torch.autograd.gradgradcheck(scores, embeddings)
@@ -257,7 +208,7 @@ def test_a_zero_embedding_scores_zero_and_its_gradient_does_not_explode():
     embeddings, labels = batch("unequal classes", dtype=torch.float32)
     embeddings[2] = 0
     embeddings.requires_grad_()
-    found = RetrievalBatch.of(embeddings, labels)
+    found = RetrievalBatch.from_embeddings(embeddings, labels)
     assert found.scores[2].eq(0).all()
     SupAP()(embeddings, labels).backward()
     assert embeddings.grad is not None
@@ -290,6 +241,7 @@ def with_value(value, row=2):
         ({"labels": NAMES.bool()}, TypeError, ["labels", "bool", "integer"]),
         ({"labels": NAMES.to(torch.complex128)}, TypeError, ["labels", "complex128", "integer"]),
         ({"labels": NAMES.tolist()}, TypeError, ["labels", "list", "integer tensor"]),
+        ({"labels": (NAMES - 2).to(torch.uint64)}, ValueError, ["labels hold 18446744073709551614 in row 0", "below 2^63"]),
         ({"labels": NAMES[:3]}, ValueError, ["labels", "(3,)", "4 embeddings", "[4]"]),
         ({"labels": NAMES[:, None, None]}, ValueError, ["labels", "(4, 1, 1)", "[4, L]"]),
         ({"labels": torch.tensor(3)}, ValueError, ["labels", "()", "[4]"]),
@@ -328,17 +280,6 @@ def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fra
     with pytest.raises(error) as raised:
         SupHAP()(**arguments)
     assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
-
-
-@pytest.mark.parametrize("name", every_loss())
-def test_every_loss_has_the_same_door(name):
-    loss = every_loss()[name]
-    with pytest.raises(ValueError, match=r"embeddings\[2\] holds nan"):
-        loss(with_value(math.nan), NAMES)
-    with pytest.raises(ValueError, match="indices_tuple"):
-        loss(FEW, NAMES, (NAMES, NAMES, NAMES))
-    with pytest.raises(TypeError, match="float32"):
-        loss(FEW, NAMES.float())
 
 
 def test_within_unchecked_values_are_not_looked_at_and_afterwards_they_are():

@@ -3,18 +3,18 @@
 import pytest
 import torch
 
-from suprank.losses import ProxySoftmax, SumOverLevels, SupAP, SupHAP, happier, roadmap
-from suprank.ranking.ranks.definition import definition
+from suprank.losses import PairCalibration, RetrievalLoss, SumOverLevels, SupAP, happier, roadmap
+from suprank.losses.surrogate import SupLossOptions
 
 LABELS = torch.arange(32)[:, None] // torch.tensor([4, 16])
-LOSSES = {
-    "SupAP": SupAP,
-    "SupHAP": SupHAP,
-    "ROADMAP": roadmap,
-    "HAPPIER": lambda **ranks: happier(ProxySoftmax(8, 16), **ranks),
-    "sum over levels": lambda **ranks: SumOverLevels([SupAP(**ranks), SupAP(**ranks)]),
-}
-on_every_loss = pytest.mark.parametrize("make", LOSSES.values(), ids=LOSSES)
+
+
+def losses(**options: SupLossOptions) -> dict[str, RetrievalLoss]:
+    return {
+        "ROADMAP of pairs": roadmap(decomposability=PairCalibration(), **options),
+        "HAPPIER": happier(8, 16, **options),
+        "sum over levels": SumOverLevels([SupAP(**options), SupAP(**options)]),
+    }
 
 
 def step(loss, embeddings, labels):
@@ -26,9 +26,8 @@ def step(loss, embeddings, labels):
 
 
 @pytest.mark.filterwarnings("default")  # torch.compile warns of itself
-@on_every_loss
-def test_a_compiled_loss_gives_the_same_and_keeps_no_tensor_of_its_graph(make):
-    loss, embeddings = make(using=definition), torch.randn(32, 16)  # what is chosen on a CPU looks at values
+def test_a_compiled_loss_gives_the_same_and_keeps_no_tensor_of_its_graph():
+    loss, embeddings = losses(using="definition")["HAPPIER"], torch.randn(32, 16)  # what is chosen on a CPU looks at values
     wanted = step(loss, embeddings, LABELS)
     assert loss.log
     torch.compiler.reset()
@@ -40,13 +39,24 @@ def test_a_compiled_loss_gives_the_same_and_keeps_no_tensor_of_its_graph(make):
     assert loss.log  # as it is when the loss is called itself again
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["ROADMAP of pairs", "sum over levels"])
+def test_other_losses_are_one_graph_too(name):
+    loss, embeddings = losses(using="definition")[name], torch.randn(32, 16)
+    torch.compiler.reset()
+    compiled = torch.compile(loss, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(embeddings, LABELS), loss(embeddings, LABELS))
+    compiled(embeddings, LABELS)
+    assert [module.log for module in loss.modules() if getattr(module, "log", None)] == []
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("default")
-@on_every_loss
-def test_a_loss_trains_under_the_cuda_graphs_of_torch_compile(make):
+@pytest.mark.parametrize("name", losses())
+def test_a_loss_trains_under_the_cuda_graphs_of_torch_compile(name):
     torch.manual_seed(0)
-    loss, labels = make().cuda(), LABELS.cuda()
+    loss, labels = losses()[name].cuda(), LABELS.cuda()
     torch.compiler.reset()
     compiled = torch.compile(loss, mode="reduce-overhead", fullgraph=True)
     for _ in range(6):  # it warms up, records, and replays

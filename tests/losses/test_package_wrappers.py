@@ -11,9 +11,9 @@ from suprank.losses import MultiSimilarity, SupAP
 @pytest.mark.parametrize(
     ("wrapped", "says"),
     [
-        (lambda: package.EmbeddingMemory(SupAP(), 8), "EmbeddingMemory not supported for SupAP"),
+        (lambda: package.CrossBatchMemory(SupAP(), 8), "CrossBatchMemory not supported for SupAP"),
         (lambda: package.SelfSupervisedLoss(SupAP()), "SelfSupervisedLoss not supported for SupAP"),
-        (lambda: DistributedLossWrapper(SupAP()), "must extend BaseMetricLossFunction or EmbeddingMemory"),
+        (lambda: DistributedLossWrapper(SupAP()), "must extend BaseMetricLossFunction or CrossBatchMemory"),
     ],
 )
 def test_the_wrappers_refuse_losses_by_type(wrapped, says):
@@ -30,7 +30,7 @@ def test_two_views_in_one_batch_are_their_self_supervised_loss():
 
 def test_a_memory_as_references_is_their_cross_batch_memory():
     generator = torch.Generator().manual_seed(0)
-    memory = package.EmbeddingMemory(package.MultiSimilarityLoss(), 8, memory_size=64)
+    memory = package.CrossBatchMemory(package.MultiSimilarityLoss(), 8, memory_size=64)
     held, held_labels = torch.empty(0, 8), torch.empty(0, dtype=torch.int64)
     for _ in range(3):
         embeddings, labels = torch.randn(12, 8, generator=generator), torch.arange(12) // 3

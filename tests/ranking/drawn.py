@@ -11,8 +11,8 @@ from torch import Tensor
 
 from suprank.ranking import Sigmoid, Step, SupStep, heaviside
 
-PLENTY = settings(deadline=None, max_examples=60)
-SOME = settings(deadline=None, max_examples=25)
+PLENTY = settings(deadline=None, max_examples=40)
+SOME = settings(deadline=None, max_examples=20)
 
 STEP_PAIRS: dict[str, tuple[Step, Step]] = {
     "SupRank": (heaviside, SupStep()),

@@ -14,7 +14,6 @@ from suprank.ranking import (
     at_least,
     average_precision,
     average_precision_at,
-    average_precision_by_level,
     common_level,
     exponential_gain,
     heaviside,
@@ -25,12 +24,12 @@ from suprank.ranking import (
     ideal_dcg,
     ignoring,
     ndcg,
-    precision_at,
     ranks,
     recall_at,
     tree_relevance,
     weighted_ap_relevance,
 )
+from suprank.system import torchvision_operators
 from tests import reference
 from tests.ranking.drawn import PLENTY, SOME, random_ranking, rankings
 
@@ -42,6 +41,12 @@ def from_the_top(*level):
 
 def exact(scores, level, relevance=None):
     return ranks(scores, level, relevance, minus=heaviside)
+
+
+def ap_at(scores, level, current):
+    """AP at a level: its positives are the items of that level or deeper."""
+    binary = at_least(level, current)
+    return average_precision(exact(scores, binary), binary > 0)
 
 
 # Worked examples
@@ -100,9 +105,11 @@ def test_ndcg_by_hand():
     assert ndcg(exact(scores, level), exponential_gain(level, dtype=torch.float64)).item() == pytest.approx(expected)
 
 
-def test_ap_of_each_level_by_hand_coarsest_first():
+def test_ap_of_each_level_by_hand():
     scores, level = from_the_top(1, 2, 0, 2)
-    assert average_precision_by_level(scores, level, 2)[0].tolist() == pytest.approx([(1 + 1 + 3 / 4) / 3, (1 / 2 + 2 / 4) / 2])
+    assert [ap_at(scores, level, current).item() for current in (1, 2)] == pytest.approx(
+        [(1 + 1 + 3 / 4) / 3, (1 / 2 + 2 / 4) / 2]
+    )
 
 
 def test_a_perfect_order_can_miss_h_ap_one_where_relevance_is_not_monotone():
@@ -146,8 +153,8 @@ def test_exact_measures_equal_the_reference(drawn, cut):
         "H-AP": hierarchical_average_precision(found, relevance),
         "NDCG": ndcg(found, gain),
         "smooth TR@k": recall_at(ranks(scores, level), positive, cut, step=Sigmoid(1.0)),
-        "AP(1)": average_precision_by_level(scores, level, 4)[:, 0],
-        "AP(3)": average_precision_by_level(scores, level, 4)[:, 2],
+        "AP(1)": ap_at(scores, level, 1),
+        "AP(3)": ap_at(scores, level, 3),
     }
     for query, (s, levels, rel) in enumerate(zip(scores.tolist(), level.tolist(), relevance.tolist(), strict=True)):
         flat_level = reference.binary(levels, 1)
@@ -223,8 +230,8 @@ def test_h_ap_is_the_weighted_sum_of_aps_under_property_ones_relevance(drawn, we
     found = hierarchical_average_precision(exact(scores, level, relevance), relevance)
     for query, (s, levels) in enumerate(zip(scores.tolist(), level.tolist(), strict=True)):
         present = [p for p in range(1, 5) if max(levels) >= p]  # a level without positives has no AP to weigh
-        total = sum(weights[p - 1] for p in present)
-        aps = sum(weights[p - 1] * reference.average_precision_at_level(s, levels, p) for p in present)
+        total = sum(weights[4 - p] for p in present)  # weights are finest first
+        aps = sum(weights[4 - p] * reference.average_precision_at_level(s, levels, p) for p in present)
         assert found[query].item() == pytest.approx(aps / total if total else math.nan, nan_ok=True)
 
 
@@ -279,6 +286,7 @@ def test_ndcg_is_scikit_learns(drawn):
 @SOME
 @given(drawn=rankings(tied=False, lowest=0, deepest=1), cut=st.integers(1, 12))
 def test_recall_is_torchmetrics_up_to_its_denominator_and_its_sign_of_scores(drawn, cut):
+    torchvision_operators.declare()  # before torchmetrics imports torchvision
     from torchmetrics.functional.retrieval import retrieval_recall
 
     found = recall_at(exact(*drawn), drawn.level > 0, cut)
@@ -354,7 +362,7 @@ def test_exact_measures_lie_between_zero_and_one(drawn, cut):
     found, positive = exact(scores, level, relevance), level > 0
     values = [
         *measures_of(scores, level, heaviside).values(),
-        average_precision_by_level(scores, level, 4)[:, 0],
+        ap_at(scores, level, 1),
         average_precision_at(found, positive, cut),
         recall_at(found, positive, cut),
         hit_rate_at(found, positive, cut),
@@ -405,7 +413,7 @@ def test_every_measure_is_nan_without_positives_and_says_nothing_about_the_other
         hierarchical_recall_at(found, relevance, 2),
         hierarchical_precision_at(found, relevance, 2),
         ndcg(found, exponential_gain(level)),
-        average_precision_by_level(scores, level, 1)[:, 0],
+        ap_at(scores, level, 1),
     ]
     for value in values:
         assert value.isnan().tolist() == [True, False]
@@ -471,45 +479,3 @@ def test_float32_ranks_of_a_long_list_are_whole_numbers():
     found = exact(scores, level)
     assert torch.equal(found.total[0, 1::2], torch.arange(2.0, 5001.0, 2))
     assert average_precision(found, level > 0).item() == pytest.approx(0.5, abs=1e-6)
-
-
-# Precision
-
-
-def test_precision_by_hand_always_divides_by_k():
-    scores, level = from_the_top(0, 1, 1, 0, 1)
-    found, positive = exact(scores, level), level > 0
-    precisions = [precision_at(found, positive, k).item() for k in (1, 2, 3, 4, 5, 10)]
-    assert precisions == pytest.approx([0, 1 / 2, 2 / 3, 2 / 4, 3 / 5, 3 / 10])
-
-
-def test_precision_counts_a_tie_with_a_negative_as_an_error():
-    scores, level = torch.tensor([[0.5, 0.5, 0.5, 0.1]]), torch.tensor([[1, 0, 1, 1]])
-    found, positive = exact(scores, level), level > 0
-    assert [precision_at(found, positive, k).item() for k in (1, 2, 3, 4)] == pytest.approx([0, 0, 2 / 3, 3 / 4])
-
-
-@PLENTY
-@given(drawn=rankings(tied=False, lowest=-1, deepest=1), cut=st.integers(1, 13))
-def test_precision_is_the_share_of_positives_in_the_top_k(drawn, cut):
-    found = precision_at(exact(*drawn), drawn.level > 0, cut)
-    for query, (s, levels) in enumerate(zip(drawn.scores.tolist(), drawn.level.tolist(), strict=True)):
-        hits = [own > 0 for own in reference.from_the_top(s, levels)]
-        expected = reference.listed_precision(hits, cut) if any(hits) else math.nan
-        assert found[query].item() == pytest.approx(expected, nan_ok=True)
-
-
-@SOME
-@given(drawn=rankings(tied=False, lowest=0, deepest=1), cut=st.integers(1, 12))
-def test_precision_is_torchmetrics(drawn, cut):
-    from torchmetrics.functional.retrieval import retrieval_precision
-
-    found = precision_at(exact(*drawn), drawn.level > 0, cut)
-    for query, (s, levels) in enumerate(zip(drawn.scores, drawn.level.long(), strict=True)):
-        if levels.any():
-            assert found[query].item() == pytest.approx(retrieval_precision(s - s.min() + 1, levels, top_k=cut).item())
-
-
-def test_precision_has_no_value_without_positives():
-    scores, level = torch.tensor([[0.3, 0.1], [0.2, 0.1]]), torch.tensor([[0, -1], [0, 1]])
-    assert precision_at(exact(scores, level), level > 0, 2).tolist() == pytest.approx([math.nan, 0.5], nan_ok=True)

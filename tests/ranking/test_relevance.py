@@ -159,7 +159,7 @@ def test_the_relevance_of_a_level_sums_to_its_weight(drawn):
 
 def test_weighted_ap_relevance_adds_up_the_shares_of_all_coarser_levels():
     level = torch.tensor([[2, 1, 1, 0, -1]])  # one fine item; three items share the coarse level
-    found = weighted_ap_relevance(level, [0.3, 0.7])
+    found = weighted_ap_relevance(level, [0.7, 0.3])  # finest first
     assert found[0].tolist() == pytest.approx([0.1 + 0.7, 0.1, 0.1, 0, 0])
 
 
@@ -216,7 +216,7 @@ def test_a_list_without_positives_has_no_relevance():
         (
             lambda: weighted_ap_relevance(torch.tensor([[3]]), [1.0, 1.0]),
             ValueError,
-            ["reaches 3", "2 weights", "coarsest first"],
+            ["reaches 3", "2 weights", "finest first"],
         ),
         (lambda: exponential_gain(torch.tensor([[0.5]])), TypeError, ["level", "float32"]),
     ],

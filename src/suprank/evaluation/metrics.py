@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from suprank.evaluation.names import OVERALL, Metric
-from suprank.ranking.exact import RankingSums, TopTallies
+from suprank.ranking.exact import RankingSums, TopSums
 from suprank.ranking.exact.tables import ideal_discount
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
     sizes: Tensor  # [queries, depth], the coarsest level first
     tallies: RankingSums | None  # None where only the top k was looked at
-    top: TopTallies
+    top: TopSums
 
     def joined(self, others: Sequence[Found]) -> Found:
         """This and others, one after the other: a metric takes as many operations for a thousand queries as for one."""
@@ -68,7 +68,7 @@ class Found(NamedTuple):
         tallies = (
             None if self.tallies is None else RankingSums(*map(torch.cat, zip(*(part.tallies for part in parts), strict=True)))
         )
-        top = TopTallies(*map(torch.cat, zip(*(part.top for part in parts), strict=True)))
+        top = TopSums(*map(torch.cat, zip(*(part.top for part in parts), strict=True)))
         return Found(torch.cat([part.sizes for part in parts]), tallies, top)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from suprank.evaluation.metrics import Found
-from suprank.ranking.exact import Judging, Places, Top, ordering_for
+from suprank.ranking.exact import OnePassOrdering, Places, Top, choose_ordering
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -61,7 +61,7 @@ class Search:
         self.normalize = normalize
         self.order: Tensor | None = None
         self._place: Tensor | None = None
-        self.ordering = ordering_for(device, len(queries) * len(gallery))
+        self.ordering = choose_ordering(device, len(queries) * len(gallery))
         kind = "cuda" if device.type == "cuda" else "cpu"
         self.budget = _default_budget(device) if memory_budget is None else int(memory_budget)
         if self.budget < 1:
@@ -83,7 +83,7 @@ class Search:
         enough = max(_LEAST_STREAMED[kind], int(wanted) * _BYTES_A_POSITIVE[kind] // 4)
         in_pieces = 4 * enough + int(wanted) * _BYTES_A_POSITIVE[kind]
         self.whole = self.resident or 4 * whole <= _READINGS * in_pieces
-        judging = self.whole and isinstance(self.ordering, Judging)
+        judging = self.whole and isinstance(self.ordering, OnePassOrdering)
         threads = torch.get_num_threads() if judging else 1
         # A chunk is held as it was read and as it is used. The smaller it is, the more queries fit into a block and the fewer
         # times the gallery is read; but each of their wanted items is looked for in every chunk, and takes memory as well.
@@ -246,12 +246,12 @@ def found_in_all(scored: Scored, targets: LabelTargets, meaning: MetricSettings,
     rows = torch.from_numpy(scored.rows).to(scored.search.device)
     sizes, ignored = targets.sizes(rows)
     relevance, ordering = meaning.relevance(sizes), scored.search.ordering
-    if scored.search.order is not None and isinstance(ordering, Judging):
+    if scored.search.order is not None and isinstance(ordering, OnePassOrdering):
         ((_, scores),) = scored
-        tallies, top = ordering.judged(scores, targets.start[rows], targets.end[rows], ignored, sizes, relevance, ks)
+        tallies, top = ordering.one_pass_sums(scores, targets.start[rows], targets.end[rows], ignored, sizes, relevance, ks)
         return Found(sizes, tallies, top)
     found = places(scored, targets.wanted(scored.rows))
-    return Found(sizes, ordering.tallied(found, sizes, relevance), ordering.tallied_at(found, relevance, ks))
+    return Found(sizes, ordering.ranking_sums(found, sizes, relevance), ordering.top_sums(found, relevance, ks))
 
 
 def found_in_top(scored: Scored, targets: LabelTargets, meaning: MetricSettings, ks: Sequence[int]) -> tuple[Found, Tensor]:
@@ -261,9 +261,9 @@ def found_in_top(scored: Scored, targets: LabelTargets, meaning: MetricSettings,
     best = top(scored, ignored, most + 1)
     level = targets.levels(rows, best.item)
     ordering = scored.search.ordering
-    _, ordered = ordering.in_order(best.scores[:, :most].contiguous(), level[:, :most].contiguous())
+    _, ordered = ordering.sort_positives(best.scores[:, :most].contiguous(), level[:, :most].contiguous())
     numbers = torch.arange(1, ordered.shape[1] + 1, dtype=torch.int32, device=ordered.device)
-    found = ordering.tallied_at(Places(ordered, numbers.expand_as(ordered)), meaning.relevance(sizes), ks)
+    found = ordering.top_sums(Places(ordered, numbers.expand_as(ordered)), meaning.relevance(sizes), ks)
     unknown = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
     if best.scores.shape[1] > most:
         unknown = (best.scores[:, most] == best.scores[:, most - 1]) & (best.item[:, most] >= 0)
@@ -277,13 +277,13 @@ def places(scored: Scored, wanted: Wanted) -> Places:
     for first, piece in scored:
         ordering.take(piece, wanted.item, first, scores)
     scores.masked_fill_(wanted.level == 0, -torch.inf)
-    falling, level = ordering.in_order(scores, wanted.level)
+    falling, level = ordering.sort_positives(scores, wanted.level)
     place = torch.arange(1, level.shape[1] + 1, dtype=torch.int32, device=level.device).repeat(len(level), 1)
     for first, piece in scored:
         if not scored.kept:
             ordering.take(piece, wanted.item, first, scores)
         ignore(scored.search, piece, wanted.ignored, first)
-        place += ordering.reaching(falling, piece)
+        place += ordering.count_at_or_above(falling, piece)
     return Places(level, place)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from suprank.ranking.relevance import two_parents
+from suprank.ranking.relevance import classes_with_two_parents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,11 +143,11 @@ def check_tree(labels: Integer[Tensor, "rows depth"], names: Sequence[str]) -> N
                 f"{names[column]}={int(child[row])} has no parent: its {names[column + 1]} is {int(parent[row])} in "
                 f"{len(orphans)} row(s), and −1 means unlabeled; label the parent too, or set the finer label to −1."
             )
-        twice = two_parents(child, parent).tolist()
+        twice = classes_with_two_parents(child, parent).tolist()
         if twice:
             parents = parent[child == twice[0]].unique().tolist()
             way_out = "give a label that occurs under two parents an id for each of them."
-            if not len(two_parents(parent, child)):
+            if not len(classes_with_two_parents(parent, child)):
                 way_out = f"{names[column + 1]} looks finer than {names[column]}: give the columns finest first."
             raise ValueError(
                 f"labels must form a tree, but {names[column]}={twice[0]} stands under {names[column + 1]} "

@@ -1,4 +1,4 @@
-"""Rank losses, decomposability losses, their combinations and baselines, called as pytorch-metric-learning's losses are."""
+"""Rank losses, decomposability losses, combinations of the two, and baselines; called as pytorch-metric-learning's are."""
 
 from suprank.losses.base import LabelTreeWarning, RetrievalLoss
 from suprank.losses.baselines import (
@@ -21,6 +21,7 @@ from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_re
 from suprank.losses.decomposability import PairCalibration, ProxySoftmax
 from suprank.losses.memory import EmbeddingMemory
 from suprank.losses.mixup import SimilarityMixup
+from suprank.losses.rank_measures import RankMeasure
 from suprank.losses.surrogate import (
     RankLoss,
     SmoothAP,
@@ -50,6 +51,7 @@ __all__ = [
     "ProxyNCA",
     "ProxySoftmax",
     "RankLoss",
+    "RankMeasure",
     "RetrievalBatch",
     "RetrievalLoss",
     "SimilarityMixup",

@@ -1,4 +1,4 @@
-"""What a loss sees: queries and items, checked at the door, with scores and levels computed once and shared."""
+"""`RetrievalBatch`: the queries and items a loss is computed on, checked, with scores and levels computed once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from suprank.ranking import IGNORED, common_level
-from suprank.ranking.relevance import check_labels, same_class, two_parents
+from suprank.ranking.relevance import check_labels, classes_with_two_parents, same_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
 
-_SHORTEST_TURNED = 1e-12  # length below which an embedding has a direction and no gradient; torch's own normalize has it too
+_SHORTEST = 1e-12  # length below which an embedding gets no gradient; torch's own normalize has this bound too
 _PLAIN_LENGTHS = 1e-15, 1e15  # between these, squares neither vanish nor overflow in float32
 
 
@@ -27,9 +27,9 @@ _PLAIN_LENGTHS = 1e-15, 1e15  # between these, squares neither vanish nor overfl
 class RetrievalBatch:
     """A batch of queries against items: unit-length embeddings in float32 (or float64), integer labels `[N, L]`, −1 for none.
 
-    `within` says that the items are the queries themselves. `own`, if given, is a mask `[queries, items]` of the items that
-    are the query itself; without it that is the diagonal within a batch, and nothing among references. `relevance`, if the
-    user gave one, replaces what labels say about levels. Build it with `of`, which checks everything a caller can get wrong.
+    `within_batch` says that the items are the queries themselves. `is_self`, if given, is a mask `[queries, items]` of the
+    items that are the query itself; without it that is the diagonal within a batch, and nothing among references.
+    `relevance`, if the user gave one, replaces levels. Build a batch with `from_embeddings`, which checks its arguments.
     """
 
     queries: Tensor
@@ -37,13 +37,13 @@ class RetrievalBatch:
     labels: Tensor | None
     item_labels: Tensor | None
     relevance: Tensor | None
-    own: Tensor | None
-    within: bool
-    # What is computed once and shared. Not functools.cached_property, whose lock torch.compile cannot trace on Python 3.11.
-    _kept: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    is_self: Tensor | None
+    within_batch: bool
+    # Values computed once. Not functools.cached_property, whose lock torch.compile cannot trace on Python 3.11.
+    _cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(
+    def from_embeddings(
         cls,
         embeddings: Float[Tensor, "queries dim"],
         labels: Integer[Tensor, "queries ..."] | None = None,
@@ -56,19 +56,19 @@ class RetrievalBatch:
         ids: Integer[Tensor, " queries"] | None = None,
         ref_ids: Integer[Tensor, " items"] | None = None,
     ) -> RetrievalBatch:
-        """The checked batch. Without references the queries are each other's items."""
+        """Check the arguments of a loss and normalize the embeddings. Without references the queries are each other's items."""
         if indices_tuple is not None:
             raise ValueError(
                 "indices_tuple was given, but a rank needs every item of the batch, so mined pairs cannot be used; "
                 "leave it out, and the miner with it."
             )
-        queries = _unit_length(embeddings, "embeddings")
+        queries = _normalize(embeddings, "embeddings")
         if labels is None and relevance is None:
             raise ValueError("labels are missing; give integer labels [B] or [B, L], or relevance=[queries, items].")
         labels = None if labels is None else _label_columns(labels, queries, "labels")
         items, item_labels = queries, labels
         if ref_emb is not None:
-            items = _unit_length(ref_emb, "ref_emb").to(queries.dtype)
+            items = _normalize(ref_emb, "ref_emb").to(queries.dtype)
             if items.shape[1] != queries.shape[1]:
                 raise ValueError(
                     f"ref_emb has dimension {items.shape[1]} and embeddings {queries.shape[1]}; embed both with one model."
@@ -86,78 +86,84 @@ class RetrievalBatch:
         elif ref_labels is not None:
             raise ValueError("ref_labels was given without ref_emb; give both, or neither to rank within the batch.")
         if relevance is not None:
-            relevance = _graded(relevance, queries, items)
-        own = None
+            relevance = _check_relevance(relevance, queries, items)
+        is_self = None
         if ids is not None or ref_ids is not None:
             if ref_emb is None:
                 raise ValueError("ids were given without ref_emb, but within a batch each query is one item; leave them out.")
             if self_index is not None:
                 raise ValueError("ids and self_index were both given, and both say which references are the query; give one.")
-            own = _own_by_id(ids, ref_ids, queries, items)
+            is_self = _is_self_by_id(ids, ref_ids, queries, items)
         elif self_index is not None:
-            own = _own_by_index(self_index, queries, items)
-        return cls(queries, items, labels, item_labels, relevance, own, within=ref_emb is None)
+            is_self = _is_self_by_index(self_index, queries, items)
+        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch=ref_emb is None)
 
     @property
     def scores(self) -> Float[Tensor, "queries items"]:
         """Cosine similarities in the embeddings' float32 or float64, whatever the autocast dtype."""
-        if "scores" not in self._kept:
+        if "scores" not in self._cache:
             with torch.autocast(self.queries.device.type, enabled=False):
-                self._kept["scores"] = self.queries @ self.items.T
-        return self._kept["scores"]
+                self._cache["scores"] = self.queries @ self.items.T
+        return self._cache["scores"]
 
     def level(self, *, include_self: bool = False) -> Shaped[Tensor, "queries items"]:
-        """What orders the items: their level, or the user's relevance. The query itself is ignored unless included."""
+        """The level of each item, or the user's relevance in its place. The query itself is ignored unless included."""
         if self.relevance is not None:
             return self.relevance if include_self else self._without_self(self.relevance.clone())
         assert self.labels is not None and self.item_labels is not None
         level = common_level(self.labels, self.item_labels)
         return level if include_self else self._without_self(level)
 
-    def fine(self, *, include_self: bool = False) -> Integer[Tensor, "queries items"]:
+    def fine_level(self, *, include_self: bool = False) -> Integer[Tensor, "queries items"]:
         """Binary levels: 1 for items of the query's finest class (or of any user relevance above 0), 0 for the others."""
-        columns = 0 if self.labels is None else self.depth  # each level keeps its own: see `at_level`
+        columns = 0 if self.labels is None else self.depth  # the levels of `at_level` share one cache
         name = f"fine of {columns} columns, {'with' if include_self else 'without'} self"
-        if name not in self._kept:
-            self._kept[name] = self._fine() if include_self else self._without_self(self._fine())
-        return self._kept[name]
+        if name not in self._cache:
+            self._cache[name] = self._fine_level() if include_self else self._without_self(self._fine_level())
+        return self._cache[name]
 
     def at_level(self, level: int) -> RetrievalBatch:
-        """The batch as that level sees it: labels from column `level` on, so that its classes are the finest.
+        """The batch with labels from column `level` on, so that the classes of that level are the finest.
 
-        Two classes of a level that differ further up stay two. Scores are computed once for all levels, when the first
-        of them asks.
+        Two classes of a level that differ further up stay two. Scores are computed once for all levels.
         """
         assert self.labels is not None
         labels, item_labels = self.labels[:, level:], None if self.item_labels is None else self.item_labels[:, level:]
         return RetrievalBatch(
-            self.queries, self.items, labels, item_labels, self.relevance, self.own, within=self.within, _kept=self._kept
+            self.queries,
+            self.items,
+            labels,
+            item_labels,
+            self.relevance,
+            self.is_self,
+            within_batch=self.within_batch,
+            _cache=self._cache,
         )
 
-    def tree_fault(self) -> str | None:
-        """What is wrong with the label columns as a tree, finest first; None where nothing is. It waits for a GPU."""
+    def label_tree_error(self) -> str | None:
+        """What is wrong with the label columns as a tree, finest first, or None. It waits for a GPU."""
         if self.labels is None or self.depth < 2:
             return None
-        labels = self.labels if self.within or self.item_labels is None else torch.cat([self.labels, self.item_labels])
+        labels = self.labels if self.within_batch or self.item_labels is None else torch.cat([self.labels, self.item_labels])
         columns = labels.cpu().unbind(1)
         for fine, (child, parent) in enumerate(pairwise(columns)):
             for orphan in child[(child >= 0) & (parent < 0)][:1].tolist():
                 return (
-                    f"class {orphan} of column {fine} has no parent: column {fine + 1} is −1, no label, so that nothing shares "
-                    f"its class; label the parent too."
+                    f"class {orphan} of column {fine} has no parent: column {fine + 1} is −1, no label, so nothing shares its "
+                    f"class; label the parent too."
                 )
-            twice = two_parents(child, parent)
+            twice = classes_with_two_parents(child, parent)
             if not len(twice):
                 continue
-            own = int(twice[0])
-            above = " and ".join(map(str, parent[child == own].unique()[:2].tolist()))
-            if not len(two_parents(parent, child)):
+            first = int(twice[0])
+            above = " and ".join(map(str, parent[child == first].unique()[:2].tolist()))
+            if not len(classes_with_two_parents(parent, child)):
                 return (
-                    f"column {fine + 1} is finer than column {fine}: class {own} of column {fine} holds classes {above} of "
+                    f"column {fine + 1} is finer than column {fine}: class {first} of column {fine} holds classes {above} of "
                     f"column {fine + 1}. Column 0 must be the finest level; reverse the columns: labels.flip(1)."
                 )
             return (
-                f"the columns do not form a tree: class {own} of column {fine} stands under {above} of column {fine + 1} "
+                f"the columns do not form a tree: class {first} of column {fine} stands under {above} of column {fine + 1} "
                 f"({len(twice)} such class(es)), and counts as one class under each; give it an id for each parent, or order "
                 f"the columns finest first."
             )
@@ -169,26 +175,26 @@ class RetrievalBatch:
         assert self.labels is not None
         return self.labels.shape[1]
 
-    def _fine(self) -> Tensor:
+    def _fine_level(self) -> Tensor:
         if self.relevance is not None:
             return self.relevance.sign().to(torch.int8)
         assert self.labels is not None and self.item_labels is not None
         return same_class(self.labels, self.item_labels).to(torch.int8)
 
     def _without_self(self, fresh: Tensor) -> Tensor:
-        if self.own is not None:
-            return fresh.masked_fill_(self.own, IGNORED)
-        return fresh.fill_diagonal_(IGNORED) if self.within else fresh
+        if self.is_self is not None:
+            return fresh.masked_fill_(self.is_self, IGNORED)
+        return fresh.fill_diagonal_(IGNORED) if self.within_batch else fresh
 
 
-class _UnitLength(torch.autograd.Function):
-    """v / ‖v‖ and ‖v‖, with a backward of four operations where autograd's has a dozen: at small batches they are the cost."""
+class _Normalize(torch.autograd.Function):
+    """v / ‖v‖ and ‖v‖. Backward takes four operations where autograd's takes a dozen, which dominate at small batches."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
         norm = _lengths(vectors)
         unit = vectors / norm.clamp(min=torch.finfo(norm.dtype).tiny)
-        ctx.save_for_backward(unit, norm)  # both are outputs: what backward does with them has a derivative of its own
+        ctx.save_for_backward(unit, norm)  # both are outputs, so that backward can be differentiated
         ctx.set_materialize_grads(False)
         return unit, norm
 
@@ -198,8 +204,8 @@ class _UnitLength(torch.autograd.Function):
         gradient = None
         if grad is not None:
             along = (grad * unit).sum(-1, keepdim=True)
-            # A vector almost without length has no direction to turn: no gradient, where 1/length would make it explode.
-            none = norm < _SHORTEST_TURNED
+            # A vector of almost no length gets no gradient, where 1/length would make it explode.
+            none = norm < _SHORTEST
             gradient = torch.addcmul(grad, unit, along, value=-1) / norm.masked_fill(none, torch.inf)
         if grad_norm is not None:
             gradient = grad_norm * unit if gradient is None else torch.addcmul(gradient, grad_norm, unit)
@@ -221,23 +227,23 @@ def _lengths(vectors: Tensor) -> Tensor:
 
 
 def unit_vectors(vectors: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
-    """Vectors of float32 or float64 divided by their lengths, whatever these are; a zero vector stays, without a gradient."""
-    return _UnitLength.apply(vectors)[0]
+    """Normalize vectors of float32 or float64 of any length; a zero vector stays as it is, without a gradient."""
+    return _Normalize.apply(vectors)[0]
 
 
-def _unit_length(embeddings: Tensor, name: str) -> Tensor:
+def _normalize(embeddings: Tensor, name: str) -> Tensor:
     if not isinstance(embeddings, torch.Tensor) or embeddings.ndim != 2 or not embeddings.dtype.is_floating_point:
-        found = (
+        given = (
             f"{embeddings.dtype} of shape {tuple(embeddings.shape)}"
             if isinstance(embeddings, torch.Tensor)
             else type(embeddings)
         )
-        raise ValueError(f"{name} is {found}, but must be a floating-point tensor [batch, dim].")
+        raise ValueError(f"{name} is {given}, but must be a floating-point tensor [batch, dim].")
     if embeddings.numel() == 0:
         raise ValueError(f"{name} has shape {tuple(embeddings.shape)}: there is nothing to rank; skip empty batches.")
     precise = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
-    unit, norm = _UnitLength.apply(precise)
-    if may_wait_for(unit) and not math.isfinite(norm.sum().item()):
+    unit, norm = _Normalize.apply(precise)
+    if may_read_values(unit) and not math.isfinite(norm.sum().item()):
         _check_finite(precise, norm, name)
     return unit
 
@@ -253,8 +259,8 @@ def _check_finite(embeddings: Tensor, norm: Tensor, name: str) -> None:
 
 def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
     if not isinstance(labels, torch.Tensor) or not _integral(labels):
-        found = labels.dtype if isinstance(labels, torch.Tensor) else type(labels)
-        raise TypeError(f"{name} is {found}, but must be an integer tensor; use {name}.long() if the values are whole numbers.")
+        given = labels.dtype if isinstance(labels, torch.Tensor) else type(labels)
+        raise TypeError(f"{name} is {given}, but must be an integer tensor; use {name}.long() if the values are whole numbers.")
     if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or labels.numel() == 0:
         raise ValueError(
             f"{name} has shape {tuple(labels.shape)} for {len(embeddings)} embeddings, but must be "
@@ -262,51 +268,51 @@ def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
         )
     columns = labels[:, None] if labels.ndim == 1 else labels
     columns = columns.to(embeddings.device, torch.int64)
-    if may_wait_for(columns):
+    if may_read_values(columns):
         check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
     return columns
 
 
-def _graded(relevance: Tensor, queries: Tensor, items: Tensor) -> Tensor:
+def _check_relevance(relevance: Tensor, queries: Tensor, items: Tensor) -> Tensor:
     if not isinstance(relevance, torch.Tensor) or relevance.shape != (len(queries), len(items)):
-        found = (
+        given = (
             f"has shape {tuple(relevance.shape)}"
             if isinstance(relevance, torch.Tensor)
             else f"is a {type(relevance)}, not a tensor"
         )
         raise ValueError(
-            f"relevance {found}, but there are {len(queries)} queries and {len(items)} items; "
+            f"relevance {given}, but there are {len(queries)} queries and {len(items)} items; "
             f"give one value for each pair, 0 for a negative and {IGNORED} for an item out of the query's list."
         )
     relevance = relevance.detach().to(queries.device, queries.dtype)
-    if may_wait_for(relevance) and not relevance.isfinite().all():
+    if may_read_values(relevance) and not relevance.isfinite().all():
         raise ValueError("relevance holds NaN or infinity; give finite values, 0 for a negative.")
     return relevance
 
 
-def _own_by_index(self_index: Tensor, queries: Tensor, items: Tensor) -> Tensor:
-    own = _integers(
+def _is_self_by_index(self_index: Tensor, queries: Tensor, items: Tensor) -> Tensor:
+    index = _integers(
         self_index, queries, "self_index", "the position of each query among the items, −1 where it is not among them"
     )
-    if may_wait_for(own):
-        for index in own[(own < -1) | (own >= len(items))][:1].tolist():
-            raise ValueError(f"self_index holds {index}, but there are {len(items)} items; use −1 for a query that is not one.")
-    return own[:, None] == torch.arange(len(items), device=own.device)
+    if may_read_values(index):
+        for wrong in index[(index < -1) | (index >= len(items))][:1].tolist():
+            raise ValueError(f"self_index holds {wrong}, but there are {len(items)} items; use −1 for a query that is not one.")
+    return index[:, None] == torch.arange(len(items), device=index.device)
 
 
-def _own_by_id(ids: Tensor | None, ref_ids: Tensor | None, queries: Tensor, items: Tensor) -> Tensor:
+def _is_self_by_id(ids: Tensor | None, ref_ids: Tensor | None, queries: Tensor, items: Tensor) -> Tensor:
     if ids is None or ref_ids is None:
         given, missing = ("ref_ids", "ids") if ids is None else ("ids", "ref_ids")
         raise ValueError(f"{given} were given without {missing}, but they are compared; give both, −1 where an id is unknown.")
-    own = _integers(ids, queries, "ids", "which image each query is, −1 where that is unknown")
-    theirs = _integers(ref_ids, items, "ref_ids", "which image each reference is, −1 where that is unknown")
-    return (own[:, None] == theirs) & (own >= 0)[:, None]
+    queried = _integers(ids, queries, "ids", "which image each query is, −1 where that is unknown")
+    referenced = _integers(ref_ids, items, "ref_ids", "which image each reference is, −1 where that is unknown")
+    return (queried[:, None] == referenced) & (queried >= 0)[:, None]
 
 
 def _integers(values: Tensor, embeddings: Tensor, name: str, meaning: str) -> Tensor:
     if not isinstance(values, torch.Tensor) or values.shape != (len(embeddings),) or not _integral(values):
-        found = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values)
-        raise ValueError(f"{name} is {found}, but must be {len(embeddings)} integers: {meaning}.")
+        given = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values)
+        raise ValueError(f"{name} is {given}, but must be {len(embeddings)} integers: {meaning}.")
     return values.to(embeddings.device, torch.int64)
 
 
@@ -314,28 +320,28 @@ def _integral(values: Tensor) -> bool:
     return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
 
 
-_trusting = False
+_values_trusted = False
 
 
 @contextmanager
 def skip_value_checks() -> Iterator[None]:
-    """Losses called within look at shapes and types only, and not at values: whether embeddings are finite, labels in range.
+    """Within this context losses check shapes and types but no values: not whether embeddings are finite or labels in range.
 
-    On a GPU each look waits until all that was asked of it is done. For training loops that look themselves, once a step.
+    On a GPU each such check waits for the device. Use it in a training loop that checks for NaN itself, once a step.
     """
-    global _trusting
-    before, _trusting = _trusting, True
+    global _values_trusted
+    before, _values_trusted = _values_trusted, True
     try:
         yield
     finally:
-        _trusting = before
+        _values_trusted = before
 
 
-def may_wait_for(values: Tensor) -> bool:
-    """Whether a check may read values: not while a compiler or a CUDA graph records what the device will do later.
+def may_read_values(values: Tensor) -> bool:
+    """Whether a check may read the values of a tensor.
 
-    Nor where the caller has said that it need not, by `skip_value_checks`.
+    It may not within `skip_value_checks`, nor while torch.compile or a CUDA graph records operations to run later.
     """
-    if torch.compiler.is_compiling() or _trusting:
+    if torch.compiler.is_compiling() or _values_trusted:
         return False
     return not (values.is_cuda and torch.cuda.is_current_stream_capturing())

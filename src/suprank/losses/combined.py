@@ -1,31 +1,22 @@
-"""(1 − λ)·surrogate + λ·decomposability (eq:rod_framework), and the paper's four combinations by name."""
+"""`Combined`, (1 − λ)·surrogate + λ·decomposability (eq:rod_framework), and the paper's four combinations by name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from suprank.losses.base import RetrievalLoss, loggable
-from suprank.losses.decomposability import PairCalibration
+from suprank.losses.decomposability import ProxySoftmax
+from suprank.losses.rank_measures import HAPMeasure, RecallMeasure
 from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
-    from suprank.ranking import Implementation
-
-
-class SupOptions(TypedDict, total=False):
-    """What any Sup-loss takes: the step's parameters (see `SupStep`), and what `RankLoss` adds."""
-
-    tau: float
-    rho: float
-    delta: float
-    jump: float
-    value_at_delta: float | None
-    include_self: bool
-    using: Implementation | None
+    from suprank.losses.surrogate import SupLossOptions
 
 
 class Combined(RetrievalLoss):
@@ -46,7 +37,7 @@ class Combined(RetrievalLoss):
             if not isinstance(part, RetrievalLoss):
                 raise TypeError(
                     f"{role} is a {type(part).__name__}, but must be a loss of suprank, which shares the batch's scores; "
-                    f"add any other loss outside."
+                    f"add other losses outside of Combined."
                 )
         self.surrogate = surrogate
         self.decomposability = decomposability
@@ -56,8 +47,8 @@ class Combined(RetrievalLoss):
     def extra_repr(self) -> str:
         return f"decomposability_weight={self.decomposability_weight}"
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        rank, calibration = self.surrogate.on(batch), self.decomposability.on(batch)
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        rank, calibration = self.surrogate.compute(batch), self.decomposability.compute(batch)
         loss = (1 - self.decomposability_weight) * rank + self.decomposability_weight * calibration
         names = [type(self.surrogate).__name__, type(self.decomposability).__name__]
         if names[0] == names[1]:
@@ -75,51 +66,97 @@ class Combined(RetrievalLoss):
 
 
 def roadmap(
-    decomposability: RetrievalLoss | None = None, *, decomposability_weight: float = 0.1, **options: Unpack[SupOptions]
+    num_classes: int | None = None,
+    embedding_size: int | None = None,
+    *,
+    decomposability: RetrievalLoss | None = None,
+    decomposability_weight: float = 0.1,
+    **options: Unpack[SupLossOptions],
 ) -> Combined:
-    """ROADMAP: (1 − λ)·L_Sup-AP + λ·L_DG (eq:roadmap), with `PairCalibration` unless a decomposability loss is given.
+    """ROADMAP: (1 − λ)·L_Sup-AP + λ·L*_DG (eq:roadmap with eq:cluster_loss), as the recipes `*/roadmap` train it.
+
+    L*_DG is `ProxySoftmax(num_classes, embedding_size)`, whose proxies are parameters to optimize. To calibrate pairs instead
+    (eq:labs), as eq:roadmap first has it, give `decomposability=PairCalibration()`. `options` are those of `SupAP`.
 
     Example:
-        >>> loss = roadmap()
+        >>> loss = roadmap(num_classes=4, embedding_size=16)
         >>> embeddings, labels = torch.randn(8, 16, requires_grad=True), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
         >>> loss(embeddings, labels).backward()
         >>> sorted(loss.log)
-        ['PairCalibration', 'SupAP', 'loss', 'queries_without_positives']
+        ['ProxySoftmax', 'SupAP', 'loss', 'queries_without_positives']
     """
-    return Combined(SupAP(**options), decomposability or PairCalibration(), decomposability_weight)
+    decomposability = _decomposability("roadmap", num_classes, embedding_size, decomposability)
+    return Combined(SupAP(**options), decomposability, decomposability_weight)
 
 
 def rod_recall(
-    decomposability: RetrievalLoss | None = None,
+    num_classes: int | None = None,
+    embedding_size: int | None = None,
     *,
-    ks: tuple[int, ...] = (1, 2, 4, 8, 16),
-    rank_tau: float = 1.0,
+    decomposability: RetrievalLoss | None = None,
     decomposability_weight: float = 0.1,
-    **options: Unpack[SupOptions],
+    ks: Sequence[int] = RecallMeasure.ks,
+    rank_tau: float = RecallMeasure.rank_tau,
+    **options: Unpack[SupLossOptions],
 ) -> Combined:
-    """ROD-R@k: (1 − λ)·L_Sup-R@K + λ·L_DG (eq:def_rod_rk), with `PairCalibration` unless a decomposability loss is given.
+    """ROD-R@k: (1 − λ)·L_Sup-R@K + λ·L*_DG (eq:def_rod_rk). Arguments are those of `roadmap` and `SupRecall`.
 
     The authors' recipes use λ = 0.5 here, where the paper says 0.1.
     """
-    surrogate = SupRecall(ks=ks, rank_tau=rank_tau, **options)
-    return Combined(surrogate, decomposability or PairCalibration(), decomposability_weight)
+    decomposability = _decomposability("rod_recall", num_classes, embedding_size, decomposability)
+    return Combined(SupRecall(ks=ks, rank_tau=rank_tau, **options), decomposability, decomposability_weight)
 
 
 def happier(
-    decomposability: RetrievalLoss,
+    num_classes: int | None = None,
+    embedding_size: int | None = None,
     *,
-    decay: float = 1.0,
-    weights: tuple[float, ...] | None = None,
+    decomposability: RetrievalLoss | None = None,
     decomposability_weight: float = 0.1,
-    **options: Unpack[SupOptions],
+    decay: float = HAPMeasure.decay,
+    weights: Sequence[float] | None = None,
+    **options: Unpack[SupLossOptions],
 ) -> Combined:
-    """HAPPIER: (1 − λ)·L_Sup-H-AP + λ·L*_DG (sec:happier). `decay` above 1 is HAPPIER_F: 5 on SOP, 3 on iNaturalist.
+    """HAPPIER: (1 − λ)·L_Sup-H-AP + λ·L*_DG (sec:happier). Arguments are those of `roadmap` and `SupHAP`.
 
-    The paper's decomposability loss is `ProxySoftmax(num_classes, embedding_size)`; `PairCalibration()` works too.
+    `decay` above 1 is HAPPIER_F: 5 on SOP, 3 on iNaturalist. `weights` are given finest level first.
     """
+    decomposability = _decomposability("happier", num_classes, embedding_size, decomposability)
     return Combined(SupHAP(decay=decay, weights=weights, **options), decomposability, decomposability_weight)
 
 
-def rod_ndcg(decomposability: RetrievalLoss, *, decomposability_weight: float = 0.1, **options: Unpack[SupOptions]) -> Combined:
-    """ROD-NDCG: (1 − λ)·L_Sup-NDCG + λ·L*_DG (sec:ndcg). The paper's decomposability loss is `ProxySoftmax`."""
+def rod_ndcg(
+    num_classes: int | None = None,
+    embedding_size: int | None = None,
+    *,
+    decomposability: RetrievalLoss | None = None,
+    decomposability_weight: float = 0.1,
+    **options: Unpack[SupLossOptions],
+) -> Combined:
+    """ROD-NDCG: (1 − λ)·L_Sup-NDCG + λ·L*_DG (sec:ndcg). Arguments are those of `roadmap`."""
+    decomposability = _decomposability("rod_ndcg", num_classes, embedding_size, decomposability)
     return Combined(SupNDCG(**options), decomposability, decomposability_weight)
+
+
+def _decomposability(
+    name: str, num_classes: int | None, embedding_size: int | None, decomposability: RetrievalLoss | None
+) -> RetrievalLoss:
+    """The decomposability loss that was given, or `ProxySoftmax` of the sizes that were."""
+    if isinstance(num_classes, RetrievalLoss):
+        raise TypeError(f"num_classes is a {type(num_classes).__name__}; pass a loss by name: {name}(decomposability=...).")
+    sizes = {"num_classes": num_classes, "embedding_size": embedding_size}
+    given = [size for size, value in sizes.items() if value is not None]
+    if decomposability is not None and given:
+        raise ValueError(
+            f"{name} got decomposability={type(decomposability).__name__} and {' and '.join(given)}, which are for its "
+            f"ProxySoftmax; give one or the other."
+        )
+    if decomposability is not None:
+        return decomposability
+    if num_classes is None or embedding_size is None:
+        missing = " and ".join(size for size in sizes if size not in given)
+        raise ValueError(
+            f"{name} needs {missing} for its ProxySoftmax, which the recipes train; to calibrate pairs instead, write "
+            f"{name}(decomposability=PairCalibration())."
+        )
+    return ProxySoftmax(num_classes, embedding_size)

@@ -1,9 +1,8 @@
-"""Decomposability losses: they calibrate scores across batches, which a loss on ranks within a batch cannot see."""
+"""Decomposability losses: they calibrate scores across batches, which a loss on the ranks within a batch cannot do."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import RetrievalLoss
-from suprank.losses.batch import may_wait_for, unit_vectors
+from suprank.losses.batch import may_read_values, unit_vectors
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from suprank.losses.batch import RetrievalBatch
 
 
-@dataclass(eq=False, kw_only=True)
 class PairCalibration(RetrievalLoss):
     """L_DG = 1/|Ω⁺| Σ_{j∈Ω⁺} [α − s_j]₊ + 1/|Ω⁻| Σ_{j∈Ω⁻} [s_j − β]₊   (eq:labs), α = `positive_floor`, β = `negative_ceiling`.
 
@@ -29,20 +27,26 @@ class PairCalibration(RetrievalLoss):
     the number that violate their threshold, as the authors' code does.
     """
 
-    positive_floor: float = 0.9
-    negative_ceiling: float = 0.6
-    average: Literal["all", "violating"] = "all"
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        positive_floor: float = 0.9,
+        negative_ceiling: float = 0.6,
+        average: Literal["all", "violating"] = "all",
+    ) -> None:
         super().__init__()
-        if self.average not in ("all", "violating"):
-            raise ValueError(f"average={self.average!r} must be 'all' (eq:labs) or 'violating' (the authors' code).")
-        for name, value in (("positive_floor", self.positive_floor), ("negative_ceiling", self.negative_ceiling)):
+        if average not in ("all", "violating"):
+            raise ValueError(f"average={average!r} must be 'all' (eq:labs) or 'violating' (the authors' code).")
+        for name, value in (("positive_floor", positive_floor), ("negative_ceiling", negative_ceiling)):
             if not math.isfinite(value):
                 raise ValueError(f"{name}={value} must be a finite number: a cosine similarity; the authors use 0.9 and 0.6.")
+        self.positive_floor, self.negative_ceiling, self.average = positive_floor, negative_ceiling, average
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        level = batch.fine()
+    def extra_repr(self) -> str:
+        return f"positive_floor={self.positive_floor}, negative_ceiling={self.negative_ceiling}, average={self.average!r}"
+
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        level = batch.fine_level()
         too_far = (self.positive_floor - batch.scores).clamp(min=0).where(level > 0, 0)
         too_close = (batch.scores - self.negative_ceiling).clamp(min=0).where(level == 0, 0)
         return self._mean(too_far, level > 0) + self._mean(too_close, level == 0)
@@ -55,24 +59,24 @@ class PairCalibration(RetrievalLoss):
 
 
 class ProxyLoss(RetrievalLoss):
-    """What losses against proxies share: learnable vectors that stand for the fine classes, and no other images.
+    """The base of losses that compare images with proxies, learnable vectors for the fine classes, and not with each other.
 
-    A subclass holds the proxies, and says what the loss of each image is (`per_image`) on unit vectors. The loss is the mean
-    over the images that have a fine class: those labeled −1 have no proxy, and are left out. Labels are checked before,
-    and autocast is off.
+    A subclass holds the proxies and implements `per_image`, the loss of each unit vector. The loss is the mean over the
+    images that have a fine class: those labeled −1 have no proxy, and are left out. Labels are checked before, and
+    autocast is off.
     """
 
     ranks_items = False
 
     def __init__(self, num_classes: int, embedding_size: int) -> None:
         super().__init__()
-        above_zero(num_classes=num_classes, embedding_size=embedding_size)
+        check_above_zero(num_classes=num_classes, embedding_size=embedding_size)
         self.num_classes, self.embedding_size = num_classes, embedding_size
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}"
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         if batch.labels is None:
             raise ValueError(f"{type(self).__name__} needs labels: each embedding is drawn to the proxy of its fine class.")
         if batch.queries.shape[1] != self.embedding_size:
@@ -81,7 +85,7 @@ class ProxyLoss(RetrievalLoss):
                 f"set embedding_size to match."
             )
         fine, classes = batch.labels[:, 0], self.num_classes
-        if may_wait_for(fine) and not (fine < classes).all():
+        if may_read_values(fine) and not (fine < classes).all():
             raise ValueError(
                 f"labels span {int(fine.min())}..{int(fine.max())}, but {classes} proxies stand for classes 0..{classes - 1}; "
                 f"renumber with torch.unique(labels, return_inverse=True) over the whole training set, or raise num_classes."
@@ -90,9 +94,9 @@ class ProxyLoss(RetrievalLoss):
             return self.mean(batch.queries, fine)
 
     def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
-        """The loss of unit vectors of these classes, −1 for none, outside of autocast; 0 where no image has a class."""
+        """The mean loss of unit vectors of these classes, −1 for none; 0 where no image has a class."""
         known = fine >= 0
-        each = self.per_image(queries, fine.clamp(min=0))  # any proxy for the others: their value is left out
+        each = self.per_image(queries, fine.clamp(min=0))  # those without a class get any: their value is left out
         return each.where(known, 0).sum() / known.sum().clamp(min=1)
 
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
@@ -104,14 +108,13 @@ class ProxySoftmax(ProxyLoss):
     """L*_DG = −log( exp(vᵀp_y/η) / Σ_z exp(vᵀp_z/η) )   (eq:cluster_loss), mean over the batch, η = `temperature`.
 
     One learnable proxy for each fine class, normalized on use; column 0 of the labels must hold 0..num_classes − 1, or −1
-    for an image without a class, which is left out.
-    Give `loss.parameters()` to an optimizer: the authors train proxies at a rate of their own. References and relevance
-    play no part here.
+    for an image without a class, which is left out. Give `loss.parameters()` to an optimizer: the authors train proxies
+    at a learning rate of their own. References and relevance are not used.
     """
 
     def __init__(self, num_classes: int, embedding_size: int, *, temperature: float = 0.05) -> None:
         super().__init__(num_classes, embedding_size)
-        above_zero(temperature=temperature)
+        check_above_zero(temperature=temperature)
         self.temperature = temperature
         self.proxies = uniform_proxies(num_classes, embedding_size)
 
@@ -123,24 +126,24 @@ class ProxySoftmax(ProxyLoss):
 
 
 def uniform_proxies(num_classes: int, embedding_size: int) -> nn.Parameter:
-    """Proxies as the authors start them."""
-    return nn.Parameter(start_proxies(torch.empty(num_classes, embedding_size), embedding_size))
+    """Proxies, initialized as the authors' are."""
+    return nn.Parameter(init_proxies(torch.empty(num_classes, embedding_size), embedding_size))
 
 
 @torch.no_grad()
-def start_proxies(proxies: Tensor, embedding_size: int) -> Tensor:
-    """Fill them as the authors do: uniform within ±1/√dimension."""
+def init_proxies(proxies: Tensor, embedding_size: int) -> Tensor:
+    """Initialize proxies as the authors do: uniform within ±1/√dimension."""
     bound = embedding_size**-0.5
     return proxies.uniform_(-bound, bound)
 
 
 def cosines(queries: Float[Tensor, "queries dim"], proxies: Float[Tensor, "classes dim"]) -> Float[Tensor, "queries classes"]:
-    """Of unit vectors with proxies of any length and floating dtype, in the precision of the vectors."""
+    """Cosines of unit vectors with proxies of any length and floating dtype, in the precision of the vectors."""
     return queries @ unit_vectors(proxies.to(queries.dtype)).T
 
 
-def above_zero(**values: float) -> None:
-    """Refuse hyper-parameters that are not finite numbers above 0."""
+def check_above_zero(**values: float) -> None:
+    """Raise if a hyper-parameter is not a finite number above 0."""
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name}={value} must be a finite number above 0.")

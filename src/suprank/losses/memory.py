@@ -1,4 +1,4 @@
-"""Embeddings of earlier batches, as further items to rank: the cross-batch memory (XBM, Wang et al., CVPR 2020)."""
+"""`EmbeddingMemory`: embeddings of earlier batches as further items to rank (XBM, Wang et al., CVPR 2020)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 EMPTY = -1
-"""The id in a place that nothing was written to, with a place for each item."""
+"""The id of a place that nothing was written to, in a memory with a place for each item."""
 
 
-class Remembered(NamedTuple):
-    """What a memory holds, without gradients."""
+class MemoryContents(NamedTuple):
+    """The items of a memory, without gradients."""
 
     embeddings: Float[Tensor, "items dim"]
     labels: Integer[Tensor, "items levels"]
@@ -24,19 +24,33 @@ class Remembered(NamedTuple):
 
 
 class EmbeddingMemory(nn.Module):
-    """The last `size` embeddings that were added, with their labels and ids, in float32.
+    """A memory of the last `size` embeddings that were added, with their labels and ids, in float32.
 
-    As in the authors' code a batch is added first and the memory read then, so that it holds the batch too; the loss finds
-    the query, and what older batches left of it, by its id:
+    In a training loop, add each batch first and rank it against the memory then, as the authors' code does. The memory holds
+    the batch too; the loss recognizes each query, and its older copies, by the id of the image:
 
-        memory.add(embeddings, labels, ids)
-        items = memory.contents()
-        loss(embeddings, labels, ref_emb=items.embeddings, ref_labels=items.labels, ids=ids, ref_ids=items.ids)
+        memory = EmbeddingMemory(size=4096, dim=512, levels=2).to(device)
+        for images, labels, ids in loader:                        # labels [B, 2], ids [B]: the number of each image
+            embeddings = model(images)
+            memory.add(embeddings, labels, ids)
+            items = memory.contents()
+            against_memory = loss(
+                embeddings, labels, ref_emb=items.embeddings, ref_labels=items.labels, ids=ids, ref_ids=items.ids
+            )
+            (0.5 * loss(embeddings, labels) + 0.5 * against_memory).backward()
 
-    Embeddings are kept as they come (losses normalize) and carry no gradient. The oldest make room for the new, and of a batch
-    larger than the memory the last `size` rows stay: any division into batches leaves the same. With `per_item` every id from 0
-    to `size` − 1 has a place of its own, so that no image is there twice; of an id that a batch holds twice the last row stays.
-    All is in `state_dict()`, bit for bit. Processes that add the same batches hold the same memory.
+    Embeddings are stored as they come (losses normalize) and carry no gradient. The oldest make room for the new, and of a
+    batch larger than the memory the last `size` rows stay, so that it does not matter how images are divided into batches.
+    With `per_item=True` every id from 0 to `size` − 1 has a place of its own, so that no image is stored twice; where a batch
+    holds an id twice, the last row stays. The memory is saved in `state_dict()`, bit for bit. Processes that add the same
+    batches hold the same memory.
+
+    Example:
+        >>> memory = EmbeddingMemory(size=3, dim=2, levels=1)
+        >>> memory.add(torch.eye(2), torch.tensor([[0], [1]]), ids=torch.tensor([7, 8]))
+        >>> memory.add(torch.eye(2), torch.tensor([[1], [0]]), ids=torch.tensor([9, 7]))
+        >>> memory.contents().ids
+        tensor([7, 8, 9])
     """
 
     stored_embeddings: Tensor
@@ -48,19 +62,19 @@ class EmbeddingMemory(nn.Module):
         super().__init__()
         for name, value in (("size", size), ("dim", dim), ("levels", levels)):
             if value < 1:
-                raise ValueError(f"{name}={value} must be 1 or more; for no memory, make none.")
+                raise ValueError(f"{name}={value} must be 1 or more.")
         self.size, self.per_item = size, per_item
         self.register_buffer("stored_embeddings", torch.zeros(size, dim, dtype=torch.float32))
         self.register_buffer("stored_labels", torch.zeros(size, levels, dtype=torch.int64))
         self.register_buffer("stored_ids", torch.full((size,), EMPTY, dtype=torch.int64))
         if not per_item:
             self.register_buffer("added", torch.zeros((), dtype=torch.int64))
-        # The host's own count: reading it from a buffer would make it wait for the GPU at every step.
+        # Counted on the host too: reading the buffer would wait for the GPU at every step.
         self._added = 0
         self._filled = 0
 
     def extra_repr(self) -> str:
-        return _described(self.stored_embeddings, self.stored_labels, per_item=self.per_item)
+        return _describe(self.stored_embeddings, self.stored_labels, per_item=self.per_item)
 
     def __len__(self) -> int:
         return self._filled
@@ -72,7 +86,7 @@ class EmbeddingMemory(nn.Module):
         labels: Integer[Tensor, "batch levels"],
         ids: Integer[Tensor, " batch"],
     ) -> None:
-        """Remember a batch. What `contents` returned before may change with it."""
+        """Add a batch to the memory. Tensors that `contents` returned before may change with it."""
         self._check(embeddings, labels, ids)
         if not len(ids):
             return
@@ -80,25 +94,25 @@ class EmbeddingMemory(nn.Module):
         if self.per_item:
             self._add_by_id(*(values.to(self.stored_ids.device) for values in rows))
         else:
-            self._add_in_turn(*rows)
+            self._add_to_ring(*rows)
 
-    def contents(self) -> Remembered:
-        """What was added, by place: views of the memory itself, or a copy where places between are empty."""
-        stored = Remembered(self.stored_embeddings, self.stored_labels, self.stored_ids)
+    def contents(self) -> MemoryContents:
+        """The items of the memory, by place: views of its buffers, or a copy where places between are empty."""
+        stored = MemoryContents(self.stored_embeddings, self.stored_labels, self.stored_ids)
         if self._filled == self.size:
             return stored
         if not self.per_item:
-            return Remembered(*(values[: self._filled] for values in stored))
-        held = (self.stored_ids != EMPTY).nonzero()[:, 0]
-        return Remembered(*(values[held] for values in stored))
+            return MemoryContents(*(values[: self._filled] for values in stored))
+        filled = (self.stored_ids != EMPTY).nonzero()[:, 0]
+        return MemoryContents(*(values[filled] for values in stored))
 
-    def _add_in_turn(self, *rows: Tensor) -> None:
+    def _add_to_ring(self, *rows: Tensor) -> None:
         count = len(rows[0])
-        first = max(0, count - self.size)  # of a batch larger than the memory
+        first = max(0, count - self.size)  # above 0 only for a batch larger than the memory
         place = (self._added + first) % self.size
-        turn = first + self.size - place  # the row that goes into place 0
+        wrap = first + self.size - place  # the row that goes into place 0
         for stored, values in zip((self.stored_embeddings, self.stored_labels, self.stored_ids), rows, strict=True):
-            to_the_end, from_the_start = values[first:turn], values[turn:]
+            to_the_end, from_the_start = values[first:wrap], values[wrap:]
             stored[place : place + len(to_the_end)] = to_the_end
             stored[: len(from_the_start)] = from_the_start
         self.added += count
@@ -113,7 +127,7 @@ class EmbeddingMemory(nn.Module):
                 f"number the training images from 0, and make size their number."
             )
         ids = ids.long()
-        # A GPU writes equal ids in any order. With every row replaced by the last of its id, the order is of no account.
+        # A GPU writes equal ids in any order. Every row is replaced by the last of its id, so that the order does not matter.
         rows = torch.arange(len(ids), device=ids.device)
         last = torch.zeros_like(self.stored_ids).scatter_reduce(0, ids, rows, "amax")[ids]
         self.stored_embeddings[ids] = embeddings[last].to(self.stored_embeddings.dtype)
@@ -122,7 +136,7 @@ class EmbeddingMemory(nn.Module):
         self._count()
 
     def _count(self) -> None:
-        """Bring the host's numbers up to date with the buffers."""
+        """Update the counts on the host from the buffers."""
         if not self.per_item:
             self._added = int(self.added)
             self._filled = min(self._added, self.size)
@@ -143,22 +157,22 @@ class EmbeddingMemory(nn.Module):
             )
         if ids.shape != (len(embeddings),) or not _integral(ids):
             raise ValueError(
-                f"ids are {ids.dtype} of shape {tuple(ids.shape)}, but must be {len(embeddings)} integers: which image each is."
+                f"ids are {ids.dtype} of shape {tuple(ids.shape)}, but must be {len(embeddings)} integers: the images' numbers."
             )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         embeddings, labels = (state_dict.get(f"{prefix}stored_{name}") for name in ("embeddings", "labels"))
-        if embeddings is not None and labels is not None:  # of what is missing torch complains itself
-            theirs = _described(embeddings, labels, per_item=f"{prefix}added" not in state_dict)
-            ours = _described(self.stored_embeddings, self.stored_labels, per_item=self.per_item)
-            if theirs != ours:
-                raise ValueError(f"the saved memory has {theirs}, but this one has {ours}; make it as the saved one was.")
+        if embeddings is not None and labels is not None:  # torch itself reports what is missing
+            saved = _describe(embeddings, labels, per_item=f"{prefix}added" not in state_dict)
+            own = _describe(self.stored_embeddings, self.stored_labels, per_item=self.per_item)
+            if saved != own:
+                raise ValueError(f"the saved memory has {saved}, but this one has {own}; make it as the saved one was.")
         super()._load_from_state_dict(state_dict, prefix, *arguments)
         self._filled = 0
         self._count()
 
 
-def _described(embeddings: Tensor, labels: Tensor, *, per_item: bool) -> str:
+def _describe(embeddings: Tensor, labels: Tensor, *, per_item: bool) -> str:
     return f"size={len(embeddings)}, dim={embeddings.shape[1]}, levels={labels.shape[1]}, per_item={per_item}"
 
 

@@ -28,7 +28,7 @@ class SimilarityMixup(RetrievalLoss):
     a positive that contains s(x, x) = 1. A loss with `include_self=True` keeps it there, as SiMix's released code does. A
     pair that is a whole class thus has no positives as a query: virtual queries count in `queries_without_positives` too.
 
-    References stay as they are: the loss against a memory is not mixed. α comes from torch's random numbers on the CPU,
+    References are not mixed, so that neither is the loss against a memory. α comes from torch's random numbers on the CPU,
     whatever the device, so that processes with one seed and one batch draw alike.
 
     Example:
@@ -43,9 +43,7 @@ class SimilarityMixup(RetrievalLoss):
     def __init__(self, loss: RetrievalLoss) -> None:
         super().__init__()
         if not isinstance(loss, RetrievalLoss):
-            raise TypeError(
-                f"loss is a {type(loss).__name__}, but must be a loss of suprank, which takes similarities of virtual examples."
-            )
+            raise TypeError(f"loss is a {type(loss).__name__}, but must be a loss of suprank, which can take virtual examples.")
         for part in loss.modules():
             if isinstance(part, RetrievalLoss) and not part.ranks_items:
                 name = type(part).__name__
@@ -61,11 +59,11 @@ class SimilarityMixup(RetrievalLoss):
 
     @property
     def log(self) -> dict[str, Tensor]:
-        """The log of the loss inside."""
+        """The log of the wrapped loss."""
         return getattr(self.loss, "log", {})
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        return self.loss.on(_with_virtual_examples(batch) if batch.within else batch)
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        return self.loss.compute(_with_virtual_examples(batch) if batch.within_batch else batch)
 
 
 def _with_virtual_examples(batch: RetrievalBatch) -> RetrievalBatch:
@@ -74,7 +72,7 @@ def _with_virtual_examples(batch: RetrievalBatch) -> RetrievalBatch:
             "relevance was given, but a virtual example has the labels of its class, and no relevance of its own; "
             "give labels alone, or leave SimilarityMixup out."
         )
-    x, z = batch.fine(include_self=True).triu(1).nonzero(as_tuple=True)
+    x, z = batch.fine_level(include_self=True).triu(1).nonzero(as_tuple=True)
     if not len(x):
         return batch
     # float32 whatever the embeddings are: a seed then draws the same α in every precision.
@@ -82,15 +80,15 @@ def _with_virtual_examples(batch: RetrievalBatch) -> RetrievalBatch:
     mixed = torch.cat([batch.queries, alpha * batch.queries[x] + (1 - alpha) * batch.queries[z]])
     labels = torch.cat([batch.labels, batch.labels[x]])
     real = torch.arange(len(batch.queries), device=x.device)
-    own = _sharing(batch, torch.cat([real, x]), torch.cat([real, z]))
-    return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, own=own, within=True)
+    is_self = _share_an_image(batch, torch.cat([real, x]), torch.cat([real, z]))
+    return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, is_self=is_self, within_batch=True)
 
 
-def _sharing(
+def _share_an_image(
     batch: RetrievalBatch, one: Integer[Tensor, " examples"], other: Integer[Tensor, " examples"]
 ) -> Bool[Tensor, "examples examples"]:
-    """Whether an image that the row's example is made of is one that the column's is made of."""
-    if batch.own is None:
+    """Whether the row's example and the column's are made of a common image."""
+    if batch.is_self is None:
         return (one[:, None] == one) | (one[:, None] == other) | (other[:, None] == one) | (other[:, None] == other)
-    rows = batch.own[one] | batch.own[other]
+    rows = batch.is_self[one] | batch.is_self[other]
     return rows[:, one] | rows[:, other]

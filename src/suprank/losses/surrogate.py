@@ -1,196 +1,226 @@
-"""Surrogate losses: 1 − measure of ranks under a smooth step, averaged over queries (eq:optimizing_M)."""
+"""Rank losses: 1 − a measure of ranks under smooth steps (eq:optimizing_M). A loss has a measure and two steps."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Unpack
 
 from suprank.losses.base import MeasureLoss
-from suprank.ranking import (
-    Sigmoid,
-    Step,
-    SupStep,
-    average_precision,
-    exponential_gain,
-    heaviside,
-    hierarchical_average_precision,
-    ideal_dcg,
-    ndcg,
-    ranks,
-    recall_at,
-    tree_relevance,
-    weighted_ap_relevance,
-)
+from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
+from suprank.ranking import Sigmoid, SupStep, heaviside, ranks
+from suprank.ranking.ranks import resolve_implementation
+from suprank.ranking.steps import SupStepOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
-    from suprank.ranking import Implementation, Ranks
+    from suprank.losses.rank_measures import RankMeasure
+    from suprank.ranking import Implementation, ImplementationName, Step
+
+_PARTS = ("measure", "minus", "plus")
 
 
-@dataclass(eq=False, kw_only=True)
 class RankLoss(MeasureLoss):
-    """1 − the mean of a measure of ranks over the queries that have positives. `using` names an implementation of `ranks`."""
+    """1 − the mean of a measure of ranks, over the queries that have positives (eq:optimizing_M).
 
-    using: Implementation | None = None
+    The `measure` says which measure, and the steps how ranks are made smooth: `plus` in rank⁺ and H-rank⁺, `minus` in rank⁻.
+    By default they are SupRank's: rank⁺ exact, rank⁻ under H⁻ (eq:h_minus). `using` names an implementation of `ranks`
+    ("chunked", "fused", ...). Parameters of the measure and the steps can be read and set on the loss: `loss.tau = 0.02`.
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.steps()  # they refuse bad values: better here than in the first step
+    A measure is a function of the batch and of `ranks(level, relevance=None)`, which ranks it under the steps. It returns the
+    value of each query, and a weight that is 0 for queries without positives, so that a new loss takes a few lines.
 
-    def steps(self) -> tuple[Step, Step]:
-        """The steps of rank⁺ and rank⁻."""
-        raise NotImplementedError
+    Example:
+        >>> def reciprocal_rank(batch, ranks, include_self):
+        ...     level = batch.fine_level(include_self=include_self)
+        ...     return 1 / ranks(level).total.amin(-1), (level > 0).sum(-1)
+        >>> loss = RankLoss(reciprocal_rank, minus=SupStep(tau=0.02))
+        >>> loss(torch.eye(3), torch.tensor([0, 0, 1])).item()
+        0.5
+    """
 
-    def ranks(self, batch: RetrievalBatch, level: Tensor, relevance: Tensor | None = None) -> Ranks:
-        """Ranks under the loss's steps."""
-        plus, minus = self.steps()
-        return ranks(batch.scores, level, relevance, plus=plus, minus=minus, using=self.using)
+    def __init__(
+        self,
+        measure: RankMeasure,
+        *,
+        plus: Step = heaviside,
+        minus: Step = SupStep(),
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+    ) -> None:
+        super().__init__(include_self=include_self)
+        if using is not None:
+            resolve_implementation(using)  # refuses an unknown name: better here than in the first step
+        self.measure, self.plus, self.minus, self.using = measure, plus, minus, using
 
+    def per_query(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
+        ranks_of_batch = partial(ranks, batch.scores, plus=self.plus, minus=self.minus, using=self.using)
+        return self.measure(batch, ranks_of_batch, include_self=self.include_self)
 
-@dataclass(eq=False, kw_only=True)
-class _Sup(RankLoss):
-    """SupRank: rank⁺ exact, rank⁻ under H⁻ (eq:h_minus). The loss bounds 1 − measure when the step bounds Heaviside's."""
+    def extra_repr(self) -> str:
+        using = "" if self.using is None else f", using={self.using!r}"
+        return f"{self.measure!r}, plus={self.plus!r}, minus={self.minus!r}, include_self={self.include_self}{using}"
 
-    tau: float = 0.01
-    rho: float = 100.0
-    delta: float = 0.05
-    jump: float = 0.5
-    value_at_delta: float | None = None
+    def __getattr__(self, name: str) -> Any:
+        """Read a parameter of the measure or of a step."""
+        for part in _PARTS:
+            if name in _parameters(self.__dict__.get(part)):
+                return getattr(self.__dict__[part], name)
+        return super().__getattr__(name)
 
-    def steps(self) -> tuple[Step, Step]:
-        return heaviside, SupStep(self.tau, self.rho, self.delta, self.jump, self.value_at_delta)
-
-
-@dataclass(eq=False, kw_only=True)
-class _Smooth(RankLoss):
-    """Sigmoid ranks, as in Smooth-AP: both sums are smooth, and the loss bounds nothing."""
-
-    tau: float = 0.01
-
-    def steps(self) -> tuple[Step, Step]:
-        return Sigmoid(self.tau), Sigmoid(self.tau)
-
-
-@dataclass(eq=False, kw_only=True)
-class _AP(RankLoss):
-    def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
-        level = batch.fine(include_self=self.include_self)
-        found = self.ranks(batch, level)
-        positive = level > 0
-        return average_precision(found, positive), positive.sum(-1)
-
-
-@dataclass(eq=False, kw_only=True)
-class _Recall(RankLoss):
-    ks: tuple[int, ...] = (1, 2, 4, 8, 16)
-    rank_tau: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.ks = tuple(self.ks)
-        if not self.ks or min(self.ks) < 1:
-            raise ValueError(f"ks={self.ks} must be one or more cut-offs from 1 on; the authors use (1, 2, 4, 8, 16).")
-        if not 0 < self.rank_tau < math.inf:
-            raise ValueError(f"rank_tau={self.rank_tau} must be a finite number above 0; the paper uses 1.")
-
-    def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
-        level = batch.fine(include_self=self.include_self)
-        found = self.ranks(batch, level)
-        positive = level > 0
-        recalls = [recall_at(found, positive, k, step=Sigmoid(self.rank_tau)) for k in self.ks]
-        return torch.stack(recalls).mean(0), positive.sum(-1)
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute, or a parameter of the measure or the steps, by replacing those that have it."""
+        parts = [] if name in self.__dict__ else [part for part in _PARTS if name in _parameters(self.__dict__.get(part))]
+        for part in parts:
+            super().__setattr__(part, replace(self.__dict__[part], **{name: value}))
+        if not parts:
+            super().__setattr__(name, value)
 
 
-@dataclass(eq=False, kw_only=True)
-class _HAP(RankLoss):
-    decay: float = 1.0
-    weights: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        nothing = torch.zeros(1, 1, dtype=torch.int8)
-        tree_relevance(nothing, self.decay)  # they refuse bad values: better here than in the first step
-        if self.weights is not None:
-            self.weights = tuple(self.weights)
-            weighted_ap_relevance(nothing, self.weights)
-
-    def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
-        level = batch.level(include_self=self.include_self)
-        if batch.relevance is not None:
-            relevance = level.clamp(min=0)
-        elif self.weights is not None:
-            if len(self.weights) != batch.depth:
-                raise ValueError(
-                    f"weights={self.weights} are {len(self.weights)}, but labels have {batch.depth} level(s); "
-                    f"give one weight for each level, coarsest first."
-                )
-            relevance = weighted_ap_relevance(level, self.weights, dtype=batch.scores.dtype)
-        else:
-            relevance = tree_relevance(level, self.decay, depth=batch.depth, dtype=batch.scores.dtype)
-        found = self.ranks(batch, level, relevance)
-        return hierarchical_average_precision(found, relevance), relevance.sum(-1)
+def _parameters(part: object) -> set[str]:
+    return {field.name for field in fields(part)} if is_dataclass(part) else set()
 
 
-@dataclass(eq=False, kw_only=True)
-class _NDCG(RankLoss):
-    def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
-        level = batch.level(include_self=self.include_self)
-        found = self.ranks(batch, level)
-        if batch.relevance is not None:
-            gain = level.clamp(min=0)
-            return ndcg(found, gain), gain.sum(-1)
-        gain = exponential_gain(level, dtype=batch.scores.dtype)
-        ideal = ideal_dcg(level, batch.depth, dtype=batch.scores.dtype)
-        return ndcg(found, gain, ideal), ideal
+class SupLossOptions(SupStepOptions, total=False):
+    """The keyword arguments of any Sup-loss, for functions that pass them on."""
+
+    include_self: bool
+    using: Implementation | ImplementationName | None
 
 
-@dataclass(eq=False, kw_only=True)
-class SupAP(_AP, _Sup):
-    """L_Sup-AP = 1 − mean_i 1/|Ω⁺| Σ_{k∈Ω⁺} rank⁺(k) / (rank⁺(k) + rank⁻ₛ(k))   (eq:SupAP), positives of the fine class."""
+class SupAP(RankLoss):
+    """L_Sup-AP = 1 − mean_i 1/|Ω⁺| Σ_{k∈Ω⁺} rank⁺(k) / (rank⁺(k) + rank⁻ₛ(k))   (eq:SupAP), positives of the fine class.
+
+    It bounds 1 − AP from above, as its step bounds Heaviside's. `step` are the parameters of `SupStep`: `tau`, `rho`, ...
+    """
+
+    def __init__(
+        self,
+        *,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+        **step: Unpack[SupStepOptions],
+    ) -> None:
+        super().__init__(APMeasure(), minus=SupStep(**step), include_self=include_self, using=using)
 
 
-@dataclass(eq=False, kw_only=True)
-class SmoothAP(_AP, _Smooth):
-    """Smooth-AP: 1 − AP with σ(t/τ) in both rank sums, for any class sizes; gradients flow through rank⁺ too."""
+class SmoothAP(RankLoss):
+    """Smooth-AP: 1 − AP with σ(t/τ) in both rank sums, for any class sizes; gradients flow through rank⁺ too.
+
+    Like all losses with the sigmoid it bounds nothing.
+    """
+
+    def __init__(
+        self,
+        *,
+        tau: float = Sigmoid.tau,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+    ) -> None:
+        super().__init__(APMeasure(), plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)
 
 
-@dataclass(eq=False, kw_only=True)
-class SupRecall(_Recall, _Sup):
+class SupRecall(RankLoss):
     """L_Sup-R@K = mean_{k∈K} [1 − 1/min(|Ω⁺|, k) Σ_{p∈Ω⁺} σ((k − rank(p)) / τ*)]   (eq:def_recall_loss), τ* = `rank_tau`.
 
-    The second sigmoid makes it no bound of 1 − TR@k, and the sum may pass min(|Ω⁺|, k): values can be below 0.
+    The second sigmoid makes it no bound of 1 − TR@k, and the sum may exceed min(|Ω⁺|, k): values can be below 0. `step` are
+    the parameters of `SupStep`.
     """
 
+    def __init__(
+        self,
+        *,
+        ks: Sequence[int] = RecallMeasure.ks,
+        rank_tau: float = RecallMeasure.rank_tau,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+        **step: Unpack[SupStepOptions],
+    ) -> None:
+        measure = RecallMeasure(tuple(ks), rank_tau)
+        super().__init__(measure, minus=SupStep(**step), include_self=include_self, using=using)
 
-@dataclass(eq=False, kw_only=True)
-class SmoothRecall(_Recall, _Smooth):
+
+class SmoothRecall(RankLoss):
     """Smooth-R@k: as `SupRecall`, with σ(t/τ) in both rank sums."""
 
+    def __init__(
+        self,
+        *,
+        ks: Sequence[int] = RecallMeasure.ks,
+        rank_tau: float = RecallMeasure.rank_tau,
+        tau: float = Sigmoid.tau,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+    ) -> None:
+        measure = RecallMeasure(tuple(ks), rank_tau)
+        super().__init__(measure, plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)
 
-@dataclass(eq=False, kw_only=True)
-class SupHAP(_HAP, _Sup):
+
+class SupHAP(RankLoss):
     """L_Sup-H-AP = 1 − mean_i 1/Σ rel(k) Σ_{k∈Ω⁺} H-rank⁺(k) / (rank⁺(k) + rank⁻ₛ(k))   (sec:happier).
 
-    Relevance is eq:hierarchy_relevance with `decay` (above 1: HAPPIER_F), or with `weights` (coarsest level first)
-    Property 1's, which makes this a surrogate of Σ w_l·AP^(l).
+    Relevance is eq:hierarchy_relevance with `decay` (above 1: HAPPIER_F), or Property 1's with `weights`, which makes this
+    a surrogate of Σ w_l·AP^(l). Weights are given finest level first, as label columns are. `step` are the parameters of
+    `SupStep`.
     """
 
+    def __init__(
+        self,
+        *,
+        decay: float = HAPMeasure.decay,
+        weights: Sequence[float] | None = None,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+        **step: Unpack[SupStepOptions],
+    ) -> None:
+        measure = HAPMeasure(decay, None if weights is None else tuple(weights))
+        super().__init__(measure, minus=SupStep(**step), include_self=include_self, using=using)
 
-@dataclass(eq=False, kw_only=True)
-class SmoothHAP(_HAP, _Smooth):
+
+class SmoothHAP(RankLoss):
     """Smooth-H-AP: as `SupHAP`, with σ(t/τ) in all three rank sums."""
 
+    def __init__(
+        self,
+        *,
+        decay: float = HAPMeasure.decay,
+        weights: Sequence[float] | None = None,
+        tau: float = Sigmoid.tau,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+    ) -> None:
+        measure = HAPMeasure(decay, None if weights is None else tuple(weights))
+        super().__init__(measure, plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)
 
-@dataclass(eq=False, kw_only=True)
-class SupNDCG(_NDCG, _Sup):
-    """L_Sup-NDCG = 1 − mean_i DCG_s/iDCG with gain 2^l − 1 (sec:ndcg); a user's relevance is taken as the gain itself."""
+
+class SupNDCG(RankLoss):
+    """L_Sup-NDCG = 1 − mean_i DCG_s/iDCG with gain 2^l − 1 (sec:ndcg); a user's relevance is taken as the gain itself.
+
+    `step` are the parameters of `SupStep`.
+    """
+
+    def __init__(
+        self,
+        *,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+        **step: Unpack[SupStepOptions],
+    ) -> None:
+        super().__init__(NDCGMeasure(), minus=SupStep(**step), include_self=include_self, using=using)
 
 
-@dataclass(eq=False, kw_only=True)
-class SmoothNDCG(_NDCG, _Smooth):
+class SmoothNDCG(RankLoss):
     """Smooth-NDCG: as `SupNDCG`, with σ(t/τ) in both rank sums."""
+
+    def __init__(
+        self,
+        *,
+        tau: float = Sigmoid.tau,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+    ) -> None:
+        super().__init__(NDCGMeasure(), plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)

@@ -4,17 +4,15 @@ from suprank.ranking.measures import (
     at_least,
     average_precision,
     average_precision_at,
-    average_precision_by_level,
     hierarchical_average_precision,
     hierarchical_precision_at,
     hierarchical_recall_at,
     hit_rate_at,
     ideal_dcg,
     ndcg,
-    precision_at,
     recall_at,
 )
-from suprank.ranking.ranks import Implementation, Ranks, chunked, definition, levelwise, ranks, sorting
+from suprank.ranking.ranks import Implementation, ImplementationName, Ranks, chunked, definition, levelwise, ranks, sorting
 from suprank.ranking.relevance import (
     IGNORED,
     common_level,
@@ -29,6 +27,7 @@ __all__ = [
     "IGNORED",
     "Heaviside",
     "Implementation",
+    "ImplementationName",
     "Ranks",
     "Sigmoid",
     "Step",
@@ -36,7 +35,6 @@ __all__ = [
     "at_least",
     "average_precision",
     "average_precision_at",
-    "average_precision_by_level",
     "chunked",
     "common_level",
     "definition",
@@ -50,7 +48,6 @@ __all__ = [
     "ignoring",
     "levelwise",
     "ndcg",
-    "precision_at",
     "ranks",
     "recall_at",
     "sorting",

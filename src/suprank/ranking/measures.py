@@ -1,4 +1,4 @@
-"""Measures of ranks: one value a query, in [0, 1] under exact steps, NaN for a query without positives."""
+"""Measures of ranks: one value for each query, in [0, 1] under exact steps, NaN for a query without positives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.ranking.ranks import Ranks, ranks
 from suprank.ranking.relevance import IGNORED
 from suprank.ranking.steps import heaviside
 
@@ -14,84 +13,80 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer
     from torch import Tensor
 
+    from suprank.ranking.ranks import Ranks
     from suprank.ranking.steps import Step
 
 
-def average_precision(found: Ranks, positive: Bool[Tensor, "queries items"]) -> Float[Tensor, " queries"]:
+def average_precision(ranks: Ranks, positive: Bool[Tensor, "queries items"]) -> Float[Tensor, " queries"]:
     """AP = 1/|Ω⁺| · Σ_{k∈Ω⁺} rank⁺(k) / rank(k)   (eq:ap_definition)."""
-    return _ratio((found.plus / found.total).sum(-1), positive.sum(-1))
+    return _ratio((ranks.plus / ranks.total).sum(-1), positive.sum(-1))
 
 
 def average_precision_at(
-    found: Ranks, positive: Bool[Tensor, "queries items"], k: int | Integer[Tensor, " queries"]
+    ranks: Ranks, positive: Bool[Tensor, "queries items"], k: int | Integer[Tensor, " queries"]
 ) -> Float[Tensor, " queries"]:
     """AP@k = 1/min(k, |Ω⁺|) · Σ_{p∈Ω⁺, rank(p) ≤ k} rank⁺(p) / rank(p), GLDv2's definition.
 
-    With k = |Ω⁺|, query by query, it is mAP@R, which divides by R: `average_precision_at(found, positive, positive.sum(-1))`.
+    With k = |Ω⁺|, query by query, it is mAP@R, which divides by R: `average_precision_at(ranks, positive, positive.sum(-1))`.
     """
     cut = torch.as_tensor(k, device=positive.device)
-    retrieved = found.total <= cut[..., None]
-    precision = (found.plus / found.total).where(retrieved, 0)
+    retrieved = ranks.total <= cut[..., None]
+    precision = (ranks.plus / ranks.total).where(retrieved, 0)
     return _ratio(precision.sum(-1), torch.minimum(positive.sum(-1), cut))
 
 
 def recall_at(
-    found: Ranks, positive: Bool[Tensor, "queries items"], k: int, *, step: Step = heaviside
+    ranks: Ranks, positive: Bool[Tensor, "queries items"], k: int, *, step: Step = heaviside
 ) -> Float[Tensor, " queries"]:
     """TR@k = 1/min(|Ω⁺|, k) · Σ_{p∈Ω⁺} H(k − rank(p))   (eq:def_recall); `step` stands for H (eq:def_recall_loss).
 
     The share of the positives that could be in the top k and are. For the printed R@k, see `hit_rate_at`.
     """
-    return _ratio(step(k - found.total).sum(-1), positive.sum(-1).clamp(max=k))
+    return _ratio(step(k - ranks.total).sum(-1), positive.sum(-1).clamp(max=k))
 
 
-def precision_at(found: Ranks, positive: Bool[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
-    """P@k = 1/k · |{p ∈ Ω⁺ : rank(p) ≤ k}|; always divided by k, also when the query has fewer positives or items."""
-    return _ratio((found.total <= k).sum(-1).to(found.plus.dtype) / k, positive.any(-1).int())
-
-
-def hit_rate_at(found: Ranks, positive: Bool[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
+def hit_rate_at(ranks: Ranks, positive: Bool[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
     """R@k = 1 if a positive is in the top k, else 0 (sec:recall_loss). For the share of positives, see `recall_at`."""
-    return _ratio((found.total <= k).any(-1).to(found.plus.dtype), positive.any(-1).int())
+    return _ratio((ranks.total <= k).any(-1).to(ranks.plus.dtype), positive.any(-1).int())
 
 
-def hierarchical_average_precision(found: Ranks, relevance: Float[Tensor, "queries items"]) -> Float[Tensor, " queries"]:
+def hierarchical_average_precision(ranks: Ranks, relevance: Float[Tensor, "queries items"]) -> Float[Tensor, " queries"]:
     """H-AP = 1/Σ_{k∈Ω⁺} rel(k) · Σ_{k∈Ω⁺} H-rank⁺(k) / rank(k)   (eq:def_hap)."""
-    return _ratio((_h_rank(found) / found.total).sum(-1), _of_positives(relevance, found).sum(-1))
+    return _ratio((_h_rank(ranks) / ranks.total).sum(-1), _ranked_only(relevance, ranks).sum(-1))
 
 
-def hierarchical_recall_at(found: Ranks, relevance: Float[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
+def hierarchical_recall_at(ranks: Ranks, relevance: Float[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
     """H-R@k = Σ_{j in the top k} rel(j) / Σ_{j∈Ω⁺} rel(j)   (eq:hierarchical_recall)."""
-    return _ratio(relevance.where(found.total <= k, 0).sum(-1), _of_positives(relevance, found).sum(-1))
+    return _ratio(relevance.where(ranks.total <= k, 0).sum(-1), _ranked_only(relevance, ranks).sum(-1))
 
 
-def hierarchical_precision_at(found: Ranks, relevance: Float[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
+def hierarchical_precision_at(ranks: Ranks, relevance: Float[Tensor, "queries items"], k: int) -> Float[Tensor, " queries"]:
     """H-P@k = Σ_{j in the top k} min(rel(j), rel(k)) / (k·rel(k)), k being the item of rank k (eq:hierarchical_precision).
 
     Where the item of rank k is a negative, its rel(k) = 0 makes that 0/0; we take the limit rel(k) → 0⁺, the share of
     positives in the top k, so that H-P@k is P@k on binary labels at every k. Where no item has rank k exactly, because
     of a tie across it, the same share is given.
     """
-    at_k = found.total == k
+    at_k = ranks.total == k
     weight = relevance.where(at_k, 0).amax(-1)
-    summed = _h_rank(found).where(at_k, 0).amax(-1)
-    share = (found.total <= k).sum(-1).to(relevance.dtype) / k
+    summed = _h_rank(ranks).where(at_k, 0).amax(-1)
+    share = (ranks.total <= k).sum(-1).to(relevance.dtype) / k
     value = torch.where(weight > 0, summed / (k * weight.where(weight > 0, 1)), share)
-    return value.where(_of_positives(relevance, found).sum(-1) > 0, torch.nan)
+    return value.where(_ranked_only(relevance, ranks).sum(-1) > 0, torch.nan)
 
 
 def ndcg(
-    found: Ranks, gain: Float[Tensor, "queries items"], ideal: Float[Tensor, " queries"] | None = None
+    ranks: Ranks, gain: Float[Tensor, "queries items"], ideal: Float[Tensor, " queries"] | None = None
 ) -> Float[Tensor, " queries"]:
     """NDCG = DCG/iDCG, DCG = Σ_{k∈Ω⁺} gain(k) / log2(1 + rank(k)), over the full ranking (sec:ndcg).
 
-    The paper's gain is `exponential_gain`. iDCG is the DCG of the ranking by decreasing gain; it is found by sorting,
+    The paper's gain is `exponential_gain`. iDCG is the DCG of the ranking by decreasing gain; it comes from sorting,
     unless given (`ideal_dcg` gets it from levels without a sort).
     """
-    gain = _of_positives(gain, found)
+    gain = _ranked_only(gain, ranks)
     if ideal is None:
         ideal = (gain.sort(-1, descending=True).values / _discounts(gain)).sum(-1)
-    return _ratio((gain / torch.log2(1 + found.total)).sum(-1), ideal)
+    return _ratio((gain / torch.log2(1 + ranks.total)).sum(-1), ideal)
 
 
 def ideal_dcg(
@@ -114,39 +109,23 @@ def _discounts(values: Tensor) -> Tensor:
     return torch.log2(torch.arange(2, values.shape[-1] + 2, device=values.device, dtype=values.dtype))
 
 
-def average_precision_by_level(
-    scores: Float[Tensor, "queries items"],
-    level: Integer[Tensor, "queries items"],
-    depth: int,
-    *,
-    plus: Step = heaviside,
-    minus: Step = heaviside,
-) -> Float[Tensor, "queries depth"]:
-    """AP^(l) for l = 1..depth: AP whose positives are the items of level l or deeper (eq:sup_ap_level).
-
-    Column l − 1 holds AP^(l): the coarsest level first. This measure starts from scores because each level ranks anew.
-    """
-    columns = []
-    for current in range(1, depth + 1):
-        binary = at_least(level, current)
-        columns.append(average_precision(ranks(scores, binary, plus=plus, minus=minus), binary > 0))
-    return torch.stack(columns, -1)
-
-
 def at_least(level: Integer[Tensor, "queries items"], current: int) -> Integer[Tensor, "queries items"]:
-    """Binary levels: 1 from level `current` on, 0 below, ignored items still ignored."""
+    """Binary levels: 1 from level `current` on, 0 below, ignored items still ignored.
+
+    AP of these, `average_precision(ranks(scores, at_least(level, l)), level >= l)`, is AP^(l), AP at level l (eq:sup_ap_level).
+    """
     return (level >= current).to(torch.int8).masked_fill(level < 0, IGNORED)
 
 
-def _h_rank(found: Ranks) -> Tensor:
-    if found.hierarchical is None:
+def _h_rank(ranks: Ranks) -> Tensor:
+    if ranks.hierarchical is None:
         raise ValueError("these ranks have no H-rank⁺, because relevance was not given; call ranks(scores, level, relevance).")
-    return found.hierarchical
+    return ranks.hierarchical
 
 
-def _of_positives(weight: Tensor, found: Ranks) -> Tensor:
-    """The weights of the items that were ranked: a matrix of relevance may weigh ignored items too, or hold −1 for them."""
-    return weight.where(found.plus > 0, 0)
+def _ranked_only(weight: Tensor, ranks: Ranks) -> Tensor:
+    """`weight` where an item is ranked, else 0: a matrix of relevance may weigh ignored items too, or hold −1 for them."""
+    return weight.where(ranks.plus > 0, 0)
 
 
 def _ratio(total: Tensor, weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Labels → level → relevance: how close every item is to every query.
+"""Turn labels into levels and relevance: how close every item is to every query.
 
 A *level* is the depth of the closest common ancestor in the label tree: L for the same fine class, 0 for items that
 share nothing, and `IGNORED` (−1) for an item that is not in the query's list at all (the query itself, or junk).
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 IGNORED = -1
 NO_LABEL = -1
-"""The label of an item whose class is not known at a level: it is nobody's positive there, and everybody's competitor."""
+"""The label of an item whose class at a level is unknown: it is no query's positive there, and a negative of all."""
 _UNMATCHED = -2  # what a query without a label looks for: no item has it
 _DEEPEST = 127  # levels are int8: one byte a pair
 
@@ -67,7 +67,7 @@ def same_class(
 
 
 def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = False) -> None:
-    """Refuse int64 labels below −1, which is no label. `unsigned`: they were uint64, so that those from 2⁶³ on are below 0."""
+    """Raise if int64 labels are below −1, "no label". `unsigned`: they were uint64, so that those from 2⁶³ on are below 0."""
     if not labels.numel() or int(labels.min()) >= (0 if unsigned else NO_LABEL):
         return
     row = int((labels.reshape(len(labels), -1).amin(1) < (0 if unsigned else NO_LABEL)).nonzero()[0])
@@ -82,8 +82,8 @@ def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = 
     )
 
 
-def two_parents(child: Integer[Tensor, " rows"], parent: Integer[Tensor, " rows"]) -> Integer[Tensor, " classes"]:
-    """The classes of `child` that stand under more than one class of `parent`, ascending; rows without a class do not count."""
+def classes_with_two_parents(child: Integer[Tensor, " rows"], parent: Integer[Tensor, " rows"]) -> Integer[Tensor, " classes"]:
+    """The classes of `child` that have more than one parent in `parent`, ascending; rows without a class do not count."""
     ordered, order = child.sort(stable=True)
     above = parent[order]
     differing = (ordered[1:] == ordered[:-1]) & (above[1:] != above[:-1]) & (ordered[1:] >= 0)
@@ -94,8 +94,8 @@ def ignoring(level: Shaped[Tensor, "queries items"], item: Integer[Tensor, " que
     """`level` with one item of each query marked `IGNORED`; an index of −1 leaves that query's row as it is."""
     absent = item < 0
     index = item.clamp(min=0)[:, None]
-    kept = level.gather(1, index)
-    return level.scatter(1, index, kept.where(absent[:, None], IGNORED))
+    before = level.gather(1, index)
+    return level.scatter(1, index, before.where(absent[:, None], IGNORED))
 
 
 def tree_relevance(
@@ -116,7 +116,7 @@ def tree_relevance(
     _check_integer(level, "level")
     if depth is None:
         depth = max(_deepest(level), 1)
-    elif depth < 1 or _surely_deeper(level, depth):
+    elif depth < 1 or _known_deeper(level, depth):
         raise ValueError(
             f"depth={depth} must be 1 or more and reach the deepest level present, {_deepest(level)}; leave it out."
         )
@@ -133,19 +133,19 @@ def weighted_ap_relevance(
 ) -> Float[Tensor, "queries items"]:
     """rel(k) = Σ_{p=1..l} w_p / |Ω^{+,p}| for k ∈ Ω^(l): the relevance that makes H-AP = Σ_l w_l·AP^(l) (Property 1).
 
-    `weights[0]` is w_1, of the coarsest level, and the last is w_L, of the finest: the order of the level numbers.
-    Weights need not sum to 1, as H-AP divides by their sum; a level at which a query has no positives drops out of
+    Weights are given finest first, as label columns are: `weights[0]` is w_L and the last is w_1, of the coarsest level.
+    They need not sum to 1, as H-AP divides by their sum; a level at which a query has no positives drops out of
     that query's sum and of its divisor.
     """
     if not all(0 <= weight < math.inf for weight in weights) or sum(weights) <= 0:
         raise ValueError(f"weights={list(weights)} must be finite, 0 or more, with at least one above 0; try [1/L] * L.")
     _check_integer(level, "level")
-    if _surely_deeper(level, len(weights)):
+    if _known_deeper(level, len(weights)):
         raise ValueError(
-            f"level reaches {_deepest(level)} but there are {len(weights)} weights; give one for each level, coarsest first."
+            f"level reaches {_deepest(level)} but there are {len(weights)} weights; give one for each level, finest first."
         )
     relevance = torch.zeros(level.shape, dtype=dtype or torch.get_default_dtype(), device=level.device)
-    for p, weight in enumerate(weights, start=1):
+    for p, weight in enumerate(reversed(weights), start=1):
         members = level >= p
         share = weight / members.sum(-1, keepdim=True).to(relevance.dtype)
         relevance = torch.where(members, relevance + share, relevance)
@@ -172,7 +172,7 @@ def _columns(labels: Tensor, name: str) -> Tensor:
             f"{name} has shape {tuple(labels.shape)}, but must be [N] or [N, L] with 1 to {_DEEPEST} levels, finest first."
         )
     columns = (labels[:, None] if labels.ndim == 1 else labels).to(torch.int64)
-    if not columns.is_cuda and not torch.compiler.is_compiling():  # a GPU is not made to wait for the answer
+    if not columns.is_cuda and not torch.compiler.is_compiling():  # on a GPU the check would wait for the device
         check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
     return columns
 
@@ -188,6 +188,6 @@ def _deepest(level: Tensor) -> int:
     return int(level.max()) if level.numel() else 0
 
 
-def _surely_deeper(level: Tensor, depth: int) -> bool:
-    """Whether a level is seen beyond `depth`; a GPU or a compiler is not made to wait for the answer."""
+def _known_deeper(level: Tensor, depth: int) -> bool:
+    """Whether a level is deeper than `depth`; False without looking on a GPU or under a compiler, which would have to wait."""
     return not level.is_cuda and not torch.compiler.is_compiling() and _deepest(level) > depth

@@ -1,10 +1,10 @@
-"""Step functions: how much an item at score gap t = s_j − s_k counts towards the rank of k."""
+"""Step functions: how much an item j counts towards the rank of k, by the score gap t = s_j − s_k."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
 
 import torch
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Step(Protocol):
-    """A step function with its derivative. `flat` says that the derivative is 0 everywhere."""
+    """A step function with its derivative; `flat` says that the derivative is 0 everywhere."""
 
     @property
     def flat(self) -> bool: ...
@@ -117,7 +117,7 @@ class SupStep:
 
     @property
     def bounds_heaviside(self) -> bool:
-        """Whether H⁻(t) ≥ H(t) for every t, so that losses built on this step bound their metric.
+        """Whether H⁻(t) ≥ H(t) for every t, so that a loss with this step bounds 1 − its metric.
 
         The lowest values on t ≥ 0 are ½ + jump at 0 and `height` just above δ. The paper's and the SOP recipes'
         parameters pass, the iNaturalist recipes' do not.
@@ -133,6 +133,16 @@ class SupStep:
     def derivative(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         curved = Sigmoid(self.tau).derivative(gap)
         return torch.where(gap <= self.delta, curved, self.rho)
+
+
+class SupStepOptions(TypedDict, total=False):
+    """The parameters of `SupStep` as keyword arguments, for functions that pass them on; its defaults apply."""
+
+    tau: float
+    rho: float
+    delta: float
+    jump: float
+    value_at_delta: float | None
 
 
 def _check_positive(**parameters: float) -> None:

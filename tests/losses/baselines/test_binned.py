@@ -11,28 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from suprank.losses import RetrievalBatch, SimilarityMixup
 from suprank.losses.baselines import binned
 from suprank.losses.baselines.binned import FastAP, SoftBinAP, soft_histograms
 from tests import reference
-from tests.losses.batches import COMPOSITIONS, DIM, batch, rows
+from tests.losses.batches import COMPOSITIONS, batch, gradient_of, on_a_circle, rows
 from tests.ranking.drawn import SOME, rankings
 
 LOSSES = {"FastAP": FastAP, "SoftBinAP": SoftBinAP}
 KNOTS = {"FastAP": 11, "SoftBinAP": 20}
-
-
-def gradient_of(loss, embeddings, labels, **options):
-    leaf = embeddings.detach().clone().requires_grad_()
-    value = loss(leaf, labels, **options)
-    value.backward()
-    assert leaf.grad is not None
-    return value.detach(), leaf.grad
-
-
-def on_a_circle(*degrees):
-    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    return torch.stack([angle.cos(), angle.sin()], -1)
 
 
 def slow_binned_ap(scores, level, knots):
@@ -101,8 +87,8 @@ def test_a_loss_equals_its_definition_on_any_batch(name, composition, include_se
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("bins", [1, 2, 10, 37])
-@pytest.mark.parametrize("composition", ["equal classes", "unequal classes", "singletons and a pair", "one class only"])
+@pytest.mark.parametrize("bins", [1, 10, 37])
+@pytest.mark.parametrize("composition", ["unequal classes", "singletons and a pair"])
 def test_fast_ap_is_pytorch_metric_learnings_in_value_and_gradient(composition, bins):
     from pytorch_metric_learning.losses import FastAPLoss
 
@@ -123,13 +109,13 @@ def test_squared_distances_and_scores_are_cut_alike():
     assert FastAP()(embeddings, labels) != SoftBinAP()(embeddings, labels)
 
 
-@pytest.mark.parametrize("bins", [2, 5, 20])
+@pytest.mark.parametrize("bins", [2, 20])
 def test_gradients_are_those_of_finite_differences(bins):
     for composition in ("unequal classes", "three levels"):
         embeddings, labels = batch(composition, seed=1)
         loss = SoftBinAP(bins=bins)
-        assert torch.autograd.gradcheck(lambda values: loss(values, labels), embeddings.requires_grad_())  # noqa: B023
-        assert torch.autograd.gradgradcheck(lambda values: loss(values, labels), embeddings)  # noqa: B023
+        assert torch.autograd.gradcheck(lambda values: loss(values, labels), embeddings.requires_grad_(), fast_mode=True)  # noqa: B023
+        assert torch.autograd.gradgradcheck(lambda values: loss(values, labels), embeddings, fast_mode=True)  # noqa: B023
 
 
 @pytest.mark.parametrize("block", [1, 17, 64])
@@ -173,13 +159,6 @@ def test_scores_on_knots_of_their_own_give_the_exact_loss_and_scores_beside_them
     assert -1e-9 <= beside - exact <= (3 - 2 * math.sqrt(2)) / 2 + 1e-9
 
 
-@SOME
-@given(st.permutations(range(8)))
-def test_the_order_of_the_items_is_irrelevant(order):
-    embeddings, labels = batch("three levels")
-    torch.testing.assert_close(FastAP()(embeddings[order], labels[order]), FastAP()(embeddings, labels))
-
-
 # On knots and at the ends
 
 
@@ -215,17 +194,6 @@ def test_each_histogram_has_a_slope_of_its_own_and_ignored_items_have_none():
 # Edges
 
 
-@pytest.mark.parametrize("composition", ["singletons only", "one image"])
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_batch_without_positives_has_zero_loss_and_zero_gradients(name, composition):
-    embeddings, labels = batch(composition)
-    loss = LOSSES[name]()
-    value, gradient = gradient_of(loss, embeddings, labels)
-    assert value.item() == 0
-    assert torch.equal(gradient, torch.zeros_like(embeddings))
-    assert loss.log["queries_without_positives"].item() == len(labels)
-
-
 @pytest.mark.parametrize("name", LOSSES)
 def test_empty_bins_above_and_below_do_no_harm(name):
     queries, labels = on_a_circle(0), torch.tensor([0])  # all scores within one bin of twenty
@@ -234,16 +202,6 @@ def test_empty_bins_above_and_below_do_no_harm(name):
     assert 0 < value < 1
     assert gradient.isfinite().all()
     assert gradient.abs().max() > 0
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_references_that_are_the_batch_itself_give_the_batchs_loss_once_self_is_named(name):
-    embeddings, labels = batch("three levels")
-    loss, gallery = LOSSES[name](), {"ref_emb": embeddings, "ref_labels": labels}
-    alone = loss(embeddings, labels)
-    torch.testing.assert_close(loss(embeddings, labels, **gallery, self_index=torch.arange(8)), alone)
-    torch.testing.assert_close(loss(embeddings, labels, **gallery, ids=torch.arange(8), ref_ids=torch.arange(8)), alone)
-    torch.testing.assert_close(loss(embeddings, labels, **gallery), LOSSES[name](include_self=True)(embeddings, labels))
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -264,72 +222,6 @@ def test_a_gallery_of_another_size_is_ranked_by_the_definition(name):
     found.backward()
     assert gallery.grad is not None
     assert gallery.grad.abs().max() > 0
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_a_relevance_matrix_says_what_is_positive_and_what_is_out_of_the_list(name):
-    embeddings, labels = batch("unequal classes")
-    same = (labels[:, None] == labels).double()
-    expected, slope = gradient_of(LOSSES[name](), embeddings, labels)
-    value, gradient = gradient_of(LOSSES[name](), embeddings, None, relevance=0.3 * same)
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(gradient, slope)
-    junk = torch.cat([embeddings, batch("equal classes", seed=5)[0]])
-    relevance = torch.cat([same, -torch.ones(7, 6, dtype=torch.float64)], 1)
-    value = LOSSES[name]()(embeddings, ref_emb=junk, relevance=relevance, self_index=torch.arange(7))
-    torch.testing.assert_close(value, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", LOSSES)
-def test_half_precision_inputs_have_the_float32_loss_of_the_rounded_inputs(name, dtype):
-    embeddings, labels = batch("three levels", dtype=dtype)
-    value, gradient = gradient_of(LOSSES[name](), embeddings, labels)
-    expected, slope = gradient_of(LOSSES[name](), embeddings.float(), labels)
-    assert value.dtype == torch.float32
-    assert torch.equal(value, expected)
-    assert torch.equal(gradient, slope.to(dtype))
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_autocast_changes_neither_loss_nor_gradient(name):
-    embeddings, labels = batch("three levels", dtype=torch.float32)
-    expected, slope = gradient_of(LOSSES[name](), embeddings, labels)
-    leaf = embeddings.clone().requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = LOSSES[name]()(leaf, labels)
-    value.backward()
-    assert torch.equal(value, expected)
-    assert leaf.grad is not None
-    assert torch.equal(leaf.grad, slope)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", LOSSES)
-def test_losses_on_a_gpu_are_those_on_the_cpu(name):
-    for composition in COMPOSITIONS:
-        embeddings, labels = batch(composition, dtype=torch.float32)
-        expected, slope = gradient_of(LOSSES[name](), embeddings, labels)
-        value, gradient = gradient_of(LOSSES[name](), embeddings.cuda(), labels)
-        torch.testing.assert_close(value.cpu(), expected, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(gradient.cpu(), slope, rtol=1e-3, atol=1e-4)
-
-
-def test_virtual_examples_are_binned_too():
-    embeddings, labels = batch("equal classes")
-    torch.manual_seed(0)
-    value, gradient = gradient_of(SimilarityMixup(FastAP()), embeddings, labels)
-    assert 0 < value < 1
-    assert gradient.isfinite().all()
-
-
-def test_arguments_are_left_as_they_were():
-    found = RetrievalBatch.of(torch.randn(6, DIM), torch.tensor([0, 0, 1, 1, 2, 2]))
-    scores, level = found.scores.clone(), found.fine().clone()
-    FastAP().on(found)
-    assert torch.equal(found.scores, scores)
-    assert torch.equal(found.fine(), level)
 
 
 @pytest.mark.parametrize("name", LOSSES)

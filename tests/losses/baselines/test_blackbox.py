@@ -1,8 +1,6 @@
 """BlackBox-AP: the exact loss, the solver's gradient against its definition in loops, noise, and edges."""
 
-import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -14,22 +12,8 @@ from torch.nn.functional import normalize
 from suprank.losses import Combined, PairCalibration
 from suprank.losses.baselines.blackbox import BlackBoxAP
 from tests import reference
-from tests.losses.batches import COMPOSITIONS, batch, rows
+from tests.losses.batches import COMPOSITIONS, batch, gradient_of, on_a_circle, rows
 from tests.ranking.drawn import SOME, rankings
-
-
-def gradient_of(loss, embeddings, labels, **options):
-    leaf = embeddings.detach().clone().requires_grad_()
-    torch.manual_seed(0)
-    value = loss(leaf, labels, **options)
-    value.backward()
-    assert leaf.grad is not None
-    return value.detach(), leaf.grad
-
-
-def on_a_circle(*degrees):
-    angle = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    return torch.stack([angle.cos(), angle.sin()], -1)
 
 
 def slow_ranks(scores, level):
@@ -113,7 +97,7 @@ def test_a_step_too_small_to_change_places_has_no_gradient():
 
 
 @pytest.mark.parametrize("include_self", [False, True], ids=["without self", "with self"])
-@pytest.mark.parametrize("margin", [0.0, 0.02, 0.5])
+@pytest.mark.parametrize("margin", [0.0, 0.5])
 @pytest.mark.parametrize("composition", COMPOSITIONS)
 def test_value_and_gradient_are_their_definition_on_any_batch(composition, margin, include_self):
     embeddings, labels = batch(composition)
@@ -176,21 +160,6 @@ def test_a_perfect_ranking_has_zero_loss_and_zero_gradient():
     assert gradient.eq(0).all()
 
 
-def test_descending_the_gradient_brings_the_classes_together():
-    generator = torch.Generator().manual_seed(0)
-    embeddings = torch.randn(12, 8, generator=generator).requires_grad_()
-    labels, exact, loss = torch.arange(12) // 3, BlackBoxAP(margin=0), BlackBoxAP()
-    before = exact(embeddings, labels).item()
-    torch.manual_seed(0)
-    optimizer = torch.optim.Adam([embeddings], lr=0.05)
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss(embeddings, labels).backward()
-        optimizer.step()
-    assert before > 0.4
-    assert exact(embeddings, labels).item() < 0.05
-
-
 # Noise
 
 
@@ -227,16 +196,6 @@ def test_of_equal_scores_the_earlier_item_is_first():
         assert value.item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("composition", ["singletons only", "one image"])
-def test_a_batch_without_positives_has_zero_loss_and_zero_gradients(composition):
-    embeddings, labels = batch(composition)
-    loss = BlackBoxAP()
-    value, gradient = gradient_of(loss, embeddings, labels)
-    assert value.item() == 0
-    assert torch.equal(gradient, torch.zeros_like(embeddings))
-    assert loss.log["queries_without_positives"].item() == len(labels)
-
-
 def test_ignored_items_are_counted_neither_in_ranks_nor_after_the_step():
     queries, _ = batch("equal classes")
     items, _ = batch("unequal classes", seed=1)
@@ -250,21 +209,6 @@ def test_ignored_items_are_counted_neither_in_ranks_nor_after_the_step():
         torch.testing.assert_close(value, expected)
         torch.testing.assert_close(gradient, slope)
         assert slope.abs().max() > 0
-
-
-def test_references_that_are_the_batch_itself_give_the_batchs_loss_once_self_is_named():
-    embeddings, labels = batch("three levels")
-    gallery = {"ref_emb": embeddings, "ref_labels": labels}
-    for margin in (0.0, 0.1):
-        loss = BlackBoxAP(margin=margin)
-        alone, _ = gradient_of(loss, embeddings, labels)
-        named, _ = gradient_of(loss, embeddings, labels, **gallery, self_index=torch.arange(8))
-        torch.testing.assert_close(named, alone)
-        by_id, _ = gradient_of(loss, embeddings, labels, **gallery, ids=torch.arange(8), ref_ids=torch.arange(8))
-        torch.testing.assert_close(by_id, alone)
-        unnamed, _ = gradient_of(loss, embeddings, labels, **gallery)
-        with_self, _ = gradient_of(BlackBoxAP(margin=margin, include_self=True), embeddings, labels)
-        torch.testing.assert_close(unnamed, with_self)
 
 
 def test_a_gallery_of_another_size_is_ranked_by_the_definition():
@@ -289,40 +233,6 @@ def test_a_gallery_of_another_size_is_ranked_by_the_definition():
     assert gradient.abs().max() > 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_precision_inputs_have_the_float32_loss_of_the_rounded_inputs(dtype):
-    embeddings, labels = batch("three levels", dtype=dtype)
-    value, gradient = gradient_of(BlackBoxAP(), embeddings, labels)
-    expected, slope = gradient_of(BlackBoxAP(), embeddings.float(), labels)
-    assert value.dtype == torch.float32
-    assert torch.equal(value, expected)
-    assert torch.equal(gradient, slope.to(dtype))
-
-
-def test_autocast_changes_neither_loss_nor_gradient():
-    embeddings, labels = batch("three levels", dtype=torch.float32)
-    expected, slope = gradient_of(BlackBoxAP(), embeddings, labels)
-    leaf = embeddings.clone().requires_grad_()
-    torch.manual_seed(0)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = BlackBoxAP()(leaf, labels)
-    value.backward()
-    assert torch.equal(value, expected)
-    assert leaf.grad is not None
-    assert torch.equal(leaf.grad, slope)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_without_noise_losses_on_a_gpu_are_those_on_the_cpu():
-    for composition in COMPOSITIONS:
-        embeddings, labels = batch(composition, dtype=torch.float32)
-        expected, slope = gradient_of(BlackBoxAP(margin=0), embeddings, labels)
-        value, gradient = gradient_of(BlackBoxAP(margin=0), embeddings.cuda(), labels)
-        torch.testing.assert_close(value.cpu(), expected)
-        torch.testing.assert_close(gradient.cpu(), slope, rtol=1e-3, atol=1e-4)
-
-
 def test_it_can_be_the_surrogate_of_a_combination():
     embeddings, labels = batch("three levels")
     loss = Combined(BlackBoxAP(), PairCalibration(), 0.5)
@@ -343,16 +253,6 @@ def test_the_slopes_are_constants_to_a_second_derivative():
         (gradient,) = torch.autograd.grad(make(), leaf, create_graph=True)
         second.append(torch.autograd.grad(gradient.square().sum(), leaf)[0])
     torch.testing.assert_close(second[0], second[1])
-
-
-def test_a_loss_survives_being_copied_and_pickled_and_shows_its_parameters():
-    embeddings, labels = batch("three levels")
-    loss = BlackBoxAP(interpolation=0.5, margin=0.1)
-    expected = gradient_of(loss, embeddings, labels)
-    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
-        assert torch.equal(gradient_of(other, embeddings, labels)[1], expected[1])
-    assert "interpolation=0.5" in repr(loss)
-    assert "margin=0.1" in repr(loss)
 
 
 @pytest.mark.parametrize(

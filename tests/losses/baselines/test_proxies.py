@@ -1,8 +1,6 @@
 """ProxyNCA++, ArcFace and CSL: by hand, in loops, beside pytorch-metric-learning, and the laws that tie them to the softmax."""
 
-import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from suprank.losses import ProxySoftmax, SimilarityMixup
 from suprank.losses.baselines.proxies import CSL, ArcFace, ProxyNCA
 from tests import reference
 from tests.losses.batches import DIM, batch
+from tests.ranking.drawn import SOME
 
 TREE = torch.tensor([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1], [4, 2, 1]])  # of the composition "three levels"
 CLASSES = len(TREE)
@@ -188,6 +187,7 @@ def test_an_embedding_on_its_proxy_or_opposite_has_finite_gradients(dtype, sign)
         assert gradients(theirs, embeddings, torch.arange(4), theirs.W)[1].isnan().any(), "no reason left to have our own"
 
 
+@SOME
 @given(st.floats(0, 1.5), st.floats(0.5, 64))
 def test_a_margin_never_lowers_the_loss_and_none_is_the_softmax(margin, scale):
     embeddings, labels = batch("three levels")
@@ -304,68 +304,6 @@ def test_the_tree_is_saved_and_not_trained():
 
 
 # All
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_gradients_are_those_of_finite_differences(name):
-    embeddings, labels = batch("three levels", seed=1)
-    loss = EACH[name]().double()
-    buffers = dict(loss.named_buffers())
-
-    def value(vectors, proxies):
-        return torch.func.functional_call(loss, {"proxies": proxies, **buffers}, (vectors, labels))
-
-    assert torch.autograd.gradcheck(value, (embeddings.requires_grad_(), loss.proxies.detach().requires_grad_()))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", EACH)
-def test_half_precision_and_autocast_leave_float32_inside(name, dtype):
-    embeddings, labels = batch("three levels", dtype=dtype)
-    loss = EACH[name]().to(dtype)
-    plain = copy.deepcopy(loss).float()(embeddings.float(), labels)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = loss(embeddings, labels)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, plain)
-    assert loss.proxies.dtype == dtype
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_references_and_relevance_play_no_part(name):
-    embeddings, labels = batch("three levels")
-    references, ref_labels = batch("unequal classes")
-    loss = EACH[name]()
-    assert not loss.ranks_items
-    expected = loss(embeddings, labels)
-    assert torch.equal(loss(embeddings, labels, ref_emb=references, ref_labels=ref_labels[:, None].expand(-1, 3)), expected)
-    assert torch.equal(loss(embeddings, labels, relevance=torch.ones(8, 8)), expected)
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_a_loss_survives_being_copied_pickled_and_loaded(name):
-    embeddings, labels = batch("three levels")
-    loss, fresh = EACH[name](), EACH[name]()
-    expected = loss(embeddings, labels).item()
-    assert fresh(embeddings, labels).item() != expected
-    fresh.load_state_dict(loss.state_dict())
-    for other in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss)), fresh):
-        assert other(embeddings, labels).item() == expected
-
-
-@pytest.mark.parametrize("name", EACH)
-def test_training_draws_embeddings_to_their_proxies(name):
-    torch.manual_seed(0)
-    embeddings, labels = batch("three levels", dtype=torch.float32)
-    loss = EACH[name]()
-    leaf = embeddings.requires_grad_()
-    optimizer = torch.optim.Adam([leaf, *loss.parameters()], lr=0.1)
-    before = loss(leaf, labels).item()
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss(leaf, labels).backward()
-        optimizer.step()
-    assert loss(leaf, labels).item() < 0.5 * before
 
 
 def test_repr_shows_the_hyper_parameters():

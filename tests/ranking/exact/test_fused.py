@@ -16,7 +16,7 @@ from suprank.ranking.exact import Places, fused, kernels, plain
 from tests.evaluation.drawn import assert_same, random_collection, using
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FEW = settings(max_examples=15, deadline=None)
+FEW = settings(max_examples=12, deadline=None)
 
 
 def problem(queries, items, positives, depth, distinct, seed=0):
@@ -30,13 +30,13 @@ def problem(queries, items, positives, depth, distinct, seed=0):
     return scores.to(DEVICE), item.to(DEVICE), level.to(DEVICE)
 
 
-def found(ordering, scores, item, level, depth):
+def everything(ordering, scores, item, level, depth):
     """Everything an ordering gives, from scores to sums."""
     rest, taken = scores.clone(), torch.full(item.shape, -torch.inf, device=scores.device)
     ordering.take(rest, item, 0, taken)
-    falling, levels = ordering.in_order(taken.masked_fill(level == 0, -torch.inf), level)
+    falling, levels = ordering.sort_positives(taken.masked_fill(level == 0, -torch.inf), level)
     listed = levels > 0
-    counts = ordering.reaching(falling, rest).where(listed, 0)
+    counts = ordering.count_at_or_above(falling, rest).where(listed, 0)
     place = counts + torch.arange(1, item.shape[1] + 1, dtype=torch.int32, device=scores.device)
     sizes = torch.stack([(level >= current).sum(1) for current in range(1, depth + 1)], 1)
     relevance = torch.rand(sizes.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(scores.device)
@@ -46,14 +46,14 @@ def found(ordering, scores, item, level, depth):
         "falling": falling,
         "levels": levels,
         "counts": counts,
-        **ordering.tallied(places, sizes, relevance)._asdict(),
-        **{f"{name} at k": part for name, part in ordering.tallied_at(places, relevance, (1, 3, 10))._asdict().items()},
+        **ordering.ranking_sums(places, sizes, relevance)._asdict(),
+        **{f"{name} at k": part for name, part in ordering.top_sums(places, relevance, (1, 3, 10))._asdict().items()},
         "top": ordering.top(scores, 5).item,
     }
 
 
 def assert_agree(*given):
-    mine, truth = found(fused, *given), found(plain, *given)
+    mine, truth = everything(fused, *given), everything(plain, *given)
     for name in truth:
         torch.testing.assert_close(
             mine[name], truth[name], rtol=1e-12, atol=1e-12, msg=lambda text, name=name: f"{name}: {text}"
@@ -101,14 +101,14 @@ def test_items_come_from_their_chunk_alone():
     assert shared[:, 1].isinf().all()
 
 
-def test_levels_deeper_than_the_kernels_know_are_tallied_in_torch():
+def test_levels_deeper_than_the_kernels_know_are_summed_in_torch():
     assert_agree(*problem(1, 50, 40, 40, 0), 40)
 
 
 @pytest.mark.parametrize("readings", [2, 0], ids=["rows whole", "rows in pieces"])
 def test_evaluation_is_the_same_through_the_kernels(readings, monkeypatch):
     monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
-    collection = random_collection(seed=3, queries=20, items=90, copies=10)
+    collection = random_collection(seed=3, queries=8, items=60, copies=8)
     with using(plain):
         expected = collection.evaluated(device=DEVICE)
     for budget in (None, 1):
@@ -125,7 +125,7 @@ def test_large_lists_agree_on_a_gpu(positives, depth, distinct):
 @pytest.mark.gpu
 def test_two_runs_agree_bit_by_bit():
     given = (*problem(64, 40000, 10000, 3, 0), 3)
-    one, other = found(fused, *given), found(fused, *given)
+    one, other = everything(fused, *given), everything(fused, *given)
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -160,7 +160,7 @@ def test_the_kernels_are_the_ones_that_compile_in_ci():
     names = {
         name for name, kernel in vars(kernels).items() if hasattr(kernel, "arg_names") or "Interpreted" in type(kernel).__name__
     }
-    assert names == {"take", "count_few", "fill_gaps", "settle", "count_levels", "tally", "tally_top"}
+    assert names == {"take", "count_few", "fill_gaps", "settle", "count_levels", "sum_positives", "sum_top"}
 
 
 @pytest.mark.gpu

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.ranking import hierarchical_average_precision
-from suprank.ranking.exact import Places, compiled, ordering_for, plain
+from suprank.ranking.exact import Places, choose_ordering, compiled, plain
 from tests import reference
 from tests.ranking.drawn import PLENTY
 
 ORDERINGS = pytest.mark.parametrize("ordering", [plain, compiled], ids=["plain", "compiled"])
-SETTINGS = settings(PLENTY, max_examples=80)
+SETTINGS = settings(PLENTY, max_examples=60)
 PER_LEVEL = ("precision", "precision_in_r", "found_in_r", "intersection", "first")
 PER_QUERY = ("hierarchical", "dcg", "graded_intersection")
 
@@ -74,7 +74,7 @@ def expected_order(scores, level):
 @given(drawn=lists())
 def test_positives_stand_by_score_then_by_level(ordering, drawn):
     before = drawn.thresholds.clone(), drawn.level.clone()
-    falling, level = ordering.in_order(drawn.thresholds, drawn.level)
+    falling, level = ordering.sort_positives(drawn.thresholds, drawn.level)
     assert level.dtype == torch.int8
     expected = expected_order(drawn.thresholds, drawn.level)
     assert (falling.tolist(), level.tolist()) == expected
@@ -86,9 +86,9 @@ def test_positives_stand_by_score_then_by_level(ordering, drawn):
 @SETTINGS
 @given(drawn=lists())
 def test_scores_that_reach_a_threshold_are_counted(ordering, drawn):
-    falling, _ = plain.in_order(drawn.thresholds, drawn.level)
+    falling, _ = plain.sort_positives(drawn.thresholds, drawn.level)
     before = drawn.scores.clone()
-    counts = ordering.reaching(falling, drawn.scores)
+    counts = ordering.count_at_or_above(falling, drawn.scores)
     assert counts.dtype == torch.int32
     assert counts.tolist() == [
         [sum(score >= threshold for score in row) for threshold in thresholds]
@@ -107,15 +107,15 @@ def test_counts_are_right_over_many_scores(ordering, pool, wanted):
     thresholds[2] = -torch.inf
     falling = thresholds.sort(descending=True).values
     expected = (scores[:, None, :] >= falling[:, :, None]).sum(-1, dtype=torch.int32)
-    assert torch.equal(ordering.reaching(falling, scores), expected)
+    assert torch.equal(ordering.count_at_or_above(falling, scores), expected)
 
 
 @ORDERINGS
 def test_a_score_the_last_bit_below_a_threshold_does_not_reach_it(ordering):
     falling = torch.linspace(1, -1, 200)[None]
     below = torch.nextafter(falling, torch.tensor(-torch.inf))
-    assert torch.equal(ordering.reaching(falling, falling), torch.arange(1, 201, dtype=torch.int32)[None])
-    assert torch.equal(ordering.reaching(falling, below), torch.arange(200, dtype=torch.int32)[None])
+    assert torch.equal(ordering.count_at_or_above(falling, falling), torch.arange(1, 201, dtype=torch.int32)[None])
+    assert torch.equal(ordering.count_at_or_above(falling, below), torch.arange(200, dtype=torch.int32)[None])
 
 
 def test_thresholds_further_apart_than_float32_reaches_do_not_crash():
@@ -125,7 +125,7 @@ import torch
 from suprank.ranking.exact import compiled
 falling = torch.tensor([[3e38] * 3 + [1.0] * 3 + [-3e38] * 6])
 scores = torch.tensor([[3e38, 1e38, 0.0, -1e38, -3e38, -3.2e38, -torch.inf]])
-print(compiled.reaching(falling, scores).tolist())
+print(compiled.count_at_or_above(falling, scores).tolist())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or "killed"
@@ -193,10 +193,10 @@ def test_inputs_need_not_be_contiguous(ordering):
     rng = np.random.default_rng(0)
     scores, taken = drawn_scores(rng, "heavy ties", (50, 6)).T, drawn_scores(rng, "ordinary", (20, 6)).T
     level = torch.from_numpy(rng.integers(1, 4, (20, 6)).astype(np.int8)).T
-    falling, levels = ordering.in_order(taken, level)
+    falling, levels = ordering.sort_positives(taken, level)
     assert (falling.tolist(), levels.tolist()) == expected_order(taken, level)
     expected = (scores[:, None, :] >= falling[:, :, None]).sum(-1, dtype=torch.int32)
-    assert torch.equal(ordering.reaching(falling.T.contiguous().T, scores), expected)
+    assert torch.equal(ordering.count_at_or_above(falling.T.contiguous().T, scores), expected)
     part = torch.ones(3, 20)[:, ::2]
     into = torch.zeros(3, 8)[:, ::4]
     ordering.take(part, torch.tensor([1, 4]), 0, into)
@@ -208,19 +208,19 @@ def test_inputs_need_not_be_contiguous(ordering):
 @pytest.mark.parametrize("queries", [0, 1, 3])
 def test_queries_that_want_nothing(ordering, queries):
     nothing, level = torch.empty(queries, 0), torch.empty(queries, 0, dtype=torch.int8)
-    falling, levels = ordering.in_order(nothing, level)
+    falling, levels = ordering.sort_positives(nothing, level)
     assert falling.shape == levels.shape == (queries, 0)
-    assert ordering.reaching(nothing, torch.ones(queries, 5)).shape == (queries, 0)
+    assert ordering.count_at_or_above(nothing, torch.ones(queries, 5)).shape == (queries, 0)
     ordering.take(torch.ones(queries, 5), torch.empty(0, dtype=torch.long), 0, nothing)
     places = Places(level, torch.empty(queries, 0, dtype=torch.int32))
     sizes, relevance = torch.zeros(queries, 2, dtype=torch.int32), torch.zeros(queries, 2, dtype=torch.float64)
-    tallies = ordering.tallied(places, sizes, relevance)
-    assert tallies.first.tolist() == [[float("inf")] * 2] * queries
+    sums = ordering.ranking_sums(places, sizes, relevance)
+    assert sums.first.tolist() == [[float("inf")] * 2] * queries
     for name in ("precision", "precision_in_r", "found_in_r", "intersection"):
-        assert getattr(tallies, name).tolist() == [[0.0] * 2] * queries
+        assert getattr(sums, name).tolist() == [[0.0] * 2] * queries
     for name in PER_QUERY:
-        assert getattr(tallies, name).tolist() == [0.0] * queries
-    top = ordering.tallied_at(places, relevance, [1, 3])
+        assert getattr(sums, name).tolist() == [0.0] * queries
+    top = ordering.top_sums(places, relevance, [1, 3])
     assert top.found.tolist() == top.precision.tolist() == [[[0.0] * 2] * 2] * queries
     assert top.relevance.tolist() == top.hierarchical.tolist() == [[0.0] * 2] * queries
 
@@ -230,14 +230,14 @@ def test_threads_share_the_queries(ordering):
     rng = np.random.default_rng(0)
     scores, taken = drawn_scores(rng, "heavy ties", (11, 90)), drawn_scores(rng, "heavy ties", (11, 20))
     level = torch.from_numpy(rng.integers(1, 4, (11, 20)).astype(np.int8))
-    falling, levels = ordering.in_order(taken, level)
-    counts = ordering.reaching(falling, scores)
+    falling, levels = ordering.sort_positives(taken, level)
+    counts = ordering.count_at_or_above(falling, scores)
     try:
         torch.set_num_threads(4)
-        again = ordering.in_order(taken, level)
+        again = ordering.sort_positives(taken, level)
         assert torch.equal(again[0], falling)
         assert torch.equal(again[1], levels)
-        assert torch.equal(ordering.reaching(falling, scores), counts)
+        assert torch.equal(ordering.count_at_or_above(falling, scores), counts)
     finally:
         torch.set_num_threads(1)
 
@@ -283,8 +283,8 @@ def relevance_of(row, relevance):
 @SETTINGS
 @given(drawn=listings())
 def test_sums_over_the_full_ranking_equal_the_loops(ordering, drawn):
-    tallies = ordering.tallied(drawn.places, drawn.sizes, drawn.relevance)
-    assert all(column.dtype == torch.float64 for column in tallies)
+    sums = ordering.ranking_sums(drawn.places, drawn.sizes, drawn.relevance)
+    assert all(column.dtype == torch.float64 for column in sums)
     for query, (row, relevance) in enumerate(zip(drawn.levels, drawn.relevance.tolist(), strict=True)):
         for current, size in enumerate(drawn.sizes[query].tolist(), start=1):
             hits = reference.flat(row, current)
@@ -294,7 +294,7 @@ def test_sums_over_the_full_ranking_equal_the_loops(ordering, drawn):
                 intersection = reference.listed_intersection([int(hit) for hit in hits])
                 expected = [size * share for share in (*shares, intersection)]
                 expected.append(1 / reference.listed_reciprocal_rank(hits))
-            found = [getattr(tallies, name)[query, current - 1].item() for name in PER_LEVEL]
+            found = [getattr(sums, name)[query, current - 1].item() for name in PER_LEVEL]
             assert found == pytest.approx(expected, abs=1e-10)
         weights = relevance_of(row, relevance)
         any_positive = drawn.sizes[query, 0].item()
@@ -303,17 +303,17 @@ def test_sums_over_the_full_ranking_equal_the_loops(ordering, drawn):
             sum((2.0**own - 1) / np.log2(1 + place) for place, own in enumerate(row, start=1)),
             any_positive * reference.listed_intersection(row) if any_positive else 0,
         ]
-        assert [getattr(tallies, name)[query].item() for name in PER_QUERY] == pytest.approx(expected, abs=1e-10)
+        assert [getattr(sums, name)[query].item() for name in PER_QUERY] == pytest.approx(expected, abs=1e-10)
 
 
 @ORDERINGS
 @SETTINGS
 @given(drawn=listings(), ks=st.lists(st.integers(1, 16), min_size=1, max_size=3, unique=True).map(sorted))
 def test_sums_over_the_first_k_equal_the_loops(ordering, drawn, ks):
-    top = ordering.tallied_at(drawn.places, drawn.relevance, ks)
+    top = ordering.top_sums(drawn.places, drawn.relevance, ks)
     # Positives beyond the largest k may be missing.
     short = Places(drawn.places.level[:, : max(ks)].contiguous(), drawn.places.place[:, : max(ks)].contiguous())
-    for part, again in zip(top, ordering.tallied_at(short, drawn.relevance, ks), strict=True):
+    for part, again in zip(top, ordering.top_sums(short, drawn.relevance, ks), strict=True):
         assert part.dtype == torch.float64
         assert torch.equal(part, again)
     for query, (row, relevance) in enumerate(zip(drawn.levels, drawn.relevance.tolist(), strict=True)):
@@ -331,7 +331,7 @@ def test_sums_over_the_first_k_equal_the_loops(ordering, drawn, ks):
 @ORDERINGS
 def test_no_k_at_all(ordering):
     drawn = listed([[2, 0, 1], [0, 1, 0]], [[0.5, 1.0]] * 2)
-    top = ordering.tallied_at(drawn.places, drawn.relevance, [])
+    top = ordering.top_sums(drawn.places, drawn.relevance, [])
     assert [tuple(part.shape) for part in top] == [(2, 0, 2), (2, 0, 2), (2, 0), (2, 0)]
 
 
@@ -339,27 +339,27 @@ def test_no_k_at_all(ordering):
 def test_a_deep_tree_neither_overflows_nor_mixes_levels(ordering):
     levels = [[127, 0, 1, 126, 127, 64]]
     drawn = listed(levels, [[current / 127 for current in range(1, 128)]])
-    tallies = ordering.tallied(drawn.places, drawn.sizes, drawn.relevance)
+    sums = ordering.ranking_sums(drawn.places, drawn.sizes, drawn.relevance)
     dcg = sum((2.0**own - 1) / np.log2(1 + place) for place, own in enumerate(levels[0], start=1))
-    assert tallies.dcg.item() == pytest.approx(dcg)
-    assert tallies.graded_intersection.item() == pytest.approx(5 * reference.listed_intersection(levels[0]))
-    assert tallies.precision[0, 126].item() == pytest.approx(1 + 2 / 5)
-    assert tallies.precision[0, 0].item() == pytest.approx(1 + 2 / 3 + 3 / 4 + 4 / 5 + 5 / 6)
+    assert sums.dcg.item() == pytest.approx(dcg)
+    assert sums.graded_intersection.item() == pytest.approx(5 * reference.listed_intersection(levels[0]))
+    assert sums.precision[0, 126].item() == pytest.approx(1 + 2 / 5)
+    assert sums.precision[0, 0].item() == pytest.approx(1 + 2 / 3 + 3 / 4 + 4 / 5 + 5 / 6)
 
 
 @ORDERINGS
 def test_places_far_down_a_long_list(ordering):
     places = Places(torch.tensor([[1, 1]], dtype=torch.int8), torch.tensor([[3, 5_000_000]], dtype=torch.int32))
     sizes = torch.tensor([[2]], dtype=torch.int32)
-    tallies = ordering.tallied(places, sizes, torch.ones(1, 1, dtype=torch.float64))
-    assert tallies.precision.item() == pytest.approx(1 / 3 + 2 / 5_000_000, rel=1e-14)
-    assert tallies.dcg.item() == pytest.approx(1 / 2 + 1 / np.log2(5_000_001), rel=1e-14)
-    assert tallies.found_in_r.item() == tallies.intersection.item() == 0
+    sums = ordering.ranking_sums(places, sizes, torch.ones(1, 1, dtype=torch.float64))
+    assert sums.precision.item() == pytest.approx(1 / 3 + 2 / 5_000_000, rel=1e-14)
+    assert sums.dcg.item() == pytest.approx(1 / 2 + 1 / np.log2(5_000_001), rel=1e-14)
+    assert sums.found_in_r.item() == sums.intersection.item() == 0
 
 
 @st.composite
 def arranged(draw):
-    """Scores, nested ranges of positives, ignored items, and a relevance: what `judged` takes."""
+    """Scores, nested ranges of positives, ignored items, and a relevance: what `one_pass_sums` takes."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     queries, items, depth = draw(st.integers(1, 4)), draw(st.integers(1, 40)), draw(st.integers(1, 4))
     scores = drawn_scores(rng, draw(st.sampled_from(sorted(POOLS))), (queries, items))
@@ -374,7 +374,7 @@ def arranged(draw):
 
 @SETTINGS
 @given(drawn=arranged(), ks=st.lists(st.integers(1, 45), max_size=3, unique=True).map(sorted))
-def test_judging_in_one_go_equals_the_sums_over_the_lists(drawn, ks):
+def test_one_pass_equals_the_sums_over_the_lists(drawn, ks):
     scores, start, end, ignored, relevance = drawn
     levels = []
     for query, row in enumerate(scores.tolist()):
@@ -384,10 +384,10 @@ def test_judging_in_one_go_equals_the_sums_over_the_lists(drawn, ks):
                 level[item] = -1
         levels.append(reference.from_the_top(row, level))
     expected = listed([row or [0] for row in levels], relevance.tolist())
-    whole, top = compiled.judged(scores.clone(), start, end, ignored, expected.sizes, relevance, ks)
+    whole, top = compiled.one_pass_sums(scores.clone(), start, end, ignored, expected.sizes, relevance, ks)
     parts = [*whole, *top] if ks else whole
-    wanted = plain.tallied(expected.places, expected.sizes, relevance)
-    for part, other in zip(parts, [*wanted, *(plain.tallied_at(expected.places, relevance, ks) if ks else ())], strict=True):
+    wanted = plain.ranking_sums(expected.places, expected.sizes, relevance)
+    for part, other in zip(parts, [*wanted, *(plain.top_sums(expected.places, relevance, ks) if ks else ())], strict=True):
         torch.testing.assert_close(part, other, rtol=1e-12, atol=1e-12)
 
 
@@ -396,8 +396,8 @@ def test_plain_and_compiled_sums_agree_on_long_lists():
     levels = rng.integers(-3, 4, (5, 3000)).clip(0).tolist()
     drawn = listed(levels, rng.random((5, 3)).tolist())
     for part, other in zip(
-        plain.tallied(drawn.places, drawn.sizes, drawn.relevance),
-        compiled.tallied(drawn.places, drawn.sizes, drawn.relevance),
+        plain.ranking_sums(drawn.places, drawn.sizes, drawn.relevance),
+        compiled.ranking_sums(drawn.places, drawn.sizes, drawn.relevance),
         strict=True,
     ):
         torch.testing.assert_close(part, other, rtol=1e-12, atol=0)
@@ -413,9 +413,9 @@ def test_the_papers_two_lists(levels, h_ap):
     weights = drawn.places.relevances(drawn.relevance)
     assert hierarchical_average_precision(graded, weights).item() == pytest.approx(h_ap, abs=5e-5)
     for ordering in (plain, compiled):
-        tallies = ordering.tallied(drawn.places, drawn.sizes, drawn.relevance)
-        assert tallies.hierarchical.item() / weights.sum().item() == pytest.approx(h_ap, abs=5e-5)
-        assert tallies.precision[0, 2].item() / 2 == pytest.approx(0.45)  # (1/2 + 2/5) / 2
+        sums = ordering.ranking_sums(drawn.places, drawn.sizes, drawn.relevance)
+        assert sums.hierarchical.item() / weights.sum().item() == pytest.approx(h_ap, abs=5e-5)
+        assert sums.precision[0, 2].item() / 2 == pytest.approx(0.45)  # (1/2 + 2/5) / 2
 
 
 @SETTINGS
@@ -442,19 +442,38 @@ def test_ranks_of_places_are_the_definitions(drawn):
 
 
 def test_a_cpu_gets_the_compiled_way_where_there_is_much_to_do_and_other_devices_the_plain_one():
-    assert ordering_for(torch.device("cpu"), 10**9) is compiled
-    assert ordering_for(torch.device("cpu"), 1000) is plain
-    assert ordering_for(torch.device("mps"), 10**9) is plain
+    assert choose_ordering(torch.device("cpu"), 10**9) is compiled
+    assert choose_ordering(torch.device("cpu"), 1000) is plain
+    assert choose_ordering(torch.device("mps"), 10**9) is plain
 
 
-def test_a_numba_that_cannot_be_imported_is_told_of_and_done_without(monkeypatch):
+@pytest.mark.parametrize(("name", "module"), [("plain", plain), ("compiled", compiled)])
+def test_an_ordering_can_be_named_or_given(name, module):
+    for device, scores in ((torch.device("cpu"), 10), (torch.device("cpu"), 10**9), (torch.device("cuda"), 10)):
+        assert choose_ordering(device, scores, using=name) is module
+        assert choose_ordering(device, scores, using=module) is module
+
+
+def test_an_unknown_ordering_is_refused_with_the_names():
+    with pytest.raises(ValueError, match="using='fast' is not a way to order; choose from 'plain', 'compiled', 'fused'"):
+        choose_ordering(torch.device("cpu"), 10, using="fast")
+
+
+def test_a_named_ordering_whose_library_is_missing_says_so(monkeypatch):
+    monkeypatch.setattr("suprank.ranking.exact.dispatch.find_spec", lambda name: None)
+    for name, library in (("compiled", "numba"), ("fused", "triton")):
+        with pytest.raises(ModuleNotFoundError, match=f"using='{name}' needs {library}.*use 'plain'"):
+            choose_ordering(torch.device("cpu"), 10, using=name)
+
+
+def test_a_numba_that_cannot_be_imported_is_replaced_with_a_warning(monkeypatch):
     monkeypatch.delattr("suprank.ranking.exact.compiled")
     monkeypatch.setitem(sys.modules, "suprank.ranking.exact.compiled", None)
     with pytest.warns(UserWarning, match="numba is installed but cannot be used"):
-        assert ordering_for(torch.device("cpu"), 10**9) is plain
+        assert choose_ordering(torch.device("cpu"), 10**9) is plain
 
 
 def test_a_device_without_a_compiler_gets_the_plain_way(monkeypatch):
     monkeypatch.setattr("suprank.ranking.exact.dispatch.find_spec", lambda name: None)
-    assert ordering_for(torch.device("cpu"), 10**9) is plain
-    assert ordering_for(torch.device("cuda"), 10**9) is plain
+    assert choose_ordering(torch.device("cpu"), 10**9) is plain
+    assert choose_ordering(torch.device("cuda"), 10**9) is plain

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.ranking import chunked, definition, heaviside, ranks, tree_relevance
+from suprank.ranking import chunked, definition, heaviside, levelwise, ranks, tree_relevance
+from suprank.ranking.ranks import dispatch
 from tests.ranking.drawn import PLENTY, SOME, STEP_PAIRS, assert_near, random_ranking, rankings
 
 IMPLEMENTATIONS = [None, chunked, definition]
@@ -51,6 +52,41 @@ def test_a_shift_of_all_scores_is_irrelevant_to_exact_ranks(drawn, shift):
     before = ranks(drawn.scores.round(decimals=6) * 2**10, drawn.level, minus=heaviside)
     for one, other in zip(before[:2], ranks(shifted, drawn.level, minus=heaviside)[:2], strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("using", [definition, chunked, levelwise])
+def test_an_implementation_can_be_named(using):
+    scores, level = random_ranking(0)
+    calls = []
+
+    def spy(*arguments, **options):
+        calls.append(using.__name__)
+        return using(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(dispatch._IMPLEMENTATIONS, using.__name__, spy)
+        found = ranks(scores, level, using=using.__name__)
+    assert calls == [using.__name__]
+    assert torch.equal(found.plus, definition(scores, level).plus)
+
+
+def test_exact_ranks_can_be_sorted_by_name():
+    scores, level = random_ranking(0)
+    found = ranks(scores, level, minus=heaviside, using="sorting")
+    assert torch.equal(found.minus, definition(scores, level, minus=heaviside).minus)
+
+
+def test_an_unknown_implementation_is_refused_with_the_names():
+    names = "'definition', 'chunked', 'levelwise', 'sorting', 'fused'"
+    with pytest.raises(ValueError, match=f"using='chunks' is not an implementation of ranks; choose from {names}"):
+        ranks(*random_ranking(0), using="chunks")
+
+
+def test_without_triton_the_fused_implementation_says_what_is_missing(monkeypatch):
+    monkeypatch.delitem(dispatch._IMPLEMENTATIONS, "fused", raising=False)
+    monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="using='fused' needs Triton.*use 'chunked'"):
+        ranks(*random_ranking(0), using="fused")
 
 
 def test_an_implementation_is_called_with_what_was_given():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-CAPABILITIES = (80, 90, 100)
+CAPABILITIES = (80, 100)  # the oldest and the newest that we support
 
 
 @pytest.mark.skipif(find_spec("triton") is None or sys.platform != "linux", reason="needs Triton's compiler")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
     from suprank.losses.batch import RetrievalBatch
 
 
-# Pairs looked at in one go. On a CPU they stay in its caches: histograms of 4,096 images take a seventh of the time that one
+# Pairs handled at a time. On a CPU they stay in its caches: histograms of 4,096 images take a seventh of the time that one
 # large block takes. A GPU wants few and large kernels.
 _CPU_BLOCK = 2**18
 _GPU_BLOCK = 2**24
 
 
-@dataclass(eq=False, kw_only=True)
 class _BinnedAP(MeasureLoss):
     """1 − mean_i 1/N⁺ Σ_m h⁺_m · H⁺_m / H_m, histograms of the positives and of all items over `knots` on [−1, 1].
 
@@ -33,33 +31,36 @@ class _BinnedAP(MeasureLoss):
     Positives are of the fine class. Memory is a few tensors of queries × items, whatever the number of knots.
     """
 
-    bins: int = 10
+    default_bins: ClassVar[int]
     extra_knots: ClassVar[int] = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __init__(self, bins: int, *, include_self: bool) -> None:
+        super().__init__(include_self=include_self)
         fewest = 2 - self.extra_knots
-        if isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < fewest:
+        if isinstance(bins, bool) or not isinstance(bins, int) or bins < fewest:
             raise ValueError(
-                f"bins={self.bins!r} must be a whole number from {fewest} on, because a score is shared between two knots; "
-                f"the authors use {type(self).bins}."
+                f"bins={bins!r} must be a whole number from {fewest} on, because a score is shared between two knots; "
+                f"the authors use {self.default_bins}."
             )
+        self.bins = bins
+
+    def extra_repr(self) -> str:
+        return f"bins={self.bins}, include_self={self.include_self}"
 
     @property
     def knots(self) -> int:
-        """How many knots there are, evenly from −1 to 1."""
+        """The number of knots, evenly spaced from −1 to 1."""
         return self.bins + self.extra_knots
 
-    def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
-        level = batch.fine(include_self=self.include_self)
+    def per_query(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
+        level = batch.fine_level(include_self=self.include_self)
         positives, all_items = soft_histograms(batch.scores, level, self.knots)
-        found, seen = positives.cumsum(-1), all_items.cumsum(-1)
-        precision = found / seen.masked_fill(seen <= 0, 1)  # 0/1 where nothing was seen: neither value nor slope is NaN
+        positives_so_far, items_so_far = positives.cumsum(-1), all_items.cumsum(-1)
+        precision = positives_so_far / items_so_far.masked_fill(items_so_far <= 0, 1)  # 0/1 before the first item, not NaN
         count = (level > 0).sum(-1)
         return (positives * precision).sum(-1) / count.clamp(min=1), count
 
 
-@dataclass(eq=False, kw_only=True)
 class FastAP(_BinnedAP):
     """FastAP: 1 − mean_i 1/N⁺ Σ_m h⁺_m · H⁺_m / H_m, soft histograms of squared distance in [0, 4] at `bins` + 1 knots.
 
@@ -68,18 +69,23 @@ class FastAP(_BinnedAP):
     two parts, the first of them among fewer, and the loss is up to (3 − 2√2)/2 ≈ 0.086 above that, whatever the bins.
     """
 
-    bins: int = 10
+    default_bins = 10
     extra_knots = 1
 
+    def __init__(self, *, bins: int = default_bins, include_self: bool = False) -> None:
+        super().__init__(bins, include_self=include_self)
 
-@dataclass(eq=False, kw_only=True)
+
 class SoftBinAP(_BinnedAP):
     """SoftBin-AP: 1 − mean_i 1/N⁺ Σ_m h⁺_m · H⁺_m / H_m, soft histograms of the scores at `bins` knots on [−1, 1].
 
     See `FastAP`, which is this with another number of knots.
     """
 
-    bins: int = 20
+    default_bins = 20
+
+    def __init__(self, *, bins: int = default_bins, include_self: bool = False) -> None:
+        super().__init__(bins, include_self=include_self)
 
 
 def soft_histograms(
@@ -98,7 +104,7 @@ def soft_histograms(
 
 
 class _SoftHistograms(torch.autograd.Function):
-    """One knot at a time: autograd would keep queries × items × knots, and adding up by index is not repeatable on GPUs."""
+    """One knot at a time: autograd would store queries × items × knots, and adding by index is not reproducible on GPUs."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, level: Tensor, knots: int) -> tuple[Tensor, Tensor]:
@@ -107,9 +113,9 @@ class _SoftHistograms(torch.autograd.Function):
         positives, all_items = scores.new_empty(len(scores), knots), scores.new_empty(len(scores), knots)
         for rows in _blocks(scores):
             positive = (level[rows] > 0).to(scores.dtype)
-            place = _place(scores[rows], knots).masked_fill_(level[rows] < 0, torch.inf)
+            position = _position(scores[rows], knots).masked_fill_(level[rows] < 0, torch.inf)
             for knot in range(knots):
-                share = (place - knot).abs_().neg_().add_(1).clamp_(min=0)
+                share = (position - knot).abs_().neg_().add_(1).clamp_(min=0)
                 all_items[rows, knot] = share.sum(-1)
                 positives[rows, knot] = share.mul_(positive).sum(-1)
         return positives, all_items
@@ -118,18 +124,18 @@ class _SoftHistograms(torch.autograd.Function):
     def backward(ctx: Any, to_positives: Tensor, to_all: Tensor) -> tuple[Tensor, None, None]:
         scores, level = ctx.saved_tensors
         between = ctx.knots - 1
-        # One table of what a rise in each interval is worth, by the weight that it moves: to a negative, then to a positive.
-        worth = torch.stack([to_all, to_all + to_positives], -2).diff(dim=-1).flatten(-2) * (-between / 2)
+        # The slope of a score in each interval, first for negatives, then for positives.
+        slopes = torch.stack([to_all, to_all + to_positives], -2).diff(dim=-1).flatten(-2) * (-between / 2)
         slope = torch.empty_like(scores)
         for rows in _blocks(scores):
-            interval = _place(scores[rows], ctx.knots).floor_().clamp_(max=between - 1).to(torch.int64)
+            interval = _position(scores[rows], ctx.knots).floor_().clamp_(max=between - 1).to(torch.int64)
             column = interval.add_(level[rows] > 0, alpha=between)
-            slope[rows] = worth[rows].gather(-1, column).masked_fill_(level[rows] < 0, 0)
+            slope[rows] = slopes[rows].gather(-1, column).masked_fill_(level[rows] < 0, 0)
         return slope, None, None
 
 
-def _place(scores: Tensor, knots: int) -> Tensor:
-    """Where scores are in units of Δ, from 0 at s = 1 to knots − 1 at s = −1."""
+def _position(scores: Tensor, knots: int) -> Tensor:
+    """The position of scores in units of Δ, from 0 at s = 1 to knots − 1 at s = −1."""
     return (1 - scores).mul_((knots - 1) / 2).clamp_(0, knots - 1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,13 +16,12 @@ if TYPE_CHECKING:
     from suprank.losses.batch import RetrievalBatch
 
 
-@dataclass(eq=False, kw_only=True)
 class BlackBoxAP(MeasureLoss):
     """L = 1 − mean_i 1/N⁺ Σ_{k∈Ω⁺} rank⁺(k) / rank(k), exact, with a slope for r = rank/n, n the number of items listed:
 
         ∂L/∂s = (r(s + λ·∂L/∂r) − r(s)) / λ,   λ = `interpolation`
 
-    so an item is pulled towards where a step of size λ against the loss would take it. rank⁺, the place among the
+    so that an item is pulled to where a step of size λ against the loss would take it. rank⁺, the place among the
     positives, is a constant. Ranks are a permutation, by a stable sort: of equal scores the earlier item is first. Positives
     are of the fine class.
 
@@ -31,22 +29,23 @@ class BlackBoxAP(MeasureLoss):
     each call, from torch's random numbers of the device: positives are moved down and negatives up. So the loss has
     another value at each call; with a `margin` of 0 it is 1 − AP.
 
-    The slope is that of L itself and is then scaled with it. As the rule is not linear in ∂L/∂r, a GradScaler or a weight
-    before the loss would otherwise change λ.
+    The rule is not linear in ∂L/∂r, so that a GradScaler or a weight on the loss would change λ. The slope is therefore that of
+    L itself, and is scaled afterwards.
     """
 
-    interpolation: float = 4.0
-    margin: float = 0.02
+    def __init__(self, *, interpolation: float = 4.0, margin: float = 0.02, include_self: bool = False) -> None:
+        super().__init__(include_self=include_self)
+        if not 0 < interpolation < math.inf:
+            raise ValueError(f"interpolation={interpolation} must be a finite number above 0; the authors use 4.")
+        if not 0 <= margin < math.inf:
+            raise ValueError(f"margin={margin} must be a finite number, 0 or more; the authors use 0.02.")
+        self.interpolation, self.margin = interpolation, margin
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.interpolation < math.inf:
-            raise ValueError(f"interpolation={self.interpolation} must be a finite number above 0; the authors use 4.")
-        if not 0 <= self.margin < math.inf:
-            raise ValueError(f"margin={self.margin} must be a finite number, 0 or more; the authors use 0.02.")
+    def extra_repr(self) -> str:
+        return f"interpolation={self.interpolation}, margin={self.margin}, include_self={self.include_self}"
 
-    def measured(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
-        level = batch.fine(include_self=self.include_self)
+    def per_query(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
+        level = batch.fine_level(include_self=self.include_self)
         scores = batch.scores
         if self.margin:
             scores = scores - self.margin * torch.randn_like(scores).abs_() * (level - 0.5)
@@ -55,13 +54,13 @@ class BlackBoxAP(MeasureLoss):
 
 
 class _SolverAP(torch.autograd.Function):
-    """AP of every query, 0 without positives, for a loss that averages 1 − AP over the queries that have some."""
+    """AP of every query, 0 without positives, for a loss that averages 1 − AP over the queries that have positives."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, level: Tensor, interpolation: float) -> Tensor:
         rank, order = _ranks(scores, level)
-        among = (level > 0).gather(-1, order).cumsum(-1)  # positives from the top to each place
-        precision = torch.empty_like(scores).scatter_(-1, order, among.to(scores.dtype)).div_(rank)
+        positives_so_far = (level > 0).gather(-1, order).cumsum(-1)  # from the top down to each place
+        precision = torch.empty_like(scores).scatter_(-1, order, positives_so_far.to(scores.dtype)).div_(rank)
         precision.masked_fill_(level <= 0, 0)
         ctx.save_for_backward(scores, level, rank, precision)
         ctx.interpolation = interpolation
@@ -82,7 +81,7 @@ class _SolverAP(torch.autograd.Function):
 def _ranks(
     scores: Float[Tensor, "queries items"], level: Integer[Tensor, "queries items"]
 ) -> tuple[Float[Tensor, "queries items"], Integer[Tensor, "queries items"]]:
-    """The place of each item from 1 on, and the items in that order. Items of no list (level below 0) come after the others."""
+    """The place of each item from 1 on, and the items in that order. Ignored items (level below 0) come last."""
     order = scores.masked_fill(level < 0, -torch.inf).argsort(dim=-1, descending=True, stable=True)
     places = torch.arange(1, scores.shape[-1] + 1, dtype=scores.dtype, device=scores.device)
     return torch.empty_like(scores).scatter_(-1, order, places.expand_as(scores)), order

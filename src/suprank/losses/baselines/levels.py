@@ -1,4 +1,4 @@
-"""One loss for each level of the label tree, summed."""
+"""The sum of one loss for each level of the label tree."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class SumOverLevels(RetrievalLoss):
-    """L = Σ_l w_l·L_l: each loss on the classes of its level, finest first. By default w_l = 1/L: the authors' mean.
+    """L = Σ_l w_l·L_l: each loss on the classes of its level. Losses and weights are finest first; by default w_l = 1/L.
 
-    ΣTL_SH, ΣNSM and ΣNCA++ of the paper are this with `TripletSemiHard`, `ProxySoftmax` or `ProxyNCA` at every level. Level l
+    The paper's ΣTL_SH, ΣNSM and ΣNCA++ are this with `TripletSemiHard`, `ProxySoftmax` or `ProxyNCA` at every level. Level l
     sees the labels from column l on: its classes are the finest, and classes that differ further up are two. Losses with
     proxies read their column alone, and have a set of proxies for each level.
 
@@ -62,14 +62,14 @@ class SumOverLevels(RetrievalLoss):
 
     @property
     def ranks_items(self) -> bool:  # type: ignore[override]
-        """Whether the loss of any level does."""
-        return any(loss.ranks_items for loss in self._levels())
+        """Whether the loss of any level compares a query with other images."""
+        return any(loss.ranks_items for loss in self._losses())
 
     def extra_repr(self) -> str:
         return f"weights={self.weights}"
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        losses = self._levels()
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        losses = self._losses()
         if batch.labels is None:
             raise ValueError("SumOverLevels needs labels [B, L]: a relevance has no levels to sum over.")
         if batch.relevance is not None and self.ranks_items:
@@ -81,14 +81,14 @@ class SumOverLevels(RetrievalLoss):
                 f"labels have {batch.depth} level(s), but SumOverLevels {len(losses)} loss(es); "
                 f"give one loss for each column of the labels, finest first."
             )
-        values = [loss.on(batch.at_level(level)) for level, loss in enumerate(losses)]
+        values = [loss.compute(batch.at_level(level)) for level, loss in enumerate(losses)]
         total = torch.stack([weight * value for weight, value in zip(self.weights, values, strict=True)]).sum()
-        found: dict[str, Tensor] = {}
+        log: dict[str, Tensor] = {}
         for level, (loss, value) in enumerate(zip(losses, values, strict=True)):
             parts = {**getattr(loss, "log", {}), type(loss).__name__: value.detach()}
-            found |= {f"level {level} {name}": part for name, part in parts.items() if name != "loss"}
-        self.log = loggable({**found, "loss": total.detach()})
+            log |= {f"level {level} {name}": part for name, part in parts.items() if name != "loss"}
+        self.log = loggable({**log, "loss": total.detach()})
         return total
 
-    def _levels(self) -> list[RetrievalLoss]:
+    def _losses(self) -> list[RetrievalLoss]:
         return list(self.losses)  # type: ignore[arg-type]

@@ -1,8 +1,7 @@
-"""The contrastive loss that XBM was published with (Wang et al., CVPR 2020): pairs of images, each on its own."""
+"""The contrastive pair loss that XBM was published with (Wang et al., CVPR 2020)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from suprank.losses.base import RetrievalLoss
@@ -13,10 +12,9 @@ if TYPE_CHECKING:
 
     from suprank.losses.batch import RetrievalBatch
 
-_COPY = 1 - 1e-5  # a positive from here on is taken for the image itself
+_COPY = 1 - 1e-5  # a positive this similar is taken for the image itself
 
 
-@dataclass(eq=False, kw_only=True)
 class ContrastiveXBM(RetrievalLoss):
     """L = mean_i ( Σ_{p: s_p < 1 − 1e-5} (1 − s_p) + Σ_{n: s_n > m} s_n ), m = `margin`.
 
@@ -26,18 +24,20 @@ class ContrastiveXBM(RetrievalLoss):
     the fine class, all other items are negatives, the query itself is neither.
     """
 
-    margin: float = 0.5
-
-    def __post_init__(self) -> None:
+    def __init__(self, *, margin: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= self.margin < 1:
+        if not 0 <= margin < 1:
             raise ValueError(
-                f"margin={self.margin} must be a cosine similarity from 0 to below 1, above which a negative is too close; "
+                f"margin={margin} must be a cosine similarity from 0 to below 1, above which a negative is too close; "
                 f"Wang et al. use 0.5."
             )
+        self.margin = margin
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        scores, level = batch.scores, batch.fine()
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}"
+
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        scores, level = batch.scores, batch.fine_level()
         too_far = (1 - scores).where((level > 0) & (scores < _COPY), 0)
         too_close = scores.where((level == 0) & (scores > self.margin), 0)
         return (too_far + too_close).sum(-1).mean()

@@ -1,4 +1,4 @@
-"""Baselines with one proxy for each fine class: ProxyNCA++, ArcFace and CSL, the one of Dynamic Metric Learning."""
+"""Baselines with one proxy for each fine class: ProxyNCA++, ArcFace, and CSL of Dynamic Metric Learning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 
-from suprank.losses.decomposability import ProxyLoss, ProxySoftmax, above_zero, cosines, uniform_proxies
+from suprank.losses.decomposability import ProxyLoss, ProxySoftmax, check_above_zero, cosines, uniform_proxies
 from suprank.ranking import common_level
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class ProxyNCA(ProxySoftmax):
     """
 
     def __init__(self, num_classes: int, embedding_size: int, *, scale: float = 3.0) -> None:
-        above_zero(scale=scale)
+        check_above_zero(scale=scale)
         super().__init__(num_classes, embedding_size, temperature=1 / (2 * scale**2))
         self.scale = scale
         nn.init.normal_(self.proxies, std=1 / 8)
@@ -51,7 +51,7 @@ class ArcFace(ProxyLoss):
             raise ValueError(
                 f"margin={margin} must be an angle between 0 and π, in radians; the authors use 0.3, and 28.6 degrees are 0.5."
             )
-        above_zero(scale=scale)
+        check_above_zero(scale=scale)
         self.margin, self.scale = margin, scale
         self.proxies = uniform_proxies(num_classes, embedding_size)
 
@@ -77,8 +77,8 @@ class CSL(ProxyLoss):
     A level with a single class has no negatives, and gives 0.
 
     `class_labels` are the labels of every fine class `[classes, levels]`: row c has c in column 0, and then the classes above
-    it. Classes that differ further up are two, as everywhere. Of the labels of a batch only column 0 is read: where its other
-    columns say something else, that is not noticed. `margins` are one for each level, finest first; by default they go evenly
+    it. Classes that differ further up are two, as everywhere. Of the labels of a batch only column 0 is read; its other
+    columns are not compared with these. `margins` are one for each level, finest first; by default they go evenly
     from 0.25 to 0.45, with seven levels from 0.15 to 0.75, as the authors' do.
 
     Example:
@@ -98,11 +98,11 @@ class CSL(ProxyLoss):
         margins: Sequence[float] | None = None,
         scale: float = 32.0,
     ) -> None:
-        labels = _tree(class_labels)
+        labels = _check_class_labels(class_labels)
         super().__init__(len(labels), embedding_size)
-        above_zero(scale=scale)
+        check_above_zero(scale=scale)
         levels = labels.shape[1]
-        self.margins = _growing(levels) if margins is None else tuple(margins)
+        self.margins = _default_margins(levels) if margins is None else tuple(margins)
         if len(self.margins) != levels or not all(map(math.isfinite, self.margins)):
             raise ValueError(
                 f"margins={self.margins} must be {levels} finite numbers, one for each level of class_labels, finest first."
@@ -127,10 +127,10 @@ class CSL(ProxyLoss):
         return loss
 
 
-def _tree(class_labels: Tensor) -> Tensor:
+def _check_class_labels(class_labels: Tensor) -> Tensor:
     if not isinstance(class_labels, torch.Tensor) or class_labels.dtype.is_floating_point or class_labels.dtype == torch.bool:
-        found = class_labels.dtype if isinstance(class_labels, torch.Tensor) else type(class_labels)
-        raise TypeError(f"class_labels is {found}, but must be an integer tensor [classes, levels], column 0 the finest level.")
+        given = class_labels.dtype if isinstance(class_labels, torch.Tensor) else type(class_labels)
+        raise TypeError(f"class_labels is {given}, but must be an integer tensor [classes, levels], column 0 the finest level.")
     labels = class_labels[:, None] if class_labels.ndim == 1 else class_labels
     if labels.ndim != 2 or not labels.numel():
         raise ValueError(f"class_labels has shape {tuple(class_labels.shape)}, but must be [classes, levels], finest first.")
@@ -147,6 +147,6 @@ def _tree(class_labels: Tensor) -> Tensor:
     return labels
 
 
-def _growing(levels: int) -> tuple[float, ...]:
+def _default_margins(levels: int) -> tuple[float, ...]:
     first, last = (0.15, 0.75) if levels == 7 else (0.25, 0.45)
     return tuple(round(first + (last - first) * level / max(levels - 1, 1), 6) for level in range(levels))

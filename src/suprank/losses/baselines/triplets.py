@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,11 +17,10 @@ if TYPE_CHECKING:
 
     from suprank.losses.batch import RetrievalBatch
 
-_BLOCK = 2**20  # pairs looked at in one go: few enough for the caches of a CPU, and temporaries of some 40 MiB
+_BLOCK = 2**20  # pairs handled at a time: few enough for the caches of a CPU, and temporaries of some 40 MiB
 _HEAVIEST = 2.0**40  # the weight that the likeliest negative of a query gets, in whole numbers
 
 
-@dataclass(eq=False, kw_only=True)
 class TripletSemiHard(RetrievalLoss):
     """L = mean of s_n − s_p + m over all semi-hard triplets: s_p − m < s_n < s_p for a positive p, a negative n, m = `margin`.
 
@@ -35,16 +33,18 @@ class TripletSemiHard(RetrievalLoss):
     classes. After a call `log` has their number in "triplets", and "queries_without_positives".
     """
 
-    margin: float = 0.05
-
-    def __post_init__(self) -> None:
+    def __init__(self, *, margin: float = 0.05) -> None:
         super().__init__()
+        if not 0 < margin < math.inf:
+            raise ValueError(f"margin={margin} must be a finite number above 0: a gap of cosines; the authors use 0.05.")
+        self.margin = margin
         self.log: dict[str, Tensor] = {}
-        if not 0 < self.margin < math.inf:
-            raise ValueError(f"margin={self.margin} must be a finite number above 0: a gap of cosines; the authors use 0.05.")
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        scores, level = batch.scores, batch.fine()
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}"
+
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        scores, level = batch.scores, batch.fine_level()
         total, triplets = _SemiHardHinges.apply(scores, level, self.margin)
         self.log = loggable({"triplets": triplets, "queries_without_positives": _without_positives(level)})
         return (total / triplets.clamp(min=1)).to(scores.dtype)
@@ -67,7 +67,7 @@ class _SemiHardHinges(torch.autograd.Function):
         triplets = scores.new_zeros((), dtype=torch.int64)
         for rows in _blocks(*scores.shape):
             block, positive, negative = scores[rows], level[rows] > 0, level[rows] == 0
-            # An item of the other kind stands at ∞, which is in no range. p − m may round to p: then no n is between.
+            # Items of the other kind are put at ∞, which is in no range. p − m may round to p: then no n is between.
             p, n = block.masked_fill(~positive, torch.inf), block.masked_fill(~negative, torch.inf)
             in_order = n.sort(-1).values
             as_positive = (_below(in_order, p) - _up_to(in_order, p - margin)).clamp_(min=0)
@@ -94,7 +94,6 @@ def _up_to(in_order: Tensor, values: Tensor) -> Tensor:
     return torch.searchsorted(in_order, values, right=True, out_int32=True)
 
 
-@dataclass(eq=False, kw_only=True)
 class DistanceWeightedTriplet(RetrievalLoss):
     """L = mean of d_p − d_n + m over the violating triplets, one for each positive pair, m = `margin`, d = √(2 − 2s).
 
@@ -114,34 +113,34 @@ class DistanceWeightedTriplet(RetrievalLoss):
     After a call `log` has the number of violating triplets in "triplets", and "queries_without_positives".
     """
 
-    margin: float = 0.2
-    cutoff: float = 0.5
-    farthest: float = 1.4
-
-    def __post_init__(self) -> None:
+    def __init__(self, *, margin: float = 0.2, cutoff: float = 0.5, farthest: float = 1.4) -> None:
         super().__init__()
-        self.log: dict[str, Tensor] = {}
-        if not 0 < self.margin < math.inf:
-            raise ValueError(f"margin={self.margin} must be a finite number above 0: a gap of distances; Wu et al. use 0.2.")
-        if not 0 < self.cutoff < self.farthest <= 2:
+        if not 0 < margin < math.inf:
+            raise ValueError(f"margin={margin} must be a finite number above 0: a gap of distances; Wu et al. use 0.2.")
+        if not 0 < cutoff < farthest <= 2:
             raise ValueError(
-                f"cutoff={self.cutoff} and farthest={self.farthest} must be distances on the unit sphere with "
+                f"cutoff={cutoff} and farthest={farthest} must be distances on the unit sphere with "
                 f"0 < cutoff < farthest ≤ 2; Wu et al. use 0.5 and 1.4."
             )
+        self.margin, self.cutoff, self.farthest = margin, cutoff, farthest
+        self.log: dict[str, Tensor] = {}
 
-    def on(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}, cutoff={self.cutoff}, farthest={self.farthest}"
+
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         distance = _distances(batch.scores)
-        negative, drawn = self.negatives(batch)
-        hinge = (distance - distance.gather(-1, negative) + self.margin).clamp(min=0).where(drawn, 0)
+        negative, has_negative = self.draw_negatives(batch)
+        hinge = (distance - distance.gather(-1, negative) + self.margin).clamp(min=0).where(has_negative, 0)
         triplets = (hinge > 0).sum()
-        self.log = loggable({"triplets": triplets, "queries_without_positives": _without_positives(batch.fine())})
+        self.log = loggable({"triplets": triplets, "queries_without_positives": _without_positives(batch.fine_level())})
         return hinge.sum() / triplets.clamp(min=1)
 
-    def negatives(self, batch: RetrievalBatch) -> tuple[Int[Tensor, "queries items"], Bool[Tensor, "queries items"]]:
-        """For each pair the index of a negative drawn for it, and which pairs are positive and have one."""
-        scores, level = batch.scores.detach(), batch.fine()
+    def draw_negatives(self, batch: RetrievalBatch) -> tuple[Int[Tensor, "queries items"], Bool[Tensor, "queries items"]]:
+        """Draw a negative for each pair: its index, and which pairs are positive and have one."""
+        scores, level = batch.scores.detach(), batch.fine_level()
         negative = torch.empty_like(level, dtype=torch.int64)
-        drawn = torch.empty_like(level, dtype=torch.bool)
+        has_negative = torch.empty_like(level, dtype=torch.bool)
         for rows in _blocks(*scores.shape):
             distance, positive = _distances(scores[rows]), level[rows] > 0
             allowed = (level[rows] == 0) & (distance < self.farthest)
@@ -155,8 +154,8 @@ class DistanceWeightedTriplet(RetrievalLoss):
             # −1 finds index 0 in any row, and at once: most pairs are not positive and draw for nobody.
             point = (uniform * total).long().minimum(total - 1).where(positive, -1)
             negative[rows] = torch.searchsorted(running, point, right=True)
-            drawn[rows] = positive & (total > 0)
-        return negative, drawn
+            has_negative[rows] = positive & (total > 0)
+        return negative, has_negative
 
     @staticmethod
     def log_density(distance: Tensor, dim: int) -> Tensor:

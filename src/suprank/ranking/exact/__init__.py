@@ -1,6 +1,9 @@
-"""Exact places of the positives in the total order of evaluation."""
+"""The exact order that metrics are computed from: where each positive stands among all items, ties broken.
 
-from suprank.ranking.exact.dispatch import ordering_for
-from suprank.ranking.exact.result import Judging, Ordering, Places, RankingSums, Top, TopTallies
+Losses use `suprank.ranking.ranks` instead; docs/ranking.md says why there are two.
+"""
 
-__all__ = ["Judging", "Ordering", "Places", "RankingSums", "Top", "TopTallies", "ordering_for"]
+from suprank.ranking.exact.dispatch import OrderingName, choose_ordering
+from suprank.ranking.exact.result import OnePassOrdering, Ordering, Places, RankingSums, Top, TopSums
+
+__all__ = ["OnePassOrdering", "Ordering", "OrderingName", "Places", "RankingSums", "Top", "TopSums", "choose_ordering"]

@@ -1,7 +1,7 @@
-"""Places and their sums on a CPU, compiled by numba: only positives are sorted, and other scores put in the gaps between them.
+"""Places and their sums on a CPU, by loops that numba compiles (`pip install "suprank[fast]"`).
 
-`pip install "suprank[fast]"` brings numba. The loops run without Python's lock, on as many threads as torch uses, each with
-a share of the queries; numba's own threads are left alone, since not all of their layers may be entered twice.
+The loops run without Python's lock, on as many threads as torch uses, each with a share of the queries; numba's own threads
+are left alone, since not all of their layers may be entered twice.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numba
 import numpy as np
 import torch
 
-from suprank.ranking.exact.result import Places, RankingSums, Top, TopTallies
+from suprank.ranking.exact import numba_loops
+from suprank.ranking.exact.result import Places, RankingSums, Top, TopSums
 from suprank.ranking.exact.tables import discount, harmonic
 
 if TYPE_CHECKING:
@@ -24,20 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled at its first call, for all processes to come where a folder can be written to."""
-    try:
-        return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # neither the package's folder nor the user's, as in a container that may only be read
-        return numba.njit(nogil=True, error_model="numpy")(function)
-
-
-_DIGIT = 11  # bits sorted by in one pass: 2048 counters stay in the first-level cache
-_BUCKETS_A_POSITIVE = 12  # the more, the rarer two positives share a bucket and the more memory a query touches
-_MOST_BUCKETS = 65536
-_STRIP = 1024  # scores handled between two stages, few enough to stay in the first-level cache
-_FEW = 8  # so many thresholds are compared one by one, which vectorizes
 _CPU = torch.device("cpu")
 
 
@@ -46,49 +32,49 @@ def take(
 ) -> None:
     """Take the wanted items out of the rows: their scores go `into` the result, and −∞ stays behind."""
     rows = _array(item) if item.ndim == 2 else _array(item[None])
-    _shared(_take_rows, len(scores), scores.numpy(), rows, np.int64(first), into.numpy())
+    _on_threads(numba_loops.take_rows, len(scores), scores.numpy(), rows, np.int64(first), into.numpy())
 
 
-def in_order(
+def sort_positives(
     scores: Float[Tensor, "queries positives"], level: Integer[Tensor, "queries positives"]
 ) -> tuple[Float[Tensor, "queries positives"], Integer[Tensor, "queries positives"]]:
     """Positives by score descending, on equal scores the lower level first. Padding has level 0 and score −∞."""
     falling, levels = np.empty(scores.shape, np.float32), np.empty(level.shape, np.int8)
-    _shared(_sort_rows, len(scores), _array(scores), _array(level), falling, levels)
+    _on_threads(numba_loops.sort_rows, len(scores), _array(scores), _array(level), falling, levels)
     return torch.from_numpy(falling), torch.from_numpy(levels)
 
 
-def reaching(
+def count_at_or_above(
     thresholds: Float[Tensor, "queries positives"], scores: Float[Tensor, "queries items"]
 ) -> Integer[Tensor, "queries positives"]:
     """How many of the query's scores are equal to each threshold or above it; thresholds descend along the row."""
     counts = np.empty(thresholds.shape, np.int32)
-    _shared(_count_rows, len(counts), _array(thresholds), _array(scores), counts)
+    _on_threads(numba_loops.count_rows, len(counts), _array(thresholds), _array(scores), counts)
     return torch.from_numpy(counts)
 
 
-def tallied(places: Places, sizes: Integer[Tensor, "queries depth"], relevance: Float[Tensor, "queries depth"]) -> RankingSums:
+def ranking_sums(
+    places: Places, sizes: Integer[Tensor, "queries depth"], relevance: Float[Tensor, "queries depth"]
+) -> RankingSums:
     """The sums over the full ranking, in one walk along each query's positives."""
-    sums = _Sums(len(sizes), sizes.shape[1], ())
-    furthest = int(places.place.max()) if places.place.numel() else 0
-    _shared(
-        _tally_rows, len(sizes), _array(places.level), _array(places.place), *_given(sizes, relevance, furthest), *sums.arrays
-    )
-    return sums.tallies
+    sums = _SumArrays(len(sizes), sizes.shape[1], ())
+    inputs = _tables(sizes, relevance, int(places.place.max()) if places.place.numel() else 0)
+    _on_threads(numba_loops.sum_rows, len(sizes), _array(places.level), _array(places.place), *inputs, *sums.arrays)
+    return sums.ranking
 
 
-def tallied_at(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopTallies:
+def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopSums:
     """The sums over the first k items, in one walk along each query's first positives."""
-    sums, most = _Sums(len(relevance), relevance.shape[1], ks), max(ks, default=0)
+    sums, most = _SumArrays(len(relevance), relevance.shape[1], ks), max(ks, default=0)
     level, place = _array(places.level[:, :most]), _array(places.place[:, :most])
     # Sizes and places beyond k do not matter here: nothing is found within a size of 0, and the discount is not used.
     sizes = torch.zeros(relevance.shape, dtype=torch.int32)
     furthest = int(places.place[:, :most].max()) if level.size else 0
-    _shared(_tally_rows, len(sizes), level, place, *_given(sizes, relevance, furthest), *sums.arrays)
-    return sums.top_tallies
+    _on_threads(numba_loops.sum_rows, len(sizes), level, place, *_tables(sizes, relevance, furthest), *sums.arrays)
+    return sums.top
 
 
-def judged(
+def one_pass_sums(
     scores: Float[Tensor, "queries items"],
     start: Integer[Tensor, "queries depth"],
     end: Integer[Tensor, "queries depth"],
@@ -96,16 +82,16 @@ def judged(
     sizes: Integer[Tensor, "queries depth"],
     relevance: Float[Tensor, "queries depth"],
     ks: Sequence[int],
-) -> tuple[RankingSums, TopTallies]:
-    """`take`, `in_order`, `reaching`, `tallied` and `tallied_at` in one go, keeping nothing but one query's list.
+) -> tuple[RankingSums, TopSums]:
+    """Do `take`, `sort_positives`, `count_at_or_above`, `ranking_sums` and `top_sums` in one pass, query by query.
 
-    The items of level l or deeper are those from `start[:, l − 1]` to `end[:, l − 1]`. The scores are used up. It all runs
-    in the calling thread.
+    The items of level l or deeper are those from `start[:, l − 1]` to `end[:, l − 1]`. The scores are overwritten. It
+    runs in the calling thread.
     """
-    sums = _Sums(len(sizes), sizes.shape[1], ks)
-    given = _given(sizes, relevance, scores.shape[1])
-    _judge_rows(0, len(sizes), scores.numpy(), _array(start), _array(end), _array(ignored), *given, *sums.arrays)
-    return sums.tallies, sums.top_tallies
+    sums = _SumArrays(len(sizes), sizes.shape[1], ks)
+    inputs = _tables(sizes, relevance, scores.shape[1])
+    numba_loops.one_pass_rows(0, len(sizes), scores.numpy(), _array(start), _array(end), _array(ignored), *inputs, *sums.arrays)
+    return sums.ranking, sums.top
 
 
 def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
@@ -115,12 +101,12 @@ def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
     """
     k = min(k, scores.shape[1])
     values, items = np.empty((len(scores), k), np.float32), np.empty((len(scores), k), np.int64)
-    _top_rows(0, len(scores), _array(scores), values, items)
+    numba_loops.top_rows(0, len(scores), _array(scores), values, items)
     return Top(torch.from_numpy(values), torch.from_numpy(items))
 
 
-class _Sums:
-    """The arrays that a walk adds to, and what they are called."""
+class _SumArrays:
+    """The arrays that the loops add to, and their names."""
 
     def __init__(self, queries: int, depth: int, ks: Sequence[int]):
         self.arrays: tuple[NDArray[Any], ...] = (
@@ -132,18 +118,18 @@ class _Sums:
         )
 
     @property
-    def tallies(self) -> RankingSums:
+    def ranking(self) -> RankingSums:
         _, by_level, by_query, _, _ = self.arrays
         return RankingSums._make(map(torch.from_numpy, (*by_level, *by_query)))
 
     @property
-    def top_tallies(self) -> TopTallies:
+    def top(self) -> TopSums:
         *_, by_level, by_query = self.arrays
-        return TopTallies._make(map(torch.from_numpy, (*by_level, *by_query)))
+        return TopSums._make(map(torch.from_numpy, (*by_level, *by_query)))
 
 
-def _given(sizes: Tensor, relevance: Tensor, furthest: int) -> tuple[NDArray[Any], ...]:
-    """Sizes and relevance, and the tables that reach as far as the sizes and the places do."""
+def _tables(sizes: Tensor, relevance: Tensor, furthest: int) -> tuple[NDArray[Any], ...]:
+    """Sizes and relevance as arrays, with tables that reach as far as the sizes and the places do."""
     largest = int(sizes.max()) if sizes.numel() else 0
     tables = harmonic(max(largest, 1), _CPU).numpy(), discount(max(furthest, 1), _CPU).numpy()
     return _array(sizes.int()), _array(relevance.double()), *tables
@@ -153,359 +139,13 @@ def _array(tensor: Tensor) -> NDArray[Any]:
     return tensor.contiguous().numpy()
 
 
-def _shared(loop: Callable[..., None], queries: int, *arrays: Any) -> None:
-    """Run `loop(begin, end, *arrays)` over the queries, a share on each thread."""
+def _on_threads(loop: Callable[..., None], queries: int, *arrays: Any) -> None:
+    """Run `loop(begin, end, *arrays)` over the queries, an equal share on each thread."""
     workers = min(torch.get_num_threads(), queries)
     if workers <= 1:
         loop(0, queries, *arrays)
         return
     bounds = [worker * queries // workers for worker in range(workers + 1)]
     with ThreadPoolExecutor(workers) as pool:
-        for done in [pool.submit(loop, *share, *arrays) for share in pairwise(bounds)]:
-            done.result()
-
-
-@_compiled
-def _take_rows(begin, end, scores, item, first, into):
-    shared = len(item) == 1
-    for query in range(begin, end):
-        wanted = item[0] if shared else item[query]
-        for i in range(len(wanted)):
-            at = wanted[i] - first
-            if wanted[i] >= 0 and 0 <= at < scores.shape[1]:
-                into[query, i] = scores[query, at]
-                scores[query, at] = -np.inf
-
-
-@_compiled
-def _top_rows(begin, end, scores, values, items):
-    number, k = scores.shape[1], values.shape[1]
-    # Candidates, in the order of items: the k best so far, and what exceeded the k-th of these since.
-    room = min(number, max(4 * k, 512))
-    score, item = np.empty(room, np.float32), np.empty(room, np.int64)
-    for query in range(begin, end):
-        row = scores[query]
-        held, threshold = 0, np.float32(-np.inf)
-        for i in range(number):
-            if row[i] > threshold or held < k:
-                score[held] = row[i]
-                item[held] = i
-                held += 1
-                if held == room and room > k:
-                    threshold = _keep_best(score, item, held, k)
-                    held = k
-        if held > k:
-            _keep_best(score, item, held, k)
-        order = np.argsort(-score[:k], kind="mergesort")  # stable: equal scores stay in the order of items
-        values[query] = score[order]
-        items[query] = item[order]
-
-
-@_compiled
-def _keep_best(score, item, held, k):
-    """Move the k best candidates to the front, of equal ones the first, without changing their order; gives the k-th score."""
-    kth = np.partition(score[:held], held - k)[held - k]
-    equal = k
-    for i in range(held):
-        equal -= score[i] > kth
-    kept = 0
-    for i in range(held):
-        if score[i] > kth or (score[i] == kth and equal > 0):
-            equal -= score[i] == kth
-            score[kept] = score[i]
-            item[kept] = item[i]
-            kept += 1
-    return kth
-
-
-@_compiled
-def _sort_rows(begin, end, scores, level, falling, levels):
-    number = scores.shape[1]
-    key, spare_key = np.empty(number, np.uint32), np.empty(number, np.uint32)
-    tag, spare_tag = np.empty(number, np.int8), np.empty(number, np.int8)
-    for query in range(begin, end):
-        tag[:] = level[query]
-        _sort(scores[query], tag, key, spare_key, spare_tag, falling[query])
-        levels[query] = tag
-
-
-@_compiled
-def _count_rows(begin, end, thresholds, scores, counts):
-    number = thresholds.shape[1]
-    buckets = _number_of_buckets(number, scores.shape[1])
-    above = np.empty(buckets, np.int32)
-    falling, gap = np.empty(number + 1, np.float32), np.empty(number + 1, np.int32)
-    slot, late = np.empty(_STRIP, np.int32), np.empty(_STRIP + 1, np.int32)
-    for query in range(begin, end):
-        valid = number
-        while valid and thresholds[query, valid - 1] == -np.inf:
-            valid -= 1
-        falling[:valid] = thresholds[query, :valid]
-        falling[valid] = -np.inf
-        _count(falling, valid, scores[query], above[:buckets], gap, slot, late, counts[query])
-        counts[query, valid:] = scores.shape[1]
-
-
-@_compiled
-def _tally_rows(begin, end, level, place, sizes, relevance, harmonic, discount, ks, by_level, by_query, at_level, at_query):
-    number, depth = level.shape[1], sizes.shape[1]
-    seen = np.empty(depth + 1, np.int64)
-    for query in range(begin, end):
-        _tally(
-            level[query],
-            place[query],
-            number,
-            sizes[query],
-            relevance[query],
-            harmonic,
-            discount,
-            ks,
-            seen,
-            by_level[:, query],
-            by_query[:, query],
-            at_level[:, query],
-            at_query[:, query],
-        )
-
-
-@_compiled
-def _judge_rows(
-    begin, end, scores, start, stop, ignored, sizes, relevance, harmonic, discount, ks, by_level, by_query, at_level, at_query
-):
-    depth = sizes.shape[1]
-    most = 0
-    for query in range(begin, end):
-        most = max(most, stop[query, 0] - start[query, 0])
-    buckets = _number_of_buckets(most, scores.shape[1])
-    above = np.empty(buckets, np.int32)
-    key, spare_key = np.empty(most, np.uint32), np.empty(most, np.uint32)
-    tag, spare_tag = np.empty(most, np.int8), np.empty(most, np.int8)
-    taken, falling = np.empty(most, np.float32), np.empty(most + 1, np.float32)
-    gap, place = np.empty(most + 1, np.int32), np.empty(most, np.int32)
-    slot, late = np.empty(_STRIP, np.int32), np.empty(_STRIP + 1, np.int32)
-    seen = np.empty(depth + 1, np.int64)
-    for query in range(begin, end):
-        first, last = start[query, 0], stop[query, 0]
-        number = last - first
-        row = scores[query]
-        for current in range(depth):
-            tag[start[query, current] - first : stop[query, current] - first] = current + 1
-        for i in range(ignored.shape[1]):
-            item = ignored[query, i]
-            if item >= 0:
-                row[item] = -np.inf
-                if first <= item < last:
-                    tag[item - first] = 0
-        taken[:number] = row[first:last]
-        row[first:last] = -np.inf
-        _sort(taken[:number], tag[:number], key[:number], spare_key[:number], spare_tag[:number], falling[:number])
-        valid = number
-        while valid and tag[valid - 1] == 0:
-            valid -= 1
-        falling[valid] = -np.inf
-        _count(falling, valid, row, above, gap, slot, late, place)
-        for i in range(valid):
-            place[i] += i + 1
-        _tally(
-            tag,
-            place,
-            valid,
-            sizes[query],
-            relevance[query],
-            harmonic,
-            discount,
-            ks,
-            seen,
-            by_level[:, query],
-            by_query[:, query],
-            at_level[:, query],
-            at_query[:, query],
-        )
-
-
-@_compiled
-def _sort(scores, tag, key, spare_key, spare_tag, falling):
-    """Sort the tags by score descending, then by tag, and write the scores in that order; stable, digit by digit."""
-    bits = (scores + np.float32(0)).view(np.uint32)  # + 0 turns −0 into +0, which are one score but two bit patterns
-    for i in range(len(key)):
-        key[i] = _falling_bits(bits[i])
-    # From the least telling digit on: the tag, then the score.
-    _sort_by_tag(key, tag, spare_key, spare_tag)
-    _sort_by_digit(spare_key, spare_tag, key, tag, 0)
-    _sort_by_digit(key, tag, spare_key, spare_tag, _DIGIT)
-    _sort_by_digit(spare_key, spare_tag, key, tag, 2 * _DIGIT)
-    for i in range(len(key)):
-        bits[i] = _falling_bits(key[i])
-    falling[:] = bits.view(np.float32)
-
-
-@_compiled
-def _falling_bits(bits):
-    """An unsigned number that falls as the float with these bits rises; its own inverse."""
-    return bits if bits >> np.uint32(31) else ~bits & np.uint32(0x7FFFFFFF)
-
-
-@_compiled
-def _sort_by_tag(key, tag, sorted_key, sorted_tag):
-    start = np.zeros(129, np.int64)
-    for i in range(len(key)):
-        start[tag[i] + 1] += 1
-    for i in range(128):
-        start[i + 1] += start[i]
-    for i in range(len(key)):
-        at = start[tag[i]]
-        start[tag[i]] = at + 1
-        sorted_key[at] = key[i]
-        sorted_tag[at] = tag[i]
-
-
-@_compiled
-def _sort_by_digit(key, tag, sorted_key, sorted_tag, shift):
-    start = np.zeros((1 << _DIGIT) + 1, np.int64)
-    mask = np.uint32((1 << _DIGIT) - 1)
-    for i in range(len(key)):
-        start[np.int64((key[i] >> np.uint32(shift)) & mask) + 1] += 1
-    for i in range(1 << _DIGIT):
-        start[i + 1] += start[i]
-    for i in range(len(key)):
-        digit = np.int64((key[i] >> np.uint32(shift)) & mask)
-        at = start[digit]
-        start[digit] = at + 1
-        sorted_key[at] = key[i]
-        sorted_tag[at] = tag[i]
-
-
-@_compiled
-def _number_of_buckets(thresholds, scores):
-    """Enough to tell thresholds apart, but not many more than there are scores to look up: each is filled for every query."""
-    buckets = 1024
-    while buckets < min(_BUCKETS_A_POSITIVE * thresholds, 2 * scores, _MOST_BUCKETS):
-        buckets *= 2
-    return buckets
-
-
-@_compiled
-def _count(falling, valid, scores, above, gap, slot, late, counts):
-    """counts[i] = the number of scores that reach falling[i], for the first `valid` thresholds; falling[valid] is −∞."""
-    if valid <= _FEW:
-        for i in range(valid):
-            threshold, number = falling[i], 0
-            for j in range(len(scores)):
-                number += scores[j] >= threshold
-            counts[i] = number
-    else:
-        _fill_gaps(falling, valid, scores, above, gap, slot, late)
-        total = 0
-        for i in range(valid):
-            total += gap[i]
-            counts[i] = total
-
-
-@_compiled
-def _fill_gaps(falling, valid, scores, above, gap, slot, late):
-    """gap[i] = the number of scores in [falling[i], falling[i − 1]).
-
-    The range of the thresholds is cut into buckets of one width, by a product that never falls as the score rises.
-    A score's bucket says how many thresholds are in higher buckets; those in its own are compared one after the
-    other, or, where many share a bucket, halved.
-    """
-    buckets = len(above)
-    half, one, top = np.float32(0.5), np.float32(1), np.float32(buckets - 1)
-    # Halves, as the difference of two floats can be beyond the floats.
-    lowest, highest = half * falling[valid - 1], half * falling[0]
-    scale = np.float32(buckets - 2) / (highest - lowest) if highest > lowest else np.float32(0)
-    if not scale < np.float32(1e30):  # nearly equal thresholds: all in one bucket
-        scale = np.float32(0)
-    above[:] = 0
-    for i in range(valid):
-        above[np.int32(min((half * falling[i] - lowest) * scale + one, top))] += 1
-    total, most = 0, 0
-    for bucket in range(buckets - 1, -1, -1):
-        within = above[bucket]
-        above[bucket] = total
-        total += within
-        most = max(most, within)
-    gap[: valid + 1] = 0
-    for begin in range(0, len(scores), _STRIP):
-        strip = scores[begin : begin + _STRIP]
-        for i in range(len(strip)):
-            height = (half * strip[i] - lowest) * scale + one
-            height = height if height > np.float32(0) else np.float32(0)
-            slot[i] = np.int32(height if height < top else top)
-        # Written without branches, as which way they go is up to chance; the scores that must move on are listed.
-        moving = 0
-        for i in range(len(strip)):
-            at = above[slot[i]]
-            slot[i] = at
-            late[moving] = i
-            moving += falling[at] > strip[i]
-        for j in range(moving):
-            i = late[j]
-            at, score = slot[i] + 1, strip[i]
-            if most <= 16:
-                while falling[at] > score:
-                    at += 1
-            else:
-                end = valid
-                while at < end:
-                    middle = (at + end) >> 1
-                    if falling[middle] > score:
-                        at = middle + 1
-                    else:
-                        end = middle
-            slot[i] = at
-        for i in range(len(strip)):
-            gap[slot[i]] += 1
-
-
-@_compiled
-def _tally(level, place, number, sizes, relevance, harmonic, discount, ks, seen, by_level, by_query, at_level, at_query):
-    """One query's sums: `by_level` and `by_query` over its whole ranking, `at_level` and `at_query` over the first k items."""
-    depth = len(sizes)
-    seen[:] = 0
-    total = sizes[0]
-    furthest = 0
-    for i in range(len(ks)):
-        furthest = max(furthest, ks[i])
-    by_level[4, :] = np.inf
-    for i in range(number):
-        own = np.int64(level[i])
-        if own <= 0:
-            continue
-        seen[own] += 1
-        at = np.int64(place[i])
-        own_relevance = relevance[own - 1]
-        reaching, h_rank = 0, 0.0
-        for current in range(depth, 0, -1):
-            reaching += seen[current]
-            h_rank += seen[current] * min(own_relevance, relevance[current - 1])
-            if current <= own:
-                size = sizes[current - 1]
-                precision = reaching / at
-                by_level[0, current - 1] += precision
-                if at <= size:
-                    by_level[1, current - 1] += precision
-                    by_level[2, current - 1] += 1
-                    by_level[3, current - 1] += harmonic[size] - harmonic[at - 1]
-                if at < by_level[4, current - 1]:
-                    by_level[4, current - 1] = at
-                if at <= furthest:
-                    for k in range(len(ks)):
-                        if at <= ks[k]:
-                            at_level[0, k, current - 1] += 1
-                            at_level[1, k, current - 1] += precision
-        by_query[0] += h_rank / at
-        by_query[1] += (2.0**own - 1) * discount[at]
-        both = max(at, seen[own] + (sizes[own] if own < depth else 0))
-        if both <= total:
-            by_query[2] += harmonic[total] - harmonic[both - 1]
-        if at <= furthest:
-            for k in range(len(ks)):
-                if at <= ks[k]:
-                    at_query[0, k] += own_relevance
-                if at == ks[k]:
-                    at_query[1, k] = h_rank / (at * own_relevance) if own_relevance > 0 else -1.0
-    for k in range(len(ks)):
-        # No positive at place k: the share of positives in the top k.
-        if at_query[1, k] <= 0:
-            at_query[1, k] = at_level[0, k, 0] / ks[k]
+        for future in [pool.submit(loop, *share, *arrays) for share in pairwise(bounds)]:
+            future.result()

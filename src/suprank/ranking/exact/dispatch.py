@@ -1,10 +1,11 @@
-"""Which of the ways to find places to take."""
+"""Choose how the exact order is computed."""
 
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from suprank.ranking.exact import plain
 
@@ -16,18 +17,37 @@ if TYPE_CHECKING:
 COMPILE_FROM = 2**24
 """Scores from which numba pays on a CPU: its first use compiles for some seconds, in which plain torch is done with fewer."""
 
+OrderingName = Literal["plain", "compiled", "fused"]
+"""The ways to compute the exact order: plain torch, numba on a CPU, Triton on a GPU."""
 
-def ordering_for(device: torch.device, scores: int) -> Ordering:
-    """The fastest way to judge so many scores: Triton's on CUDA, numba's on a CPU where it is installed, else plain torch."""
+_NEEDS: dict[OrderingName, str] = {"compiled": "numba", "fused": "triton"}
+
+
+def choose_ordering(device: torch.device, scores: int, using: Ordering | OrderingName | None = None) -> Ordering:
+    """The fastest way to order so many scores: Triton's on CUDA, numba's on a CPU where it is installed, else plain torch.
+
+    `using` names one instead ("plain", "compiled" or "fused"), or is one.
+    """
+    if using is not None:
+        return _named(using) if isinstance(using, str) else using
     if device.type == "cuda" and find_spec("triton"):
-        from suprank.ranking.exact import fused
-
-        return cast("Ordering", fused)
+        return _named("fused")
     if device.type == "cpu" and scores >= COMPILE_FROM and find_spec("numba") and find_spec("threadpoolctl"):
         try:
-            from suprank.ranking.exact import compiled
+            return _named("compiled")
         except ImportError as error:  # numba refuses a numpy newer than it knows
             warnings.warn(f"numba is installed but cannot be used, so evaluation takes longer: {error}", stacklevel=2)
-        else:
-            return cast("Ordering", compiled)
     return cast("Ordering", plain)
+
+
+def _named(name: str) -> Ordering:
+    if name == "plain":
+        return cast("Ordering", plain)
+    if name not in _NEEDS:
+        raise ValueError(f"using={name!r} is not a way to order; choose from 'plain', {', '.join(map(repr, _NEEDS))}.")
+    if not find_spec(_NEEDS[name]):
+        raise ModuleNotFoundError(
+            f"using={name!r} needs {_NEEDS[name]}, which is not installed; leave `using` out, or use 'plain'.",
+            name=_NEEDS[name],
+        )
+    return cast("Ordering", import_module(f"suprank.ranking.exact.{name}"))

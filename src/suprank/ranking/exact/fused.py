@@ -9,7 +9,7 @@ import torch
 import triton
 
 from suprank.ranking.exact import kernels, plain
-from suprank.ranking.exact.result import Places, RankingSums, Top, TopTallies
+from suprank.ranking.exact.result import Places, RankingSums, Top, TopSums
 from suprank.ranking.exact.tables import harmonic
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ FEW = 16
 _BLOCK = 1024
 _DEEPEST = 30  # levels whose gain 2^l − 1 an int32 holds
 _SWAPS = 3  # rounds of swapping; where the last still swaps, as where most scores are equal, levels are sorted after all
-_TALLIED = 128  # positives that a program tallies at a time
-_SEGMENT = 4096  # positives a program tallies: with a program a query, a few hundred queries would not fill the chip
+_BLOCK_SUMMED = 128  # positives that a program adds up at a time
+_SEGMENT = 4096  # positives that a program adds up: with one program a query, a few hundred queries would not fill the chip
 
 
 def take(
@@ -48,7 +48,7 @@ def take(
         )
 
 
-def in_order(
+def sort_positives(
     scores: Float[Tensor, "queries positives"], level: Integer[Tensor, "queries positives"]
 ) -> tuple[Float[Tensor, "queries positives"], Integer[Tensor, "queries positives"]]:
     """Positives by score descending, on equal scores the lower level first. Padding has level 0 and score −∞."""
@@ -64,10 +64,10 @@ def in_order(
     for flag in unsettled:
         for parity in (0, 1):
             kernels.settle[grid](falling, levels, flag, positives, positives, PARITY=parity, BLOCK=_BLOCK)
-    return plain.in_order(scores, level) if unsettled[-1].item() else (falling, levels)
+    return plain.sort_positives(scores, level) if unsettled[-1].item() else (falling, levels)
 
 
-def reaching(
+def count_at_or_above(
     thresholds: Float[Tensor, "queries positives"], scores: Float[Tensor, "queries items"]
 ) -> Integer[Tensor, "queries positives"]:
     """How many of the query's scores are equal to each threshold or above it; thresholds descend along the row."""
@@ -86,11 +86,13 @@ def reaching(
     return counts.cumsum(1, dtype=torch.int32)
 
 
-def tallied(places: Places, sizes: Integer[Tensor, "queries depth"], relevance: Float[Tensor, "queries depth"]) -> RankingSums:
+def ranking_sums(
+    places: Places, sizes: Integer[Tensor, "queries depth"], relevance: Float[Tensor, "queries depth"]
+) -> RankingSums:
     """The sums over the full ranking, a program for every few thousand positives of a query."""
     queries, depth = sizes.shape
     if depth > _DEEPEST:
-        return plain.tallied(places, sizes, relevance)
+        return plain.ranking_sums(places, sizes, relevance)
     device, width = sizes.device, places.place.shape[1]
     segments = max(1, triton.cdiv(width, _SEGMENT))
     by_level = torch.zeros(5, queries, segments, depth, dtype=torch.float64, device=device)
@@ -101,13 +103,13 @@ def tallied(places: Places, sizes: Integer[Tensor, "queries depth"], relevance: 
         shape = {
             "DEPTH": max(2, triton.next_power_of_2(depth)),
             "SEGMENT": _SEGMENT,
-            "BLOCK": min(_TALLIED, max(16, triton.next_power_of_2(width))),
+            "BLOCK": min(_BLOCK_SUMMED, max(16, triton.next_power_of_2(width))),
         }
         seen = torch.zeros(queries, segments, depth, dtype=torch.int32, device=device)
         if segments > 1:
             kernels.count_levels[(queries, segments)](level, seen, width, width, depth, **shape)
             seen = seen.cumsum(1, dtype=torch.int32) - seen
-        kernels.tally[(queries, segments)](
+        kernels.sum_positives[(queries, segments)](
             level,
             place,
             sizes.int().contiguous(),
@@ -125,7 +127,7 @@ def tallied(places: Places, sizes: Integer[Tensor, "queries depth"], relevance: 
     return RankingSums._make([*by_level[:4].sum(2), first, *by_query.sum(2)])
 
 
-def tallied_at(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopTallies:
+def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopSums:
     """The sums over the first k items, a program for each query and k."""
     queries, depth = relevance.shape
     device, most = relevance.device, max(ks, default=0)
@@ -133,7 +135,7 @@ def tallied_at(places: Places, relevance: Float[Tensor, "queries depth"], ks: Se
     at_query = torch.zeros(2, queries, len(ks), dtype=torch.float64, device=device)
     level, place = places.level[:, :most].contiguous(), places.place[:, :most].contiguous()
     if level.numel():
-        kernels.tally_top[(queries, len(ks))](
+        kernels.sum_top[(queries, len(ks))](
             level,
             place,
             relevance.double().contiguous(),
@@ -147,7 +149,7 @@ def tallied_at(places: Places, relevance: Float[Tensor, "queries depth"], ks: Se
             DEPTH=max(2, triton.next_power_of_2(depth)),
             BLOCK=min(128, max(16, triton.next_power_of_2(level.shape[1]))),
         )
-    return TopTallies._make([*at_level, *at_query])
+    return TopSums._make([*at_level, *at_query])
 
 
 @lru_cache(maxsize=16)
@@ -157,5 +159,5 @@ def _numbers(ks: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
-    """The k highest scores of each row; torch's selection does it."""
+    """The k highest scores of each row, by torch's own selection."""
     return plain.top(scores, k)

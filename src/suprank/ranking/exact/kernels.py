@@ -1,8 +1,8 @@
 """The Triton kernels behind `fused`: no score is sorted but the positives', and every sum has one owner.
 
 Programs of one query run side by side (its number is the grid's second), so that they share what they read of it. Counts
-are added up by atomic additions of whole numbers, whose order does not matter, and the sums of `tally` by one program for each
-segment of a query's positives, in one order: two runs agree bit by bit.
+are added up by atomic additions of whole numbers, whose order does not matter, and `sum_positives` has one program for each
+segment of a query's positives, which adds in one order: two runs agree bit by bit.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def count_levels(level, counts, positives, stride, depth, DEPTH: tl.constexpr, S
 
 
 @triton.jit
-def tally(
+def sum_positives(
     level,
     place,
     sizes,
@@ -185,7 +185,7 @@ def tally(
 
 
 @triton.jit
-def tally_top(
+def sum_top(
     level,
     place,
     relevance,

@@ -1,4 +1,4 @@
-"""Places by sorting and searching, and their sums, in plain torch: for any device, and the truth for the compiled ways."""
+"""Places by sorting and searching, and their sums, in plain torch, for any device: what the others are tested against."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.ranking.exact.result import Places, RankingSums, Top, TopTallies
+from suprank.ranking.exact.result import Places, RankingSums, Top, TopSums
 from suprank.ranking.exact.tables import discount, harmonic
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ def take(
         return
     safe = at.where(here, 0)
     into.copy_(scores.gather(1, safe).where(here, into))
-    # A column more takes what is not wanted here, since a scatter cannot be told to leave a place alone.
+    # One extra column takes what is not wanted here, since a scatter writes somewhere in every row.
     hidden = torch.zeros(len(scores), scores.shape[1] + 1, dtype=torch.bool, device=scores.device)
     hidden.scatter_(1, at.where(here, scores.shape[1]), True)
     scores.masked_fill_(hidden[:, :-1], -torch.inf)
 
 
-def in_order(
+def sort_positives(
     scores: Float[Tensor, "queries positives"], level: Integer[Tensor, "queries positives"]
 ) -> tuple[Float[Tensor, "queries positives"], Integer[Tensor, "queries positives"]]:
     """Positives by score descending, on equal scores the lower level first. Padding has level 0 and score −∞."""
@@ -44,7 +44,7 @@ def in_order(
     return falling, level.gather(1, by_level).gather(1, by_score)
 
 
-def reaching(
+def count_at_or_above(
     thresholds: Float[Tensor, "queries positives"], scores: Float[Tensor, "queries items"]
 ) -> Integer[Tensor, "queries positives"]:
     """How many of the query's scores are equal to each threshold or above it: one sort of the scores, then a search."""
@@ -58,10 +58,12 @@ def reaching(
     return scores.shape[1] - torch.searchsorted(rising, thresholds.contiguous(), out_int32=True)
 
 
-def tallied(places: Places, sizes: Integer[Tensor, "queries depth"], relevance: Float[Tensor, "queries depth"]) -> RankingSums:
+def ranking_sums(
+    places: Places, sizes: Integer[Tensor, "queries depth"], relevance: Float[Tensor, "queries depth"]
+) -> RankingSums:
     """The sums over the full ranking, level by level.
 
-    Two of them need a word. SI(n) counts min(items of level l among the first n, such items in the ideal first n) at
+    Two of them need an explanation. SI(n) counts min(items of level l among the first n, such items in the ideal first n) at
     every level; the i-th item of a level adds to it from n = max(its place, its ideal place) on, and so adds
     Hm(N) − Hm(max − 1) to Σ_{n ≤ N} SI(n), Hm being the harmonic numbers. H-rank⁺ comes from `Places.graded_ranks`.
     """
@@ -74,18 +76,18 @@ def tallied(places: Places, sizes: Integer[Tensor, "queries depth"], relevance: 
     total = sizes[:, :1]
     for current in range(1, depth + 1):
         members = places.level >= current
-        found = places.ranks(current)
+        ranks = places.ranks(current)
         number = sizes[:, current - 1, None]
-        precision = found.plus / found.total
+        precision = ranks.plus / ranks.total
         within = members & (places.place <= number)
         si = (hm[number.long()] - hm[(places.place.long() - 1).clamp(0, length)]).where(within, 0)
         columns.append(
             (
-                _added(precision),
-                _added(precision.where(within, 0)),
+                _row_sums(precision),
+                _row_sums(precision.where(within, 0)),
                 within.sum(-1, dtype=torch.float64),
-                _added(si),
-                found.total.amin(-1) if found.total.shape[-1] else found.total.new_full((len(sizes),), torch.inf),
+                _row_sums(si),
+                ranks.total.amin(-1) if ranks.total.shape[-1] else ranks.total.new_full((len(sizes),), torch.inf),
             )
         )
         exactly = places.level == current
@@ -93,59 +95,59 @@ def tallied(places: Places, sizes: Integer[Tensor, "queries depth"], relevance: 
         ideal_place = deeper + exactly.cumsum(-1, dtype=torch.int32)
         both = torch.maximum(places.place, ideal_place)
         counted = exactly & (both <= total)
-        graded_intersection += _added((hm[total.long()] - hm[(both.long() - 1).clamp(0, length)]).where(counted, 0))
+        graded_intersection += _row_sums((hm[total.long()] - hm[(both.long() - 1).clamp(0, length)]).where(counted, 0))
     graded = places.graded_ranks(relevance)
     assert graded.hierarchical is not None
     gain = torch.exp2(places.level.clamp(min=0).double()) - 1
     # A looked-up logarithm is the same number on every device; places can lie far beyond the last positive's index.
     furthest = int(places.place.where(places.level > 0, 0).max()) if places.place.numel() else 0
     table = discount(max(furthest, 1), device)
-    dcg = _added(gain * table[places.place.where(places.level > 0, 0).long()])
+    dcg = _row_sums(gain * table[places.place.where(places.level > 0, 0).long()])
     by_level = [torch.stack(column, -1) for column in zip(*columns, strict=True)]
-    by_query = [_added(graded.hierarchical / graded.total), dcg, graded_intersection]
+    by_query = [_row_sums(graded.hierarchical / graded.total), dcg, graded_intersection]
     return RankingSums._make([*by_level, *by_query])
 
 
-def tallied_at(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopTallies:
+def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopSums:
     """The sums over the first k items, for each k."""
     most = max(ks, default=0)
     first = Places(places.level[:, :most], places.place[:, :most])  # a positive's place is never before its own number
     levels = [first.ranks(current) for current in range(1, relevance.shape[1] + 1)]
     graded, own = first.graded_ranks(relevance), first.relevances(relevance)
     assert graded.hierarchical is not None
-    found, precision, weight, hierarchical = [], [], [], []
+    counts, precision, weight, hierarchical = [], [], [], []
     for k in ks:
         within = [ranks.total <= k for ranks in levels]
-        found.append(torch.stack([top.sum(-1, dtype=torch.float64) for top in within], -1))
+        counts.append(torch.stack([top.sum(-1, dtype=torch.float64) for top in within], -1))
         shares = [(ranks.plus / ranks.total).where(top, 0) for ranks, top in zip(levels, within, strict=True)]
-        precision.append(torch.stack([_added(share) for share in shares], -1))
-        weight.append(_added(own.where(graded.total <= k, 0)))
+        precision.append(torch.stack([_row_sums(share) for share in shares], -1))
+        weight.append(_row_sums(own.where(graded.total <= k, 0)))
         at_k = (graded.total == k) & (own > 0)
         share_at_k = (graded.hierarchical / (k * own.where(at_k, 1))).where(at_k, 0).sum(-1)
-        hierarchical.append(share_at_k.where(at_k.any(-1), found[-1][:, 0] / k))
+        hierarchical.append(share_at_k.where(at_k.any(-1), counts[-1][:, 0] / k))
     if not ks:
         none = relevance.new_zeros(len(relevance), 0, dtype=torch.float64)
         empty = none[..., None].expand(-1, -1, relevance.shape[1])
-        return TopTallies(empty, empty, none, none)
-    return TopTallies(*(torch.stack(part, 1) for part in (found, precision, weight, hierarchical)))
+        return TopSums(empty, empty, none, none)
+    return TopSums(*(torch.stack(part, 1) for part in (counts, precision, weight, hierarchical)))
 
 
 def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
     """The k highest scores of each row, or all if there are fewer; of equal scores, items of lower numbers come first."""
     items = scores.shape[1]
-    found = scores.topk(min(k + 1, items), dim=1)
-    by_item = found.indices[:, :k].sort(dim=1)
-    values, order = found.values[:, :k].gather(1, by_item.indices).sort(dim=1, descending=True, stable=True)
+    candidates = scores.topk(min(k + 1, items), dim=1)
+    by_item = candidates.indices[:, :k].sort(dim=1)
+    values, order = candidates.values[:, :k].gather(1, by_item.indices).sort(dim=1, descending=True, stable=True)
     best = Top(values, by_item.values.gather(1, order))
     if items > k:
         # `topk` takes any of the items of equal scores; where it had to leave some out, the row is sorted instead.
-        straddling = (found.values[:, k] == found.values[:, k - 1]) & (found.values[:, k] > -torch.inf)
+        straddling = (candidates.values[:, k] == candidates.values[:, k - 1]) & (candidates.values[:, k] > -torch.inf)
         for rows in straddling.nonzero()[:, 0].split(64):
             whole = scores[rows].sort(dim=1, descending=True, stable=True)
             best.scores[rows], best.item[rows] = whole.values[:, :k], whole.indices[:, :k]
     return best
 
 
-def _added(terms: Float[Tensor, "queries positives"]) -> Float[Tensor, " queries"]:
-    """The sum of each row in the order of its terms, so that padding after them, which the block decides on, changes no bit."""
+def _row_sums(terms: Float[Tensor, "queries positives"]) -> Float[Tensor, " queries"]:
+    """The sum of each row in the order of its terms, so that padding after them, which depends on the block, changes no bit."""
     return terms.cumsum(-1)[:, -1] if terms.shape[1] else terms.sum(-1)

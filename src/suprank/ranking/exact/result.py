@@ -1,4 +1,4 @@
-"""Where the positives of a query stand in the total order of evaluation, and what follows from that for any measure."""
+"""The results of the exact order, and what every way to compute it offers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Places(NamedTuple):
-    """The positives of each query as evaluation orders them, `[queries, positives]`, with their places among all items.
+    """The positives of each query in the order of evaluation, `[queries, positives]`, with their places among all items.
 
     Items stand in a total order: score descending, on equal scores the lower level first. So a tie with a worse item is
     an error, equal items of one level are interchangeable, and no two items share a place. Rows with fewer positives
@@ -55,9 +55,9 @@ class Places(NamedTuple):
 
 
 class RankingSums(NamedTuple):
-    """What the full ranking comes to, one value a query and level (column 0 the coarsest), or one a query; float64.
+    """Sums over the full ranking, one value per query and level (column 0 is level 1, the coarsest), or one per query; float64.
 
-    A level at which a query has no positives gets 0 and a `first` of ∞; who divides, decides what that means.
+    A level at which a query has no positives gets 0 and a `first` of ∞; the metric that divides decides what that means.
     """
 
     precision: Tensor  # [queries, depth]: Σ_k rank⁺(k) / rank(k) over the positives of level l or deeper
@@ -70,8 +70,8 @@ class RankingSums(NamedTuple):
     graded_intersection: Tensor  # [queries]: Σ_n SI(n) against the ideal list of all levels, n = 1..|Ω⁺|
 
 
-class TopTallies(NamedTuple):
-    """What the first k items come to, for each of several k; float64."""
+class TopSums(NamedTuple):
+    """Sums over the first k items, for each of several k; float64."""
 
     found: Tensor  # [queries, ks, depth]: how many positives of level l or deeper are among them
     precision: Tensor  # [queries, ks, depth]: Σ_p rank⁺(p) / rank(p) over these
@@ -87,7 +87,7 @@ class Top(NamedTuple):
 
 
 class Ordering(Protocol):
-    """One way to find places and tally them up; all ways give the same numbers."""
+    """A way to find places and add up what follows from them; all ways give the same numbers."""
 
     def take(
         self,
@@ -103,19 +103,19 @@ class Ordering(Protocol):
         """
         ...
 
-    def in_order(
+    def sort_positives(
         self, scores: Float[Tensor, "queries positives"], level: Integer[Tensor, "queries positives"]
     ) -> tuple[Float[Tensor, "queries positives"], Integer[Tensor, "queries positives"]]:
         """Positives by score descending, on equal scores the lower level first. Padding has level 0 and score −∞."""
         ...
 
-    def reaching(
+    def count_at_or_above(
         self, thresholds: Float[Tensor, "queries positives"], scores: Float[Tensor, "queries items"]
     ) -> Integer[Tensor, "queries positives"]:
         """How many of the query's scores are equal to each threshold or above it; thresholds descend along the row."""
         ...
 
-    def tallied(
+    def ranking_sums(
         self,
         places: Places,
         sizes: Integer[Tensor, "queries depth"],
@@ -124,7 +124,7 @@ class Ordering(Protocol):
         """The sums over the full ranking; `sizes[:, l − 1]` is |Ω^{+,l}|, the number of items of level l or deeper."""
         ...
 
-    def tallied_at(self, places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopTallies:
+    def top_sums(self, places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopSums:
         """The sums over the first k items; positives beyond the largest k may be missing from the places."""
         ...
 
@@ -134,10 +134,10 @@ class Ordering(Protocol):
 
 
 @runtime_checkable
-class Judging(Protocol):
-    """An ordering that can also do all of it in one go, where positives lie side by side among the items."""
+class OnePassOrdering(Protocol):
+    """An ordering that can also do everything in one pass, where positives lie side by side among the items."""
 
-    def judged(
+    def one_pass_sums(
         self,
         scores: Float[Tensor, "queries items"],
         start: Integer[Tensor, "queries depth"],
@@ -146,8 +146,8 @@ class Judging(Protocol):
         sizes: Integer[Tensor, "queries depth"],
         relevance: Float[Tensor, "queries depth"],
         ks: Sequence[int],
-    ) -> tuple[RankingSums, TopTallies]:
-        """The sums over the full ranking and over the first k items; the scores are used up.
+    ) -> tuple[RankingSums, TopSums]:
+        """The sums over the full ranking and over the first k items; the scores are overwritten.
 
         The items of level l or deeper are those from `start[:, l − 1]` to `end[:, l − 1]`, apart from ignored ones.
         """

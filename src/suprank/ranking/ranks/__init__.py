@@ -1,13 +1,23 @@
 """The rank primitive: `ranks`, and one file for each way to compute the same numbers.
 
-`fused` is not listed here, because it needs Triton: `from suprank.ranking.ranks.fused import fused`.
+`fused` is not listed here, because it needs Triton; `using="fused"` names it.
 """
 
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
-from suprank.ranking.ranks.dispatch import ranks
+from suprank.ranking.ranks.dispatch import ImplementationName, ranks, resolve_implementation
 from suprank.ranking.ranks.levelwise import levelwise
 from suprank.ranking.ranks.result import Implementation, Ranks
 from suprank.ranking.ranks.sorting import sorting
 
-__all__ = ["Implementation", "Ranks", "chunked", "definition", "levelwise", "ranks", "sorting"]
+__all__ = [
+    "Implementation",
+    "ImplementationName",
+    "Ranks",
+    "chunked",
+    "definition",
+    "levelwise",
+    "ranks",
+    "resolve_implementation",
+    "sorting",
+]

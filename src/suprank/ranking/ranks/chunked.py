@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from suprank.ranking.ranks.result import Ranks, no_second_derivative
+from suprank.ranking.ranks.result import Ranks, second_derivative_error
 from suprank.ranking.steps import SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def chunked(
     """Ranks as in `definition`, with temporaries of at most `budget` bytes (one positive's row of items at least).
 
     Backward computes the pairs again, with the steps' own `derivative`. There is no second derivative: asking for
-    one raises, and `ranks(..., using=definition)` has it.
+    one raises, and `ranks(..., using="definition")` has it.
     """
     relevance = None if relevance is None else relevance.to(scores.dtype)
     rank_plus, rank_minus, hierarchical = _ChunkedRanks.apply(scores, level, relevance, plus, minus, budget)
@@ -135,4 +135,4 @@ class _ChunkedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise no_second_derivative("chunked")
+        raise second_derivative_error("chunked")

@@ -1,15 +1,16 @@
-"""The primitive of the library: every loss and metric is a measure of these ranks."""
+"""The primitive of the losses: `ranks`, and how it chooses an implementation."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
 from suprank.ranking.ranks.chunked import chunked
+from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.levelwise import levelwise
-from suprank.ranking.ranks.sorting import counted, sorting
+from suprank.ranking.ranks.sorting import levels_to_count, sorting
 from suprank.ranking.steps import Heaviside, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from suprank.ranking.steps import Step
 
 
+ImplementationName = Literal["definition", "chunked", "levelwise", "sorting", "fused"]
+"""The ways to compute ranks, by name: docs/ranking.md says what each is for."""
+
+
 def ranks(
     scores: Float[Tensor, "queries items"],
     level: Shaped[Tensor, "queries items"],
@@ -27,7 +32,7 @@ def ranks(
     *,
     plus: Step = heaviside,
     minus: Step = SupStep(),
-    using: Implementation | None = None,
+    using: Implementation | ImplementationName | None = None,
 ) -> Ranks:
     """rank⁺, rank⁻ and H-rank⁺ of every positive k of every query, in one pass over (positive, item) pairs.
 
@@ -41,8 +46,9 @@ def ranks(
     give the ranks of the metrics; the default is the paper's SupRank, differentiable through rank⁻ alone.
 
     Items that are not positive get rank⁺ 0 and rank⁻ ∞. Scores of half precision are ranked in float32: float16 counts to
-    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. `using` names an implementation; by
-    default one is chosen by device, steps, relevance and size, and all give the same numbers.
+    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. All
+    implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
+    another ("definition", "chunked", "levelwise", "sorting" or "fused"), or is a function.
 
     Example:
         >>> found = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
@@ -52,27 +58,56 @@ def ranks(
     _check_shapes(scores, level, relevance)
     scores = scores.float() if scores.element_size() < 4 else scores
     relevance = None if relevance is None else relevance.detach()
-    using = _fitting(scores, level, relevance, plus, minus) if using is None else using
-    return using(scores, level, relevance, plus=plus, minus=minus)
+    implementation = _fastest(scores, level, relevance, plus, minus) if using is None else resolve_implementation(using)
+    return implementation(scores, level, relevance, plus=plus, minus=minus)
 
+
+_IMPLEMENTATIONS: dict[str, Implementation] = {
+    "definition": definition,
+    "chunked": chunked,
+    "levelwise": levelwise,
+    "sorting": sorting,
+}
 
 # A CUDA build of torch brings Triton along, except on Windows; importing it elsewhere only costs time.
 if torch.version.cuda is not None and find_spec("triton") is not None:
     from suprank.ranking.ranks.fused import fused, runs_fused
+
+    _IMPLEMENTATIONS["fused"] = fused
 else:
 
     def runs_fused(scores: Tensor, plus: Step, minus: Step) -> bool:
         return False
 
 
+def resolve_implementation(using: Implementation | ImplementationName) -> Implementation:
+    """The implementation of this name; a function is returned as it is."""
+    if not isinstance(using, str):
+        return using
+    if using in _IMPLEMENTATIONS:
+        return _IMPLEMENTATIONS[using]
+    if using != "fused":
+        names = ", ".join(map(repr, get_args(ImplementationName)))
+        raise ValueError(f"using={using!r} is not an implementation of ranks; choose from {names}, or leave it out.")
+    if find_spec("triton") is None:
+        raise ModuleNotFoundError(
+            "using='fused' needs Triton, which comes with CUDA builds of torch and is not installed; leave `using` out, or use "
+            "'chunked'.",
+            name="triton",
+        )
+    from suprank.ranking.ranks.fused import fused as without_cuda  # Triton's interpreter: for tests
+
+    return without_cuda
+
+
 SORT_FROM = 16
-"""Positives a query (on average) from which sorting, in `levelwise` and `sorting`, pays against `chunked`'s pairs.
+"""Positives per query (on average) from which sorting, in `levelwise` and `sorting`, pays against `chunked`'s pairs.
 
 The two sides met at 8 to 20 positives from 256 to 8,192 items (`python benchmarks/choice.py`).
 """
 
 
-def _fitting(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
+def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The fastest implementation for these inputs (docs/benchmarks.md)."""
     if scores.is_cuda and runs_fused(scores, plus, minus):
         return fused
@@ -81,7 +116,7 @@ def _fitting(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
         return chunked
     if not (exact or isinstance(minus, SupStep)) or int((level > 0).sum()) < SORT_FROM * len(level):
         return chunked
-    if counted(level, relevance) is None:
+    if levels_to_count(level, relevance) is None:
         return chunked
     return sorting if exact else levelwise
 

@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from suprank.ranking.ranks import kernels
-from suprank.ranking.ranks.result import Ranks, no_second_derivative
+from suprank.ranking.ranks.result import Ranks, second_derivative_error
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class _FusedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise no_second_derivative("fused")
+        raise second_derivative_error("fused")
 
 
 # Two operators, opaque to torch.compile, which needs to know only the shapes. Plain `Library` definitions, as the autograd

@@ -1,4 +1,4 @@
-"""SupRank on a CPU: everything in H⁻ that is a step or a line is counted by sorting, and pairs are left with one sigmoid.
+"""SupRank on a CPU: the parts of H⁻ that are a step or a line are counted by sorting, and pairs are left with one sigmoid.
 
     H⁻(t) = jump·[t ≥ 0] + [t > δ]·(ρ(t − δ) + height − σ(δ/τ) − jump) + σ(min(t, δ)/τ)
 
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.ranking.ranks.result import Ranks, no_second_derivative
-from suprank.ranking.ranks.sorting import MOST_LEVELS, Shelf, counted, exact_ranks
+from suprank.ranking.ranks.result import Ranks, second_derivative_error
+from suprank.ranking.ranks.sorting import MOST_LEVELS, SortedItems, exact_ranks, levels_to_count
 from suprank.ranking.steps import Heaviside, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -41,19 +41,19 @@ def levelwise(
     """Ranks as in `definition`, for SupRank's steps, integer levels and a relevance that depends on the level alone.
 
     A block of pairs takes `budget` bytes, or one positive's row of items. There is no second derivative: asking for one
-    raises, and `ranks(..., using=definition)` has it.
+    raises, and `ranks(..., using="definition")` has it.
     """
     if not (isinstance(plus, Heaviside) and isinstance(minus, SupStep)):
         raise ValueError(f"levelwise ranks need heaviside and SupStep, not {plus} and {minus}; leave `using` out.")
-    levels = counted(level, relevance)
+    levels = levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(
             f"levelwise ranks need integer levels up to {MOST_LEVELS} and one relevance for each level of a query, and the "
             f"levels here are {level.dtype}; leave `using` out, and an implementation that fits is chosen."
         )
-    shelf = Shelf.of(scores.detach(), level)
-    exact = exact_ranks(shelf, level, levels)
-    return exact._replace(minus=_SupRanks.apply(scores, level, exact.minus, shelf, minus, levels.depth, budget))
+    sorted_items = SortedItems.from_scores(scores.detach(), level)
+    exact = exact_ranks(sorted_items, level, levels)
+    return exact._replace(minus=_SupRanks.apply(scores, level, exact.minus, sorted_items, minus, levels.depth, budget))
 
 
 class _SupRanks(torch.autograd.Function):
@@ -61,20 +61,27 @@ class _SupRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, level: Tensor, exact: Tensor, shelf: Shelf, step: SupStep, depth: int, budget: int
+        ctx: Any,
+        scores: Tensor,
+        level: Tensor,
+        exact: Tensor,
+        sorted_items: SortedItems,
+        step: SupStep,
+        depth: int,
+        budget: int,
     ) -> Tensor:
-        on_line, excess = _line(shelf, level, step, depth)
+        on_line, excess = _line(sorted_items, level, step, depth)
         at_delta = 1 / (1 + math.exp(-step.delta / step.tau))
         positive = level > 0
         rank = step.jump * exact.where(positive, 0) + step.rho * excess + (step.height - at_delta - step.jump) * on_line
         slope = (step.rho - at_delta * (1 - at_delta) / step.tau) * on_line
         with torch.autocast("cpu", enabled=False):  # which would round Σσ², and the difference with it, to bfloat16
-            for rows, k, held, pairs in _sigmoids(scores, level, step, depth, budget):
+            for rows, k, is_member, pairs in _sigmoids(scores, level, step, depth, budget):
                 total = pairs.sum(-1)
-                _add_at(rank[rows], k, held, total)
+                _add_at(rank[rows], k, is_member, total)
                 if ctx.needs_input_grad[0]:
-                    _add_at(slope[rows], k, held, (total - torch.linalg.vecdot(pairs, pairs)) / step.tau)
-        ctx.save_for_backward(scores, level, slope, *shelf)
+                    _add_at(slope[rows], k, is_member, (total - torch.linalg.vecdot(pairs, pairs)) / step.tau)
+        ctx.save_for_backward(scores, level, slope, *sorted_items)
         ctx.constants = step, depth, budget, at_delta
         return rank.where(positive, torch.inf)
 
@@ -90,22 +97,22 @@ class _SupGradient(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, grad: Tensor, step: SupStep, depth: int, budget: int, at_delta: float,
-        scores: Tensor, level: Tensor, slope: Tensor, *shelf: Tensor,
+        scores: Tensor, level: Tensor, slope: Tensor, *sorted_items: Tensor,
     ) -> Tensor:  # fmt: skip
         grad = grad.where(level > 0, 0)
-        gradient = _line_gradient(Shelf(*shelf), level, grad, step, depth)
+        gradient = _line_gradient(SortedItems(*sorted_items), level, grad, step, depth)
         gradient *= step.rho - at_delta * (1 - at_delta) / step.tau
         gradient -= grad * slope
         with torch.autocast("cpu", enabled=False):
-            for rows, k, held, pairs in _sigmoids(scores, level, step, depth, budget):
-                weight = grad[rows].gather(1, k).where(held, 0) / step.tau
+            for rows, k, is_member, pairs in _sigmoids(scores, level, step, depth, budget):
+                weight = grad[rows].gather(1, k).where(is_member, 0) / step.tau
                 pairs.addcmul_(pairs, pairs, value=-1)
                 gradient[rows] += torch.bmm(weight[:, None, :], pairs)[:, 0]
         return gradient
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise no_second_derivative("levelwise")
+        raise second_derivative_error("levelwise")
 
 
 def _sigmoids(
@@ -124,37 +131,38 @@ def _sigmoids(
         for start in range(0, queries, rows):
             block = slice(start, start + rows)
             width = int(members[block].sum(-1).max())
-            held, k = members[block].to(torch.int8).topk(width, dim=-1)
-            for held_now, now in zip(held.split(at_once, 1), k.split(at_once, 1), strict=True):  # many, of one query alone
-                pairs = lower[block, None, :] - scores[block].gather(1, now)[:, :, None]
-                yield block, now, held_now > 0, pairs.clamp_(max=step.delta).div_(step.tau).sigmoid_()
+            is_member, k = members[block].to(torch.int8).topk(width, dim=-1)
+            # More than one part only where a single query has more positives than fit.
+            for in_part, part in zip(is_member.split(at_once, 1), k.split(at_once, 1), strict=True):
+                pairs = lower[block, None, :] - scores[block].gather(1, part)[:, :, None]
+                yield block, part, in_part > 0, pairs.clamp_(max=step.delta).div_(step.tau).sigmoid_()
 
 
-def _add_at(row: Tensor, k: Tensor, held: Tensor, values: Tensor) -> None:
-    row.scatter_add_(1, k, values.where(held, 0))
+def _add_at(row: Tensor, k: Tensor, is_member: Tensor, values: Tensor) -> None:
+    row.scatter_add_(1, k, values.where(is_member, 0))
 
 
-def _line(shelf: Shelf, level: Tensor, step: SupStep, depth: int) -> tuple[Tensor, Tensor]:
+def _line(sorted_items: SortedItems, level: Tensor, step: SupStep, depth: int) -> tuple[Tensor, Tensor]:
     """At each k: how many lower items are more than δ above it, and Σ (s_j − s_k − δ) over them."""
-    threshold = shelf.scores + step.delta
-    upto = shelf.reaching(threshold, above=True)
+    threshold = sorted_items.scores + step.delta
+    number = sorted_items.count_at_or_above(threshold, strictly=True)
     count, total = torch.zeros_like(threshold), torch.zeros_like(threshold, dtype=torch.float64)
     for current in range(depth):
         lower = current < level
-        count += shelf.counts(current, upto).where(lower, 0)
-        total += shelf.totals(-shelf.ascending, current, upto).where(lower, 0)
-    excess = total - count * (shelf.scores.double() + step.delta)
+        count += sorted_items.counts(current, number).where(lower, 0)
+        total += sorted_items.totals(-sorted_items.ascending, current, number).where(lower, 0)
+    excess = total - count * (sorted_items.scores.double() + step.delta)
     return count, excess.clamp(min=0).to(threshold.dtype)
 
 
-def _line_gradient(shelf: Shelf, level: Tensor, grad: Tensor, step: SupStep, depth: int) -> Tensor:
+def _line_gradient(sorted_items: SortedItems, level: Tensor, grad: Tensor, step: SupStep, depth: int) -> Tensor:
     """At each j: Σ grad(k) over the k of higher levels that are more than δ below it."""
     # Rounded as in `_line`, so that j gets what k pays at a gap of δ too: −(s_k + δ) ≤ −s_j.
-    upto = torch.searchsorted(shelf.ascending - step.delta, shelf.scores.neg().contiguous(), right=True)
-    ranked = grad.gather(1, shelf.ranking)
+    number = torch.searchsorted(sorted_items.ascending - step.delta, sorted_items.scores.neg().contiguous(), right=True)
+    ranked = grad.gather(1, sorted_items.ranking)
     below = torch.zeros_like(grad)
     for current in range(1, depth + 1):
-        everything = ranked.where(shelf.level == current, 0).sum(-1, keepdim=True, dtype=torch.float64)
-        nearer = everything - shelf.totals(ranked, current, upto)
+        everything = ranked.where(sorted_items.level == current, 0).sum(-1, keepdim=True, dtype=torch.float64)
+        nearer = everything - sorted_items.totals(ranked, current, number)
         below += nearer.to(grad.dtype).where((level >= 0) & (level < current), 0)
     return below

@@ -1,4 +1,4 @@
-"""What every implementation of `ranks` returns."""
+"""The result of `ranks`, and what an implementation of it looks like."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Ranks(NamedTuple):
 
 
 class Implementation(Protocol):
-    """One way to compute `Ranks`; all give the same numbers (see `suprank.ranking.ranks.definition`)."""
+    """A way to compute `Ranks`; all give the numbers of `suprank.ranking.definition`."""
 
     def __call__(
         self,
@@ -42,9 +42,9 @@ class Implementation(Protocol):
     ) -> Ranks: ...
 
 
-def no_second_derivative(form: str) -> NotImplementedError:
-    """What the backward of a backward raises."""
+def second_derivative_error(name: str) -> NotImplementedError:
+    """The error that the backward of a backward raises."""
     return NotImplementedError(
-        f"ranks has no second derivative in its {form} form, because backward keeps no graph of the pairs; for one, call "
-        f"ranks(..., using=suprank.ranking.definition), which needs queries × items² memory."
+        f"ranks has no second derivative with using={name!r}, because backward keeps no graph of the pairs; call "
+        f"ranks(..., using='definition') for one, which needs queries × items² memory."
     )

@@ -35,12 +35,12 @@ def sorting(
         raise ValueError(
             f"sorting counts exact ranks, so both steps must be heaviside, not {plus} and {minus}; leave `using` out."
         )
-    levels = counted(level, relevance)
+    levels = levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(
             f"sorting needs integer levels up to {MOST_LEVELS} and one relevance for each level of a query; leave `using` out."
         )
-    return exact_ranks(Shelf.of(scores.detach(), level), level, levels)
+    return exact_ranks(SortedItems.from_scores(scores.detach(), level), level, levels)
 
 
 class Levels(NamedTuple):
@@ -50,7 +50,7 @@ class Levels(NamedTuple):
     weight: Tensor | None
 
 
-def counted(level: Tensor, relevance: Tensor | None) -> Levels | None:
+def levels_to_count(level: Tensor, relevance: Tensor | None) -> Levels | None:
     """The levels, if they are integers, few enough to go through one by one, and each of one relevance; else None."""
     if level.dtype.is_floating_point:
         return None
@@ -69,7 +69,7 @@ def counted(level: Tensor, relevance: Tensor | None) -> Levels | None:
     return Levels(depth, torch.stack(columns, -1))
 
 
-class Shelf(NamedTuple):
+class SortedItems(NamedTuple):
     """Each query's items by decreasing score, to count and add up the first so many of a level."""
 
     scores: Tensor
@@ -78,41 +78,41 @@ class Shelf(NamedTuple):
     level: Tensor
 
     @classmethod
-    def of(cls, scores: Tensor, level: Tensor) -> Shelf:
+    def from_scores(cls, scores: Tensor, level: Tensor) -> SortedItems:
         falling, ranking = scores.sort(-1, descending=True)
         return cls(scores, falling.neg(), ranking, level.gather(1, ranking))
 
-    def reaching(self, threshold: Tensor, *, above: bool = False) -> Int[Tensor, "queries items"]:
-        """How many items of the query score `threshold` or more (`above`: more)."""
-        return torch.searchsorted(self.ascending, threshold.neg().contiguous(), right=not above)
+    def count_at_or_above(self, threshold: Tensor, *, strictly: bool = False) -> Int[Tensor, "queries items"]:
+        """How many items of the query score `threshold` or more (`strictly`: more)."""
+        return torch.searchsorted(self.ascending, threshold.neg().contiguous(), right=not strictly)
 
-    def counts(self, current: int, upto: Tensor) -> Int[Tensor, "queries items"]:
-        """How many of the first `upto` items have level `current`."""
-        return _running(self.level == current, torch.int32).gather(1, upto)
+    def counts(self, current: int, number: Tensor) -> Int[Tensor, "queries items"]:
+        """How many of the first `number` items have level `current`."""
+        return _cumulative(self.level == current, torch.int32).gather(1, number)
 
-    def totals(self, values: Tensor, current: int, upto: Tensor) -> Float[Tensor, "queries items"]:
-        """Σ values (given in the shelf's order) over those of the first `upto` items that have level `current`, in float64."""
-        return _running(values.where(self.level == current, 0), torch.float64).gather(1, upto)
+    def totals(self, values: Tensor, current: int, number: Tensor) -> Float[Tensor, "queries items"]:
+        """Σ values (given in sorted order) over those of the first `number` items that have level `current`, in float64."""
+        return _cumulative(values.where(self.level == current, 0), torch.float64).gather(1, number)
 
 
-def _running(values: Tensor, dtype: torch.dtype) -> Tensor:
+def _cumulative(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Totals of the first 0, 1, 2, … values of each row."""
     return torch.nn.functional.pad(values.cumsum(-1, dtype=dtype), (1, 0))
 
 
-def exact_ranks(shelf: Shelf, level: Tensor, levels: Levels) -> Ranks:
+def exact_ranks(sorted_items: SortedItems, level: Tensor, levels: Levels) -> Ranks:
     """Ranks under Heaviside steps: at each k, the items of every level that score s_k or more.
 
     The item k itself is among them, and stands for the 1 of rank⁺ and the rel(k) of H-rank⁺.
     """
-    scores, (depth, weight) = shelf.scores, levels
-    upto = shelf.reaching(scores)
+    scores, (depth, weight) = sorted_items.scores, levels
+    number = sorted_items.count_at_or_above(scores)
     rank_plus, rank_minus = torch.zeros_like(scores), torch.zeros_like(scores)
     weight = scores.new_zeros(len(scores), depth + 1) if weight is None else weight.to(scores.dtype)
     own_weight = weight.gather(1, level.clamp(min=0).long())
     hierarchical = torch.zeros_like(scores)
     for current in range(depth + 1):
-        count = shelf.counts(current, upto)
+        count = sorted_items.counts(current, number)
         lower = current < level
         rank_plus += count.where(~lower, 0)
         rank_minus += count.where(lower, 0)

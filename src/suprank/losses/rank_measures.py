@@ -1,0 +1,117 @@
+"""The measures that rank losses optimize: AP, R@k, H-AP and NDCG of a batch, given a way to rank it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from suprank.ranking import (
+    Sigmoid,
+    average_precision,
+    exponential_gain,
+    hierarchical_average_precision,
+    ideal_dcg,
+    ndcg,
+    recall_at,
+    tree_relevance,
+    weighted_ap_relevance,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from suprank.losses.batch import RetrievalBatch
+    from suprank.ranking import Ranks
+
+
+class RankFunction(Protocol):
+    """Ranks the items of a batch under the steps of a loss, given their levels and, for H-rank⁺, their relevance."""
+
+    def __call__(self, level: Tensor, relevance: Tensor | None = None) -> Ranks: ...
+
+
+class RankMeasure(Protocol):
+    """A measure of ranks. It returns the value of every query, and what that was divided by: 0 for one without positives."""
+
+    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class APMeasure:
+    """AP, positives being the items of the query's fine class."""
+
+    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+        level = batch.fine_level(include_self=include_self)
+        positive = level > 0
+        return average_precision(ranks(level), positive), positive.sum(-1)
+
+
+@dataclass(frozen=True)
+class RecallMeasure:
+    """The mean over `ks` of R@k with a sigmoid of temperature `rank_tau` in place of the cut at k."""
+
+    ks: tuple[int, ...] = (1, 2, 4, 8, 16)
+    rank_tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ks", tuple(self.ks))
+        if not self.ks or min(self.ks) < 1:
+            raise ValueError(f"ks={self.ks} must be one or more cut-offs from 1 on; the authors use (1, 2, 4, 8, 16).")
+        if not 0 < self.rank_tau < math.inf:
+            raise ValueError(f"rank_tau={self.rank_tau} must be a finite number above 0; the paper uses 1.")
+
+    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+        level = batch.fine_level(include_self=include_self)
+        positive, ranked = level > 0, ranks(level)
+        recalls = [recall_at(ranked, positive, k, step=Sigmoid(self.rank_tau)) for k in self.ks]
+        return torch.stack(recalls).mean(0), positive.sum(-1)
+
+
+@dataclass(frozen=True)
+class HAPMeasure:
+    """H-AP. The relevance is eq:hierarchy_relevance with `decay`, or Property 1's with `weights`, finest level first."""
+
+    decay: float = 1.0
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        nothing = torch.zeros(1, 1, dtype=torch.int8)
+        tree_relevance(nothing, self.decay)  # both refuse bad values: better here than in the first step
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(self.weights))
+            weighted_ap_relevance(nothing, self.weights)
+
+    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+        level = batch.level(include_self=include_self)
+        relevance = self._relevance(batch, level)
+        return hierarchical_average_precision(ranks(level, relevance), relevance), relevance.sum(-1)
+
+    def _relevance(self, batch: RetrievalBatch, level: Tensor) -> Tensor:
+        if batch.relevance is not None:
+            return level.clamp(min=0)
+        if self.weights is None:
+            return tree_relevance(level, self.decay, depth=batch.depth, dtype=batch.scores.dtype)
+        if len(self.weights) != batch.depth:
+            raise ValueError(
+                f"weights={self.weights} are {len(self.weights)}, but labels have {batch.depth} level(s); "
+                f"give one weight for each level, finest first."
+            )
+        return weighted_ap_relevance(level, self.weights, dtype=batch.scores.dtype)
+
+
+@dataclass(frozen=True)
+class NDCGMeasure:
+    """NDCG with the gain 2^l − 1; a user's relevance is the gain itself."""
+
+    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+        level = batch.level(include_self=include_self)
+        ranked = ranks(level)
+        if batch.relevance is not None:
+            gain = level.clamp(min=0)
+            return ndcg(ranked, gain), gain.sum(-1)
+        gain = exponential_gain(level, dtype=batch.scores.dtype)
+        ideal = ideal_dcg(level, batch.depth, dtype=batch.scores.dtype)
+        return ndcg(ranked, gain, ideal), ideal
