@@ -36,19 +36,19 @@ BY_HAND = {
     "nsm": (HOT, proxies),
     "roadmap": (
         {**SUP, **PAIRS, "weight": 0.3},
-        lambda: losses.roadmap(losses.PairCalibration(**PAIRS), decomposability_weight=0.3, **SUP),
+        lambda: losses.roadmap(decomposability=losses.PairCalibration(**PAIRS), decomposability_weight=0.3, **SUP),
     ),
     "rod-recall": (
         {**SUP, **RECALL, **PAIRS, "weight": 0.3},
-        lambda: losses.rod_recall(losses.PairCalibration(**PAIRS), decomposability_weight=0.3, **SUP, **RECALL),
+        lambda: losses.rod_recall(decomposability=losses.PairCalibration(**PAIRS), decomposability_weight=0.3, **SUP, **RECALL),
     ),
     "happier": (
         {**SUP, **HOT, "decay": 2.0, "weight": 0.3},
-        lambda: losses.happier(proxies(), decay=2.0, decomposability_weight=0.3, **SUP),
+        lambda: losses.happier(decomposability=proxies(), decay=2.0, decomposability_weight=0.3, **SUP),
     ),
     "rod-ndcg": (
         {**SUP, **HOT, "weight": 0.3},
-        lambda: losses.rod_ndcg(proxies(), decomposability_weight=0.3, **SUP),
+        lambda: losses.rod_ndcg(decomposability=proxies(), decomposability_weight=0.3, **SUP),
     ),
     "fast-ap": ({"bins": 7, "include_self": True}, lambda: losses.FastAP(bins=7, include_self=True)),
     "softbin-ap": ({"bins": 7, "include_self": True}, lambda: losses.SoftBinAP(bins=7, include_self=True)),
@@ -137,7 +137,7 @@ def test_level_weights_make_it_a_sum_of_ap_over_levels(name):
     by_hand = {
         "sup-hap": lambda: losses.SupHAP(weights=(0.5, 0.5)),
         "smooth-hap": lambda: losses.SmoothHAP(weights=(0.5, 0.5)),
-        "happier": lambda: losses.happier(losses.ProxySoftmax(6, DIM), weights=(0.5, 0.5)),
+        "happier": lambda: losses.happier(6, DIM, weights=(0.5, 0.5)),
     }[name]
     assert torch.equal(value("equal"), value_of(by_hand))
     assert torch.equal(value((0.5, 0.5)), value_of(by_hand))
@@ -262,7 +262,7 @@ def test_a_part_of_no_weight_has_gradients_too_all_of_them_zero(name, weight):
 
 
 def test_gradients_do_not_reach_the_memory():
-    objective = Objective(losses.roadmap(), EmbeddingMemory(30, DIM, 2))
+    objective = Objective(losses.roadmap(decomposability=losses.PairCalibration()), EmbeddingMemory(30, DIM, 2))
     first, second = data(1), data(2)
     first[0].requires_grad_()
     objective(*first)

@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 
 from suprank import losses
 from suprank.bench.workload import DIM, Workload
-from suprank.ranking import definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,14 +99,14 @@ CASES: dict[str, Case] = {
         Case("SmoothRecall", "ours", lambda _: losses.SmoothRecall()),
         Case("PairCalibration", "ours", lambda _: losses.PairCalibration()),
         Case("ProxySoftmax", "ours", _proxies),
-        Case("roadmap", "ours", lambda _: losses.roadmap()),
-        Case("rod_recall", "ours", lambda _: losses.rod_recall()),
+        Case("roadmap", "ours", lambda _: losses.roadmap(decomposability=losses.PairCalibration())),
+        Case("rod_recall", "ours", lambda _: losses.rod_recall(decomposability=losses.PairCalibration())),
         Case("SupHAP", "ours", lambda _: losses.SupHAP(), takes_memory=True),
         Case("SmoothHAP", "ours", lambda _: losses.SmoothHAP()),
-        Case("happier", "ours", lambda workload: losses.happier(_proxies(workload))),
+        Case("happier", "ours", lambda workload: losses.happier(workload.classes, DIM)),
         Case("SupNDCG", "ours", lambda _: losses.SupNDCG()),
         Case("SmoothNDCG", "ours", lambda _: losses.SmoothNDCG()),
-        Case("rod_ndcg", "ours", lambda workload: losses.rod_ndcg(_proxies(workload))),
+        Case("rod_ndcg", "ours", lambda workload: losses.rod_ndcg(workload.classes, DIM)),
         Case("SupAP, CUDA graph", "ours", lambda _: losses.SupAP(), graphed=True),
         Case("SupHAP, CUDA graph", "ours", lambda _: losses.SupHAP(), graphed=True),
         Case("FastAP", "baseline", lambda _: losses.FastAP(), takes_memory=True),
@@ -128,7 +127,7 @@ CASES: dict[str, Case] = {
         _peer("SmoothAPLoss"),
         _peer("FastAPLoss"),
         Case("PML TripletMarginLoss, semi-hard", "peer", lambda _: MinedTriplets(), takes_tree=False),
-        Case("plain torch SupAP", "plain torch", lambda _: losses.SupAP(using=definition)),
-        Case("plain torch SupHAP", "plain torch", lambda _: losses.SupHAP(using=definition)),
+        Case("plain torch SupAP", "plain torch", lambda _: losses.SupAP(using="definition")),
+        Case("plain torch SupHAP", "plain torch", lambda _: losses.SupHAP(using="definition")),
     ]
 }
