@@ -48,7 +48,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "ranking/ranks/kernels.py": {"triton"},
     "ranking/exact/fused.py": {"triton"},
     "ranking/exact/kernels.py": {"triton"},
-    "ranking/exact/compiled.py": {"numba"},
+    "ranking/exact/numba_loops.py": {"numba"},
     "evaluation/embeddings.py": {"pyarrow"},
     "evaluation/search.py": {"threadpoolctl"},
     "evaluation/tables.py": {"pyarrow"},
