@@ -8,24 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from suprank.experiments import sweep as sweeps
-from suprank.experiments.comparison import plot
-from suprank.experiments.sweep import running
+from suprank import experiments
+from suprank.experiments import ExperimentStopped, plots, runner, slurm
 from suprank.training.recipe import to_toml
 from tests.cli.collection import done, invoke, refused
-from tests.experiments.comparison.recipes import write_recipe
-from tests.experiments.sweep.runs import trainer_command
+from tests.experiments.runs import trainer_command, write_recipe
 from tests.training import runs
 
-TRAIN_COMMAND = running.train_command  # which most tests are kept from
+TRAIN_COMMAND = runner.train_command  # which most tests are kept from
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """The working folder with recipes, where training is the stand-in."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "train_command", trainer_command)
-    monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "train_command", trainer_command)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
     for name, weight in {"low": 0.1, "high": 0.5, "broken": 0.6, "more": 0.8}.items():
         write_recipe(name, weight)
     write_recipe("fast", 0.9, optimizer={"lr": 0.25})
@@ -35,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the figure, which takes most of the time."""
-    monkeypatch.setattr(plot, "draw", lambda table, files: True)
+    monkeypatch.setattr(plots, "draw_comparison", lambda table, files: True)
 
 
 def begun(*names):
@@ -122,12 +120,12 @@ def test_tables_of_some_recipes_are_made_of_one_folder_without_running_anything(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_another_optimizer_is_told_before_the_runs_and_below_the_table():
+def test_another_optimizer_is_noted_before_the_runs_and_below_the_table():
     result = done("compare", "low.toml", "high.toml", "fast.toml", "--out", "c", "--quiet")
-    told = "optimizer.lr is 0.25 in fast, 1e-05 in low and high."
-    assert told in result.stderr
-    assert Path("c/comparison.md").read_text().endswith(f"{told}\n")
-    assert f"% {told}\n" in Path("c/comparison.tex").read_text()
+    note = "optimizer.lr is 0.25 in fast, 1e-05 in low and high."
+    assert note in result.stderr
+    assert Path("c/comparison.md").read_text().endswith(f"{note}\n")
+    assert f"% {note}\n" in Path("c/comparison.tex").read_text()
     done("compare", "low", "high", "--collect", "--out", "c")
     assert "optimizer" not in Path("c/comparison.md").read_text()
 
@@ -180,16 +178,16 @@ def test_other_settings_in_the_same_folder_are_refused_by_name():
 
 def test_a_folder_in_which_a_sweep_works_is_refused(folder):
     Path("c").mkdir()
-    with sweeps.locked(folder / "c"):
-        assert "another sweep or comparison, process" in refused("compare", "low.toml", "--out", "c")
+    with runner.lock_experiment(folder / "c"):
+        assert "is running a sweep or comparison" in refused("compare", "low.toml", "--out", "c")
 
 
 def test_stopping_says_how_to_go_on(monkeypatch):
     def stopped(*arguments, **options):
-        raise sweeps.Stopped(2)
+        raise ExperimentStopped(2)
         yield
 
-    monkeypatch.setattr(sweeps, "ended", stopped)
+    monkeypatch.setattr(runner, "run_tasks", stopped)
     result = invoke("compare", "low.toml", "high.toml", "--out", "c")
     assert result.exit_code == 130
     assert "stopped by SIGINT" in result.stderr
@@ -199,7 +197,7 @@ def test_stopping_says_how_to_go_on(monkeypatch):
 @pytest.mark.usefixtures("undrawn")
 def test_runs_can_be_submitted_to_a_cluster(monkeypatch):
     given = []
-    monkeypatch.setattr(sweeps, "submitted", lambda *arguments: given.append(arguments) or {})
+    monkeypatch.setattr(slurm, "submit_tasks", lambda *arguments: given.append(arguments) or {})
     result = done("compare", "low.toml", "high.toml", "--out", "c", "--slurm", "cluster=local", "--slurm", "time=2")
     ((tasks, _, cluster, parameters),) = given
     assert [task.name for task in tasks] == ["low,seed=0", "high,seed=0"]
@@ -208,7 +206,8 @@ def test_runs_can_be_submitted_to_a_cluster(monkeypatch):
 
 
 def test_without_matplotlib_there_are_tables_and_no_figure(monkeypatch):
-    monkeypatch.delitem(sys.modules, "suprank.experiments.comparison.plot")
+    monkeypatch.delitem(sys.modules, "suprank.experiments.plots")
+    monkeypatch.delattr(experiments, "plots")
     monkeypatch.delitem(sys.modules, "matplotlib.figure")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = done("compare", "low.toml", "--out", "c", "--quiet")
@@ -218,16 +217,15 @@ def test_without_matplotlib_there_are_tables_and_no_figure(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_losses_are_trained_and_compared(folder, monkeypatch):
-    monkeypatch.setattr(running, "train_command", TRAIN_COMMAND)
+def test_a_loss_is_trained_and_compared(folder, monkeypatch):
+    monkeypatch.setattr(runner, "train_command", TRAIN_COMMAND)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     manifest = runs.pictures(folder / "pictures")
-    for name, loss in {"plain": {"name": "smooth-ap"}, "tree": {"name": "happier", "weight": 0.1}}.items():
-        Path(f"{name}.toml").write_text(to_toml(runs.recipe(manifest, loss=loss)))
-    done("compare", "plain.toml", "tree.toml", "run.epochs=1", "--jobs", 2, "--out", "c", "--quiet")
-    assert rows() == ["plain", "tree"]
+    Path("tree.toml").write_text(to_toml(runs.recipe(manifest, loss={"name": "happier", "weight": 0.1})))
+    done("compare", "tree.toml", "run.epochs=1", "--out", "c", "--quiet")
+    assert rows() == ["tree"]
     numbers = re.findall(r"\| \**(\d+\.\d\d)\** ", Path("c/comparison.md").read_text())
-    assert len(numbers) == 6, "R@1, AP and H-AP of both"
+    assert len(numbers) == 3, "R@1, AP and H-AP"
     assert all(0 < float(number) <= 100 for number in numbers)
     assert json.loads(Path("c/tree,seed=0/result.json").read_text())["epoch"] == 1
     assert Path("c/tree,seed=0/model/model.safetensors").exists()

@@ -133,11 +133,11 @@ def test_a_finished_run_is_not_done_again_and_another_is_refused(folder):
     written = (folder / "e/test/embeddings.npy").stat()
     embed()
     assert (folder / "e/test/embeddings.npy").stat().st_mtime_ns == written.st_mtime_ns
-    assert "e/test holds another run: transform is" in refusal("--size", 40)
+    assert "e/test has the embeddings of another run: transform is" in refusal("--size", 40)
     embedder(dim=8, seed=1).save("other")
     said = refused("embed", "--model", "other", "--manifest", "m.parquet", "--out", "e", *FAST)
-    assert "holds another run: model is" in said
-    assert "Choose another folder, or delete this one to start anew." in said
+    assert "has the embeddings of another run: model is" in said
+    assert "Choose another folder, or delete it to start again." in said
 
 
 def test_a_broken_image_is_named_with_the_way_out(folder):
@@ -169,7 +169,7 @@ def test_a_missing_image_or_root_is_named(folder):
         (("--manifest", "gone.parquet"), "gone.parquet: the manifest is not there"),
         (("--model", "resnet5O"), "resnet50"),
         (("--model", "gone/model"), "gone/model is not a folder; give a saved embedder, or the name of a timm backbone."),
-        (("--model", "photos"), "photos is no folder of a saved embedder"),
+        (("--model", "photos"), "photos is not a folder of a saved embedder"),
         (("--weights", "w.pth"), "model is a saved embedder, with weights and settings of its own"),
         (("--model", "test_resnet", "--weights", "gone.pth"), "gone.pth"),
         (("--model", "test_resnet", "--weights", "m.parquet"), "'.parquet' is none of .safetensors, .pth"),

@@ -13,7 +13,7 @@ import torch
 from suprank.cli import terminal
 from suprank.data import Manifest
 from suprank.evaluation import evaluate
-from suprank.experiments.sweep import Combination, run_table
+from suprank.experiments import Combination, runs_csv
 from suprank.files.spreadsheets import safe_cell
 from suprank.hierarchy.strict import csv_bytes
 from tests.cli.collection import done, invoke, photographs, refused
@@ -125,8 +125,8 @@ def test_tables_of_people_are_safe_and_those_of_programs_are_as_they_are(tmp_pat
 
 def test_tables_of_sweeps_and_reports_are_safe():
     run = Combination((("loss.name", "=1"), ("loss.weight", "-0.5")))
-    assert {"'=1", "-0.5"} <= cells(run_table({run: None}))
-    assert "=1" in cells(run_table({run: None}, raw=True))
+    assert {"'=1", "-0.5"} <= cells(runs_csv({run: None}))
+    assert "=1" in cells(runs_csv({run: None}, raw=True))
     report = evaluate(torch.eye(4), torch.tensor([[0, 0], [0, 0], [1, 1], [1, 1]]), level_names=("=fine", "coarse"))
     assert "'=fine" in cells(report.to_csv())
     assert "=fine" in cells(report.to_csv(raw=True))

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from suprank.cli.app import app
 from suprank.training.config import LossConfig, TrainConfig
 from suprank.training.loss_names import LOSSES
-from suprank.training.presets import compositions, methods, presets
+from suprank.training.presets import compositions, expected_results, methods, presets
 from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder
 from tests.cli.collection import done, refused
 
@@ -53,16 +53,18 @@ def test_lists_fit_into_a_small_terminal_and_break_no_name(arguments):
     assert names >= {row[0] for row in rows(done("recipes", *arguments).stdout) if "/" in row[0] and " " not in row[0]}
 
 
-def test_the_files_of_a_preset_are_listed_with_their_networks():
+def test_the_recipes_of_a_preset_with_results_are_listed_with_their_networks():
     listed = rows(done("recipes", "sop").stdout)
     assert listed[0] == ["recipe", "network", "what"]
-    assert [row[0] for row in listed[2:-2]] == [name for name in all_recipes() if name.startswith("sop/")]
+    expected = {f"sop/{method}" for method in expected_results(recipes_folder(), "sop")}
+    assert [row[0] for row in listed[2:-2]] == sorted(expected | {name for name in all_recipes() if name.startswith("sop/")})
+    assert len(expected) == 17
     assert ["sop/roadmap", "resnet50", "ROADMAP on Stanford Online Products: Sup-AP and L*_DG"] in listed
     assert listed[-1] == ["What they share: suprank recipes sop/base"]
     assert next(row for row in rows(done("recipes", "hgldv2").stdout) if row[0] == "hgldv2/happier")[1] == "hgldv2-start"
 
 
-def test_a_preset_without_files_says_how_it_is_used():
+def test_a_preset_without_results_says_how_it_is_used():
     assert done("recipes", "cub112").stdout.splitlines() == [
         "cub112/METHOD is a recipe for every method that suprank recipes lists.",
         "What they share: suprank recipes cub112/base",
@@ -73,7 +75,7 @@ def test_a_recipe_is_printed_as_it_stands():
     assert done("recipes", "cub/roadmap").stdout == (recipes_folder() / "cub/roadmap.toml").read_text(encoding="utf-8")
 
 
-def test_a_recipe_without_a_file_is_printed_as_it_is_put_together():
+def test_a_recipe_without_a_file_is_printed_as_it_is_composed():
     said = done("recipes", "cub112/fast-ap").stdout
     assert said == recipe_text("cub112/fast-ap")
     assert tomllib.loads(said) == {"extends": ["cub112/base", "methods/fast-ap"]}
@@ -110,9 +112,15 @@ def test_a_printed_recipe_is_the_same_recipe_in_any_folder(name, folder):
     assert read_recipe("mine.toml") == read_recipe(name)
 
 
+@pytest.fixture(scope="module")
+def losses():
+    """The entries that the list of losses says are read, by the name of the loss."""
+    return {row[0]: row[2] for row in rows(done("recipes", "--losses").stdout) if len(row) == 3}
+
+
 @pytest.mark.parametrize("name", LOSSES)
-def test_what_the_list_says_is_read_is_what_the_config_takes(name):
-    listed = next(row for row in rows(done("recipes", "--losses").stdout) if row[0] == name)[2]
+def test_what_the_list_says_is_read_is_what_the_config_takes(name, losses):
+    listed = losses[name]
     unlike = {"tau": 0.5, "mixup": True, "ks": (3,), "temperature": 0.5, "average": "violating", "decay": 2.0, "rho": 5.0}
     for entry, value in unlike.items():
         choice = {"decomposability": "proxies" if entry == "temperature" else "pairs"} if LOSSES[name].combined else {}

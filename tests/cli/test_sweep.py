@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from suprank.cli.main import main
-from suprank.experiments import sweep as sweeps
-from suprank.experiments.sweep import plot, running
+from suprank.experiments import ExperimentStopped, plots, runner, slurm
 from tests.cli.collection import done, invoke, refused
-from tests.experiments.sweep.runs import trainer_command
+from tests.experiments.runs import trainer_command
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """The working folder with a recipe, where training is the stand-in."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "train_command", trainer_command)
-    monkeypatch.setattr(running, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "train_command", trainer_command)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
     Path("r.toml").write_text('[data]\nmanifest = "glyphs"\n[loss]\nname = "roadmap"\n')
     return tmp_path
 
@@ -28,7 +27,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Without the figure, which takes most of the time."""
-    monkeypatch.setattr(plot, "draw", lambda table, files: True)
+    monkeypatch.setattr(plots, "draw_sweep", lambda table, files: True)
 
 
 def begun(name):
@@ -139,16 +138,16 @@ def test_other_settings_in_the_same_folder_are_refused_by_name():
 
 def test_a_folder_in_which_another_sweep_works_is_refused(folder):
     Path("s").mkdir()
-    with sweeps.locked(folder / "s"):
-        assert "is at work in" in refused("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s")
+    with runner.lock_experiment(folder / "s"):
+        assert "is running a sweep or comparison" in refused("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s")
 
 
 def test_stopping_says_how_to_go_on(monkeypatch):
     def stopped(*arguments, **options):
-        raise sweeps.Stopped(15)
+        raise ExperimentStopped(15)
         yield
 
-    monkeypatch.setattr(sweeps, "ended", stopped)
+    monkeypatch.setattr(runner, "run_tasks", stopped)
     result = invoke("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s")
     assert result.exit_code == 143
     assert "stopped by SIGTERM" in result.stderr
@@ -158,14 +157,14 @@ def test_stopping_says_how_to_go_on(monkeypatch):
 @pytest.mark.usefixtures("undrawn")
 def test_an_array_is_submitted_and_collected_later(monkeypatch):
     jobs = []
-    submitted = sweeps.submitted
+    submit_tasks = slurm.submit_tasks
 
     def kept(*arguments):
-        found = submitted(*arguments)
+        found = submit_tasks(*arguments)
         jobs.extend(found.values())
         return found
 
-    monkeypatch.setattr(sweeps, "submitted", kept)
+    monkeypatch.setattr(slurm, "submit_tasks", kept)
     command = ("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s", "--slurm", "cluster=local", "--slurm", "time=2")
     result = done(*command)
     assert "submitted 2 runs" in result.stderr
@@ -180,7 +179,7 @@ def test_an_array_is_submitted_and_collected_later(monkeypatch):
 
 
 def test_runs_in_the_queue_are_not_submitted_twice(monkeypatch):
-    monkeypatch.setattr(sweeps, "queued", lambda folder: {f"loss.weight={value},seed=0": "7_0" for value in ("0.1", "0.5")})
+    monkeypatch.setattr(slurm, "queued_jobs", lambda folder: {f"loss.weight={value},seed=0": "7_0" for value in ("0.1", "0.5")})
     result = done("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s", "--slurm", "partition=gpu")
     assert "2 runs are in the queue already, or too new for SLURM to know them: 7_0" in result.stderr
     assert "none of 2 runs is finished" in result.stderr

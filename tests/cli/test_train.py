@@ -119,7 +119,7 @@ def test_a_dry_run_prints_a_recipe_that_reads_the_same_and_trains_nothing(traini
         ("images.crop_ratio=[2,1]", "crop_ratio=[2.0, 1.0] must have the smaller number first"),
         ("loss.jump=-1", "jump=-1.0 must be a finite number, 0 or more"),
         ("evaluation.metrics=[R@1]", "'[R@1]' should be a list, in brackets"),
-        ("model.backbone=resnet5", "'resnet5' is no network of timm"),
+        ("model.backbone=resnet5", "'resnet5' is not a network of timm"),
         ("model.pooling=token", "pooling='token' is not possible with resnet"),
         ("engine.strategy=fsdp model.pooling=gem", "engine.strategy='fsdp' cannot spread pooling.p"),
         ("batch.chunk=1", "batch.chunk=1 would give BatchNorm the statistics of a chunk"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from suprank.data import ImageDataset, Manifest, eval_transform
-from suprank.embedding import ImageLoaderSettings, collection, embed_collection, principal_moments, read_embedded
+from suprank.embedding import ImageLoaderSettings, collection, embed_collection, feature_moments, read_embedded
 from suprank.embedding.processes import Processes
 from suprank.models import pca_projection
 from tests.data.pictures import folder
@@ -33,7 +33,7 @@ def plain(model, manifest):
 
 def test_rows_are_those_of_the_plain_loop_and_items_are_a_manifest(tmp_path):
     manifest, model = folder(tmp_path), embedder(dim=8)
-    found = embed_collection(model, manifest, tmp_path / "out", reading=reading())
+    found = embed_collection(model, manifest, tmp_path / "out", loading=reading())
     assert found == {"test": tmp_path / "out" / "test"}
     part = read_embedded(tmp_path / "out", "test")
     assert part.broken == 0
@@ -47,12 +47,12 @@ def test_rows_are_those_of_the_plain_loop_and_items_are_a_manifest(tmp_path):
 def test_splits_become_parts_and_distractors_join_the_gallery(tmp_path):
     split = ["train", "query", "gallery", "distractor", "test", "gallery"]
     manifest = folder(tmp_path, split=split)
-    assert collection.parts_of(manifest) == {"test": ("test",), "query": ("query",), "gallery": ("gallery", "distractor")}
-    assert collection.parts_of(manifest, ["train"]) == {"train": ("train",)}
-    assert collection.parts_of(manifest.split("train")) == {"train": ("train",)}
+    assert collection.choose_parts(manifest) == {"test": ("test",), "query": ("query",), "gallery": ("gallery", "distractor")}
+    assert collection.choose_parts(manifest, ["train"]) == {"train": ("train",)}
+    assert collection.choose_parts(manifest.split("train")) == {"train": ("train",)}
     with pytest.raises(ValueError, match="no split 'valid' here"):
-        collection.parts_of(manifest, ["valid"])
-    embed_collection(embedder(), manifest, tmp_path / "out", reading=reading())
+        collection.choose_parts(manifest, ["valid"])
+    embed_collection(embedder(), manifest, tmp_path / "out", loading=reading())
     assert read_embedded(tmp_path / "out", "gallery").items.table["path"].to_pylist() == ["a2.png", "a3.png", "a5.png"]
 
 
@@ -64,7 +64,7 @@ class StopsError(Exception):
 def test_a_run_that_was_interrupted_goes_on_without_redoing_parts(tmp_path, monkeypatch, stop_after):
     monkeypatch.setattr(collection, "SHARD_ROWS", 2)
     manifest, model = folder(tmp_path, count=9, split=["test"] * 9), embedder()
-    embed_collection(model, manifest, tmp_path / "whole", reading=reading())
+    embed_collection(model, manifest, tmp_path / "whole", loading=reading())
     seen = []
 
     def counted(image):
@@ -75,10 +75,10 @@ def test_a_run_that_was_interrupted_goes_on_without_redoing_parts(tmp_path, monk
 
     interrupted = Transform(counted)
     with pytest.raises(StopsError):
-        embed_collection(model, manifest, tmp_path / "out", reading=reading(transform=interrupted))
+        embed_collection(model, manifest, tmp_path / "out", loading=reading(transform=interrupted))
     seen.clear()
     going_on = Transform(lambda image: seen.append(image) or SHIFT(image))
-    embed_collection(model, manifest, tmp_path / "out", reading=reading(transform=going_on))
+    embed_collection(model, manifest, tmp_path / "out", loading=reading(transform=going_on))
     assert len(seen) == 9 - 2 * stop_after
     whole, again = (read_embedded(tmp_path / name, "test").embeddings for name in ("whole", "out"))
     assert (np.asarray(whole) == np.asarray(again)).all()
@@ -101,7 +101,7 @@ def test_a_finished_run_returns_at_once(tmp_path):
     manifest, model, seen = folder(tmp_path), embedder(), []
     transform = Transform(lambda image: seen.append(image) or SHIFT(image))
     for _ in range(2):
-        embed_collection(model, manifest, tmp_path / "out", reading=reading(transform=transform))
+        embed_collection(model, manifest, tmp_path / "out", loading=reading(transform=transform))
     assert len(seen) == 3
 
 
@@ -112,16 +112,16 @@ def test_a_finished_run_returns_at_once(tmp_path):
         ({"manifest": lambda manifest: manifest.take([5, 4, 3])}, "images is"),
         ({"precision": "bf16"}, "precision is 'bf16' and was 'fp32'"),
         ({"scales": (1.0, 0.5)}, "scales is"),
-        ({"reading": reading(transform=eval_transform(16, resize=None))}, "transform is"),
+        ({"loading": reading(transform=eval_transform(16, resize=None))}, "transform is"),
     ],
 )
 def test_another_run_in_the_folder_is_refused_with_what_differs(tmp_path, changed, named):
     manifest, model = folder(tmp_path), embedder()
-    embed_collection(model, manifest, tmp_path / "out", reading=reading())
+    embed_collection(model, manifest, tmp_path / "out", loading=reading())
     changed = dict(changed)
     other = changed.pop("manifest", lambda manifest: manifest)(manifest)
     with pytest.raises(ValueError, match=named):
-        embed_collection(changed.pop("model", model), other, tmp_path / "out", **({"reading": reading()} | changed))
+        embed_collection(changed.pop("model", model), other, tmp_path / "out", **({"loading": reading()} | changed))
 
 
 def test_broken_images_stop_the_run_or_are_left_out_and_counted(tmp_path, caplog):
@@ -130,8 +130,8 @@ def test_broken_images_stop_the_run_or_are_left_out_and_counted(tmp_path, caplog
     for name in ("a4.png", "a7.png"):
         (tmp_path / name).write_bytes(b"no image")
     with pytest.raises(ValueError, match="a4.png"):
-        embed_collection(model, manifest, tmp_path / "out", reading=reading())
-    embed_collection(model, manifest, tmp_path / "out", reading=reading(on_broken="skip"))
+        embed_collection(model, manifest, tmp_path / "out", loading=reading())
+    embed_collection(model, manifest, tmp_path / "out", loading=reading(on_broken="skip"))
     assert "skipped a4.png" in caplog.text
     part = read_embedded(tmp_path / "out", "test")
     assert part.broken == 2
@@ -143,7 +143,7 @@ def test_a_batch_of_nothing_but_broken_images_is_left_out_too(tmp_path):
     manifest, model = folder(tmp_path, count=9, split=["test"] * 9), embedder()
     for broken in (2, 3, 8):
         (tmp_path / f"a{broken}.png").write_bytes(b"no image")
-    embed_collection(model, manifest, tmp_path / "out", reading=reading(on_broken="skip"))
+    embed_collection(model, manifest, tmp_path / "out", loading=reading(on_broken="skip"))
     part = read_embedded(tmp_path / "out", "test")
     assert part.items.table["path"].to_pylist() == [f"a{i}.png" for i in (0, 1, 4, 5, 6, 7)]
     kept = manifest.take([0, 1, 4, 5, 6, 7])
@@ -152,8 +152,8 @@ def test_a_batch_of_nothing_but_broken_images_is_left_out_too(tmp_path):
 
 def test_half_precision_on_disk_and_several_scales(tmp_path):
     manifest, model = folder(tmp_path), embedder()
-    embed_collection(model, manifest, tmp_path / "half", reading=reading(), dtype="float16")
-    embed_collection(model, manifest, tmp_path / "scales", reading=reading(), scales=(1.0, 0.5))
+    embed_collection(model, manifest, tmp_path / "half", loading=reading(), dtype="float16")
+    embed_collection(model, manifest, tmp_path / "scales", loading=reading(), scales=(1.0, 0.5))
     half, scales = (read_embedded(tmp_path / name, "test").embeddings for name in ("half", "scales"))
     assert half.dtype == np.float16
     np.testing.assert_allclose(half, plain(model, manifest.split("test")), atol=1e-3)
@@ -164,16 +164,16 @@ def test_half_precision_on_disk_and_several_scales(tmp_path):
 def test_workers_give_the_same_rows(tmp_path):
     manifest, model = folder(tmp_path, count=9, split=["test"] * 9), embedder()
     for workers in (0, 2):
-        embed_collection(model, manifest, tmp_path / str(workers), reading=reading(workers=workers))
+        embed_collection(model, manifest, tmp_path / str(workers), loading=reading(workers=workers))
     one, two = (np.asarray(read_embedded(tmp_path / name, "test").embeddings) for name in "02")
     assert (one == two).all()
 
 
 def test_folders_without_a_finished_run_say_so(tmp_path):
-    with pytest.raises(FileNotFoundError, match="holds no embeddings"):
+    with pytest.raises(FileNotFoundError, match="has no embeddings"):
         read_embedded(tmp_path, "test")
     (tmp_path / "test").mkdir()
-    with pytest.raises(FileNotFoundError, match="no folder of `suprank embed`"):
+    with pytest.raises(FileNotFoundError, match="not a folder of `suprank embed`"):
         read_embedded(tmp_path, "test")
     (tmp_path / "test" / "run.json").write_text("{}")
     with pytest.raises(FileNotFoundError, match="interrupted; give the same command again"):
@@ -182,7 +182,7 @@ def test_folders_without_a_finished_run_say_so(tmp_path):
 
 def test_moments_of_a_manifest_are_those_of_its_features(tmp_path):
     manifest, model = folder(tmp_path, count=9), embedder(normalization="l2")
-    moments = principal_moments(model, manifest, reading=reading())
+    moments = feature_moments(model, manifest, loading=reading())
     with torch.inference_mode():
         features = torch.cat([model.features(ImageDataset(manifest, SHIFT)[row].image[None]) for row in range(9)]).double()
     np.testing.assert_allclose(moments.mean, features.mean(0), atol=1e-6)
@@ -197,18 +197,18 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from suprank.data import Manifest, eval_transform
-from suprank.embedding import ImageLoaderSettings, collection, embed_collection, launched, principal_moments
+from suprank.embedding import ImageLoaderSettings, collection, embed_collection, torchrun_processes, feature_moments
 from suprank.models import Embedder
 collection.SHARD_ROWS = 2
 folder = Path(sys.argv[1])
 child = os.fork()  # once everything is imported, which takes longer than all the rest
 rank = str(int(child == 0))
 os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[2]}
-with launched() as processes:
+with torchrun_processes() as processes:
     model, manifest = Embedder.load(folder / "model"), Manifest.read(folder / "m.parquet")
     reading = ImageLoaderSettings(eval_transform(32, resize=None), batch_size=2, workers=0)
-    embed_collection(model, manifest, folder / "shared", reading=reading, processes=processes)
-    moments = principal_moments(model, manifest, reading=reading, processes=processes)
+    embed_collection(model, manifest, folder / "shared", loading=reading, processes=processes)
+    moments = feature_moments(model, manifest, loading=reading, processes=processes)
     (folder / f"rank{processes.rank}").write_text(f"{moments.count} {moments.scatter.trace()}")
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if child else 0)
 """
@@ -218,7 +218,7 @@ def test_two_processes_write_what_one_does(tmp_path):
     manifest, model = folder(tmp_path, count=9, split=["test"] * 9), embedder()
     manifest.save(tmp_path / "m.parquet")
     model.save(tmp_path / "model")
-    embed_collection(model, manifest, tmp_path / "alone", reading=reading())
+    embed_collection(model, manifest, tmp_path / "alone", loading=reading())
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
@@ -232,7 +232,7 @@ def test_two_processes_write_what_one_does(tmp_path):
     assert run.returncode == 0, run.stderr[-2000:]
     alone, shared = (np.asarray(read_embedded(tmp_path / name, "test").embeddings) for name in ("alone", "shared"))
     assert (alone == shared).all()
-    moments = principal_moments(model, manifest, reading=reading())
+    moments = feature_moments(model, manifest, loading=reading())
     for rank in (0, 1):
         count, trace = (tmp_path / f"rank{rank}").read_text().split()
         assert int(count) == moments.count == 9
@@ -241,7 +241,7 @@ def test_two_processes_write_what_one_does(tmp_path):
 
 def test_the_record_of_a_run_says_what_it_is(tmp_path):
     manifest, model = folder(tmp_path), embedder()
-    embed_collection(model, manifest, tmp_path / "out", reading=reading())
+    embed_collection(model, manifest, tmp_path / "out", loading=reading())
     record = json.loads((tmp_path / "out" / "test" / "run.json").read_text())
     assert "CenterCrop" in json.dumps(record)
     assert model.fingerprint() in json.dumps(record)
@@ -249,7 +249,7 @@ def test_the_record_of_a_run_says_what_it_is(tmp_path):
 
 def test_items_read_as_a_manifest_with_the_ids_of_the_whole(tmp_path):
     manifest = folder(tmp_path)
-    embed_collection(embedder(), manifest, tmp_path / "out", reading=reading(), splits=["train", "test"])
+    embed_collection(embedder(), manifest, tmp_path / "out", loading=reading(), splits=["train", "test"])
     for part in ("train", "test"):
         assert Manifest.read(tmp_path / "out" / part / "items.parquet").names == manifest.names
 
@@ -265,8 +265,8 @@ def test_a_run_goes_on_with_another_batch_size(tmp_path, monkeypatch):
         return SHIFT(image)
 
     with pytest.raises(StopsError):
-        embed_collection(model, manifest, tmp_path / "out", reading=reading(transform=Transform(stops), batch_size=1))
-    embed_collection(model, manifest, tmp_path / "out", reading=reading(transform=Transform(SHIFT), batch_size=3))
+        embed_collection(model, manifest, tmp_path / "out", loading=reading(transform=Transform(stops), batch_size=1))
+    embed_collection(model, manifest, tmp_path / "out", loading=reading(transform=Transform(SHIFT), batch_size=3))
     np.testing.assert_allclose(read_embedded(tmp_path / "out", "test").embeddings, plain(model, manifest), atol=1e-6)
 
 
@@ -274,9 +274,9 @@ def test_a_run_that_came_to_nothing_does_not_stand_in_the_way_of_another(tmp_pat
     manifest, model = folder(tmp_path), embedder()
     (tmp_path / "a4.png").rename(tmp_path / "elsewhere.png")
     with pytest.raises(FileNotFoundError, match="a4.png"):
-        embed_collection(model, manifest, tmp_path / "out", reading=reading())
+        embed_collection(model, manifest, tmp_path / "out", loading=reading())
     (tmp_path / "elsewhere.png").rename(tmp_path / "a4.png")
-    embed_collection(embedder(seed=1), manifest, tmp_path / "out", reading=reading())
+    embed_collection(embedder(seed=1), manifest, tmp_path / "out", loading=reading())
     assert len(read_embedded(tmp_path / "out", "test").embeddings) == 3
 
 
@@ -285,7 +285,7 @@ def test_progress_of_moments_ends_at_the_end_also_without_broken_images(tmp_path
     for broken in (4, 8):
         (tmp_path / f"a{broken}.png").write_bytes(b"no image")
     skipping = reading(on_broken="skip")
-    moments = principal_moments(embedder(), manifest, reading=skipping, progress=lambda *at: said.append(at))
+    moments = feature_moments(embedder(), manifest, loading=skipping, progress=lambda *at: said.append(at))
     assert moments.count == 7
     assert said[-1] == (9, 9)
 
@@ -294,13 +294,13 @@ def test_a_model_that_gives_nan_is_refused_and_not_taken_for_broken_images(tmp_p
     model = embedder(dim=8)
     with torch.no_grad():
         model.projection.bias[0] = torch.nan
-    with pytest.raises(ValueError, match=r"the model gives NaN for a3\.png, an image that is whole"):
-        embed_collection(model, folder(tmp_path), tmp_path / "out", reading=reading())
+    with pytest.raises(ValueError, match=r"the model gives NaN for a3\.png, an intact image"):
+        embed_collection(model, folder(tmp_path), tmp_path / "out", loading=reading())
 
 
 def test_a_column_that_called_an_image_broken_in_an_earlier_run_is_told_anew(tmp_path):
     manifest = folder(tmp_path).with_columns(broken=[True] * 6)
-    embed_collection(embedder(), manifest, tmp_path / "out", reading=reading())
+    embed_collection(embedder(), manifest, tmp_path / "out", loading=reading())
     part = read_embedded(tmp_path / "out", "test")
     assert part.broken == 0
     assert len(part.items) == len(part.embeddings) == 3
@@ -308,15 +308,15 @@ def test_a_column_that_called_an_image_broken_in_an_earlier_run_is_told_anew(tmp
 
 def test_parts_of_two_models_do_not_share_a_folder(tmp_path):
     manifest = folder(tmp_path, split=["query"] * 3 + ["gallery"] * 3)
-    embed_collection(embedder(), manifest, tmp_path / "out", reading=reading(), splits=["query"])
+    embed_collection(embedder(), manifest, tmp_path / "out", loading=reading(), splits=["query"])
     with pytest.raises(ValueError, match="out/query was embedded with another model, and parts of one folder are compared"):
-        embed_collection(embedder(seed=1), manifest, tmp_path / "out", reading=reading(), splits=["gallery"])
-    embed_collection(embedder(), manifest, tmp_path / "out", reading=reading(), splits=["gallery"])
+        embed_collection(embedder(seed=1), manifest, tmp_path / "out", loading=reading(), splits=["gallery"])
+    embed_collection(embedder(), manifest, tmp_path / "out", loading=reading(), splits=["gallery"])
 
 
 def test_items_of_another_length_than_the_embeddings_are_refused(tmp_path):
     manifest = folder(tmp_path)
-    embed_collection(embedder(), manifest, tmp_path / "out", reading=reading())
+    embed_collection(embedder(), manifest, tmp_path / "out", loading=reading())
     manifest.save(tmp_path / "out" / "test" / "items.parquet")
     with pytest.raises(ValueError, match=r"items\.parquet has 6 rows and embeddings\.npy 3"):
         read_embedded(tmp_path / "out", "test")

@@ -131,7 +131,7 @@ def test_another_run_in_the_folder_is_refused_by_name(tmp_path, broken):
             written(tmp_path, embedding(5, fail_after=2))
     else:
         written(tmp_path)
-    with pytest.raises(ValueError, match=r"holds another run: model is 'xyz' and was 'abc'\. Choose another folder, or delete"):
+    with pytest.raises(ValueError, match=r"of another run: model is 'xyz' and was 'abc'\. Choose another folder, or delete"):
         written(tmp_path, fingerprint={**RUN, "model": "xyz"})
     with pytest.raises(ValueError, match="shard_rows is 6 and was 5"):
         written(tmp_path, shard_rows=6)
@@ -197,9 +197,9 @@ def test_float16_rounds_at_the_end(tmp_path):
 @pytest.mark.parametrize(
     ("embed_rows", "complaint"),
     [
-        (lambda rows: iter([vectors(rows[:-1])]), "stopped early, 1 rows"),
-        (lambda rows: iter([vectors(rows), vectors(rows[:1])]), "more rows than it was asked for"),
-        (lambda rows: iter([vectors(np.append(rows, 0))]), "more rows than it was asked for"),
+        (lambda rows: iter([vectors(rows[:-1])]), "stopped 1 rows or more before the end"),
+        (lambda rows: iter([vectors(rows), vectors(rows[:1])]), "too many rows"),
+        (lambda rows: iter([vectors(np.append(rows, 0))]), "too many rows"),
         (lambda rows: iter([vectors(rows)[:, :2]]), r"\[23, 2\]; give \[rows, 3\]"),
         (lambda rows: iter([vectors(rows)[0]]), r"\[3\]; give"),
     ],
@@ -227,7 +227,7 @@ def test_settings_that_cannot_be(tmp_path, options, error, complaint):
 
 def test_a_result_of_unknown_origin_is_not_overwritten(tmp_path):
     np.save(tmp_path / "embeddings.npy", np.zeros(3))
-    with pytest.raises(ValueError, match=r"without a run\.json that says what it holds"):
+    with pytest.raises(ValueError, match=r"without a run\.json that describes it"):
         written(tmp_path)
 
 
@@ -245,5 +245,5 @@ def test_the_record_is_readable(tmp_path):
 
 
 def test_a_part_that_another_process_owes_is_named(tmp_path):
-    with pytest.raises(RuntimeError, match=r"lacks 2 parts, the first 00001\.npy"):
+    with pytest.raises(RuntimeError, match=r"lacks 2 shards, the first 00001\.npy"):
         written(tmp_path, rank=0, world_size=2)

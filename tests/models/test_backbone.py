@@ -58,7 +58,7 @@ def test_the_maximum_of_a_map_is_over_its_places():
 )
 def test_layouts(name, form, special, places, dim):
     layout = Backbone(name).layout
-    assert (layout.form, layout.special, layout.places, layout.dim) == (form, special, places, dim)
+    assert (layout.form, layout.special, layout.positions, layout.dim) == (form, special, places, dim)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_images_that_a_transformer_does_not_take(images, complaint):
 def test_a_network_of_one_size_says_so():
     embedder = tiny.embedder("vit_relpos_small_patch16_224", image_size=32)
     with pytest.raises(
-        ValueError, match=r"64 × 64 pixels, and vit_relpos_small_patch16_224 takes 32 × 32 alone.*image_size=\(64, 64\)"
+        ValueError, match=r"64 × 64 pixels, and vit_relpos_small_patch16_224 takes only 32 × 32.*image_size=\(64, 64\)"
     ):
         embedder(tiny.images(1, 64))
 
@@ -118,6 +118,6 @@ def test_a_transformer_takes_other_sizes_than_its_own():
 def test_a_network_that_does_not_make_features_is_refused(monkeypatch):
     net = timm.create_model("test_resnet", num_classes=0)
     net.layer1 = torch.nn.Linear(7, 7)
-    monkeypatch.setattr(backbone, "network", lambda *args, **options: net)
+    monkeypatch.setattr(backbone, "create_network", lambda *args, **options: net)
     with pytest.raises(ValueError, match=r"test_resnet cannot be a backbone: it does not turn images into features \("):
         Backbone("test_resnet")

@@ -43,7 +43,7 @@ def test_a_config_is_frozen():
 
 def test_the_embedder_fills_in_what_the_config_leaves_to_the_backbone():
     config = EmbedderConfig(backbone="test_resnet", mean=(0.1, 0.2, 0.3))
-    with pytest.raises(ValueError, match="leaves entries on images to the backbone"):
+    with pytest.raises(ValueError, match="leaves the preprocessing of images to the backbone"):
         _ = config.input
     found = Embedder(config).input
     assert found.mean == (0.1, 0.2, 0.3)

@@ -43,7 +43,7 @@ def test_the_embedder_is_in_evaluation_mode_meanwhile_and_as_before_afterwards()
 
 
 def test_features_can_be_had_in_place_of_embeddings():
-    embedder, moments = tiny.embedder(dim=8), Moments.of(96)
+    embedder, moments = tiny.embedder(dim=8), Moments.zeros(96)
     for _, features in embed(embedder, batches(), forward=embedder.features):
         moments.update(features)
     np.testing.assert_allclose(moments.mean, embedder.features(tiny.images(7)).detach().numpy().mean(0), atol=1e-6)

@@ -13,7 +13,7 @@ def drawn(count=200, width=12, seed=0):
 
 
 def counted(features, batch=33):
-    moments = Moments.of(features.shape[1])
+    moments = Moments.zeros(features.shape[1])
     for start in range(0, len(features), batch):
         moments.update(features[start : start + batch])
     return moments
@@ -54,7 +54,7 @@ def test_the_largest_entry_of_every_direction_is_positive():
 def test_batches_and_parts_add_up_to_the_whole():
     features = drawn(101)
     whole, batched = counted(features, 101), counted(features, 7)
-    merged = Moments.merged([counted(features[:60]), Moments.of(12), counted(features[60:])])
+    merged = Moments.merge([counted(features[:60]), Moments.zeros(12), counted(features[60:])])
     for moments in (whole, batched, merged):
         assert moments.count == 101
         np.testing.assert_allclose(moments.mean, features.mean(0))
@@ -64,14 +64,14 @@ def test_batches_and_parts_add_up_to_the_whole():
 def test_merging_leaves_the_parts_alone():
     parts = [counted(drawn(20)), counted(drawn(20, seed=1))]
     before = parts[0].mean.copy()
-    Moments.merged(parts)
+    Moments.merge(parts)
     np.testing.assert_array_equal(parts[0].mean, before)
     assert parts[0].count == 20
 
 
 def test_a_mean_far_from_zero_costs_no_digits():
     features = drawn(500) * 1e-3
-    moments = Moments.of(12)
+    moments = Moments.zeros(12)
     for block in np.split(features + 1e6, 10):
         moments.update(block)
     # what is left is the rounding of the features themselves: 1e6 has a spacing of 1e-10 in float64
@@ -91,7 +91,7 @@ def test_more_dimensions_than_the_features_vary_in_are_refused():
 
 def test_after_layer_norm_one_direction_is_missing():
     features = torch.nn.functional.layer_norm(torch.from_numpy(drawn()).float(), (12,))
-    moments = Moments.of(12)
+    moments = Moments.zeros(12)
     moments.update(features)
     with pytest.raises(ValueError, match="the 11 directions"):
         pca_projection(moments, 12)
@@ -108,11 +108,11 @@ def test_after_layer_norm_one_direction_is_missing():
 )
 def test_features_that_cannot_be_counted(features, complaint):
     with pytest.raises(ValueError, match=complaint):
-        Moments.of(12).update(features)
+        Moments.zeros(12).update(features)
 
 
 def test_no_covariance_of_one_vector():
-    moments = Moments.of(12)
+    moments = Moments.zeros(12)
     moments.update(np.zeros((0, 12)))
     moments.update(np.zeros((1, 12)))
     with pytest.raises(ValueError, match="two vectors or more, and 1"):
@@ -120,12 +120,12 @@ def test_no_covariance_of_one_vector():
     with pytest.raises(ValueError, match="dim=0"):
         pca_projection(counted(drawn()), 0)
     with pytest.raises(ValueError, match="width 12 and 3"):
-        Moments.merged([Moments.of(12), Moments.of(3)])
+        Moments.merge([Moments.zeros(12), Moments.zeros(3)])
 
 
 def test_an_embedder_takes_the_projection():
     embedder = tiny.embedder(normalization="l2")
-    moments = Moments.of(embedder.features_dim)
+    moments = Moments.zeros(embedder.features_dim)
     images = tiny.images(24)
     with torch.no_grad():
         features = embedder.features(images)

@@ -11,8 +11,8 @@ import torch
 from suprank.bench import timing
 from suprank.bench.settings import Settings
 from suprank.data import archives, in_memory
-from suprank.experiments.sweep import running
-from suprank.experiments.sweep.folder import locked
+from suprank.experiments import runner
+from suprank.experiments.runner import lock_experiment
 from suprank.hierarchy.alone import alone
 from suprank.system import platforms
 from suprank.training.config import TrainConfig
@@ -72,7 +72,7 @@ def test_the_machine_says_its_cores_and_memory_and_its_locks_lock(tmp_path):
 def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(monkeypatch):
     assert platforms.usable_cores() == os.cpu_count()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert running._share(0, 2, ()) == {"OMP_NUM_THREADS": str(max(1, os.cpu_count() // 2))}
+    assert runner._environment(0, 2, ()) == {"OMP_NUM_THREADS": str(max(1, os.cpu_count() // 2))}
     assert platforms.memory_bytes() is None
     assert in_memory.free_memory() > 2**20
     monkeypatch.setattr(timing, "_LINUX", False)
@@ -86,7 +86,7 @@ def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(mon
 def test_where_nothing_locks_a_folder_it_is_said_and_the_work_is_done(tmp_path):
     for holding in (
         lambda: alone(tmp_path),
-        lambda: locked(tmp_path),
+        lambda: lock_experiment(tmp_path),
     ):
         with pytest.warns(RuntimeWarning, match="this system cannot lock"), holding():
             pass
@@ -105,7 +105,7 @@ def test_a_member_of_an_archive_is_read_at_its_place(tmp_path):
 def test_runs_are_stopped_without_hangups_and_groups_of_processes(monkeypatch):
     monkeypatch.delattr(os, "killpg")
     monkeypatch.delattr(signal, "SIGHUP")
-    with running._signals() as caught, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        running._kill(process)
+    with runner._catch_signals() as caught, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        runner._kill(process)
         assert process.wait() == -signal.SIGKILL
     assert caught == []

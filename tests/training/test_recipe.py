@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from suprank.training import recipe as reading
 from suprank.training.config import TrainConfig
-from suprank.training.presets import composed, header, sentence
+from suprank.training.presets import compose, expected_results, first_sentence, header
 from suprank.training.recipe import (
     RecipeError,
     read_recipe,
@@ -149,13 +149,13 @@ def test_the_proxies_of_a_preset_are_for_losses_that_have_some(small):
     assert recipe_text("birds/soft").endswith('\nextends = ["birds/base", "birds/_proxies", "methods/soft"]\n')
 
 
-def test_what_is_put_together_says_what_it_is_and_how_it_is_run(small):
+def test_what_is_composed_says_what_it_is_and_how_it_is_run(small):
     assert recipe_text("cars/soft").splitlines() == [
         "# Soft on A set: with.",
         "#",
         "#   suprank train cars/soft",
         "#",
-        "# Put together of a preset and a method, which say more:",
+        "# Composed of a preset and a method, which say more:",
         "#",
         "#   suprank recipes cars/base",
         "#   suprank recipes methods/soft",
@@ -164,7 +164,21 @@ def test_what_is_put_together_says_what_it_is_and_how_it_is_run(small):
     ]
 
 
-def test_a_file_goes_before_what_could_be_put_together(small):
+def test_the_result_to_expect_of_a_method_is_in_the_text(small):
+    numbers = "note = 'Run once.'\n[\"the paper's (tab:a)\"]\nplain = 'R@1 80.0'\n['measured here']\nsoft = 'R@1 70.0'\n"
+    written("shipped/birds/_expected.toml", numbers)
+    assert expected_results(small, "birds") == {
+        "plain": "Expected, the paper's (tab:a): R@1 80.0. Run once.",
+        "soft": "Expected, measured here: R@1 70.0. Run once.",
+    }
+    assert "#   suprank train birds/soft\n#\n# Expected, measured here: R@1 70.0. Run once.\n#\n# Composed" in recipe_text(
+        "birds/soft"
+    )
+    assert "Expected" not in recipe_text("birds/stored")
+    assert expected_results(small, "cars") == {}
+
+
+def test_a_file_goes_before_what_could_be_composed(small):
     written("shipped/birds/plain.toml", 'extends = ["birds/base", "methods/plain"]\n[loss]\ntau = 0.5\n')
     assert read_recipe("birds/plain").loss.tau == 0.5
     written("birds/soft.toml", SMALLEST)
@@ -200,7 +214,7 @@ def test_a_circle_through_a_preset_with_a_method_is_refused(small):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("cub112/fast-pa", "did you mean cub112/fast-ap"),
         ("cub112/roadmp.toml", "did you mean cub112/roadmap"),
@@ -213,8 +227,8 @@ def test_a_circle_through_a_preset_with_a_method_is_refused(small):
         ("../cub112/fast-ap", "neither a file nor a recipe"),
     ],
 )
-def test_what_can_not_be_put_together_is_refused_with_the_way_out(name, told):
-    assert told in refused(name)
+def test_what_cannot_be_composed_is_refused_with_the_way_out(name, message):
+    assert message in refused(name)
 
 
 @pytest.mark.parametrize("name", ["cub112/fast-ap", "cub112/fast-ap.toml", "recipes/cub112/fast-ap.toml"])
@@ -229,9 +243,9 @@ def test_a_recipe_has_the_name_it_was_shipped_with_or_that_of_its_file():
     assert "neither" in refused("cub/nothing-like-it-at-all-that-there-is")
 
 
-def test_without_preset_or_method_nothing_is_put_together(small):
+def test_without_preset_or_method_nothing_is_composed(small):
     for name in ("birds", "birds/", "/plain", "birds/gone", "gone/plain", "methods/plain", "birds/plain/more", ""):
-        assert composed(name, small) is None
+        assert compose(name, small) is None
 
 
 # Overrides
@@ -362,7 +376,7 @@ def test_an_unknown_name_in_an_extended_file_is_blamed_on_that_file():
     assert "(base.toml)" in refused(written("mine.toml", 'extends = "base.toml"\n'))
 
 
-def test_every_unknown_name_of_a_file_is_told_at_once():
+def test_every_unknown_name_of_a_file_is_reported_at_once():
     said = refused(written("mine.toml", "epochs = 3\n[loss]\nnmae = 'x'\nwieght = 1\n"))
     for name in ("epochs: ", "loss.nmae: ", "loss.wieght: "):
         assert name in said
@@ -405,11 +419,11 @@ def test_every_unknown_name_of_a_file_is_told_at_once():
         ("model.mean=[0, 0, true]", "model.mean: True should be a valid number (model.mean=[0, 0, true])."),
     ],
 )
-def test_a_wrong_value_is_told_in_a_sentence_with_where_it_stands(override, said):
+def test_a_wrong_value_is_reported_in_a_sentence_with_its_origin(override, said):
     assert refused(written("mine.toml", SMALLEST), [override]) == said
 
 
-def test_several_wrong_values_are_told_at_once_each_with_its_file():
+def test_several_wrong_values_are_reported_at_once_each_with_its_file():
     written("base.toml", SMALLEST + "weight = 2\n")
     said = refused(written("mine.toml", 'extends = "base.toml"\n[batch]\nsize = 0\n'), ["run.epochs=0"])
     assert said == (
@@ -437,7 +451,7 @@ def test_a_syntax_error_names_file_and_line():
 
 def test_a_file_that_is_no_text_is_refused(folder):
     (folder / "mine.toml").write_bytes(b"[data]\nmanifest = '\xff'\n")
-    assert refused("mine.toml") == "mine.toml is not text in UTF-8 (byte 19); save it as such."
+    assert refused("mine.toml") == "mine.toml is not text in UTF-8 (byte 19); save it as UTF-8."
 
 
 def test_a_byte_order_mark_is_no_obstacle(folder):
@@ -478,7 +492,7 @@ def test_a_header_is_the_comment_before_the_first_other_line():
 
 
 def test_the_first_sentence_of_a_header_may_take_two_lines():
-    assert sentence("One thing\nis said. Then another.\n\n  two") == "One thing is said"
+    assert first_sentence("One thing\nis said. Then another.\n\n  two") == "One thing is said"
 
 
 # Writing
@@ -537,13 +551,13 @@ def test_what_is_written_is_read_to_an_equal_config(tmp_path_factory, chosen):
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("memory.start_epoch=3", "memory: size=0 is no memory, and does not read start_epoch; leave it out"),
         ("data.root=elsewhere", "data: glyphs is drawn by suprank, which knows where, and does not read root; leave it out"),
         ("images={squash = true, test_resize = 0}", "images: squash=true resizes test images, and test_resize=0 does not"),
     ],
 )
-def test_what_nobody_would_read_is_refused(override, told):
-    with pytest.raises(RecipeError, match=re.escape(told)):
+def test_what_nobody_would_read_is_refused(override, message):
+    with pytest.raises(RecipeError, match=re.escape(message)):
         read_recipe("glyphs/happier", [override])

@@ -1,4 +1,4 @@
-"""The recipes that come with suprank, in files and put together: each loads and says what it should; some take a step."""
+"""The recipes that come with suprank, in files and composed: each loads and says what it should; some take a step."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from suprank.data.manifest import Manifest
 from suprank.models import Embedder
 from suprank.training.loss_names import LOSSES
 from suprank.training.objective import build_loss
-from suprank.training.presets import compositions, header, methods, presets
+from suprank.training.presets import compose, compositions, expected_results, header, methods, presets
 from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder, to_toml
 from tests.data.pictures import encoded, smooth
 
@@ -23,6 +23,7 @@ PAPER = ROOT.parent / "shared" / "paper.tex"
 RECIPES = all_recipes()
 PRESETS = presets(recipes_folder())
 METHODS = methods(recipes_folder())
+EXPECTED = {f"{preset}/{name}": text for preset in PRESETS for name, text in expected_results(recipes_folder(), preset).items()}
 
 LEVELS = {
     "sop": ("product", "category"),
@@ -47,7 +48,7 @@ _FINE = "triplet-sh nsm proxy-nca smooth-ap "
 _SUMS = "sum-triplet-sh sum-nsm sum-proxy-nca csl "
 _OURS = "happier happier-f rod-ndcg "
 _DYML = "triplet-sh nsm smooth-ap roadmap-pairs sum-triplet-sh sum-nsm csl happier"
-PAPERS = {  # what the paper's tables have, and so what must have a file that says what to expect
+PAPERS = {  # what the paper's tables have, and so what must say what to expect
     "sop": _APPROXIMATIONS + _ABLATION + _FINE + _SUMS + _OURS + "roadmap-memory roadmap-deit recall-4096",
     "cub": "roadmap roadmap-vit happier rod-recall smooth-ap nsm",
     "inat-base": _APPROXIMATIONS + _ABLATION + _FINE + _SUMS + _OURS + "roadmap-vit smooth-hap sup-hap sup-wap",
@@ -61,10 +62,20 @@ PAPERS = {  # what the paper's tables have, and so what must have a file that sa
 }
 
 
-def test_every_result_of_the_paper_has_a_file():
+def test_every_result_of_the_paper_is_that_of_a_file_or_of_a_preset_with_a_method():
     wanted = {f"{preset}/{name}" for preset, names in PAPERS.items() for name in names.split()}
-    assert set(RECIPES) == wanted
+    assert set(RECIPES) | set(EXPECTED) == wanted
+    assert set(RECIPES).isdisjoint(EXPECTED)
+    assert set(EXPECTED) <= set(compositions(recipes_folder()))
     assert set(PRESETS) == set(LEVELS)
+
+
+@pytest.mark.parametrize("name", sorted(set(RECIPES) & set(compositions(recipes_folder()))))
+def test_a_file_differs_from_the_preset_with_the_method_and_says_why(name, tmp_path):
+    (tmp_path / "composed.toml").write_text(compose(name, recipes_folder()), encoding="utf-8")
+    assert read_recipe(tmp_path / "composed.toml") != read_recipe(name)
+    preset, method = name.split("/")
+    assert f"A file of its own because it differs from {preset} with {method}: " in header(recipe_text(name))
 
 
 def test_every_loss_is_a_method_that_says_its_whole_table():
@@ -74,7 +85,7 @@ def test_every_loss_is_a_method_that_says_its_whole_table():
         assert set(tables) <= {"loss", "memory"}, method  # what belongs to the data or the network is the preset's
 
 
-def test_the_losses_of_pytorch_metric_learning_are_told_and_no_others():
+def test_the_losses_of_pytorch_metric_learning_are_named_and_no_others():
     wrapped = {"MultiSimilarity", "ProxyAnchor", "CosFace"}
     fine = torch.arange(6)
     for method, file in METHODS.items():
@@ -103,14 +114,14 @@ def test_a_recipe_survives_being_written_out(name, tmp_path):
     assert read_recipe(tmp_path / "resolved.toml") == config
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_the_header_gives_commands_hardware_expectation_and_date(name):
-    said = header(RECIPES[name].read_text(encoding="utf-8"))
-    opens_with_a_sentence_and_commands(said, name)
-    for word in ("Hardware: ", "Expected", "Date last run: "):
-        assert f"\n{word}" in said
-    tables = re.findall(r"tab:\w+", said)
-    assert tables or "the paper has no" in said.lower(), "numbers are cited, or said to be missing"
+def test_headers_give_commands_hardware_expectation_and_date():
+    for name in {*RECIPES, *EXPECTED}:
+        text = header(recipe_text(name))
+        opens_with_a_sentence_and_commands(text, name)
+        for word in ("Hardware: ", "Expected", "Date last run: ") if name in RECIPES else ("Expected, ",):
+            assert f"\n{word}" in text, name
+        flowing = " ".join(text.lower().split())
+        assert re.search(r"tab:\w+", text) or "the paper has no" in flowing or "the paper's: there is none" in flowing, name
 
 
 def rows_of_the_paper(table):
@@ -125,9 +136,9 @@ def rows_of_the_paper(table):
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
 def test_the_papers_numbers_stand_in_a_row_of_the_table_that_is_cited():
     checked = 0
-    for name, file in RECIPES.items():
-        told = header(file.read_text(encoding="utf-8"))
-        for tables, values in re.findall(r"Expected, the paper's \(([^)]*)\): (.*?)(?:\.\s|;)", told, re.DOTALL):
+    for name in {*RECIPES, *EXPECTED}:
+        text = header(recipe_text(name))
+        for tables, values in re.findall(r"Expected, the paper's \(([^)]*)\): (.*?)(?:\.\s|;)", text, re.DOTALL):
             numbers = re.findall(r"\d+\.\d+", values)
             rows = [row for table in re.findall(r"tab:\w+", tables) for row in rows_of_the_paper(table)]
             places = [row[start : start + len(numbers)] for row in rows for start in range(len(row))]
@@ -148,7 +159,7 @@ def test_the_text_of_a_recipe_is_the_same_recipe_in_any_folder(tmp_path):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_what_is_put_together_opens_as_a_file_does(preset):
+def test_a_composed_recipe_opens_as_a_file_does(preset):
     for method in METHODS:
         name = f"{preset}/{method}"
         if name not in RECIPES:
@@ -171,6 +182,7 @@ def test_parts_are_extended_by_some_recipe_and_are_no_recipes_themselves():
     files = set(folder.rglob("*.toml"))
     parts = files - set(RECIPES.values())
     assert parts == {file for file in files if file.stem == "base" or file.stem.startswith("_")} | set(METHODS.values())
+    parts -= {file for file in parts if file.stem == "_expected"}
     texts = [file.read_text(encoding="utf-8") for file in files] + [recipe_text(name) for name in compositions(folder)]
     extended = set()
     for text in texts:

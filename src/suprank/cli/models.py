@@ -1,4 +1,4 @@
-"""suprank models: make an embedder, give it a PCA projection, export it, list backbones."""
+"""suprank models: create an embedder, give it a PCA projection, export it, list backbones."""
 
 from __future__ import annotations
 
@@ -9,16 +9,29 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import BatchSize, Device, FastJpeg, Resize, Size, SkipBroken, Squash, Weights, Workers
-from suprank.workflows.embeddings import as_embedder_config, default_batch_size, load_embedder, loader_settings
+from suprank.cli.embed import (
+    BatchSize,
+    Device,
+    FastJpeg,
+    Resize,
+    Size,
+    SkipBroken,
+    Squash,
+    Weights,
+    Workers,
+    load_embedder,
+    as_embedder_config,
+    loader_settings,
+    default_batch_size,
+)
 
-app = typer.Typer(no_args_is_help=True, help="Make, project and export embedders.")
+app = typer.Typer(no_args_is_help=True, help="Create, project and export embedders.")
 
-Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder of the embedder to write.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the embedder to.")]
 
 
 class Pooling(StrEnum):
-    """How places of the image become one vector."""
+    """How the features of all positions become one vector."""
 
     TIMM = "timm"
     AVG = "avg"
@@ -30,7 +43,7 @@ class Pooling(StrEnum):
 
 
 class Normalization(StrEnum):
-    """What is done to the pooled vector before the projection."""
+    """How the pooled vector is normalized before the projection."""
 
     NONE = "none"
     LAYER = "layer"
@@ -42,18 +55,18 @@ def create(
     backbone: Annotated[str, typer.Argument(metavar="BACKBONE", help="A timm name: resnet50, deit_small, vit_base, ...")],
     out: Out,
     weights: Weights = None,
-    untrained: Annotated[bool, typer.Option("--untrained", help="Random weights.")] = False,
-    pooling: Annotated[Pooling, typer.Option(help="Of the features.")] = Pooling.TIMM,
-    normalization: Annotated[Normalization, typer.Option(help="Before the projection.")] = Normalization.NONE,
+    untrained: Annotated[bool, typer.Option("--untrained", help="Start from random weights.")] = False,
+    pooling: Annotated[Pooling, typer.Option(help="Pooling of the features.")] = Pooling.TIMM,
+    normalization: Annotated[Normalization, typer.Option(help="Normalization before the projection.")] = Normalization.NONE,
     dim: Annotated[int | None, typer.Option(min=1, help="Width of a linear projection.", show_default="none")] = None,
-    freeze_batchnorm: Annotated[bool, typer.Option("--freeze-batchnorm", help="Keep its statistics while training.")] = False,
-    image_size: Annotated[int | None, typer.Option(min=1, help="Pixels of a side.", show_default="the backbone's")] = None,
+    freeze_batchnorm: Annotated[bool, typer.Option("--freeze-batchnorm", help="Keep its statistics during training.")] = False,
+    image_size: Annotated[int | None, typer.Option(min=1, help="Image side in pixels.", show_default="the backbone's")] = None,
     imagenet_colors: Annotated[
         bool,
-        typer.Option("--imagenet-colors", help="Normalize by ImageNet's mean and deviation, as the authors do for ViT-B/16."),
+        typer.Option("--imagenet-colors", help="Normalize with ImageNet's mean and std, as the authors do for ViT-B/16."),
     ] = False,
 ) -> None:
-    """Make an embedder: backbone → pooling → normalization → projection → L2, saved as a folder.
+    """Create an embedder: backbone → pooling → normalization → projection → L2, saved as a folder.
 
     \b
     The paper's, on CUB and SOP:
@@ -88,11 +101,11 @@ def pca(
     model: Annotated[str, typer.Option(metavar="DIR|NAME", help="A saved embedder, or the name of a timm backbone.")],
     manifest: Annotated[Path, typer.Option(help="Images whose features are analyzed.")],
     out: Out,
-    dim: Annotated[int, typer.Option(min=1, help="Directions to keep: the width of the embeddings.")],
+    dim: Annotated[int, typer.Option(min=1, help="Number of directions to keep: the width of the embeddings.")],
     whiten: Annotated[bool, typer.Option("--whiten", help="Divide each direction by its standard deviation.")] = False,
     weights: Weights = None,
-    root: Annotated[Path | None, typer.Option(help="Where the images are.", show_default="as saved in the manifest")] = None,
-    split: Annotated[list[str] | None, typer.Option(help="Images of this split, repeatable.", show_default="train")] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder of the images.", show_default="as saved in the manifest")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="Use images of this split, repeatable.", show_default="train")] = None,
     size: Size = None,
     resize: Resize = None,
     squash: Squash = None,
@@ -103,14 +116,14 @@ def pca(
     skip_broken: SkipBroken = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Start the projection from a PCA of a manifest's features: an embedder with a linear layer of width DIM.
+    """Compute the projection by PCA of a manifest's features: an embedder with a linear layer of width DIM.
 
     \b
     suprank models pca --model resnet101 --manifest sfm120k.parquet --dim 2048 --whiten --out model
     """
     with terminal.plain_errors("a smaller --batch-size"):
         from suprank.data import Manifest
-        from suprank.embedding import launched, principal_moments
+        from suprank.embedding import feature_moments, torchrun_processes
         from suprank.models import pca_projection
 
         terminal.device(device)
@@ -118,20 +131,16 @@ def pca(
         images = Manifest.read(manifest, root=root).split(*(split or ("train",)))
         embedder = load_embedder(model, weights)
         if dim > embedder.features_dim:
-            raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features that {model} has; give fewer.")
+            raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {model}; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
-        reading = loader_settings(
-            embedder, sizes, batch_size or default_batch_size(device), workers, "skip" if skip_broken else "raise"
-        )
-        with launched() as processes, terminal.progress("analyzing", quiet or processes.rank > 0) as progress:
-            moments = principal_moments(
-                embedder, images, reading=reading, device=processes.device(device), processes=processes, progress=progress
+        reading = loader_settings(embedder, sizes, batch_size or default_batch_size(device), workers, skip_broken)
+        with torchrun_processes() as processes, terminal.progress("analyzing", quiet or processes.rank > 0) as progress:
+            moments = feature_moments(
+                embedder, images, loading=reading, device=processes.device(device), processes=processes, progress=progress
             )
             if processes.rank == 0:
                 projected = embedder.with_projection(*pca_projection(moments, dim, whiten=whiten))
-                projected.config = projected.config.model_copy(
-                    update=as_embedder_config(reading)
-                )  # as its projection was computed
+                projected.config = projected.config.model_copy(update=as_embedder_config(reading))  # as for the images of its projection
                 projected.save(out)
                 how = ", whitened" if whiten else ""
                 terminal.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")
@@ -140,9 +149,9 @@ def pca(
 @app.command()
 def export(
     model: Annotated[Path, typer.Option(metavar="DIR", help="A saved embedder.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="What to write: .onnx or .pt2.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .onnx or .pt2.")],
 ) -> None:
-    """Write an embedder as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same embeddings."""
+    """Export an embedder as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same embeddings."""
     with terminal.plain_errors("a smaller model"):
         from suprank.models import Embedder, export_onnx, export_program
 
@@ -156,12 +165,12 @@ def export(
 
 @app.command("list")
 def backbones(
-    pattern: Annotated[str, typer.Argument(help="Names to list, with * for anything.")] = "*",
-    pretrained: Annotated[bool, typer.Option("--pretrained", help="Only those that timm has weights for.")] = False,
+    pattern: Annotated[str, typer.Argument(help="Pattern of names, with * for anything.")] = "*",
+    pretrained: Annotated[bool, typer.Option("--pretrained", help="List only backbones with pretrained weights.")] = False,
 ) -> None:
-    """The backbones that timm has."""
+    """List the backbones of timm."""
     with terminal.plain_errors(""):
-        from suprank.models.networks import names
+        from suprank.models.networks import network_names
 
-        for name in names(pattern, pretrained=pretrained):
+        for name in network_names(pattern, pretrained=pretrained):
             terminal.echo(name)

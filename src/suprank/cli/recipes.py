@@ -1,4 +1,4 @@
-"""suprank recipes: what comes with suprank to train with, one of them in full, and the losses that a recipe can name."""
+"""suprank recipes: list the recipes that come with suprank, print one of them, and list the losses that a recipe can name."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME|FILE|PRESET", help="A recipe to print, or a preset.", show_default="list all")
+        str | None,
+        typer.Argument(metavar="NAME|FILE|PRESET", help="Recipe to print or preset to list.", show_default="list all"),
     ] = None,
     resolved: Annotated[
-        bool, typer.Option("--resolved", help="Print every entry of it, with what it extends and all defaults.")
+        bool, typer.Option("--resolved", help="Print every entry of the recipe, with what it extends and all defaults.")
     ] = False,
     losses: Annotated[bool, typer.Option("--losses", help="List the losses, and the entries that each of them reads.")] = False,
 ) -> None:
-    """The recipes that come with suprank, or one of them in full.
+    """List the recipes that come with suprank, or print one of them.
 
-    Every preset goes with every method: cub112/fast-ap is a recipe, whether there is a file of it or not.
+    Every preset can be combined with every method: cub112/fast-ap is a recipe, whether it has a file or not.
 
     \b
     suprank recipes                            # presets and methods
-    suprank recipes sop                        # those with results to expect
+    suprank recipes sop                        # recipes of a preset with results to expect
     suprank recipes sop/roadmap                # one of them
     suprank recipes sop/roadmap --resolved     # every entry
     suprank recipes --losses
-    suprank recipes cub/roadmap > mine.toml    # a beginning for your own; extends = "cub/roadmap" is another
+    suprank recipes cub/roadmap > mine.toml    # start your own; or extend it: extends = "cub/roadmap"
     """
     with terminal.plain_errors("fewer"):
         if losses and (name is not None or resolved):
@@ -48,27 +49,27 @@ def recipes(
         from suprank.training.recipe import read_recipe, recipe_text, recipes_folder, to_toml
 
         if losses:
-            _show(_losses())
+            _print(_losses_table())
         elif name is None:
-            _show(*_overview())
+            _print(*_overview())
         elif resolved:
             terminal.echo(to_toml(read_recipe(name)), nl=False)
         elif name in presets(recipes_folder()):
-            _show(*_of_preset(name))
+            _print(*_preset_overview(name))
         else:
             terminal.echo(recipe_text(name), nl=False)
 
 
-def _show(*parts: Table | str) -> None:
+def _print(*parts: Table | str) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False)  # [loss] is no markup
+    console = Console(highlight=False, markup=False)  # [loss] is not markup
     for part in parts:
         console.print(part)
 
 
 def _table(*columns: str) -> Table:
-    """A table whose first column is never broken: its entries are there to be copied."""
+    """A table whose first column is never wrapped, because its entries are there to be copied."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -84,42 +85,41 @@ def _overview() -> Iterator[Table | str]:
 
     folder = recipes_folder()
     combined = set(compositions(folder))
-    yield _abouts("preset", presets(folder))
-    yield _abouts("method", methods(folder))
-    yield _abouts("further recipe", {name: file for name, file in all_recipes().items() if name not in combined})
+    yield _sentences_table("preset", presets(folder))
+    yield _sentences_table("method", methods(folder))
+    yield _sentences_table("further recipe", {name: file for name, file in all_recipes().items() if name not in combined})
     yield "Every PRESET/METHOD is a recipe: suprank train cub112/fast-ap"
-    yield "Of a preset, suprank recipes sop lists those with a result to expect."
+    yield "Recipes of a preset with results to expect: suprank recipes sop"
 
 
-def _of_preset(preset: str) -> Iterator[Table | str]:
-    from suprank.training.recipe import all_recipes, read_recipe
+def _preset_overview(preset: str) -> Iterator[Table | str]:
+    """The recipes of a preset that have a file or a result to expect."""
+    from suprank.training.presets import expected_results, first_sentence, header
+    from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder
 
-    files = {name: file for name, file in all_recipes().items() if name.startswith(f"{preset}/")}
-    if files:
+    expected = {f"{preset}/{method}" for method in expected_results(recipes_folder(), preset)}
+    names = sorted(expected | {name for name in all_recipes() if name.startswith(f"{preset}/")})
+    if names:
         table = _table("recipe", "network", "what")
-        for name, file in files.items():
-            model = read_recipe(file).model
-            table.add_row(name, model.start or model.backbone, _about(file))
+        for name in names:
+            model = read_recipe(name).model
+            table.add_row(name, model.start or model.backbone, first_sentence(header(recipe_text(name))))
         yield table
     yield f"{preset}/METHOD is a recipe for every method that suprank recipes lists."
     yield f"What they share: suprank recipes {preset}/base"
 
 
-def _abouts(kind: str, files: dict[str, Path]) -> Table:
+def _sentences_table(kind: str, files: dict[str, Path]) -> Table:
+    """The first sentence of each file's header."""
+    from suprank.training.presets import first_sentence, header
+
     table = _table(kind, "what")
     for name, file in files.items():
-        table.add_row(name, _about(file))
+        table.add_row(name, first_sentence(header(file.read_text(encoding="utf-8"))))
     return table
 
 
-def _about(file: Path) -> str:
-    """The first sentence of the comment a recipe opens with."""
-    from suprank.training.presets import header, sentence
-
-    return sentence(header(file.read_text(encoding="utf-8")))
-
-
-def _losses() -> Table:
+def _losses_table() -> Table:
     from suprank.training.loss_names import LOSSES
 
     table = _table("loss", "what", "reads, of [loss]")

@@ -1,4 +1,4 @@
-"""Where images meet a model: a manifest embedded into files, and a projection computed from it."""
+"""Embedding the images of a manifest with a model: into files, resumable, and into the moments that a PCA needs."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,38 +6,38 @@ from typing import TYPE_CHECKING, Any
 from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
+    from suprank.embedding.parts import EmbeddedPart, read_embedded
     from suprank.embedding.provenance import Provenance
-    from suprank.embedding.query_gallery import Side, Sides, ranked_parts, ranked_sides
-    from suprank.embedding.result import EmbeddedPart, read_embedded
+    from suprank.embedding.query_gallery import LabeledEmbeddings, QueryGallery, build_query_gallery, ranked_parts
 
 if TYPE_CHECKING:
     from suprank.embedding.collection import embed_collection
     from suprank.embedding.image_loading import ImageLoaderSettings
-    from suprank.embedding.principal import principal_moments
-    from suprank.embedding.processes import Processes, launched
+    from suprank.embedding.moments import feature_moments
+    from suprank.embedding.processes import Processes, torchrun_processes
 
 __all__ = [
     "EmbeddedPart",
     "ImageLoaderSettings",
+    "LabeledEmbeddings",
     "Processes",
     "Provenance",
-    "Side",
-    "Sides",
+    "QueryGallery",
+    "build_query_gallery",
     "embed_collection",
-    "launched",
-    "principal_moments",
+    "feature_moments",
     "ranked_parts",
-    "ranked_sides",
     "read_embedded",
+    "torchrun_processes",
 ]
 
-# These import timm, which takes seconds; reading what was embedded does not.
+# These import timm, which takes seconds; reading stored embeddings does not.
 _WHERE = {
     "Processes": "processes",
     "ImageLoaderSettings": "image_loading",
     "embed_collection": "collection",
-    "launched": "processes",
-    "principal_moments": "principal",
+    "torchrun_processes": "processes",
+    "feature_moments": "moments",
 }
 
 

@@ -1,4 +1,4 @@
-"""How a manifest's images are read for a model: transform, batches, workers, and what is done about broken ones."""
+"""Loading the images of a manifest for a model: transform, batches, workers, and what to do about broken images."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class ImageSettings(NamedTuple):
-    """How a test image becomes pixels: the side of its central crop, and the resizing before it (see `EmbedderConfig`)."""
+class EvalTransformSettings(NamedTuple):
+    """The evaluation transform: the side of the central crop, and the resizing before it (see `EmbedderConfig`)."""
 
     size: int
     resize: int
@@ -37,7 +37,7 @@ class ImageSettings(NamedTuple):
     fast_jpeg: bool = False
 
     def transform(self) -> Compose:
-        """The transform, which stops at bytes."""
+        """The transform, which gives bytes: normalizing them is left to the model's device."""
         return transforms.eval_transform(
             self.size, resize=self.resize or None, squash=self.squash, interpolation=self.interpolation, mean=None
         )
@@ -45,12 +45,12 @@ class ImageSettings(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageLoaderSettings:
-    """Images in row order, decoded by worker processes and transformed, `batch_size` at a time.
+    """How images are loaded in row order: decoded and transformed by worker processes, `batch_size` at a time.
 
-    `normalize` is applied to whole batches on the model's device: with a transform that stops at bytes, workers do less.
-    `at_least` is the short side that images are decoded to at least (see `ImageDataset`). `workers` are processes (default: one
-    a core, 16 at most); 0 decodes in this one. `on_broken` is "raise", or "skip", which leaves broken images out and logs them.
-    `settings` describe the transform for whoever compares two evaluations; None where the transform is the caller's own.
+    `normalize` is applied to whole batches on the model's device, so that workers do less if the transform gives bytes.
+    `at_least` is the minimum short side to which images are decoded (see `ImageDataset`). `workers` is the number of processes
+    (default: one per core, at most 16); 0 decodes in this process. `on_broken` is "raise", or "skip", which leaves out broken
+    images and logs them. `settings` describe the transform, to compare two evaluations; None for a transform of the caller's.
     """
 
     transform: Callable[[Any], torch.Tensor]
@@ -59,7 +59,7 @@ class ImageLoaderSettings:
     batch_size: int = 64
     workers: int | None = None
     on_broken: str = "raise"
-    settings: ImageSettings | None = None
+    settings: EvalTransformSettings | None = None
 
     @classmethod
     def for_model(
@@ -72,29 +72,29 @@ class ImageLoaderSettings:
         fast_jpeg: bool | None = None,
         **further: Any,
     ) -> Self:
-        """Read images as the model was evaluated: as its `input` says, except for what is given here.
+        """Load images as in the model's own evaluation: as its `input` says, except for what is given here.
 
         `size` is the side of the central crop, `resize` the short side before it (0: the image as it is; by default in the
         model's proportion to `size`), `squash` resizes both sides and loses the aspect ratio. `fast_jpeg` decodes large JPEGs
-        at a fraction of their size, which is several times faster and changes pixels by a few gray levels. The rest are fields
-        of this class.
+        at a fraction of their size, which is several times faster and changes pixels by a few gray levels. `further` are
+        fields of this class.
         """
-        said = embedder.input
-        if size is None and said.size[0] != said.size[1]:
+        default = embedder.input
+        if size is None and default.size[0] != default.size[1]:
             raise ValueError(
-                f"the model takes images of {said.size[0]} × {said.size[1]} pixels; crops are square, so give a size."
+                f"the model takes images of {default.size[0]} × {default.size[1]} pixels; crops are square, so give a size."
             )
-        side = said.size[0] if size is None else size
-        known = said.interpolation in transforms.INTERPOLATIONS
-        images = ImageSettings(
+        side = default.size[0] if size is None else size
+        known = default.interpolation in transforms.INTERPOLATIONS
+        images = EvalTransformSettings(
             size=side,
-            resize=round(side * said.resize / min(said.size)) if resize is None else resize,
-            squash=said.squash if squash is None else squash,
-            interpolation=said.interpolation if known else "bicubic",  # PIL's Lanczos has no like among tensors
-            fast_jpeg=said.fast_jpeg if fast_jpeg is None else fast_jpeg,
+            resize=round(side * default.resize / min(default.size)) if resize is None else resize,
+            squash=default.squash if squash is None else squash,
+            interpolation=default.interpolation if known else "bicubic",  # there is no Lanczos for tensors
+            fast_jpeg=default.fast_jpeg if fast_jpeg is None else fast_jpeg,
         )
         transform = images.transform()
-        normalize = transforms.Normalize(said.mean, said.std)
+        normalize = transforms.Normalize(default.mean, default.std)
         at_least = transforms.at_least(transform) if images.fast_jpeg else None
         return cls(transform, normalize, at_least, settings=images, **further)
 
@@ -103,7 +103,7 @@ class ImageLoaderSettings:
             raise ValueError(f"batch_size={self.batch_size} must be 1 or more.")
 
     def before(self, forward: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What takes a batch as `batches` gives it and calls `forward` on it normalized."""
+        """A function that normalizes a batch of `batches` and calls `forward` on it."""
         normalize = self.normalize
         return forward if normalize is None else lambda images: forward(normalize(images))
 
@@ -112,10 +112,10 @@ class ImageLoaderSettings:
         return ImageDataset(manifest, self.transform, on_broken=self.on_broken, at_least=self.at_least)
 
     def batches(self, images: Manifest | ImageDataset, rows: NDArray[np.int64], *, pinned: bool) -> Generator[Batch]:
-        """The images of these rows in their order, the last batch with what is left; in pinned memory on the way to a GPU.
+        """The images of these rows in their order; the last batch may be smaller. `pinned` memory is for copies to a GPU.
 
-        Who reads a manifest more than once may give its `dataset`, or a `InMemoryImages` of that. Workers end with the iterator:
-        close it where it may not be exhausted.
+        To load a manifest more than once, give its `dataset`, or an `InMemoryImages` of it. The workers end with the iterator:
+        close it if it may not be exhausted.
         """
         dataset = images if isinstance(images, ImageDataset) else self.dataset(images)
         chunks = [rows[start : start + self.batch_size].tolist() for start in range(0, len(rows), self.batch_size)]
@@ -126,7 +126,7 @@ class ImageLoaderSettings:
             collate_fn=collated,
             pin_memory=pinned,
             worker_init_fn=ignore_signals,
-            generator=torch.Generator(),  # else it would draw from the process's own random numbers
+            generator=torch.Generator(),  # otherwise it would use the process's random numbers
         )
         with closing(loader_batches(loader)) as batches:
             for batch in batches:

@@ -1,4 +1,4 @@
-"""The processes of a torchrun, or this one alone."""
+"""The processes of torchrun, or a single process."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from torch import distributed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE = timedelta(days=7)  # for the slowest process: parts may take hours
+TIMEOUT = timedelta(days=7)  # for the slowest process: parts may take hours
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this is; `local_rank` counts those of one machine."""
+    """The rank of this process and the number of processes; `local_rank` counts those of one machine."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
 
     def barrier(self) -> None:
-        """Wait for all the others."""
+        """Wait for all other processes."""
         if self.world_size > 1:
             distributed.barrier()
 
-    def gathered(self, value: Any) -> list[Any]:
-        """The value of every process, by rank, in all of them."""
+    def all_gather(self, value: Any) -> list[Any]:
+        """The values of all processes, by rank; every process gets them."""
         if self.world_size == 1:
             return [value]
         values: list[Any] = [None] * self.world_size
@@ -39,7 +39,8 @@ class Processes:
         return values
 
     def device(self, name: str | None) -> torch.device:
-        """The device asked for; by default a GPU, or the CPU. GPUs without a number go round the processes of a machine."""
+        """The device of this name; by default a GPU, or the CPU. Without a number, the processes of a machine take
+        turns at its GPUs."""
         count = torch.cuda.device_count()
         if count and name in (None, "cuda"):
             return torch.device("cuda", self.local_rank % count)
@@ -47,19 +48,19 @@ class Processes:
 
 
 @contextmanager
-def launched() -> Iterator[Processes]:
-    """The processes that torchrun started, joined for the time being; or this one, where none did.
+def torchrun_processes() -> Iterator[Processes]:
+    """The processes that torchrun started, connected while the block runs; without torchrun, this process only.
 
-    They only wait for each other and exchange small objects, so gloo serves on any machine.
+    They only wait for each other and exchange small objects, for which gloo suffices on any machine.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Processes()
         return
-    ours = not distributed.is_initialized()
-    if ours:
-        distributed.init_process_group("gloo", timeout=PATIENCE)
+    initialize = not distributed.is_initialized()
+    if initialize:
+        distributed.init_process_group("gloo", timeout=TIMEOUT)
     try:
         yield Processes(distributed.get_rank(), distributed.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
     finally:
-        if ours:
+        if initialize:
             distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""What made the embeddings of a folder: the network and how it read the images. Numbers compare only where this is known."""
+"""The model and the preprocessing that made the embeddings of a folder, so that differing ones are not compared unawares."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """The backbone and its number of parameters, how test images were read (see `EmbedderConfig`), the precision and scales.
+    """The backbone and its number of parameters, the preprocessing of images (see `EmbedderConfig`), the precision and scales.
 
     Example:
         >>> run = Provenance("resnet50", 24_557_120, size=112, resize=0)
@@ -49,8 +49,8 @@ class Provenance:
 
     @classmethod
     def read(cls, out: str | PathLike[str], part: str) -> Self | None:
-        """That of a part of a folder that `embed_collection` wrote; None where its record does not say, as with a transform of
-        the caller's own."""
+        """The provenance of a part of a folder that `embed_collection` wrote; None if its record does not say, as for a
+        transform of the caller's."""
         try:
             record = json.loads((Path(out) / part / RECORD).read_bytes())
         except (OSError, ValueError):
@@ -60,7 +60,7 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> Self | None:
-        """From its own `asdict`, or anything that holds the same entries; None where one is missing."""
+        """From its own `asdict`, or anything with the same entries; None if one is missing."""
         known = {field.name: entries[field.name] for field in fields(cls) if field.name in entries}
         return cls(**{**known, "scales": tuple(known["scales"])}) if len(known) == len(fields(cls)) else None
 
@@ -69,7 +69,7 @@ class Provenance:
 
     @property
     def images(self) -> str:
-        """How images are read, in a few words."""
+        """The preprocessing of images, in a few words."""
         resized = f"{'both sides' if self.squash else 'short side'} resized to {self.resize}" if self.resize else "not resized"
         further = ["fast JPEG decoding"] if self.fast_jpeg else []
         several = [f"scales {_text('scales', self.scales)}"] if self.scales != (1.0,) else []
@@ -85,7 +85,7 @@ class Provenance:
         return f"{self.network}, {self.images}"
 
     def differences(self, other: Provenance) -> list[str]:
-        """What differs, as "image size 112 against 224". `parameters` may: a head of another width is what runs compare."""
+        """What differs, as "image size 112 against 224". `parameters` may differ: runs may compare heads of other widths."""
         return [
             f"{title} {_text(name, getattr(self, name))} against {_text(name, getattr(other, name))}"
             for name, title in _TITLES.items()
@@ -93,7 +93,7 @@ class Provenance:
         ]
 
     def warning(self, other: Provenance, names: tuple[str, str]) -> str | None:
-        """A sentence for whoever compares the metrics of the two, by their `names`; None where nothing differs."""
+        """A sentence for a comparison of the metrics of the two, which are called `names`; None if nothing differs."""
         differences = self.differences(other)
         if not differences:
             return None

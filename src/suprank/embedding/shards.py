@@ -1,12 +1,12 @@
-"""Embeddings of millions of images into one `.npy`, part by part, so that an interruption costs a part and not the run.
+"""Writing the embeddings of millions of images into one `.npy`, shard by shard, so that an interruption costs one shard.
 
-    out/run.json           what is being embedded, by what, into what: a run continues only where all of it is the same
-    out/parts/00012.npy    a finished part; removed once all are joined
-    out/embeddings.npy     the result, there when it is whole
+    out/run.json           what is embedded, and how: a run is resumed only if all of it is the same
+    out/parts/00012.npy    a finished shard; removed once all are joined
+    out/embeddings.npy     the result, which exists only when it is complete
     out/.lock              keeps a second process out while one is embedding; it stays, and means nothing by itself
 
-Parts are dealt to the processes of a torchrun in turn. As a part is the same whoever computes it, a run may be continued by
-another number of processes than began it.
+Under torchrun the shards are distributed among the processes. A shard does not depend on the process that computes it, so a run
+may be resumed with another number of processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from suprank.files.atomic import write_atomically, writing_atomically
-from suprank.files.folders import locked_folder
+from suprank.files.locking import lock_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -52,28 +52,28 @@ def write_embeddings(
     """Write the embeddings of rows 0 to `count` − 1 into `out/embeddings.npy`, `[count, dim]`, and return its path.
 
     `embed_rows(rows)` is called once in each process with the rows left to it, ascending, and yields their embeddings in that
-    order, in arrays of any length; too few or too many rows are an error, so an image that cannot be embedded must raise or be
-    given a vector. Each `shard_rows` of them are written as a part. After an interruption the same call computes the parts that
-    are missing and no other; after the end it returns at once. Where it was interrupted does not show in the result, as far as
-    `embed_rows` does not depend on how rows are batched: with a `shard_rows` that the batch size divides, batches are the same.
+    order, in arrays of any length; too few or too many rows are an error, so an image that cannot be embedded must raise or get
+    a vector. Each `shard_rows` of them are written as a shard. After an interruption the same call computes only the missing
+    shards; after the end it returns at once. The result does not depend on where it was interrupted, as long as `embed_rows`
+    does not depend on how rows are batched: if the batch size divides `shard_rows`, batches are the same.
 
-    `fingerprint` is whatever makes embeddings comparable (model, manifest, precision, ...), in JSON's types. Where `out` holds
-    a run with another, a ValueError says which entries differ; where another process is embedding into it, a BlockingIOError
-    says so at once. float16 rounds the finished embeddings; it halves the file.
+    `fingerprint` is whatever makes embeddings comparable (model, manifest, precision, ...), in JSON's types. If `out` has a run
+    with another fingerprint, a ValueError says which entries differ; if another process is embedding into it, a BlockingIOError
+    says so at once. float16 rounds the finished embeddings, and halves the file.
 
-    In a torchrun, give `rank`, `world_size` and a `barrier`, and the same `out` in each process. `progress(done, total)` counts
-    the rows of this process, those of earlier runs included.
+    Under torchrun, give `rank`, `world_size` and a `barrier`, and the same `out` in each process. `progress(done, total)`
+    counts the rows of this process, including those of earlier runs.
     """
-    run = _Run(Path(out), count, dim, shard_rows, np.dtype(dtype))
-    run.record(fingerprint)  # refuses what cannot be, before a folder is made
+    run = _ShardedRun(Path(out), count, dim, shard_rows, np.dtype(dtype))
+    run.record(fingerprint)  # refuses what is impossible, before a folder is made
     way_out = "wait for it to end, or choose another folder"
-    # The processes of one run share the folder: the first holds the lock for all of them.
-    with locked_folder(run.out, "embedding into", way_out) if rank == 0 else nullcontext():
+    # The processes of one run share the folder: rank 0 holds the lock for all of them.
+    with lock_folder(run.out, "embedding into", way_out) if rank == 0 else nullcontext():
         if rank == 0:
             run.begin(fingerprint)
         barrier()  # the others wait for the record
         if rank != 0:
-            run.agree(fingerprint)
+            run.check_record(fingerprint)
         if not run.finished():
             _embed_missing(run, embed_rows, range(rank, run.shards, world_size), progress)
             barrier()  # the parts of all are written
@@ -86,7 +86,7 @@ def write_embeddings(
 
 
 @dataclass(frozen=True)
-class _Run:
+class _ShardedRun:
     """The folder of one run, and the names and sizes of what it holds."""
 
     out: Path
@@ -113,26 +113,24 @@ class _Run:
         return self.out / PARTS / f"{shard:05d}.npy"
 
     def begin(self, fingerprint: Mapping[str, Any]) -> None:
-        """Make the folder and its record, or check that they are of this very run."""
+        """Create the folder and its record, or check that they are of the same run."""
         record = self.record(fingerprint)
         if (self.out / RESULT).exists() and not (self.out / RECORD).exists():
-            raise ValueError(
-                f"{self.out / RESULT} is there, without a {RECORD} that says what it holds; choose another folder."
-            )
+            raise ValueError(f"{self.out / RESULT} exists without a {RECORD} that describes it; choose another folder.")
         (self.out / PARTS).mkdir(parents=True, exist_ok=True)
-        if (self.out / RECORD).exists() and self._holds_anything():
-            self.agree(fingerprint)
+        if (self.out / RECORD).exists() and self._has_results():
+            self.check_record(fingerprint)
         else:
             write_atomically(self.out / RECORD, (json.dumps(record, indent=2) + "\n").encode())
-        for half_written in self.out.glob(".*.tmp"):  # by a process that was killed
-            half_written.unlink()
+        for draft in self.out.glob(".*.tmp"):  # of a process that was killed
+            draft.unlink()
 
-    def _holds_anything(self) -> bool:
-        """Whether there is work to lose: a run that was refused or stopped before its first part leaves a record alone."""
+    def _has_results(self) -> bool:
+        """Whether there is work to lose: a run that was refused or stopped before its first shard leaves only a record."""
         return (self.out / RESULT).exists() or any((self.out / PARTS).glob("*.npy"))
 
-    def agree(self, fingerprint: Mapping[str, Any]) -> None:
-        """Raise a ValueError that names what differs where the folder's record is of another run."""
+    def check_record(self, fingerprint: Mapping[str, Any]) -> None:
+        """Raise a ValueError that names the differences if the folder's record is of another run."""
         try:
             found = dict(json.loads((self.out / RECORD).read_bytes()))
         except (OSError, ValueError) as error:
@@ -140,26 +138,28 @@ class _Run:
         wanted = self.record(fingerprint)
         if "amp" in found and "precision" in wanted:
             raise ValueError(
-                f"{self.out} was embedded by an older suprank, whose record does not say how images were read. Choose another "
-                f"folder, or delete this one to start anew; `suprank evaluate` reads it as it is, if it is complete."
+                f"{self.out} was embedded by an older suprank, whose record does not say how images were loaded. Choose "
+                f"another folder, or delete this one to start again; `suprank evaluate` reads it as it is, if it is complete."
             )
         differ = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
         if differ:
-            said = "; ".join(f"{key} is {_short(wanted.get(key))} and was {_short(found.get(key))}" for key in differ)
-            raise ValueError(f"{self.out} holds another run: {said}. Choose another folder, or delete this one to start anew.")
+            text = "; ".join(f"{key} is {_short(wanted.get(key))} and was {_short(found.get(key))}" for key in differ)
+            raise ValueError(
+                f"{self.out} has the embeddings of another run: {text}. Choose another folder, or delete it to start again."
+            )
 
     def finished(self) -> bool:
-        return _holds(self.out / RESULT, (self.count, self.dim), self.dtype)
+        return _is_complete(self.out / RESULT, (self.count, self.dim), self.dtype)
 
     def missing(self, shards: range) -> list[int]:
-        """Those of the shards whose part is not there whole."""
-        return [i for i in shards if not _holds(self.part(i), (len(self.rows(i)), self.dim), self.dtype)]
+        """The shards that are not complete."""
+        return [i for i in shards if not _is_complete(self.part(i), (len(self.rows(i)), self.dim), self.dtype)]
 
     def join(self) -> None:
-        """Write all parts behind one another."""
+        """Concatenate all shards."""
         if missing := self.missing(range(self.shards)):
             raise RuntimeError(
-                f"{self.out / PARTS} lacks {len(missing)} parts, the first {self.part(missing[0]).name}; run again."
+                f"{self.out / PARTS} lacks {len(missing)} shards, the first {self.part(missing[0]).name}; run again."
             )
         header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count, self.dim)}
         with writing_atomically(self.out / RESULT) as file:
@@ -168,7 +168,7 @@ class _Run:
                 file.write(np.load(self.part(shard), allow_pickle=False).tobytes())
 
     def record(self, fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of run.json, as JSON gives it back, so that it compares with what was read: tuples are lists."""
+        """The content of run.json, as JSON gives it back (tuples are lists), to compare it with a file."""
         own = {"count": self.count, "dim": self.dim, "dtype": self.dtype.name, "shard_rows": self.shard_rows}
         if taken := own.keys() & fingerprint.keys():
             raise ValueError(f"fingerprint has the entries {sorted(taken)}, which the run adds itself; rename them.")
@@ -179,12 +179,12 @@ class _Run:
 
 
 def _short(value: Any) -> str:
-    """A hash by its first digits; anything else as it is."""
+    """The first digits of a hash; anything else as it is."""
     digits = isinstance(value, str) and re.fullmatch(r"[0-9a-f]{40,}", value)
     return f"{value[:12]}..." if digits else repr(value)
 
 
-def _embed_missing(run: _Run, embed_rows: EmbedRows, shards: range, progress: Callable[[int, int], None]) -> None:
+def _embed_missing(run: _ShardedRun, embed_rows: EmbedRows, shards: range, progress: Callable[[int, int], None]) -> None:
     total, missing = sum(len(run.rows(i)) for i in shards), run.missing(shards)
     done = total - sum(len(run.rows(i)) for i in missing)
     progress(done, total)
@@ -203,39 +203,39 @@ def _embed_missing(run: _Run, embed_rows: EmbedRows, shards: range, progress: Ca
             progress(done, total)
         with writing_atomically(run.part(shard)) as file:
             np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(part))
-            file.write(part.data.cast("B"))  # np.save, on a full disk, does not say that it is full
+            file.write(part.data.cast("B"))  # np.save does not report a full disk as such
     stream.close()
 
 
 class _Stream:
-    """Arrays of any length, taken from in pieces of the length that is wanted."""
+    """Takes rows, as many as wanted, from arrays of any length."""
 
     def __init__(self, arrays: Iterator[NDArray[Any]], dim: int):
         self.arrays, self.dim = iter(arrays), dim
-        self.left: NDArray[Any] = np.empty((0, dim))
+        self.rest: NDArray[Any] = np.empty((0, dim))
 
     def take(self, at_most: int) -> NDArray[Any]:
         """From 1 to `at_most` rows."""
-        while not len(self.left):
+        while not len(self.rest):
             try:
-                self.left = next(self.arrays)
+                self.rest = next(self.arrays)
             except StopIteration:
                 raise ValueError(
-                    f"embed_rows stopped early, {at_most} rows or more before the end; it owes one row each."
+                    f"embed_rows stopped {at_most} rows or more before the end; it must yield one embedding for each row."
                 ) from None
-            if self.left.ndim != 2 or self.left.shape[1] != self.dim:
-                raise ValueError(f"embed_rows gave an array {list(self.left.shape)}; give [rows, {self.dim}].")
-        taken, self.left = self.left[:at_most], self.left[at_most:]
+            if self.rest.ndim != 2 or self.rest.shape[1] != self.dim:
+                raise ValueError(f"embed_rows yielded an array {list(self.rest.shape)}; give [rows, {self.dim}].")
+        taken, self.rest = self.rest[:at_most], self.rest[at_most:]
         return taken
 
     def close(self) -> None:
-        """The end must have been reached."""
-        if len(self.left) or any(len(array) for array in self.arrays):
-            raise ValueError("embed_rows gave more rows than it was asked for; it owes one row each.")
+        """Check that all rows were taken."""
+        if len(self.rest) or any(len(array) for array in self.arrays):
+            raise ValueError("embed_rows yielded too many rows; it must yield one embedding for each row.")
 
 
-def _holds(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
-    """Whether the file is a whole array of this shape and type; a file cut short is not."""
+def _is_complete(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
+    """Whether the file is a complete array of this shape and type, and not truncated."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):

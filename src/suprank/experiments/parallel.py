@@ -1,4 +1,4 @@
-"""Several trainings at once on the cores of one machine, a process and a thread each, with a bar for each of them."""
+"""Several trainings at the same time on the cores of one machine, each in a process with one thread."""
 
 from __future__ import annotations
 
@@ -6,209 +6,194 @@ import multiprocessing
 import pickle
 import signal
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from suprank.cli.terminal import escaped
+from suprank.experiments.runner import Display
 from suprank.training.callbacks import Callback, StepValues
 from suprank.training.run_folder import RunFolder
 from suprank.training.signals import stop_on_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from multiprocessing.connection import Connection
     from pathlib import Path
 
     from suprank.training.config import TrainConfig
 
 SPAWN = multiprocessing.get_context("spawn")  # a fork of a process that has used torch may hang
-_LISTEN = 0.2  # seconds until a signal is seen while no process tells anything
+_POLL_SECONDS = 0.2  # until a signal is noticed while no process sends anything
 
 
 class TrainingError(RuntimeError):
-    """A training that came to a bad end, by nobody's mistake: it was killed, or met a number that is none."""
+    """A training that failed though nobody made a mistake: it was killed, or its loss became NaN or infinite."""
 
 
-class Told(NamedTuple):
-    """What a training process tells: how many of its steps are done, or something to say, or the error that ended it."""
+class Message(NamedTuple):
+    """What a training process sends: how many of its steps are done, or a note, or the error that ended it."""
 
     done: int = 0
     steps: int = 0
     loss: float | None = None
-    said: str = ""
+    note: str = ""
     error: Exception | None = None
     trace: str = ""
 
 
-def trained(runs: Mapping[str, tuple[TrainConfig, Path]], at_once: int) -> int | None:
-    """Train each of the runs, by name, into its folder, `at_once` of them at a time. The signal that stopped it, if one did.
+def train_in_parallel(
+    runs: Mapping[str, tuple[TrainConfig, Path]], processes: int, display: Display | None = None
+) -> int | None:
+    """Train each of the runs, by name, into its folder, `processes` at a time. Return the signal that stopped it, if one did.
 
-    What is finished stays as it is, and what was begun before goes on. Signals are meant for all: each training writes a
-    checkpoint and ends. One that fails ends the others so, and its error is raised.
+    A finished run is left as it is, and an interrupted one is resumed. A signal stops all: each training writes a checkpoint
+    and ends. If one fails, the others are stopped in the same way, and its error is raised.
     """
-    with stop_on_signals() as stop, _progress() as bars:
-        waiting = {name: run for name, run in runs.items() if not _is_finished(name, *run, bars.console)}
+    display = display or Display()
+    with stop_on_signals() as stop:
+        display.begin(len(runs))
         running: list[_Training] = []
         try:
+            waiting = {name: run for name, run in runs.items() if not _is_finished(name, *run, display)}
             while (waiting or running) and not stop.signal:
-                while waiting and len(running) < at_once:
+                while waiting and len(running) < processes:
                     name = next(iter(waiting))
-                    running.append(_Training(name, *waiting.pop(name), bars))
-                told = wait([one.told for one in running], timeout=_LISTEN)
-                for one in [one for one in running if one.told in told]:
-                    if one.ended():
-                        running.remove(one)
+                    running.append(_Training(name, *waiting.pop(name), display))
+                ready = wait([training.connection for training in running], timeout=_POLL_SECONDS)
+                for training in [training for training in running if training.connection in ready]:
+                    if training.receive():
+                        running.remove(training)
         finally:
-            for one in running:
-                one.process.terminate()  # it saves
-            for one in running:
+            for training in running:
+                training.process.terminate()  # it saves
+            for training in running:
                 with suppress(Exception):  # one error is enough
-                    while not one.ended():
+                    while not training.receive():
                         pass
-                one.process.join()
+                training.process.join()
+            display.end()
     return stop.signal or None
 
 
 class _Training:
-    """A process that trains, as seen from the one that shows it. It is running when this is made."""
+    """A training process, as seen from the process that displays it. The constructor starts it."""
 
-    def __init__(self, name: str, config: TrainConfig, folder: Path, bars: Progress) -> None:
-        self.name, self.bars = name, bars
-        self.bar = bars.add_task(name, total=None, loss="")
-        self.told, telling = SPAWN.Pipe(duplex=False)
-        self.process = SPAWN.Process(target=_train, args=(config.model_dump_json(), folder, telling), name=name)
-        # Ctrl-C reaches it too: until it trains, and saves what it has, it need not know, because we end it.
+    def __init__(self, name: str, config: TrainConfig, folder: Path, display: Display) -> None:
+        self.name, self.display = name, display
+        display.run_started(name)
+        self.connection, sender = SPAWN.Pipe(duplex=False)
+        self.process = SPAWN.Process(target=_train, args=(config.model_dump_json(), folder, sender), name=name)
+        # Ctrl-C reaches it too. It ignores it until it trains (and then saves what it has), because we end it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             self.process.start()
         finally:
             signal.signal(signal.SIGINT, before)
-        telling.close()  # its own copy is the last one, so that its end is the end of what is told
+        sender.close()  # the process has the last copy, so that the pipe ends when the process does
 
-    def ended(self) -> bool:
-        """Show what it tells next, for which it waits. Whether that was all; an end that is none of training's is an error."""
+    def receive(self) -> bool:
+        """Wait for the next message and display it. Return True at the end; raise an error if the training failed."""
         try:
-            told: Told = self.told.recv()
+            message: Message = self.connection.recv()
         except EOFError:
             self.process.join()
             if self.process.exitcode:
-                raise TrainingError(f"{self.name} {_how(self.process.exitcode)}; the same command goes on with it.") from None
+                reason = _exit_reason(self.process.exitcode)
+                raise TrainingError(f"{self.name} {reason}; give the same command again to resume it.") from None
+            self.display.run_ended(self.name, "")
             return True
-        if isinstance(told.error, TrainingError):
-            raise TrainingError(f"{self.name}: {told.error}")
-        if told.error is not None:
-            told.error.add_note(f"(training {self.name})")
-            raise told.error from RuntimeError(f"in another process:\n{told.trace}")
-        if told.said:
-            _say(self.bars.console, f"{self.name}: {told.said}")
+        if isinstance(message.error, TrainingError):
+            raise TrainingError(f"{self.name}: {message.error}")
+        if message.error is not None:
+            message.error.add_note(f"(training {self.name})")
+            raise message.error from RuntimeError(f"in another process:\n{message.trace}")
+        if message.note:
+            self.display.note(f"{self.name}: {message.note}")
         else:
-            loss = "" if told.loss is None else f"loss {told.loss:.3f}"
-            self.bars.update(self.bar, completed=told.done, total=told.steps, loss=loss)
+            self.display.run_progress(self.name, message.done, message.steps, message.loss)
         return False
 
 
-def _is_finished(name: str, config: TrainConfig, folder: Path, console: Console) -> bool:
-    """Whether there is nothing left to train; says so. A run of another recipe is refused, as training would."""
+def _is_finished(name: str, config: TrainConfig, folder: Path, display: Display) -> bool:
+    """Whether there is nothing left to train, which is displayed. A run of another recipe is refused, as training would."""
     if RunFolder(folder).finished is None:
         return False
     with RunFolder.open(folder, config, resume=True):
-        _say(console, f"{name}: {folder} is finished already.")
+        display.note(f"{name}: {folder} is finished already.")
     return True
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(escaped(text), highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Bars on stderr, whose tasks have a `loss` in words."""
-    columns = (
-        TextColumn("{task.description}"),
-        TextColumn("{task.fields[loss]}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bars:
-        yield bars
-
-
-def _how(code: int) -> str:
+def _exit_reason(code: int) -> str:
     """How a process ended.
 
     Example:
-        >>> _how(-9), _how(143), _how(1)
-        ('was killed by SIGKILL (as happens where memory runs out)', 'was stopped by SIGTERM', 'ended with 1')
+        >>> _exit_reason(-9), _exit_reason(143), _exit_reason(1)
+        ('was killed by SIGKILL (perhaps memory ran out)', 'was stopped by SIGTERM', 'ended with exit code 1')
     """
     number = -code if code < 0 else code - 128
     try:
         name = signal.Signals(number).name
     except ValueError:
-        return f"ended with {code}"
+        return f"ended with exit code {code}"
     if code > 0:
         return f"was stopped by {name}"
-    return f"was killed by {name}" + (" (as happens where memory runs out)" if name == "SIGKILL" else "")
+    return f"was killed by {name}" + (" (perhaps memory ran out)" if name == "SIGKILL" else "")
 
 
-# In the process that trains
+# In the training process
 
 
-class _Teller(Callback):
-    """Passes on what a display needs to another process."""
+class _Sender(Callback):
+    """Sends what a display needs to the other process."""
 
-    def __init__(self, telling: Connection) -> None:
-        self.telling, self.steps = telling, 0
+    def __init__(self, connection: Connection) -> None:
+        self.connection, self.steps = connection, 0
 
     def begin(self, done: int, steps: int, about: str) -> None:
         self.steps = steps
-        self._tell(Told(done, steps))
+        self._send(Message(done, steps))
 
     def step(self, at: StepValues) -> None:
-        self._tell(Told(at.step, self.steps, at.values["loss"]))
+        self._send(Message(at.step, self.steps, at.values["loss"]))
 
     def say(self, text: str) -> None:
-        self._tell(Told(said=text))
+        self._send(Message(note=text))
 
-    def _tell(self, told: Told) -> None:
+    def _send(self, message: Message) -> None:
         try:
-            self.telling.send(told)
+            self.connection.send(message)
         except BrokenPipeError:  # the other process was killed: nobody would see how this ends
             signal.raise_signal(signal.SIGTERM)
 
 
-def _train(config: str, folder: Path, telling: Connection) -> None:
-    """What a process does."""
+def _train(config: str, folder: Path, connection: Connection) -> None:
+    """The main function of a training process."""
     try:
-        stopped = _stopped(config, folder, _Teller(telling))
+        stopped = _run_training(config, folder, _Sender(connection))
     except KeyboardInterrupt:  # Ctrl-C, twice
         stopped = signal.SIGINT
     except Exception as error:
-        telling.send(Told(error=_sendable(error), trace=traceback.format_exc()))
+        connection.send(Message(error=_picklable(error), trace=traceback.format_exc()))
         raise SystemExit(1) from None
     if stopped:
         raise SystemExit(128 + stopped)
 
 
-def _stopped(config: str, folder: Path, watch: Callback) -> int | None:
-    """Train, or go on; the signal that stopped it, if one did."""
+def _run_training(config: str, folder: Path, callback: Callback) -> int | None:
+    """Train or resume. Return the signal that stopped it, if one did."""
     import torch
 
     from suprank.training import NonFiniteLossError, TrainConfig, train
 
     torch.set_num_threads(1)  # threads of two trainings would wait for each other
     try:
-        return train(TrainConfig.model_validate_json(config), folder, resume=True, watch=watch).stopped
+        return train(TrainConfig.model_validate_json(config), folder, resume=True, watch=callback).stopped
     except NonFiniteLossError as error:
         raise TrainingError(str(error)) from error
 
 
-def _sendable(error: Exception) -> Exception:
-    """The error; where it cannot be read again on the other side, one that says the same."""
+def _picklable(error: Exception) -> Exception:
+    """The error; if it cannot be unpickled on the other side, one that says the same."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

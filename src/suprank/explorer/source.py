@@ -42,8 +42,8 @@ import pyarrow as pa
 
 from suprank.data.manifest import Manifest
 from suprank.embedding.provenance import Provenance
-from suprank.embedding.query_gallery import column, common_levels, ranked_parts, ranked_sides
-from suprank.embedding.result import embedded_parts, read_embedded
+from suprank.embedding.query_gallery import column, common_levels, ranked_parts, build_query_gallery
+from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.evaluation import evaluate, top_k
 from suprank.explorer.images import Images, shared_levels
 
@@ -169,7 +169,7 @@ class Source:
             levels = tuple(level for level in wanted if level in common) or common
         names = {level: tuple(dict.fromkeys(label for items in manifests for label in items.names[level])) for level in levels}
         if levels:
-            ranked = ranked_sides(parts, levels, about=name)
+            ranked = build_query_gallery(parts, levels, about=name)
             sides = [(side.labels, side.ids, side.embeddings) for side in (ranked.queries, ranked.gallery) if side is not None]
         else:
             sides = [

@@ -1,10 +1,10 @@
-"""Images → embeddings: a timm backbone, a pooling, a normalization, a projection; its weights, its folder, its exports."""
+"""Models that embed images: a timm backbone with pooling, normalization and projection; weights, saving and export."""
 
 from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.models.backbone import Backbone
-    from suprank.models.config import EmbedderConfig, Input
+    from suprank.models.config import EmbedderConfig, ImageInput
     from suprank.models.embedder import Embedder
     from suprank.models.export import ExportError, export_onnx, export_program
     from suprank.models.inference import embed, multiscale
@@ -20,7 +20,7 @@ __all__ = [
     "EmbedderConfig",
     "ExportError",
     "GeM",
-    "Input",
+    "ImageInput",
     "Moments",
     "WeightsError",
     "embed",

@@ -1,4 +1,4 @@
-"""A timm network without its classifier, taken apart where it pools, so that any pooling can stand there."""
+"""A timm network without its classifier, split at its pooling, so that any pooling can take its place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from suprank.models.networks import PatchEmbed, input_of, network
+from suprank.models.networks import PatchEmbed, create_network, image_input
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Layout(NamedTuple):
+class FeatureLayout(NamedTuple):
     """The shape of a network's features: a map `[C, H, W]` or `[H, W, C]`, or tokens `[N, C]`, of which `special` come first.
 
-    `dim` is the width after all of timm's head, which for some networks differs from `channels`. A network whose features are
-    no single tensor is "opaque": only timm can pool it.
+    `positions` is the number of other tokens, or of places in the map. `dim` is the width after timm's whole head, which for
+    some networks differs from `channels`. A network whose features are not a single tensor is "opaque": only timm can pool it.
     """
 
     form: Literal["map", "map, channels last", "tokens", "opaque"]
     channels: int
     special: int
-    places: int
+    positions: int
     dim: int
 
 
 class Backbone(nn.Module):
-    """images → features of places, by `tokens`; one vector → what timm puts after its pooling, by `finished`.
+    """`tokens` gives the features of all positions of an image; `apply_head` applies to one vector what follows timm's pooling.
 
-    `timm_pooled` is both with timm's own pooling between them. Weights are random, or timm's (`pretrained`, downloaded once),
-    or a file's (`weights`, see `suprank.models.weights`). `poolings` are the ones that this network can have.
+    `timm_pooled` is both, with timm's own pooling between them. Weights are random, or timm's (`pretrained`, downloaded once),
+    or a file's (`weights`, see `suprank.models.weights`). `poolings` are those that this network can have.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class Backbone(nn.Module):
     ):
         super().__init__()
         self.name = name
-        self.net: Any = network(name, image_size, pretrained=pretrained, weights=weights)  # Any: timm is typed in part
-        self.input = input_of(self.net, image_size)
-        self.layout = self._layout()
-        self.poolings = self._poolings()
+        self.net: Any = create_network(name, image_size, pretrained=pretrained, weights=weights)  # Any: timm lacks types
+        self.input = image_input(self.net, image_size)
+        self.layout = self._find_layout()
+        self.poolings = self._possible_poolings()
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Tensor:
-        """The network's features, in the form that `layout` says."""
+        """The network's features, in the shape of `layout`."""
         return self.net.forward_features(images)
 
     def timm_pooled(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
@@ -65,8 +65,8 @@ class Backbone(nn.Module):
 
     def tokens(
         self, images: Float[Tensor, "batch 3 height width"]
-    ) -> tuple[Float[Tensor, "batch special channels"], Float[Tensor, "batch places channels"]]:
-        """Special tokens, the class token first (none for a map), and the features of the places."""
+    ) -> tuple[Float[Tensor, "batch special channels"], Float[Tensor, "batch positions channels"]]:
+        """Special tokens, the class token first (none for a map), and the features of all positions."""
         features = self(images)
         if self.layout.form == "map":
             features = features.flatten(2).transpose(1, 2)
@@ -74,10 +74,10 @@ class Backbone(nn.Module):
             features = features.flatten(1, 2)
         return features[:, : self.layout.special], features[:, self.layout.special :]
 
-    def finished(self, pooled: Float[Tensor, "batch channels"]) -> Float[Tensor, "batch dim"]:
-        """What timm's head does after its pooling: nothing for most, a norm for ConvNeXt, a layer for MobileNetV3.
+    def apply_head(self, pooled: Float[Tensor, "batch channels"]) -> Float[Tensor, "batch dim"]:
+        """Apply what follows the pooling in timm's head: nothing for most, a norm for ConvNeXt, a layer for MobileNetV3.
 
-        The head is given features in which every place is `pooled`, so that its own pooling, whichever it is, returns that.
+        The head gets features in which every position is `pooled`, so that its own pooling, whichever it is, returns that.
         """
         pooled = pooled.to(next(self.net.parameters()).dtype)
         if self.layout.form == "map":
@@ -89,13 +89,13 @@ class Backbone(nn.Module):
         return self.net.forward_head(features, pre_logits=True)
 
     @property
-    def step(self) -> tuple[int, int]:
+    def patch_size(self) -> tuple[int, int]:
         """Height and width of images must be multiples of these: the size of a patch, or 1."""
         embed = getattr(self.net, "patch_embed", None)
         return tuple(embed.patch_size) if isinstance(embed, PatchEmbed) else (1, 1)
 
-    def check(self, images: Tensor) -> None:
-        """Raise a ValueError where images are not what the network takes."""
+    def check_images(self, images: Tensor) -> None:
+        """Raise a ValueError if the network cannot take these images."""
         if images.ndim != 4 or images.shape[1] != 3 or not images.dtype.is_floating_point:
             raise ValueError(
                 f"images are {list(images.shape)} of {images.dtype}; give [batch, 3, height, width] of floats, normalized "
@@ -106,24 +106,24 @@ class Backbone(nn.Module):
         only = embed.img_size if isinstance(embed, PatchEmbed) and embed.strict_img_size else None
         if only is not None and (height, width) != tuple(only):
             raise ValueError(
-                f"images are {height} × {width} pixels, and {self.name} takes {only[0]} × {only[1]} alone; resize them, or "
-                f"make the embedder with image_size=({height}, {width})."
+                f"images are {height} × {width} pixels, and {self.name} takes only {only[0]} × {only[1]}; resize them, or "
+                f"create the embedder with image_size=({height}, {width})."
             )
-        if height % self.step[0] or width % self.step[1]:
-            below = [max(side // step, 1) * step for side, step in zip((height, width), self.step, strict=True)]
+        if height % self.patch_size[0] or width % self.patch_size[1]:
+            below = [max(side // step, 1) * step for side, step in zip((height, width), self.patch_size, strict=True)]
             raise ValueError(
-                f"images are {height} × {width} pixels, and {self.name} cuts them into patches of {self.step[0]} × "
-                f"{self.step[1]}; make both sides multiples, for example {below[0]} × {below[1]}."
+                f"images are {height} × {width} pixels, and {self.name} cuts them into patches of {self.patch_size[0]} × "
+                f"{self.patch_size[1]}; make both sides multiples, for example {below[0]} × {below[1]}."
             )
 
-    def _layout(self) -> Layout:
-        """Run on tensors without data ("meta"), which costs nothing and shows every shape."""
+    def _find_layout(self) -> FeatureLayout:
+        """Run the network on tensors without data ("meta"), which costs nothing and shows every shape."""
         training, images = self.training, torch.empty(1, 3, *self.input.size, device="meta")
         shapes = {name: value.to("meta") for name, value in (*self.named_parameters(), *self.named_buffers())}
         try:
             with torch.no_grad():
                 features = torch.func.functional_call(self.eval(), shapes, (images,))
-                head = torch.func.functional_call(_Pooled(self), {f"backbone.{k}": v for k, v in shapes.items()}, (images,))
+                head = torch.func.functional_call(_TimmPooled(self), {f"backbone.{k}": v for k, v in shapes.items()}, (images,))
         except Exception as error:
             raise ValueError(f"{self.name} cannot be a backbone: it does not turn images into features ({error}).") from error
         finally:
@@ -131,23 +131,23 @@ class Backbone(nn.Module):
         dim, channels = int(head.shape[-1]), int(self.net.num_features)
         shape = tuple(features.shape) if isinstance(features, torch.Tensor) else ()
         if len(shape) == 4 and shape[1] == channels:
-            return Layout("map", channels, 0, shape[2] * shape[3], dim)
+            return FeatureLayout("map", channels, 0, shape[2] * shape[3], dim)
         if len(shape) == 4 and shape[3] == channels:
-            return Layout("map, channels last", channels, 0, shape[1] * shape[2], dim)
+            return FeatureLayout("map, channels last", channels, 0, shape[1] * shape[2], dim)
         if len(shape) == 3 and shape[2] == channels:
             special = self._special_tokens()
-            return Layout("tokens", channels, special, shape[1] - special, dim)
-        return Layout("opaque", channels, 0, 0, dim)
+            return FeatureLayout("tokens", channels, special, shape[1] - special, dim)
+        return FeatureLayout("opaque", channels, 0, 0, dim)
 
-    def _poolings(self) -> tuple[str, ...]:
-        """Always "timm"; the others where its head is a pooling and then the rest, and there is something to pool."""
+    def _possible_poolings(self) -> tuple[str, ...]:
+        """Always "timm"; the others if its head begins with the pooling, and there is something to pool."""
         if self.layout.form == "opaque" or not self._head_begins_with_pooling():
             return ("timm",)
-        on_places = ("avg", "max", "avg+max", "gem", "gem-fixed") if self.layout.places else ()
-        return ("timm", *on_places, *(("token",) if self._has_class_token() else ()))
+        over_positions = ("avg", "max", "avg+max", "gem", "gem-fixed") if self.layout.positions else ()
+        return ("timm", *over_positions, *(("token",) if self._has_class_token() else ()))
 
     def _special_tokens(self) -> int:
-        """Families from before timm counted them have a class token where timm pools by it."""
+        """The number of special tokens. Older families do not count them, and have a class token if timm pools by it."""
         counted = getattr(self.net, "num_prefix_tokens", None)
         return int(getattr(self.net, "global_pool", "") == "token") if counted is None else int(counted)
 
@@ -156,9 +156,9 @@ class Backbone(nn.Module):
         return self.layout.special > 0 and named
 
     def _head_begins_with_pooling(self) -> bool:
-        """Tried on a few numbers: does timm's head give what `finished` does of the mean, the maximum or the class token?
+        """Whether timm's head gives what `apply_head` gives for the mean, the maximum or the class token, tried on an example.
 
-        It does not where the head pools by attention, or has a nonlinear layer before the pooling.
+        It does not if the head pools by attention, or has a nonlinear layer before the pooling.
         """
         special, channels = self.layout.special, self.layout.channels
         tokens = torch.arange(4 * channels + special * channels).sin().reshape(1, special + 4, channels)
@@ -167,21 +167,21 @@ class Backbone(nn.Module):
             features = tokens.transpose(1, 2).reshape(1, channels, 2, 2)
         else:
             features = tokens.reshape(1, 2, 2, channels) if self.layout.form == "map, channels last" else tokens
-        places = tokens[:, special:]
+        positions = tokens[:, special:]
         training = self.training
         try:
             with torch.no_grad():
                 expected = self.eval().net.forward_head(features, pre_logits=True)
-                pooled = [places.mean(1), places.amax(1), tokens[:, 0]]
-                return any(torch.allclose(self.finished(one), expected, rtol=1e-3, atol=1e-5) for one in pooled)
+                pooled = [positions.mean(1), positions.amax(1), tokens[:, 0]]
+                return any(torch.allclose(self.apply_head(one), expected, rtol=1e-3, atol=1e-5) for one in pooled)
         except Exception:
             return False  # such a head needs maps of one size
         finally:
             self.train(training)
 
 
-class _Pooled(nn.Module):
-    """`timm_pooled` as a forward, which is what `functional_call` calls."""
+class _TimmPooled(nn.Module):
+    """`timm_pooled` as the forward method, which `functional_call` calls."""
 
     def __init__(self, backbone: Backbone):
         super().__init__()

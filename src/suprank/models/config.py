@@ -1,4 +1,4 @@
-"""What an embedder is made of: the part of a model folder that a person can read, and all that is needed to build it again."""
+"""The config of an embedder, which is saved with the model: everything that is needed to build it again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ RGB = tuple[float, float, float]
 _Colors = Annotated[RGB, Field(strict=False)]  # JSON and TOML have lists only; the numbers in them stay strict
 
 
-class Input(NamedTuple):
-    """How images are prepared for the network: the size (height, width) in pixels of the central crop, mean and std of RGB in
+class ImageInput(NamedTuple):
+    """The image preprocessing that a network expects: height and width in pixels of the central crop, mean and std of RGB in
     [0, 1], the interpolation, and the resizing before the crop (see `EmbedderConfig`)."""
 
     size: tuple[int, int]
@@ -31,9 +31,9 @@ class Input(NamedTuple):
 class EmbedderConfig(BaseModel):
     """backbone → pooling → normalization → projection → L2. By default nothing is added to the backbone's own features.
 
-    The entries from `image_size` on say how images are read and embedded for evaluation. They are saved with the model, so that
-    whoever embeds with it later gets the numbers of the training run. `None` is what timm says of the backbone, no squash, no
-    fast_jpeg, and fp32: an `Embedder` fills it in, so that its `config` and its saved folder always have the values.
+    The entries from `image_size` on say how images are loaded and embedded for evaluation. They are saved with the model, so
+    that later embeddings give the metrics of the training run. `None` stands for timm's values for the backbone, no squash, no
+    fast_jpeg, and fp32. An `Embedder` fills them in, so that its `config` and its saved folder always have the values.
 
     Example:
         >>> EmbedderConfig(backbone="resnet50", pooling="gem", normalization="l2", dim=2048).pooling
@@ -43,17 +43,17 @@ class EmbedderConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     backbone: str
-    """A name of `timm.list_models()`, with or without a tag of its weights, or of `ALIASES` in `networks.py`."""
+    """A name of `timm.list_models()`, with or without a weights tag, or an alias (`suprank.models.ALIASES`)."""
 
     pooling: Pooling = "timm"
-    """How the places of an image become one vector: as timm does it for this backbone (the mean for most, the class token for
-    DeiT and ViT), the mean, the maximum, their sum, GeM with a learnable or a fixed power, or the class token."""
+    """How the features of all positions become one vector: timm's pooling for this backbone (the mean for most, the class token
+    for DeiT and ViT), the mean, the maximum, their sum, GeM with a learnable or a fixed power, or the class token."""
 
     gem_power: float = Field(default=3.0, gt=0, allow_inf_nan=False)
-    """p of GeM, before training; read by "gem" and "gem-fixed" only."""
+    """The power p of GeM before training; used by "gem" and "gem-fixed" only."""
 
     normalization: Normalization = "none"
-    """Of the pooled vector: none, LayerNorm without affine, or L2."""
+    """Normalization of the pooled vector: none, LayerNorm without affine parameters, or L2."""
 
     dim: int | None = Field(default=None, ge=1)
     """Width of the linear projection, and so of the embeddings; None for no projection."""
@@ -62,20 +62,20 @@ class EmbedderConfig(BaseModel):
     """Whether the projection has a bias."""
 
     freeze_batchnorm: bool = False
-    """Keep BatchNorm on its stored mean and variance while training, as the authors do with ImageNet weights. Its scale and
+    """Keep BatchNorm at its stored mean and variance during training, as the authors do with ImageNet weights. Its scale and
     shift are still trained."""
 
     image_size: Annotated[tuple[int, int], Field(strict=False)] | None = None
     """Height and width in pixels; one number for a square."""
 
     mean: _Colors | None = None
-    """Of red, green and blue in [0, 1]. The authors use ImageNet's, also for the ViT that timm gives 0.5."""
+    """Mean of red, green and blue in [0, 1]. The authors use ImageNet's, also for the ViT for which timm has 0.5."""
 
     std: _Colors | None = None
-    """Of red, green and blue in [0, 1]."""
+    """Standard deviation of red, green and blue in [0, 1]."""
 
     interpolation: Interpolation | None = None
-    """How images are resized."""
+    """Interpolation for resizing images."""
 
     resize: int | None = Field(default=None, ge=0)
     """Short side in pixels to which an image is resized before its center is cropped; 0 crops the image as it is."""
@@ -84,46 +84,46 @@ class EmbedderConfig(BaseModel):
     """Resize both sides to `resize`, which loses the aspect ratio, as is usual on SOP."""
 
     fast_jpeg: bool | None = None
-    """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few gray levels."""
+    """Decode large JPEGs at a fraction of their size: several times faster, and pixels differ by a few gray levels."""
 
     precision: Precision | None = None
-    """What the network computes in when it embeds: that of the training run, unless the caller chooses another."""
+    """Precision of the network when it embeds: that of the training run, unless the caller chooses another."""
 
     @field_validator("backbone")
     @classmethod
-    def _plain(cls, name: str) -> str:
+    def _check_backbone(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
             raise ValueError(
-                f"backbone={name!r} must be a plain timm name: a place such as 'hf-hub:...' would be asked whenever the model "
-                "is built; name the architecture, and give a file of its weights as weights=FILE"
+                f"backbone={name!r} must be a plain timm name: a location such as 'hf-hub:...' would be contacted whenever the "
+                "model is built; name the architecture, and give a file of its weights as weights=FILE"
             )
         return name
 
     @field_validator("image_size", mode="before")
     @classmethod
-    def _square(cls, size: object) -> object:
+    def _expand_square(cls, size: object) -> object:
         return (size, size) if isinstance(size, int) else size
 
     @field_validator("image_size")
     @classmethod
-    def _positive(cls, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    def _check_image_size(cls, size: tuple[int, int] | None) -> tuple[int, int] | None:
         if size is not None and min(size) < 1:
-            raise ValueError(f"image_size={size} must be 1 or more pixels each way")
+            raise ValueError(f"image_size={size} must be 1 or more pixels on each side")
         return size
 
     @field_validator("std")
     @classmethod
-    def _divides(cls, std: RGB | None) -> RGB | None:
+    def _check_std(cls, std: RGB | None) -> RGB | None:
         if std is not None and min(std) <= 0:
             raise ValueError(f"std={std} must be above 0: images are divided by it")
         return std
 
     @property
-    def input(self) -> Input:
-        """What images should look like; of an embedder's `config`, where no entry is None."""
+    def input(self) -> ImageInput:
+        """The image preprocessing; for the `config` of an embedder, in which no entry is None."""
         size, mean, std, interpolation, resize = self.image_size, self.mean, self.std, self.interpolation, self.resize
         if size is None or mean is None or std is None or interpolation is None or resize is None:
             raise ValueError(
-                "this config leaves entries on images to the backbone; ask the config of an Embedder made from it."
+                "this config leaves the preprocessing of images to the backbone; use the config of an Embedder created from it."
             )
-        return Input(size, mean, std, interpolation, resize, bool(self.squash), bool(self.fast_jpeg))
+        return ImageInput(size, mean, std, interpolation, resize, bool(self.squash), bool(self.fast_jpeg))

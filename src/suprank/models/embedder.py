@@ -1,4 +1,4 @@
-"""Images → embeddings: backbone → pooling → normalization → projection → L2."""
+"""The model that embeds images: backbone → pooling → normalization → projection → L2."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn.functional import layer_norm, normalize
 
-from suprank.models import folder as folders
+from suprank.models import model_folder
 from suprank.models.backbone import Backbone
-from suprank.models.config import EmbedderConfig, Input
+from suprank.models.config import EmbedderConfig, ImageInput
 from suprank.models.pooling import POOLINGS
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ NORMALIZATIONS = {
 
 
 class Embedder(nn.Module):
-    """Unit vectors of images: backbone → pooling → normalization → projection → L2.
+    """Maps images to unit vectors: backbone → pooling → normalization → projection → L2.
 
-    Images are `[batch, 3, height, width]`, normalized as `input` says. Pooling, normalization and the last L2 are computed in
-    float32, under autocast and in half-precision models too (but for timm's own pooling in the latter), and embeddings are
+    Images are `[batch, 3, height, width]`, normalized as `input` says. Pooling, normalization and the final L2 are computed in
+    float32, also under autocast and in half-precision models (except for timm's own pooling in the latter), and embeddings are
     float32. An image whose features are all zero has the embedding zero; all others have length 1.
 
     Weights are random, or timm's for the backbone (`pretrained=True`, downloaded once), or a file's for the backbone
@@ -48,7 +48,7 @@ class Embedder(nn.Module):
             raise ValueError(
                 f"pooling={config.pooling!r} is not possible with {config.backbone}; choose from {', '.join(possible)}."
             )
-        self.config = _completed(config, self.backbone.input)
+        self.config = _fill_defaults(config, self.backbone.input)
         self.pooling = POOLINGS[config.pooling](config) if config.pooling in POOLINGS else nn.Identity()
         self.projection = nn.Identity() if config.dim is None else nn.Linear(self.features_dim, config.dim, bias=config.bias)
         self.train(self.training)
@@ -67,12 +67,12 @@ class Embedder(nn.Module):
         try:
             config = EmbedderConfig(backbone=backbone, **settings)
         except ValidationError as error:
-            raise ValueError(f"these settings make no embedder: {folders.sentences(error)}.") from error
+            raise ValueError(f"these settings do not make an embedder: {model_folder.error_text(error)}.") from error
         return cls(config, pretrained=pretrained, weights=weights)
 
     @property
-    def input(self) -> Input:
-        """How images are prepared: size, mean, std, interpolation, resize, squash, fast_jpeg."""
+    def input(self) -> ImageInput:
+        """The image preprocessing: size, mean, std, interpolation, resize, squash, fast_jpeg."""
         return self.config.input
 
     @property
@@ -86,9 +86,9 @@ class Embedder(nn.Module):
         return self.config.dim or self.features_dim
 
     def features(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
-        """Pooled and normalized features in float32, before the projection: what a PCA is computed from."""
-        self.backbone.check(images)
-        return NORMALIZATIONS[self.config.normalization](self._pooled(images).float())
+        """Pooled and normalized features in float32, before the projection; a PCA is computed from them."""
+        self.backbone.check_images(images)
+        return NORMALIZATIONS[self.config.normalization](self._pool(images).float())
 
     def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         features = self.features(images)
@@ -96,11 +96,11 @@ class Embedder(nn.Module):
             features = self.projection(features.to(self.projection.weight.dtype))
         return normalize(features.float(), dim=-1)
 
-    def _pooled(self, images: Tensor) -> Tensor:
+    def _pool(self, images: Tensor) -> Tensor:
         if self.config.pooling == "timm":
             return self.backbone.timm_pooled(images)
-        special, places = self.backbone.tokens(images)
-        return self.backbone.finished(special[:, 0] if self.config.pooling == "token" else self.pooling(places))
+        special, positions = self.backbone.tokens(images)
+        return self.backbone.apply_head(special[:, 0] if self.config.pooling == "token" else self.pooling(positions))
 
     def train(self, mode: bool = True) -> Self:
         """As in torch; with `freeze_batchnorm` the BatchNorm layers stay in evaluation mode."""
@@ -112,30 +112,30 @@ class Embedder(nn.Module):
         return self
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Every parameter once: "backbone", all of timm's, and "head", GeM's power and the projection (may be empty)."""
+        """Every parameter once: "backbone" (all of timm's) and "head" (GeM's power and the projection; may be empty)."""
         head = [*self.pooling.parameters(), *self.projection.parameters()]
         return {"backbone": list(self.backbone.parameters()), "head": head}
 
     def with_projection(self, weight: Float[Tensor, "dim features"], bias: Float[Tensor, " dim"] | None) -> Self:
-        """A copy whose projection is this one, for example `pca_projection(moments, dim)`; this embedder stays as it is."""
+        """A copy with this projection, for example `pca_projection(moments, dim)`; this embedder is not changed."""
         if weight.ndim != 2 or weight.shape[1] != self.features_dim or (bias is not None and bias.shape != weight.shape[:1]):
             raise ValueError(
                 f"weight {list(weight.shape)} and bias {None if bias is None else list(bias.shape)} do not project features of "
                 f"width {self.features_dim}; give [dim, {self.features_dim}] and [dim]."
             )
-        made = copy.deepcopy(self)
-        made.config = self.config.model_copy(update={"dim": len(weight), "bias": bias is not None})
-        made.projection = nn.Linear(self.features_dim, len(weight), bias=bias is not None)
+        projected = copy.deepcopy(self)
+        projected.config = self.config.model_copy(update={"dim": len(weight), "bias": bias is not None})
+        projected.projection = nn.Linear(self.features_dim, len(weight), bias=bias is not None)
         with torch.no_grad():
-            made.projection.weight.copy_(weight)
+            projected.projection.weight.copy_(weight)
             if bias is not None:
-                made.projection.bias.copy_(bias)
-        made.projection.to(next(self.backbone.parameters()))
-        return made
+                projected.projection.bias.copy_(bias)
+        projected.projection.to(next(self.backbone.parameters()))
+        return projected
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write `model.safetensors` and `embedder.json` into a folder, made if need be; see `suprank.models.folder`."""
-        folders.write(folder, self.config, self.state_dict())
+        """Write `model.safetensors` and `embedder.json` into a folder (see `suprank.models.model_folder`)."""
+        model_folder.write_model(folder, self.config, self.state_dict())
 
     @classmethod
     def load(
@@ -143,21 +143,21 @@ class Embedder(nn.Module):
     ) -> Self:
         """The embedder of a folder that `save` wrote, in evaluation mode. Nothing is downloaded, and no code is run.
 
-        `settings` replace entries of the saved `EmbedderConfig`, such as how images are read.
+        `settings` replace entries of the saved `EmbedderConfig`, such as how images are resized.
         """
-        config, state = folders.read(folder, settings or {})
-        with torch.random.fork_rng(devices=[]):  # the weights that are replaced below do not use up the caller's random numbers
+        config, state = model_folder.read_model(folder, settings or {})
+        with torch.random.fork_rng(devices=[]):  # the initial weights, replaced below, do not use the caller's random numbers
             embedder = cls(config)
-        folders.put(state, embedder, folder)
+        model_folder.load_weights(state, embedder, folder)
         return embedder.eval().to(device)
 
     def fingerprint(self) -> str:
-        """A hash of the settings and every weight: equal for equal embedders, on any device."""
-        return hashlib.sha256(self.config.model_dump_json().encode() + folders.packed(self.state_dict())).hexdigest()
+        """A hash of the config and all weights: equal for equal embedders, on any device."""
+        return hashlib.sha256(self.config.model_dump_json().encode() + model_folder.state_bytes(self.state_dict())).hexdigest()
 
 
-def _completed(config: EmbedderConfig, said: Input) -> EmbedderConfig:
-    """The config with what it leaves to the backbone filled in."""
-    entries = said._asdict()
+def _fill_defaults(config: EmbedderConfig, defaults: ImageInput) -> EmbedderConfig:
+    """The config with the backbone's defaults in place of None."""
+    entries = defaults._asdict()
     values = {"image_size": entries.pop("size"), "precision": "fp32", **entries}
     return config.model_copy(update={key: value for key, value in values.items() if getattr(config, key) is None})

@@ -1,4 +1,4 @@
-"""An embedder as one file that runs without suprank: ONNX, or torch's own exported program. Either is checked after writing."""
+"""Exporting an embedder as one file that runs without suprank: ONNX, or a program of `torch.export`. Both are verified."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from suprank.models.embedder import Embedder
 
-TOLERANCE = 1e-4  # in any entry of a unit vector; other kernels add up in another order
-CHECKED_BATCHES = (1, 3)  # none of them the batch that is traced: the number of images must have stayed free
+TOLERANCE = 1e-4  # in any entry of a unit vector; other kernels sum in another order
+CHECKED_BATCHES = (1, 3)  # neither is the batch size that is traced: the number of images must have stayed free
 TRACED_BATCH = 2
 
 
@@ -32,10 +32,10 @@ class ExportError(RuntimeError):
 
 
 def export_onnx(embedder: Embedder, path: str | PathLike[str], *, image_size: tuple[int, int] | None = None) -> float:
-    """Write an ONNX file, input `images` [batch, 3, height, width], output `embeddings` [batch, dim]; the largest difference.
+    """Write an ONNX file (`images` [batch, 3, height, width] → `embeddings` [batch, dim]); returns the largest difference.
 
-    The number of images is free, their size is `image_size` (default: the embedder's). Before the file takes its name it is run
-    by onnxruntime on batches of 1 and 3; where an entry of an embedding differs by more than 1e-4, that is an `ExportError`.
+    The number of images is free, their size is `image_size` (default: the embedder's). Before the file gets its name,
+    onnxruntime runs it on batches of 1 and 3; an entry of an embedding that differs by more than 1e-4 is an `ExportError`.
     """
     try:
         import onnx  # noqa: F401
@@ -44,7 +44,7 @@ def export_onnx(embedder: Embedder, path: str | PathLike[str], *, image_size: tu
     except ImportError as error:
         raise ImportError(f'ONNX export needs {error.name}; pip install "suprank[export]"', name=error.name) from error
     model, images = _traceable(embedder, image_size)
-    with _unchecked(Path(path)) as file:
+    with _unverified_file(Path(path)) as file:
         with _quiet():
             torch.onnx.export(
                 model,
@@ -62,24 +62,24 @@ def export_onnx(embedder: Embedder, path: str | PathLike[str], *, image_size: tu
 
 
 def export_program(embedder: Embedder, path: str | PathLike[str], *, image_size: tuple[int, int] | None = None) -> float:
-    """Write a `torch.export` program (.pt2), read again by `torch.export.load(path).module()`; the largest difference.
+    """Write a `torch.export` program (.pt2, for `torch.export.load(path).module()`); returns the largest difference.
 
-    The number of images is free, their size is `image_size` (default: the embedder's). Before the file takes its name it is
-    read and run on batches of 1 and 3; where an entry of an embedding differs by more than 1e-4, that is an `ExportError`.
+    The number of images is free, their size is `image_size` (default: the embedder's). Before the file gets its name, it is
+    loaded and run on batches of 1 and 3; an entry of an embedding that differs by more than 1e-4 is an `ExportError`.
     """
     if Path(path).suffix != ".pt2":
-        raise ValueError(f"{Path(path)} must end in .pt2, by which torch.export knows its files.")
+        raise ValueError(f"{Path(path)} must end in .pt2, because torch.export requires it.")
     model, images = _traceable(embedder, image_size)
-    with _unchecked(Path(path)) as file, _quiet():
+    with _unverified_file(Path(path)) as file, _quiet():
         program = torch.export.export(model, (images,), dynamic_shapes={"images": {0: torch.export.Dim("batch")}})
-        written = io.BytesIO()  # torch, on a full disk, does not say that it is full
+        written = io.BytesIO()  # torch does not report a full disk as such
         torch.export.save(program, written)
         file.write_bytes(written.getbuffer())
         return _difference(model, torch.export.load(file).module(), images)
 
 
 def _traceable(embedder: Embedder, image_size: tuple[int, int] | None) -> tuple[Embedder, Tensor]:
-    """A copy on the CPU in float32 and evaluation mode, and images of the right size to trace it with."""
+    """A copy on the CPU in float32 and evaluation mode, and images of the right size for tracing."""
     model = copy.deepcopy(embedder).to("cpu", torch.float32).eval().requires_grad_(False)
     size = image_size or embedder.input.size
     return model, torch.randn(TRACED_BATCH, 3, *size, generator=torch.Generator().manual_seed(0))
@@ -95,16 +95,16 @@ def _difference(model: Embedder, exported: Callable[[Tensor], Any], images: Tens
         if not difference <= TOLERANCE:
             raise ExportError(
                 f"the exported embeddings differ from the embedder's by {difference:.2g}, more than {TOLERANCE:g}; torch "
-                f"{torch.__version__} does not export {model.config.backbone} right."
+                f"{torch.__version__} does not export {model.config.backbone} correctly."
             )
         largest = max(largest, difference)
     return largest
 
 
 @contextmanager
-def _unchecked(path: Path) -> Iterator[Path]:
-    """A file beside `path`, which takes its name when the block ends, and is removed where the block fails."""
-    file = path.with_name(f".skip_value_checks.{path.name}")
+def _unverified_file(path: Path) -> Iterator[Path]:
+    """A file beside `path`, which gets its name when the block ends, and is removed if the block fails."""
+    file = path.with_name(f".unverified.{path.name}")
     try:
         with explain_full_disk(path):
             yield file
@@ -115,7 +115,7 @@ def _unchecked(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters warn of their own internals, which a caller can do nothing about; errors still come through."""
+    """Silence the exporters' warnings about their internals, which a caller cannot change; errors are still raised."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

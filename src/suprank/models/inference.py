@@ -1,4 +1,4 @@
-"""Batches of images → rows of embeddings, on any device and in any precision, at one scale or several."""
+"""Embedding batches of images, on any device and in any precision, at one scale or several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 class ImageBatch(Protocol):
-    """What `embed` reads of a batch; `suprank.data` makes such."""
+    """What `embed` uses of a batch; those of `suprank.data` are such batches."""
 
     @property
     def images(self) -> Tensor: ...
@@ -41,12 +41,12 @@ def embed(
     precision: Precision | None = None,
     forward: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Batch by batch, the indices of the images and their embeddings, float32 `[batch, dim]`.
+    """Yield, batch by batch, the indices of the images and their embeddings, float32 `[batch, dim]`.
 
     The embedder is moved to `device` (default: it stays where it is) and runs in evaluation mode, without gradients, under
-    autocast unless `precision` is "fp32" (default: the model's own); its mode is put back at the end. `forward` replaces the
+    autocast unless `precision` is "fp32" (default: the model's own); its mode is restored at the end. `forward` replaces the
     embedder's own: give `embedder.features` for a PCA, or `functools.partial(multiscale, embedder)` for several scales. A batch
-    without images (all of them broken, and skipped) gives nothing.
+    without images (all of them broken, and skipped) yields nothing.
     """
     dtype = PRECISIONS.get(precision or embedder.config.precision or "fp32")
     if dtype is None:
@@ -61,13 +61,13 @@ def embed(
         for batch in batches:
             if len(batch.images):
                 images = batch.images.to(where, non_blocking=True, memory_format=torch.channels_last)
-                yield batch.indices.numpy(), _rows(forward or embedder, images, dtype)
+                yield batch.indices.numpy(), _embed_batch(forward or embedder, images, dtype)
     finally:
         embedder.train(training)
 
 
-@torch.inference_mode()  # a function of its own: in a generator it would reach the caller between batches
-def _rows(forward: Callable[[Tensor], Tensor], images: Tensor, dtype: torch.dtype) -> NDArray[np.float32]:
+@torch.inference_mode()  # a separate function: in a generator it would affect the caller between batches
+def _embed_batch(forward: Callable[[Tensor], Tensor], images: Tensor, dtype: torch.dtype) -> NDArray[np.float32]:
     half = dtype != torch.float32
     with torch.autocast(images.device.type, dtype=dtype if half else None, enabled=half):
         return forward(images).float().cpu().numpy()
@@ -76,21 +76,21 @@ def _rows(forward: Callable[[Tensor], Tensor], images: Tensor, dtype: torch.dtyp
 def multiscale(
     embedder: Embedder, images: Float[Tensor, "batch 3 height width"], scales: Sequence[float] = SCALES
 ) -> Float[Tensor, "batch dim"]:
-    """The mean of the embeddings at several scales, brought to length 1.
+    """The mean of the embeddings at several scales, normalized to length 1.
 
-    Images are resized (bilinear, antialiased), each side to the nearest multiple of the backbone's patch. The mean is of unit
-    vectors, so that each scale counts alike. The authors take a generalized mean of projected vectors, whose negative entries
+    Images are resized (bilinear, antialiased), each side to the nearest multiple of the backbone's patch. The mean is over unit
+    vectors, so that all scales count equally. The authors take a generalized mean of projected vectors, whose negative entries
     have no fractional power: theirs gives NaN.
     """
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, for example {SCALES}.")
     return normalize(
-        torch.stack([embedder(_resized(images, scale, embedder.backbone.step)) for scale in scales]).mean(0), dim=-1
+        torch.stack([embedder(_resize(images, scale, embedder.backbone.patch_size)) for scale in scales]).mean(0), dim=-1
     )
 
 
-def _resized(images: Tensor, scale: float, step: tuple[int, int]) -> Tensor:
-    sides = zip(images.shape[-2:], step, strict=True)
+def _resize(images: Tensor, scale: float, patch_size: tuple[int, int]) -> Tensor:
+    sides = zip(images.shape[-2:], patch_size, strict=True)
     size = tuple(max(round(side * scale / multiple), 1) * multiple for side, multiple in sides)
     if size == tuple(images.shape[-2:]):
         return images

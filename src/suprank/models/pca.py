@@ -1,4 +1,4 @@
-"""PCA and whitening as a linear projection, from features that stream by."""
+"""PCA and whitening as a linear projection, computed from batches of features."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Moments:
     """Number, mean and scatter Σ (x − mean)(x − mean)ᵀ of feature vectors, in float64, updated batch by batch.
 
     Each batch is centered on its own mean and then merged (Chan et al., 1983), so that a mean far from 0 costs no digits. Parts
-    computed by several processes are put together by `merged`; the order of the parts matters to rounding only.
+    computed by several processes are combined by `merge`; the order of the parts matters to rounding only.
 
     Example:
-        >>> moments = Moments.of(2)
+        >>> moments = Moments.zeros(2)
         >>> moments.update(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
         >>> moments.update(torch.tensor([[1.0, 3.0]]))
         >>> moments.count, moments.mean.tolist()
@@ -40,13 +40,13 @@ class Moments:
     scatter: NDArray[np.float64]
 
     @classmethod
-    def of(cls, width: int) -> Self:
-        """No vectors yet, of this width."""
+    def zeros(cls, width: int) -> Self:
+        """The moments of no vectors, of this width."""
         return cls(0, np.zeros(width), np.zeros((width, width)))
 
     @classmethod
-    def merged(cls, parts: Iterable[Moments]) -> Self:
-        """The moments of all the parts' vectors together; at least one part."""
+    def merge(cls, parts: Iterable[Moments]) -> Self:
+        """The moments of the vectors of all parts together; of at least one part."""
         first, *others = parts
         moments = cls(first.count, first.mean.copy(), first.scatter.copy())
         for part in others:
@@ -54,19 +54,19 @@ class Moments:
         return moments
 
     def update(self, features: Float[Tensor, "batch width"] | NDArray[np.floating]) -> None:
-        """Count these vectors in. Anything but finite `[batch, width]` is refused; an empty batch changes nothing."""
+        """Add these vectors. Anything but finite `[batch, width]` is refused; an empty batch changes nothing."""
         values = np.asarray(features.detach().cpu() if isinstance(features, torch.Tensor) else features, dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != len(self.mean):
-            raise ValueError(f"features are {list(values.shape)}; give [batch, {len(self.mean)}], as in the batches before.")
+            raise ValueError(f"features are {list(values.shape)}; give [batch, {len(self.mean)}], as in earlier batches.")
         if not np.isfinite(values).all():
-            raise ValueError("features hold NaN or infinity; a single one would spoil the whole projection.")
+            raise ValueError("features hold NaN or infinity; a single one would make the whole projection NaN.")
         if len(values):
             mean = values.mean(0)
             centered = values - mean
             self._add(Moments(len(values), mean, centered.T @ centered))
 
     def covariance(self) -> NDArray[np.float64]:
-        """scatter / (count − 1), as scikit-learn divides; of two vectors or more."""
+        """scatter / (count − 1), as in scikit-learn; of two vectors or more."""
         if self.count < 2:
             raise ValueError(f"a covariance needs two vectors or more, and {self.count} were counted.")
         return self.scatter / (self.count - 1)
@@ -76,9 +76,9 @@ class Moments:
             raise ValueError(f"moments of vectors of width {len(self.mean)} and {len(other.mean)} cannot be merged.")
         if other.count:
             count = self.count + other.count
-            apart = other.mean - self.mean
-            self.scatter += other.scatter + np.outer(apart, apart) * (self.count * other.count / count)
-            self.mean += apart * (other.count / count)
+            shift = other.mean - self.mean
+            self.scatter += other.scatter + np.outer(shift, shift) * (self.count * other.count / count)
+            self.mean += shift * (other.count / count)
             self.count = count
 
 
@@ -88,7 +88,7 @@ def pca_projection(
     """Weight and bias of the linear layer x ↦ W (x − mean) onto the `dim` directions of largest variance, float32.
 
     Rows of W are unit vectors by descending variance; with `whiten`, each is divided by the standard deviation along it, so
-    that all outputs have variance 1. A row's sign makes its largest entry positive, which settles what eigenvectors leave open.
+    that all outputs have variance 1. The sign of a row, which is arbitrary for eigenvectors, makes its largest entry positive.
 
     `dim` above the rank of the covariance is refused: directions without variance are arbitrary, and cannot be whitened. The
     rank is below the number of vectors, and after LayerNorm below the width, since such features sum to 0.

@@ -1,6 +1,6 @@
-"""Places → one vector: the poolings, all on `[batch, places, channels]`, whether the places are of a map or tokens.
+"""Poolings of `[batch, positions, channels]` to one vector; positions are the places of a map, or tokens.
 
-They are computed in float32 whatever the features are in: a power of 3 overflows float16 from 41 on.
+They are computed in float32 whatever the features' type is: a power of 3 overflows float16 from 41 on.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ EPS = 1e-6
 
 
 class Average(nn.Module):
-    """The mean over places."""
+    """The mean over positions."""
 
-    def forward(self, places: Float[Tensor, "batch places channels"]) -> Float[Tensor, "batch channels"]:
-        return places.float().mean(1)
+    def forward(self, positions: Float[Tensor, "batch positions channels"]) -> Float[Tensor, "batch channels"]:
+        return positions.float().mean(1)
 
 
 class Maximum(nn.Module):
     """The largest value of each channel."""
 
-    def forward(self, places: Float[Tensor, "batch places channels"]) -> Float[Tensor, "batch channels"]:
-        return places.float().amax(1)
+    def forward(self, positions: Float[Tensor, "batch positions channels"]) -> Float[Tensor, "batch channels"]:
+        return positions.float().amax(1)
 
 
 class AverageAndMaximum(nn.Module):
     """The sum of the mean and the maximum."""
 
-    def forward(self, places: Float[Tensor, "batch places channels"]) -> Float[Tensor, "batch channels"]:
-        return places.float().mean(1) + places.float().amax(1)
+    def forward(self, positions: Float[Tensor, "batch positions channels"]) -> Float[Tensor, "batch channels"]:
+        return positions.float().mean(1) + positions.float().amax(1)
 
 
 class GeM(nn.Module):
-    """Generalized mean: ( mean over places of max(x, ε)^p )^(1/p), ε = 1e-6 (Radenović et al., 2018).
+    """Generalized mean: ( mean over positions of max(x, ε)^p )^(1/p), ε = 1e-6 (Radenović et al., 2018).
 
-    p = 1 is the mean of what is positive, p → ∞ the maximum. Negative values, as transformers have, count as ε. Values are
-    divided by the largest of their channel before the power and multiplied by it after, which changes nothing but the range of
-    numbers: no overflow at any p.
+    p = 1 is the mean of the positive parts, p → ∞ the maximum. Negative values, which transformers have, count as ε. Values are
+    divided by the largest of their channel before the power and multiplied by it after, which changes only the range of
+    the numbers: nothing overflows at any p.
     """
 
     p: Tensor
@@ -59,9 +59,9 @@ class GeM(nn.Module):
         else:
             self.register_buffer("p", torch.tensor(float(power)))
 
-    def forward(self, places: Float[Tensor, "batch places channels"]) -> Float[Tensor, "batch channels"]:
+    def forward(self, positions: Float[Tensor, "batch positions channels"]) -> Float[Tensor, "batch channels"]:
         p = self.p.float()
-        values = places.float().clamp(min=EPS)
+        values = positions.float().clamp(min=EPS)
         largest = values.detach().amax(1, keepdim=True)
         return (values / largest).pow(p).mean(1).pow(1 / p) * largest.squeeze(1)
 

@@ -1,4 +1,4 @@
-"""Weights from a file into a timm network: read without running code, and refused with reasons if they do not fit."""
+"""Loading the weights of a timm network from a file: no code in it is run, and weights that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ NAMED_IN_ERRORS = 3
 
 
 class WeightsError(ValueError):
-    """Weights that cannot be had, read or used; the message says why and what to do."""
+    """Weights that cannot be downloaded, read or used; the message says why and what to do."""
 
 
 def load_weights(net: nn.Module, path: str | PathLike[str]) -> None:
-    """Load a .safetensors file or a pickle of a state dict into a timm network, all of it or with a `WeightsError` none.
+    """Load a .safetensors file or a pickle of a state dict into a timm network. A `WeightsError` leaves the network unchanged.
 
-    See `state_of` for what is read and `fitted` for what is unwrapped, dropped and resized.
+    See `read_state` for what is read and `adapt_state` for what is unwrapped, dropped and resized.
     """
-    put(state_of(path), net, f"{Path(path)}")
+    copy_state(read_state(path), net, f"{Path(path)}")
 
 
-def state_of(path: str | PathLike[str]) -> State:
+def read_state(path: str | PathLike[str]) -> State:
     """The tensors of a weights file, by name, on the CPU.
 
     A pickle (.pth, .pt, .bin, .ckpt, .tar) is read with `weights_only=True`: one that would build anything but tensors and
-    plain containers is refused, since building it runs the file's code. A state dict inside a checkpoint is found under
-    the usual names (`NESTED`).
+    plain containers is refused, because building it runs the file's code. A state dict inside a checkpoint is searched for
+    under the usual names (`NESTED`).
     """
     file = Path(path)
     if not file.is_file():
@@ -56,41 +56,42 @@ def state_of(path: str | PathLike[str]) -> State:
         try:
             return dict(safetensors.torch.load_file(file))
         except safetensors.SafetensorError as error:
-            raise WeightsError(f"{file} is no readable safetensors file ({error}); copy or download it again.") from error
+            raise WeightsError(f"{file} is not a readable safetensors file ({error}); copy or download it again.") from error
     if file.suffix not in PICKLES:
         raise WeightsError(f"{file}: {file.suffix or 'no extension'!r} is none of .safetensors, {', '.join(PICKLES)}.")
-    return _innermost(_unpickled(file), file)
+    return _innermost_state(_unpickle(file), file)
 
 
-def put(state: State, net: nn.Module, whose: str) -> None:
-    """Copy a state dict into a timm network after `fitted`, or raise a `WeightsError` that names what does not fit."""
-    state = fitted(state, net)
-    if complaints := misfits(state, net):
+def copy_state(state: State, net: nn.Module, origin: str) -> None:
+    """Copy a state dict into a timm network after `adapt_state`, or raise a `WeightsError` that names what does not fit."""
+    state = adapt_state(state, net)
+    if problems := mismatches(state, net):
         architecture = getattr(net, "pretrained_cfg", {}).get("architecture") or type(net).__name__
         raise WeightsError(
-            f"{whose} does not fit {architecture}: {'; '.join(complaints)}. Name the backbone that the weights were saved from."
+            f"{origin} does not fit {architecture}: {'; '.join(problems)}. Name the backbone that the weights were saved from."
         )
-    net.load_state_dict(state, strict=False)  # what may be missing is the count of batches: see `misfits`
+    net.load_state_dict(state, strict=False)  # the count of batches may be missing: see `mismatches`
 
 
-def fitted(state: State, net: nn.Module) -> State:
-    """The state dict in the network's own terms, as far as that goes.
+def adapt_state(state: State, net: nn.Module) -> State:
+    """The state dict with the network's own keys, as far as possible.
 
-    Wrappers' prefixes (`PREFIXES`) are taken off, with what lies beside them, such as a head. Of the classifier, which our
-    networks do not have, nothing is kept. A distilled DeiT loses its distillation token where the network has none.
-    If it then still does not fit, timm's own conversion for the family is tried, which also resizes position embeddings.
+    The prefixes of wrappers (`PREFIXES`) are removed, and so are entries beside the wrapped network, such as a head. The
+    classifier, which our networks do not have, is dropped. A distilled DeiT loses its distillation token if the network has
+    none. If the state dict then still does not fit, timm's own conversion for the family is tried, which also resizes position
+    embeddings.
     """
     wanted = net.state_dict()
-    state = _unprefixed(state, wanted)
+    state = _remove_prefixes(state, wanted)
     if "dist_token" in state and "dist_token" not in wanted:
         state = without_distillation(state)
     classifiers = tuple(f"{name}." for name in _names(getattr(net, "pretrained_cfg", {}).get("classifier")))
     state = {key: value for key, value in state.items() if key in wanted or not key.startswith(classifiers)}
-    return _converted(state, net) if misfits(state, net) else state
+    return _convert(state, net) if mismatches(state, net) else state
 
 
-def misfits(state: State, net: nn.Module) -> list[str]:
-    """What keeps a state dict from being loaded, a clause for each kind of trouble with counts and names; [] when nothing does.
+def mismatches(state: State, net: nn.Module) -> list[str]:
+    """Why a state dict cannot be loaded: a clause for each kind of problem, with counts and names; [] if it can.
 
     BatchNorm's count of batches may be missing: old weights do not have it, and nothing depends on it.
     """
@@ -102,14 +103,14 @@ def misfits(state: State, net: nn.Module) -> list[str]:
         for key, value in state.items()
         if key in wanted and value.shape != wanted[key].shape
     ]
-    found = []
+    problems = []
     if missing:
-        found.append(f"{len(missing)} of the network's {len(wanted)} entries are missing ({_first(missing)})")
+        problems.append(f"{len(missing)} of the network's {len(wanted)} entries are missing ({_first(missing)})")
     if unexpected:
-        found.append(f"{len(unexpected)} of the file's {len(state)} entries are unknown to it ({_first(unexpected)})")
+        problems.append(f"{len(unexpected)} of the file's {len(state)} entries are unknown to it ({_first(unexpected)})")
     if shapes:
-        found.append(f"{len(shapes)} have another shape ({_first(shapes)})")
-    return found
+        problems.append(f"{len(shapes)} have another shape ({_first(shapes)})")
+    return problems
 
 
 def without_distillation(state: State) -> State:
@@ -119,24 +120,24 @@ def without_distillation(state: State) -> State:
     return {**plain, "pos_embed": torch.cat([positions[:, :1], positions[:, 2:]], dim=1)}
 
 
-def _unpickled(file: Path) -> Any:
+def _unpickle(file: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         named = re.search(r"GLOBAL (\S+)", str(error))
-        holds = f"it holds {named[1]}, and building that would run code" if named else "it is no pickle of tensors"
+        holds = f"it holds {named[1]}, and building that would run code" if named else "it is not a pickle of tensors"
         raise WeightsError(
-            f"{file} is refused: {holds}. Where you trust its source, load it with that, and save `model.state_dict()` as "
+            f"{file} is refused: {holds}. If you trust its source, load it there, and save `model.state_dict()` as "
             ".safetensors."
         ) from error
-    except Exception as error:  # a damaged pickle fails in any way it likes
+    except Exception as error:  # a damaged pickle can raise anything
         reason = why_unread(error)
         raise WeightsError(f"{file} cannot be read ({reason}); it should be `torch.save(model.state_dict(), ...)`.") from error
 
 
-def _innermost(loaded: Any, file: Path) -> State:
+def _innermost_state(loaded: Any, file: Path) -> State:
     for _ in range(MOST_NESTED):
         if not isinstance(loaded, dict) or not loaded:
             break
@@ -154,8 +155,8 @@ def _innermost(loaded: Any, file: Path) -> State:
     )
 
 
-def _unprefixed(state: State, wanted: State) -> State:
-    """Prefixes are taken off until most of the network's entries are found, or none is left to take."""
+def _remove_prefixes(state: State, wanted: State) -> State:
+    """Remove prefixes until most of the network's entries are found, or no prefix is left."""
     while sum(key in state for key in wanted) < len(wanted) / 2:
         prefix = next((prefix for prefix in PREFIXES if any(key.startswith(prefix) for key in state)), None)
         if prefix is None:
@@ -164,14 +165,14 @@ def _unprefixed(state: State, wanted: State) -> State:
     return state
 
 
-def _converted(state: State, net: nn.Module) -> State:
+def _convert(state: State, net: nn.Module) -> State:
     convert = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
     if convert is None:
         return state
     try:
         return dict(convert(dict(state), net))
     except Exception:
-        return state  # written for weights of this family only: others are refused by name in `put`
+        return state  # it is written for weights of this family only: others are refused by name in `copy_state`
 
 
 def _names(classifier: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from suprank.data.transforms import Normalize
 from suprank.losses import skip_value_checks
 from suprank.losses.memory import EmbeddingMemory
 from suprank.models import Embedder
-from suprank.models import folder as folders
+from suprank.models import model_folder as folders
 from suprank.system import torchvision_operators
 from suprank.training import distributed
 from suprank.training.embedders import WEIGHTS, embedder_of
@@ -225,7 +225,7 @@ class Learner:
         """Write the network as an embedder folder; every process has to ask, though one writes."""
         state = model_state(self.model)
         if self.fabric.is_global_zero:
-            folders.write(folder, self.embedder.config, state)
+            folders.write_model(folder, self.embedder.config, state)
 
 
 def check_embedder(embedder: Embedder, config: TrainConfig, world_size: int = 1) -> None:

@@ -1,15 +1,18 @@
-"""Recipes without a file: a preset, which is a recipe but for its loss, with a method, which is a loss and what belongs to it.
+"""Recipes without a file: a preset, which is a recipe without a loss, with a method, which is a loss and what belongs to it.
 
-    recipes/cub112/base.toml        the preset cub112; its _proxies.toml is for losses that have proxies
+    recipes/cub112/base.toml        the preset cub112
+    recipes/cub112/_proxies.toml    the optimizer of the proxies, for losses that have proxies
+    recipes/cub/_expected.toml      the results to expect of the preset cub, by method
     recipes/methods/fast-ap.toml    the method fast-ap
-    cub112/fast-ap                  the two together, as if there were a file that extends both
+    cub112/fast-ap                  both together, as if there were a file that extends both
 
-Where there is a file of that name, the file is the recipe.
+A file of that name, such as recipes/cub/roadmap.toml, takes precedence: it differs from the preset with the method.
 """
 
 from __future__ import annotations
 
 import json
+import textwrap
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -21,10 +24,12 @@ if TYPE_CHECKING:
 METHODS = "methods"
 BASE = "base"
 _PROXIES = "_proxies"
+_EXPECTED = "_expected"
+_WIDTH = 126  # of a comment, without "# "
 
 
 def presets(folder: Path) -> dict[str, Path]:
-    """The base of every preset in this folder of recipes, by the name of the preset."""
+    """The base.toml of every preset in this folder of recipes, by the name of the preset."""
     return dict(sorted((base.parent.name, base) for base in folder.glob(f"*/{BASE}.toml")))
 
 
@@ -38,23 +43,39 @@ def compositions(folder: Path) -> list[str]:
     return [f"{preset}/{method}" for preset in presets(folder) for method in methods(folder)]
 
 
-def composed(name: str, folder: Path) -> str | None:
-    """The text of the recipe called PRESET/METHOD, which has no file; None where there is no such preset or method."""
+def expected_results(folder: Path, preset: str) -> dict[str, str]:
+    """Sentences on the results to expect of a preset, by method; recipes with a file say it in the file."""
+    file = folder / preset / f"{_EXPECTED}.toml"
+    if not file.is_file():
+        return {}
+    sources = tomllib.loads(file.read_text(encoding="utf-8"))
+    note = sources.pop("note")
+    return {
+        method: f"Expected, {source}: {numbers}. {note}"
+        for source, by_method in sources.items()
+        for method, numbers in by_method.items()
+    }
+
+
+def compose(name: str, folder: Path) -> str | None:
+    """The text of the recipe PRESET/METHOD, as if it had a file; None if there is no such preset or method."""
     preset, _, method = name.partition("/")
-    base, own = presets(folder).get(preset), methods(folder).get(method)
-    if base is None or own is None:
+    base, method_file = presets(folder).get(preset), methods(folder).get(method)
+    if base is None or method_file is None:
         return None
     parts = [f"{preset}/{BASE}", f"{METHODS}/{method}"]
-    if _has_proxies(own) and base.with_stem(_PROXIES).is_file():
+    if _has_proxies(method_file) and base.with_stem(_PROXIES).is_file():
         parts.insert(1, f"{preset}/{_PROXIES}")
-    setting, loss = (header(file.read_text(encoding="utf-8")) for file in (base, own))
-    title, _, what = sentence(loss).partition(": ")
+    preset_header, method_header = (header(file.read_text(encoding="utf-8")) for file in (base, method_file))
+    title, _, about = first_sentence(method_header).partition(": ")
+    expected = expected_results(folder, preset).get(method)
     lines = [
-        f"{title} on {sentence(setting).partition(': ')[0]}: {what}.",
+        f"{title} on {first_sentence(preset_header).partition(': ')[0]}: {about}.",
         "",
-        *setting.split("\n\n")[1].replace("METHOD", method).splitlines(),
+        *preset_header.split("\n\n")[1].replace("METHOD", method).splitlines(),
         "",
-        "Put together of a preset and a method, which say more:",
+        *([*textwrap.wrap(expected, _WIDTH), ""] if expected else []),
+        "Composed of a preset and a method, which say more:",
         "",
         *(f"  suprank recipes {part}" for part in parts),
     ]
@@ -63,7 +84,7 @@ def composed(name: str, folder: Path) -> str | None:
 
 
 def header(text: str) -> str:
-    """The comment a recipe opens with, without its #."""
+    """The comment at the beginning of a recipe, without the #."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -72,7 +93,7 @@ def header(text: str) -> str:
     return "\n".join(lines)
 
 
-def sentence(header: str) -> str:
+def first_sentence(header: str) -> str:
     """The first sentence of a header, in one line and without its full stop."""
     return header.partition("\n\n")[0].replace("\n", " ").partition(". ")[0].removesuffix(".")
 

@@ -14,9 +14,9 @@ import torch
 from suprank.data import transforms
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.workers import cores
-from suprank.embedding.image_loading import ImageLoaderSettings, ImageSettings
-from suprank.embedding.query_gallery import common_levels, ranked_parts, ranked_sides
-from suprank.embedding.result import PARTS
+from suprank.embedding.image_loading import ImageLoaderSettings, EvalTransformSettings
+from suprank.embedding.query_gallery import common_levels, ranked_parts, build_query_gallery
+from suprank.embedding.parts import PARTS
 from suprank.evaluation import evaluate
 from suprank.evaluation.inputs import chosen_metrics
 from suprank.evaluation.metrics import default_metrics
@@ -98,7 +98,7 @@ class Validator:
         `progress(done, total)` counts the images that `data.hold` decodes here, once for all evaluations.
         """
         wanted = config.images
-        settings = ImageSettings(wanted.size, wanted.test_resize, wanted.squash, wanted.interpolation, config.data.fast_jpeg)
+        settings = EvalTransformSettings(wanted.size, wanted.test_resize, wanted.squash, wanted.interpolation, config.data.fast_jpeg)
         transform = settings.transform()
         reading = ImageLoaderSettings(
             transform,
@@ -171,7 +171,7 @@ class Validator:
                 raise ValueError(f"{test.about}: all {len(whole):,} {name} images are broken; nothing can be judged by them.")
             _check_finite(found, whole, dataset)
             parts[name] = (found, dataset.manifest) if whole.all() else (found[whole], dataset.manifest.take(whole))
-        ranked = ranked_sides(parts, test.levels, about=test.about)
+        ranked = build_query_gallery(parts, test.levels, about=test.about)
         gallery = ranked.gallery
         return evaluate(
             ranked.queries.embeddings,
@@ -264,7 +264,7 @@ def _levels(manifests: dict[str, Manifest], asked: Sequence[str] | None, about: 
 def _check_labels(manifests: dict[str, Manifest], levels: tuple[str, ...], about: str) -> None:
     """Refuse labels that are no tree, as evaluation would."""
     nothing = {part: (np.empty((len(items), 0)), items) for part, items in manifests.items()}
-    ranked = ranked_sides(nothing, levels, about=about)
+    ranked = build_query_gallery(nothing, levels, about=about)
     tables = [side.labels for side in (ranked.queries, ranked.gallery) if side is not None]
     try:
         check_tree(torch.from_numpy(np.concatenate(tables)), levels)

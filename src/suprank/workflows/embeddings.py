@@ -50,7 +50,7 @@ def embed(
         {'test': PosixPath('embeddings/test')}
     """
     from suprank.data import Manifest
-    from suprank.embedding import embed_collection, launched
+    from suprank.embedding import embed_collection, torchrun_processes
 
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
@@ -58,7 +58,7 @@ def embed(
     embedder = load_embedder(model, weights)
     images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
     settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
-    with launched() as processes:
+    with torchrun_processes() as processes:
         first = processes.rank == 0
         if first and isinstance(model, (str, Path)):
             _warn_of_overrides(embedder, settings, str(model), precision, tuple(scales))
@@ -66,7 +66,7 @@ def embed(
             embedder,
             collection,
             Path(out),
-            reading=settings,
+            loading=settings,
             splits=splits,
             device=processes.device(device),
             precision=precision,

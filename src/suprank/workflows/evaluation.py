@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.embedding import Provenance
-    from suprank.embedding.query_gallery import Sides
-    from suprank.embedding.result import EmbeddedPart
+    from suprank.embedding.query_gallery import QueryGallery
+    from suprank.embedding.parts import EmbeddedPart
     from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.tables import Labels
@@ -152,7 +152,7 @@ class EvaluationInput:
     def from_folder(cls, folder: Path, levels: Sequence[str]) -> EvaluationInput:
         """Read a folder of `suprank embed`."""
         from suprank.embedding import Provenance, ranked_parts
-        from suprank.embedding.result import embedded_parts
+        from suprank.embedding.parts import embedded_parts
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.tables import Labels
 
@@ -217,13 +217,13 @@ class EvaluationInput:
         return replace(report, settings={**report.settings, PROVENANCE: self.provenance.asdict()})
 
 
-def read_folder(folder: Path, levels: Sequence[str]) -> Sides:
+def read_folder(folder: Path, levels: Sequence[str]) -> QueryGallery:
     """Read the parts of a folder of `suprank embed` that are ranked against each other: see `ranked_parts`.
 
     Parts and broken images that are left out are logged. A part that was begun and not finished is an error.
     """
-    from suprank.embedding.query_gallery import ranked_parts, ranked_sides
-    from suprank.embedding.result import PARTS
+    from suprank.embedding.query_gallery import ranked_parts, build_query_gallery
+    from suprank.embedding.parts import PARTS
 
     present = [part for part in PARTS if (folder / part).is_dir()]
     chosen = ranked_parts(present)
@@ -231,11 +231,11 @@ def read_folder(folder: Path, levels: Sequence[str]) -> Sides:
         if part not in chosen:
             _log.info("%s is left out: %s is evaluated", part, " against ".join(chosen))
     parts = {name: _read_part(folder, name) for name in chosen}
-    return ranked_sides({name: (part.embeddings, part.items) for name, part in parts.items()}, levels, about=str(folder))
+    return build_query_gallery({name: (part.embeddings, part.items) for name, part in parts.items()}, levels, about=str(folder))
 
 
 def _read_part(folder: Path, name: str) -> EmbeddedPart:
-    from suprank.embedding.result import read_embedded
+    from suprank.embedding.parts import read_embedded
 
     part = read_embedded(folder, name)
     if part.broken:
@@ -246,7 +246,7 @@ def _read_part(folder: Path, name: str) -> EmbeddedPart:
 def read_revisited(folder: Path, ground_truth: GroundTruth) -> tuple[NDArray[Any], NDArray[Any]]:
     """Read queries and gallery in the order in which a revisited dataset's file numbers them, distractors last."""
     from suprank.embedding.query_gallery import column
-    from suprank.embedding.result import read_embedded
+    from suprank.embedding.parts import read_embedded
 
     embeddings = []
     for name, expected in (("query", ground_truth.queries), ("gallery", ground_truth.items)):

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 def check_run_or_embeddings(folder: Path) -> None:
     """Raise a `ValueError` for a folder that neither `suprank train` nor `suprank embed` wrote, before any work."""
-    from suprank.embedding.result import embedded_parts
+    from suprank.embedding.parts import embedded_parts
 
     if folder.is_dir() and not (folder / "recipe.toml").is_file() and not embedded_parts(folder):
         raise ValueError(
@@ -147,7 +147,7 @@ def _manifest(config: TrainConfig, name: str) -> Manifest:
 def _is_complete(run: Path, name: str) -> bool:
     """Whether everything that is ranked is embedded. The gallery is embedded before the test images: see `_embed`."""
     from suprank.embedding.query_gallery import ranked_parts
-    from suprank.embedding.result import embedded_parts
+    from suprank.embedding.parts import embedded_parts
     from suprank.explorer import embeddings_folder
 
     there = embedded_parts(embeddings_folder(run, name))
@@ -195,7 +195,7 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
     import torch
 
     from suprank.embedding import embed_collection
-    from suprank.embedding.collection import parts_of
+    from suprank.embedding.collection import choose_parts
     from suprank.explorer import embeddings_folder
     from suprank.explorer.source import FROZEN
 
@@ -206,7 +206,7 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
             f"suprank embed {run / 'model'} MANIFEST --out DIR, and name DIR instead."
         )
     manifest = _manifest(config, name)
-    parts = parts_of(manifest)
+    parts = choose_parts(manifest)
     if "train" in parts:
         way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN else ""
         raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
@@ -231,7 +231,7 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
             embedder,
             manifest,
             target,
-            reading=settings,
+            loading=settings,
             splits=splits,
             device=where,
             progress=lambda part, done, total: progress(f"{title}: embedding {part}", done, total),

@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from suprank.data.manifest import Manifest
-from suprank.embedding.result import ITEMS, embedded_parts, read_embedded
+from suprank.embedding.parts import ITEMS, embedded_parts, read_embedded
 from suprank.explorer.index.local import LocalIndex
 from suprank.explorer.source import RECIPE, embeddings_folder
 

@@ -1,0 +1,54 @@
+"""Stored embeddings: a folder for each part, with the rows of the manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from suprank.data.manifest import Manifest
+from suprank.embedding.shards import RECORD, RESULT
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from numpy.typing import NDArray
+
+ITEMS = "items.parquet"
+
+PARTS = {"train": ("train",), "test": ("test",), "query": ("query",), "gallery": ("gallery", "distractor")}
+"""The parts, each a folder of embeddings, and the splits in each: distractors belong to the gallery."""
+
+
+class EmbeddedPart(NamedTuple):
+    """Embeddings `[images, dim]` (memory-mapped unless broken images were left out), their rows, and how many were left out."""
+
+    embeddings: NDArray[Any]
+    items: Manifest
+    broken: int
+
+
+def read_embedded(out: str | PathLike[str], part: str) -> EmbeddedPart:
+    """Read the part `test`, `query`, `gallery` or `train` of a folder of `embed_collection`, without broken images."""
+    folder = Path(out) / part
+    if not folder.is_dir():
+        available = ", ".join(embedded_parts(out))
+        raise FileNotFoundError(f"{folder} does not exist: {out} has {available or 'no embeddings'}; embed that split first.")
+    if not (folder / RESULT).is_file() or not (folder / ITEMS).is_file():
+        started = (folder / RECORD).is_file()
+        reason = "the run was interrupted; give the same command again" if started else "it is not a folder of `suprank embed`"
+        raise FileNotFoundError(f"{folder} has no {RESULT} with {ITEMS}: {reason}.")
+    items = Manifest.read(folder / ITEMS)
+    embeddings = np.load(folder / RESULT, mmap_mode="r", allow_pickle=False)
+    if len(items) != len(embeddings):
+        raise ValueError(f"{folder}: {ITEMS} has {len(items):,} rows and {RESULT} {len(embeddings):,}; embed that split again.")
+    if "broken" not in items.table.column_names:
+        return EmbeddedPart(embeddings, items, 0)
+    intact = ~np.asarray(items.table["broken"])
+    return EmbeddedPart(np.asarray(embeddings[intact]), items.take(intact), int((~intact).sum()))
+
+
+def embedded_parts(out: str | PathLike[str]) -> list[str]:
+    """The names of the complete parts in a folder."""
+    return sorted(path.parent.name for path in Path(out).glob(f"*/{ITEMS}") if (path.parent / RESULT).is_file())

@@ -1,0 +1,255 @@
+"""The figures of experiments: a panel for each metric, with the spread over seeds."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from suprank.experiments.grid import RECIPE, as_number, sort_values
+from suprank.files.atomic import writing_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from suprank.experiments.tables import Statistic, Table
+
+LETTERS = {
+    "loss.weight": "λ",
+    "loss.rho": "ρ",
+    "loss.decay": "α",
+    "loss.tau": "τ",
+    "loss.delta": "δ",
+    "loss.temperature": "η",
+    "loss.rank_tau": "τ*",
+    "loss.positive_floor": "α of L_DG",
+    "loss.negative_ceiling": "β of L_DG",
+    "loss.name": "loss",
+    "batch.size": "batch size",
+    "memory.size": "memory size",
+    "optimizer.lr": "learning rate",
+    "model.backbone": "backbone",
+}
+"""The names of entries in figures, mostly the paper's letters; other entries go by their own name."""
+
+DOUBLING = ("batch.size", "memory.size")  # entries that are varied in powers of two
+# Okabe and Ito's colors, as in suprank.bench.plot, without the yellow, which is faint as a line.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PANELS_IN_ROW = 3
+FEW_RECIPES = 8  # whose panels are low enough for two rows
+COLOR, BEST_COLOR = COLORS[:2]
+
+Series = dict[str, list["Statistic | None"]]
+
+
+def draw_sweep(table: Table, files: Sequence[Path]) -> bool:
+    """Write the figure of a sweep to every file, in the format of its suffix; False if there is nothing to draw.
+
+    The horizontal axis is the first axis of numbers that has several values, else the first axis with several values; the
+    combinations of the other axes are the lines. Numbers are joined by lines, other values are points side by side. A relative
+    table is drawn as bars, as in the paper's fig:relative_increase. The scale is logarithmic if the numbers span two decades,
+    and for entries that are varied in powers of two.
+    """
+    place = _horizontal_axis(table)
+    if place is None or not any(row.statistics[column] for row in table.rows for column in table.columns):
+        return False
+    across = table.axes[place]
+    values = sort_values(row.setting[place][1] for row in table.rows)
+    count = len(table.columns)
+    rows, wide = math.ceil(count / PANELS_IN_ROW), min(count, PANELS_IN_ROW)
+    lines = _lines(table, place, values, table.columns[0])
+    legend = 0.0 if len(lines) < 2 else 0.35 * math.ceil(len(lines) / 4)
+    layout = ConstrainedLayoutEngine(wspace=0.06, hspace=0.06)
+    figure = Figure(figsize=(0.4 + 3.6 * wide, 0.5 + legend + 2.9 * rows), layout=layout)
+    panels = list(figure.subplots(rows, wide, squeeze=False).flat)
+    for axes, column in zip(panels[:count], table.columns, strict=True):
+        series = _lines(table, place, values, column)
+        if table.base or None in [as_number(value) for value in values]:
+            _draw_categories(axes, values, series, bars=bool(table.base))
+        else:
+            _draw_numbers(axes, across, values, series)
+        axes.set_xlabel(LETTERS.get(across, across))
+        axes.set_ylabel(f"{column}, increase in %" if table.base else f"{column}, %")
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_axisbelow(True)
+    for axes in panels[count:]:  # the empty panels of the last row
+        axes.set_visible(False)
+    if len(lines) > 1:
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=min(len(lines), 4), frameon=False)
+    _save(figure, table, files)
+    return True
+
+
+def draw_comparison(table: Table, files: Sequence[Path]) -> bool:
+    """Write the figure of a comparison to every file, in the format of its suffix; False if there is nothing to draw.
+
+    Recipes are rows, in the order of the table; points are means, whiskers one standard deviation to each side, and the best
+    of each metric has its own color.
+    """
+    if not any(row.statistics[column] for row in table.rows for column in table.columns):
+        return False
+    count, names = len(table.columns), [dict(row.setting)[RECIPE] for row in table.rows]
+    wide = min(count, 3 if len(names) <= FEW_RECIPES else 6)
+    rows = math.ceil(count / wide)
+    label = 0.085 * max(map(len, names))
+    size = (0.3 + label + 2.1 * wide, 0.3 + rows * (0.75 + 0.24 * len(names)))
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(wspace=0.05, hspace=0.06))
+    panels = figure.subplots(rows, wide, squeeze=False, sharey=True)
+    for place, axes in enumerate(panels.flat):
+        if place < count:
+            _draw_panel(axes, table, table.columns[place])
+        else:  # an empty panel of the last row
+            axes.set_visible(False)
+    panels[0, 0].set_yticks(range(len(names)), names)
+    panels[0, 0].set_ylim(len(names) - 0.5, -0.5)
+    _save(figure, table, files)
+    return True
+
+
+def _draw_panel(axes: Axes, table: Table, column: str) -> None:
+    for place, row in enumerate(table.rows):
+        found = row.statistics[column]
+        if found is not None:
+            color = BEST_COLOR if table.is_best(row, column) else COLOR
+            axes.errorbar(found.mean, place, xerr=found.deviation, color=color, marker="o", markersize=5, capsize=3)
+    axes.set_xlabel(f"{column}, %")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
+    axes.grid(alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _save(figure: Figure, table: Table, files: Sequence[Path]) -> None:
+    """Write the figure with a note on what its points are; the same table gives the same files."""
+    note = _note(table)
+    if note:
+        figure.supxlabel(note, fontsize=8, color="#555555")
+    for file in files:
+        # No date, and ids that do not change.
+        metadata = {"Date": None} if file.suffix == ".svg" else None
+        with rc_context({"svg.hashsalt": "suprank", "svg.fonttype": "none"}), writing_atomically(file) as opened:
+            figure.savefig(opened, format=file.suffix[1:], dpi=200, metadata=metadata)
+
+
+def _varying(table: Table) -> list[int]:
+    """The indices of the axes that have several values."""
+    return [place for place in range(len(table.axes)) if len({row.setting[place][1] for row in table.rows}) > 1]
+
+
+def _horizontal_axis(table: Table) -> int | None:
+    """The index of the axis that is the horizontal one; None if no axis has several values."""
+    varying = _varying(table)
+    numeric = [place for place in varying if None not in [as_number(row.setting[place][1]) for row in table.rows]]
+    # In a relative table the axis of the base has lost a value: another one says more.
+    base = table.base.partition("=")[0]
+    first = [place for place in numeric if table.axes[place] != base]
+    return next(iter([*first, *numeric, *varying]), None)
+
+
+def _lines(table: Table, place: int, values: Sequence[str], column: str) -> Series:
+    """A statistic, or None, for each value: of every line, by its label."""
+    varying = [other for other in _varying(table) if other != place]
+    series: Series = {}
+    for row in table.rows:
+        named = [(LETTERS.get(key, key), value) for key, value in (row.setting[other] for other in varying)]
+        label = ", ".join(value if name == "loss" else f"{name} = {value}" for name, value in named)
+        line = series.setdefault(label, [None] * len(values))
+        line[values.index(row.setting[place][1])] = row.statistics[column]
+    return series
+
+
+def _points(xs: Sequence[float], line: Sequence[Statistic | None]) -> tuple[list[float], list[float], list[float]]:
+    """Places, means and deviations (0 for a single seed) of the statistics that are not None."""
+    points = [(x, found) for x, found in zip(xs, line, strict=True) if found is not None]
+    return [x for x, _ in points], [found.mean for _, found in points], [found.deviation or 0.0 for _, found in points]
+
+
+def _draw_numbers(axes: Axes, across: str, values: Sequence[str], series: Series) -> None:
+    """Lines over a scale, with a band of one standard deviation to each side."""
+    xs = [float(value) for value in values]
+    _scale(axes, across, xs)
+    ticks = _tick_values(axes, xs)
+    axes.set_xticks(ticks, [values[xs.index(x)] for x in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    for index, (label, line) in enumerate(series.items()):
+        at, means, spread = _points(xs, line)
+        color = COLORS[index % len(COLORS)]
+        axes.plot(at, means, color=color, marker=MARKERS[index % len(MARKERS)], markersize=5, linewidth=1.6, label=label)
+        if any(spread):
+            low = [mean - one for mean, one in zip(means, spread, strict=True)]
+            high = [mean + one for mean, one in zip(means, spread, strict=True)]
+            axes.fill_between(at, low, high, color=color, alpha=0.18, linewidth=0)
+    axes.grid(alpha=0.3)
+
+
+def _scale(axes: Axes, across: str, xs: Sequence[float]) -> None:
+    positive = [x for x in xs if x > 0]
+    far = len(positive) > 1 and max(positive) / min(positive) >= 100
+    if across in DOUBLING and len(positive) == len(xs):
+        axes.set_xscale("log", base=2)
+    elif far and len(positive) == len(xs):
+        axes.set_xscale("log")
+    elif far and min(xs) == 0:  # zero beside the first decade
+        axes.set_xscale("symlog", linthresh=min(positive), linscale=0.5)
+    # The margin is set now, so that `_tick_values` sees the axis as it will be.
+    low, high = axes.transScale.transform([(min(xs), 1), (max(xs), 1)])[:, 0]
+    margin = 0.05 * (high - low)
+    axes.set_xlim(*axes.transScale.inverted().transform([(low - margin, 1), (high + margin, 1)])[:, 0])
+
+
+def _tick_values(axes: Axes, xs: Sequence[float], closest: float = 0.07) -> list[float]:
+    """The values that get a tick: labels closer than `closest`, as a share of the width, would overlap. The first and the last
+    value have precedence, then, on a logarithmic scale, decades."""
+    low, high = (float(edge) for edge in axes.transScale.transform([(edge, 1) for edge in axes.get_xlim()])[:, 0])
+    places = {x: (float(axes.transScale.transform((x, 1))[0]) - low) / (high - low) for x in xs}
+    decades = [x for x in xs if x > 0 and math.log10(x).is_integer()] if "log" in axes.get_xscale() else []
+    chosen: list[float] = []
+    for x in dict.fromkeys((xs[0], xs[-1], *decades, *xs)):
+        if all(abs(places[x] - places[other]) >= closest for other in chosen):
+            chosen.append(x)
+    return sorted(chosen)
+
+
+def _draw_categories(axes: Axes, values: Sequence[str], series: Series, *, bars: bool) -> None:
+    """Groups of points, or of bars from 0, with the standard deviation as a whisker."""
+    width = 0.75 / len(series)
+    for index, (label, line) in enumerate(series.items()):
+        at, means, spread = _points([x + (index - (len(series) - 1) / 2) * width for x in range(len(line))], line)
+        color = COLORS[index % len(COLORS)]
+        errors = spread if any(spread) else None
+        if bars:
+            look = {"ecolor": "#333333", "capsize": 3, "elinewidth": 1.2}
+            axes.bar(at, means, 0.92 * width, yerr=errors, color=color, label=label, error_kw=look)
+        else:
+            marker = MARKERS[index % len(MARKERS)]
+            axes.errorbar(
+                at, means, yerr=errors, color=color, marker=marker, linestyle="none", label=label, capsize=3, elinewidth=1.2
+            )
+    tilted = sum(map(len, values)) > 30
+    axes.set_xticks(range(len(values)), values, rotation=30 * tilted, horizontalalignment="right" if tilted else "center")
+    axes.set_xlim(-0.6, len(values) - 0.4)
+    if bars:
+        axes.axhline(0, color="#333333", linewidth=0.8)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _note(table: Table) -> str:
+    """What the points and the spread are, below the figure."""
+    counts = sorted({found.seeds for row in table.rows for found in row.statistics.values() if found is not None})
+    key, _, value = table.base.partition("=")
+    base = f"relative to {LETTERS.get(key, key)} = {value}" if table.base else ""
+    if counts[-1] < 2:
+        return base
+    seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return ", ".join(filter(None, (f"mean ± standard deviation over {seeds} seeds", base)))

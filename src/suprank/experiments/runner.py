@@ -1,0 +1,310 @@
+"""Running the runs of an experiment: each once, several at a time, on this machine or as a SLURM array.
+
+Every run is a process of `suprank train`, which resumes what was interrupted. An experiment can be stopped and started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from suprank.experiments import slurm
+from suprank.experiments.results import read_outcome
+from suprank.files.locking import lock_folder
+from suprank.system.platforms import usable_cores
+from suprank.training.run_folder import RESULT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+    from types import FrameType
+
+    from suprank.experiments.grid import Combination
+    from suprank.experiments.tables import Table
+    from suprank.training.config import TrainConfig
+
+LOCK = "sweep.lock"
+LAST_LINES = 15  # of the log of a run that failed
+POLL_SECONDS = 0.1
+
+
+class Display:
+    """Is told how an experiment goes, and does nothing; the command line overrides what it shows."""
+
+    def begin(self, runs: int) -> None:
+        """This many runs are about to be run on this machine."""
+
+    def run_started(self, name: str) -> None:
+        """A run was started."""
+
+    def run_progress(self, name: str, done: int, steps: int, loss: float | None) -> None:
+        """`done` of the `steps` of a run are done; known for runs in `suprank.experiments.parallel` only."""
+
+    def run_ended(self, name: str, failure: str) -> None:
+        """A run ended; `failure` is empty if it left a result."""
+
+    def end(self) -> None:
+        """No run is left on this machine; follows every `begin`, also after an error."""
+
+    def skipped(self, finished: int, total: int) -> None:
+        """`finished` of `total` runs were finished before, and are not run again."""
+
+    def note(self, text: str) -> None:
+        """Something that a user should know."""
+
+    def table(self, table: Table, *, seconds: bool = False) -> None:
+        """A table of results; called also if the table cannot be written. `seconds` asks for the column of times."""
+
+
+class Task(NamedTuple):
+    """A run to do: its command, the folder of its result, and the log of what it prints."""
+
+    name: str
+    command: list[str]
+    folder: Path
+    log: Path
+
+    @classmethod
+    def create(cls, name: str, recipe: str, overrides: Sequence[str], folder: Path) -> Task:
+        """The run of this name in the folder of an experiment."""
+        return cls(name, train_command(recipe, overrides, folder / name), folder / name, folder / "logs" / f"{name}.log")
+
+    @property
+    def last_lines(self) -> str:
+        """The end of the log, where a run that failed says why."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return ""
+        return "\n".join(lines[-LAST_LINES:])
+
+    def start(
+        self, environment: Mapping[str, str] | None = None, *, log: Path | None = None, lock: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start the run as a process in a session of its own: Ctrl-C reaches the experiment, which then asks its runs to save.
+
+        The process inherits `lock`, the descriptor of the experiment's lock, so that it holds the lock too: if the experiment
+        is killed and the run lives on, no other experiment starts the same run a second time.
+        """
+        log = log or self.log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            return subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                pass_fds=() if lock is None or os.name == "nt" else (lock,),  # Windows cannot pass a descriptor on
+                start_new_session=True,
+            )
+
+    def failure(self, code: int) -> str:
+        """What went wrong with a run that ended with this exit code; empty if it left a result."""
+        if code == 0 and (self.folder / RESULT).exists():
+            return ""
+        reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return reason if code else "ended without a result"
+
+
+class EndedTask(NamedTuple):
+    """A run that ended; `failure` is empty if it left a result."""
+
+    task: Task
+    failure: str
+
+
+class ExperimentStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
+    """A signal stopped the experiment, and its runs have saved what they had."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.signal = number
+
+
+class Record(Protocol):
+    """What the folder of an experiment says about it: a `Sweep` or a `Comparison`."""
+
+    @property
+    def runs(self) -> tuple[Combination, ...]: ...
+    def save(self, folder: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment that was checked and can be run: its record, and a task and a config for each run that was asked for.
+
+    The record may have further runs, of earlier calls. `configs` may leave out runs that differ only in their seed.
+    """
+
+    record: Record
+    folder: Path
+    tasks: list[Task]
+    configs: list[TrainConfig]
+    job_name: str
+
+    def run(self, *, jobs: int | None = None, slurm_options: Sequence[str] = (), display: Display | None = None) -> list[str]:
+        """Run what is not finished, and return the names of the runs that failed.
+
+        With `slurm_options` (KEY=VALUE, as for sbatch) the runs are submitted as a SLURM array, and nothing is waited for.
+        """
+        display = display or Display()
+        parameters = slurm.slurm_parameters(slurm_options, self.configs, jobs, self.job_name) if slurm_options else None
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"{self.folder} cannot be made ({error.strerror}); name another --out.") from error
+        with lock_experiment(self.folder) as lock:
+            self.record.save(self.folder)
+            waiting = [task for task in self.tasks if read_outcome(task.folder) is None]
+            if len(waiting) < len(self.tasks):
+                display.skipped(len(self.tasks) - len(waiting), len(self.tasks))
+            if parameters is None:
+                return _run_here(waiting, jobs or 1, lock, shared_gpus(self.configs, jobs or 1), display)
+            _submit(waiting, self.folder, *parameters, display)
+            return []
+
+
+def lock_experiment(folder: Path) -> AbstractContextManager[int]:
+    """Hold the lock of an experiment's folder, which its runs inherit; yields the lock's file descriptor."""
+    return lock_folder(
+        folder, "running a sweep or comparison (or one of its runs is still running) in", "wait for it, or stop it", name=LOCK
+    )
+
+
+def train_command(recipe: str, overrides: Sequence[str], folder: Path) -> list[str]:
+    """`suprank train`, started or resumed, by this Python."""
+    return [sys.executable, "-m", "suprank.cli.main", "train", recipe, *overrides, "--out", str(folder), "--resume"]
+
+
+def shared_gpus(configs: Sequence[TrainConfig], jobs: int) -> list[str]:
+    """The GPUs, as CUDA_VISIBLE_DEVICES names them, among which runs at the same time are distributed; none if a run takes
+    several GPUs, or none."""
+    if jobs == 1 or any(config.engine.devices > 1 or config.engine.accelerator == "cpu" for config in configs):
+        return []
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [gpu for gpu in named.split(",") if gpu] if named else [str(gpu) for gpu in range(torch.cuda.device_count())]
+
+
+def run_tasks(
+    waiting: Sequence[Task],
+    jobs: int = 1,
+    *,
+    lock: int | None = None,
+    gpus: Sequence[str] = (),
+    display: Display | None = None,
+) -> Iterator[EndedTask]:
+    """Run the tasks, `jobs` at a time, and yield each as it ends; one that fails does not keep the others from running.
+
+    Tasks at the same time share the cores, and take turns at `gpus`. On SIGINT, SIGTERM or SIGHUP the runs get SIGTERM and are
+    waited for; a second signal kills them. Then `ExperimentStopped` is raised.
+    """
+    display = display or Display()
+    queue = deque(waiting)
+    running: dict[int, tuple[Task, subprocess.Popen[bytes]]] = {}
+    with _catch_signals() as caught:
+        try:
+            while queue or running:
+                for slot in range(jobs):
+                    if queue and slot not in running and not caught:
+                        task = queue.popleft()
+                        display.run_started(task.name)
+                        running[slot] = task, task.start(_environment(slot, jobs, gpus), lock=lock)
+                if caught:
+                    raise ExperimentStopped(caught[0])
+                for slot, (task, process) in list(running.items()):
+                    if process.poll() is not None:
+                        del running[slot]
+                        yield EndedTask(task, task.failure(process.returncode))
+                time.sleep(POLL_SECONDS if running else 0)
+        finally:
+            _stop([process for _, process in running.values()], caught)
+
+
+def _run_here(waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str], display: Display) -> list[str]:
+    """Run the tasks on this machine, and return the names of those that failed."""
+    failed = []
+    display.begin(len(waiting))
+    try:
+        for task, failure in run_tasks(waiting, jobs, lock=lock, gpus=gpus, display=display):
+            display.run_ended(task.name, failure)
+            if failure:
+                failed.append(task.name)
+                display.note(f"{task.name} {failure}; the end of {task.log}:\n{task.last_lines}")
+    finally:
+        display.end()
+    return failed
+
+
+def _submit(waiting: Sequence[Task], folder: Path, cluster: str, parameters: Mapping[str, object], display: Display) -> None:
+    """Submit the tasks that are neither finished nor in the queue."""
+    queue = slurm.queued_jobs(folder) if cluster == "slurm" else {}
+    queued = [task for task in waiting if task.name in queue]
+    if queued:
+        jobs = ", ".join(sorted({queue[task.name] for task in queued}))
+        display.note(
+            f"{len(queued)} runs are in the queue already, or too new for SLURM to know them: {jobs}. "
+            f"If they are not, remove {folder / 'slurm' / 'jobs.json'}."
+        )
+    new = [task for task in waiting if task.name not in queue]
+    if new:
+        for name, job in slurm.submit_tasks(new, folder, cluster, parameters).items():
+            display.note(f"{job.job_id}: {name}")
+        display.note(f"submitted {len(new)} runs. Give the same command again, or with --collect, for the table.")
+
+
+def _environment(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:
+    """The environment variables that give one of several runs its part of the machine."""
+    share = {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]} if gpus else {}
+    if jobs > 1 and "OMP_NUM_THREADS" not in os.environ:
+        share["OMP_NUM_THREADS"] = str(max(1, usable_cores() // jobs))
+    return share
+
+
+@contextmanager
+def _catch_signals() -> Iterator[list[int]]:
+    """Collect the signals that ask to stop, in order. Those that our parent wants ignored (nohup, `&`) stay ignored."""
+    caught: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]  # no HUP on Windows
+    numbers = [one for one in known if signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]], caught: Sequence[int]) -> None:
+    """Let the processes save and end; kill them, and what they started, if a further signal comes."""
+    for process in processes:
+        process.terminate()
+    enough = len(caught) + 1
+    while any(process.poll() is None for process in processes):
+        if len(caught) >= enough:
+            for process in processes:
+                if process.poll() is None:
+                    _kill(process)
+        time.sleep(POLL_SECONDS)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and what it started; on Windows, which has no process groups, only the process."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()

@@ -1,0 +1,139 @@
+"""The folder of a saved embedder: `model.safetensors` has all weights, and `embedder.json` the config.
+
+The JSON also has the version of this format, the versions of suprank, timm and torch that wrote it, and the hash of the weights
+file. It is written last, so that an incomplete folder, or weights that were replaced, are noticed on loading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from suprank import __version__
+from suprank.files.atomic import write_atomically
+from suprank.models.config import EmbedderConfig
+from suprank.models.weights import WeightsError, mismatches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
+
+    from torch import Tensor, nn
+
+FORMAT = (
+    3  # 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of `resize`, and no squash, fast_jpeg, precision
+)
+WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
+
+OLDER = (
+    "%s was saved by an older suprank, which did not save squash, fast_jpeg, precision and test_resize=0 of the recipe: "
+    "if the recipe sets one of them, give the same as an option, or metrics differ from those of the training run."
+)
+
+_SINCE_2: dict[str, Any] = {"squash": False, "fast_jpeg": False, "precision": "fp32"}  # entries that format 1 does not have
+_RENAMED = {"normalisation": "normalization"}  # entries that older formats spell differently
+_log = logging.getLogger(__name__)
+
+
+class _Record(BaseModel):
+    """The content of `embedder.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: int
+    written_by: dict[str, str]
+    weights_sha256: str
+    config: EmbedderConfig
+
+
+def write_model(folder: str | PathLike[str], config: EmbedderConfig, state: dict[str, Tensor]) -> None:
+    """Write both files atomically; an older embedder in the folder is replaced."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    weights = state_bytes(state)
+    packages = {"suprank": __version__, "timm": version("timm"), "torch": version("torch")}
+    record = _Record(format=FORMAT, written_by=packages, weights_sha256=hashlib.sha256(weights).hexdigest(), config=config)
+    write_atomically(path / WEIGHTS, weights)
+    write_atomically(path / SETTINGS, (record.model_dump_json(indent=2) + "\n").encode())
+
+
+def read_model(
+    folder: str | PathLike[str], settings: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[EmbedderConfig, dict[str, Tensor]]:
+    """The config and the weights of a folder that `write_model` wrote, checked; errors name the file and the entry.
+
+    `settings` replace entries of the saved config. Folders of the formats 1 and 2 are read too.
+    """
+    path = Path(folder)
+    for name in (SETTINGS, WEIGHTS):
+        if not (path / name).is_file():
+            raise FileNotFoundError(f"{path} is not a folder of a saved embedder: it has no {name}; Embedder.save writes it.")
+    record = _read_record(path / SETTINGS, settings)
+    weights = (path / WEIGHTS).read_bytes()
+    if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
+        raise WeightsError(
+            f"{path / WEIGHTS} is not the file that {SETTINGS} describes: saving was interrupted, or the file was replaced or "
+            "damaged; save or copy the folder again."
+        )
+    return record.config, safetensors.torch.load(weights)
+
+
+def load_weights(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str]) -> None:
+    """Load the weights of a folder into the embedder built from its config."""
+    if problems := mismatches(state, embedder):
+        raise WeightsError(
+            f"the weights in {Path(folder)} do not fit its config: {'; '.join(problems)}. Another timm may build this "
+            f"backbone differently: {SETTINGS} names the version that wrote it, and this is {version('timm')}."
+        )
+    embedder.load_state_dict(state)
+
+
+def state_bytes(state: dict[str, Tensor]) -> bytes:
+    """A state dict as the bytes of a safetensors file: the same for equal tensors, whatever their device or memory format."""
+    return safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in state.items()})
+
+
+def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
+    try:
+        entries: Any = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); save the embedder again.") from error
+    version_found = entries.get("format") if isinstance(entries, dict) else None
+    if version_found not in (1, 2, FORMAT):
+        raise ValueError(
+            f"{path} has format {version_found!r}, and suprank {__version__} reads 1 to {FORMAT}; a newer suprank may read it: "
+            "pip install --upgrade suprank"
+        )
+    if isinstance(entries.get("config"), dict):
+        config = _upgrade(entries["config"], version_found)
+        if version_found == 1 and not _SINCE_2.keys() <= settings.keys():
+            _log.warning(OLDER, path)
+        entries = {**entries, "config": {**config, **settings}}
+    try:
+        return _Record.model_validate(entries)
+    except ValidationError as error:
+        raise ValueError(f"{path} does not describe an embedder: {error_text(error)}.") from error
+
+
+def _upgrade(config: dict[str, Any], version_found: int) -> dict[str, Any]:
+    """The config of an older format in the present one. How a recipe resized test images cannot be known from format 1."""
+    config = {_RENAMED.get(key, key) if version_found < 3 else key: value for key, value in config.items()}
+    if version_found == 1:
+        crop, size = config.pop("crop", None), config.get("image_size")
+        if isinstance(crop, float | int) and crop > 0 and isinstance(size, list):
+            config["resize"] = round(min(size) / crop)
+        config |= _SINCE_2
+    return config
+
+
+def error_text(error: ValidationError) -> str:
+    """What is wrong with which entry, without pydantic's links."""
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())

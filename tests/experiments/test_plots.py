@@ -1,0 +1,100 @@
+"""The figures of sweeps and comparisons: what they are drawn over, and what is written on them."""
+
+import pytest
+
+from suprank.experiments import comparison_table, relative_table, summary_table
+from suprank.experiments.plots import BEST_COLOR, draw_comparison, draw_sweep
+from tests.experiments.runs import comparison_outcomes, outcomes_of
+
+
+def drawn(table, folder, name="plot.svg", draw=draw_sweep):
+    assert draw(table, [folder / name])
+    return (folder / name).read_text()
+
+
+def test_the_figure_is_drawn_over_the_numbers_with_the_papers_letters(folder):
+    outcomes = outcomes_of(
+        lambda run: 0.5 + 0.01 * int(run["run.seed"]), "loss.weight=0,0.1,0.5", "loss.name=roadmap,happier", seeds=2
+    )
+    svg = drawn(summary_table(outcomes), folder)
+    for text in ("λ", "R@1, %", "H-AP, %", "roadmap", "happier", "mean ± standard deviation over 2 seeds"):
+        assert f">{text}</text>" in svg
+    assert svg == drawn(summary_table(outcomes), folder, "again.svg")
+    assert draw_sweep(summary_table(outcomes), [folder / "plot.png"])
+    assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [
+        (["loss.rho=0.1,1,10,10000"], ["ρ", "0.1", "1", "10", "10000"]),
+        (["loss.rho=0,0.1,10,10000"], ["ρ", "0", "0.1", "10", "10000"]),
+        (["batch.size=32,64,384", "loss.weight=0,0.1"], ["batch size", "32", "64", "384", "λ = 0", "λ = 0.1"]),
+        (["loss.name=roadmap,happier,smooth-recall-and-more"], ["loss", "roadmap", "happier", "smooth-recall-and-more"]),
+        (["loss.name=nsm,happier", "model.backbone=a,b", "batch.size=2,4"], ["batch size", "2", "4", "happier, backbone = b"]),
+    ],
+    ids=lambda one: one[0],
+)
+def test_every_kind_of_axis_can_be_drawn(folder, arguments, written):
+    svg = drawn(summary_table(outcomes_of(lambda run: 0.5, *arguments), ["R@1"]), folder)
+    assert [text for text in written if f">{text}</text>" not in svg] == []
+
+
+def test_a_relative_table_is_drawn_as_bars_over_the_other_axis(folder):
+    outcomes = outcomes_of(lambda run: 0.5 + float(run["loss.weight"]), "loss.weight=0,0.1,0.2", "batch.size=32,64")
+    svg = drawn(relative_table(outcomes, "loss.weight=0", ["R@1"]), folder)
+    for text in ("batch size", "64", "R@1, increase in %", "relative to λ = 0", "λ = 0.1", "λ = 0.2"):
+        assert f">{text}</text>" in svg
+
+
+def test_there_is_no_figure_of_seeds_alone_or_of_nothing_finished(folder):
+    assert not draw_sweep(summary_table(outcomes_of(lambda run: 0.5, seeds=3)), [folder / "plot.png"])
+    assert not draw_sweep(summary_table(outcomes_of(lambda run: None, "loss.weight=0,1")), [folder / "plot.png"])
+    assert not (folder / "plot.png").exists()
+
+
+def test_there_is_a_panel_for_each_metric_and_none_beside(folder):
+    metrics = dict.fromkeys(("R@1", "R@2", "R@4", "R@8"), 0.5)
+    outcomes = outcomes_of(lambda run: 0.5, "loss.weight=0,1")
+    outcomes = {run: one._replace(metrics={"test": metrics}) for run, one in outcomes.items()}
+    svg = drawn(summary_table(outcomes, list(metrics)), folder)
+    assert svg.count('<g id="axes_') == 4
+
+
+# Comparisons
+
+
+def drawn_comparison(table, folder, name="plot.svg"):
+    return drawn(table, folder, name, draw_comparison)
+
+
+def test_every_recipe_is_a_row_and_every_metric_a_panel(folder):
+    table = comparison_table(comparison_outcomes({"nsm": (0.5, 0.6), "roadmap": (0.7, 0.75), "csl": (None, 0.7)}))
+    svg = drawn_comparison(table, folder)
+    for text in ("nsm", "roadmap", "csl", "R@1, %", "mAP@R, %", "H-AP, %", "mean ± standard deviation over 1 to 2 seeds"):
+        assert f">{text}</text>" in svg
+    assert svg.count('<g id="axes_') == 3
+    assert svg.index(">nsm<") < svg.index(">roadmap<") < svg.index(">csl<")
+    assert svg == drawn_comparison(table, folder, "again.svg")
+    assert draw_comparison(table, [folder / "plot.png"])
+    assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_best_has_a_color_of_its_own(folder):
+    one, two = {"nsm": (0.5,)}, {"nsm": (0.5,), "csl": (0.7,)}
+    assert BEST_COLOR.lower() not in drawn_comparison(comparison_table(comparison_outcomes(one), ["R@1"]), folder)
+    assert BEST_COLOR.lower() in drawn_comparison(comparison_table(comparison_outcomes(two), ["R@1"]), folder)
+
+
+def test_many_recipes_have_their_panels_side_by_side(folder):
+    svg = drawn_comparison(
+        comparison_table(comparison_outcomes({f"loss{place}": (0.5,) for place in range(25)}), ["R@1", "H-AP", "MRR", "mAP@R"]),
+        folder,
+    )
+    assert svg.count('<g id="axes_') == 4
+    assert svg.count(">loss7<") == 1, "one row of panels shares the names"
+
+
+def test_there_is_no_figure_of_nothing_finished(folder):
+    assert not draw_comparison(comparison_table(comparison_outcomes({"nsm": (None,)})), [folder / "plot.png"])
+    assert not (folder / "plot.png").exists()

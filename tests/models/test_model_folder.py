@@ -1,0 +1,157 @@
+import json
+
+import pytest
+import torch
+
+from suprank.files import atomic
+from suprank.models import Embedder, WeightsError, model_folder
+from tests.models import tiny
+
+
+def changed(path, **entries):
+    record = json.loads((path / "embedder.json").read_text())
+    record.update(entries)
+    (path / "embedder.json").write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "settings"),
+    [
+        ("test_resnet", {"pooling": "gem", "gem_power": 2.5, "normalization": "layer", "dim": 8, "freeze_batchnorm": True}),
+        ("test_resnet", {"pooling": "gem-fixed", "gem_power": 2.5, "dim": 8, "bias": False}),
+        ("test_vit", {"pooling": "token", "image_size": 64, "mean": (0.1, 0.2, 0.3)}),
+    ],
+)
+def test_a_loaded_embedder_is_the_saved_one_to_the_last_bit(tmp_path, backbone, settings):
+    embedder = tiny.embedder(backbone, seed=3, **settings)
+    embedder.save(tmp_path / "new" / "model")
+    loaded = Embedder.load(tmp_path / "new" / "model")
+    assert loaded.config == embedder.config
+    assert loaded.input == embedder.input
+    assert not loaded.training
+    assert torch.equal(loaded(tiny.images()), embedder(tiny.images()))
+    assert loaded.fingerprint() == embedder.fingerprint()
+
+
+def test_the_json_says_what_wrote_it_and_has_every_setting(tmp_path):
+    tiny.embedder(dim=8).save(tmp_path)
+    record = json.loads((tmp_path / "embedder.json").read_text())
+    assert record["format"] == 3
+    assert set(record["written_by"]) == {"suprank", "timm", "torch"}
+    assert record["config"]["image_size"] == [160, 160]
+    assert None not in record["config"].values()
+
+
+def test_saving_again_replaces_and_leaves_nothing_else(tmp_path):
+    tiny.embedder(dim=8).save(tmp_path)
+    tiny.embedder("test_vit", dim=4).save(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["embedder.json", "model.safetensors"]
+    assert Embedder.load(tmp_path).dim == 4
+
+
+def test_memory_format_does_not_matter_to_saving(tmp_path):
+    embedder = tiny.embedder()
+    embedder.to(memory_format=torch.channels_last).save(tmp_path)
+    assert torch.equal(Embedder.load(tmp_path)(tiny.images()), tiny.embedder()(tiny.images()))
+
+
+def test_loading_leaves_the_random_numbers_alone(tmp_path):
+    tiny.embedder().save(tmp_path)
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    Embedder.load(tmp_path)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_loading_never_downloads(tmp_path, monkeypatch):
+    tiny.embedder().save(tmp_path)
+    monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("a connection"))
+    Embedder.load(tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["embedder.json", "model.safetensors"])
+def test_a_folder_that_lacks_a_file_says_which(tmp_path, missing):
+    tiny.embedder().save(tmp_path)
+    (tmp_path / missing).unlink()
+    with pytest.raises(FileNotFoundError, match=f"it has no {missing}"):
+        Embedder.load(tmp_path)
+
+
+@pytest.mark.parametrize("version", [4, 0, "1", None])
+def test_another_format_is_refused(tmp_path, version):
+    tiny.embedder().save(tmp_path)
+    changed(tmp_path, format=version)
+    with pytest.raises(ValueError, match=rf"has format {version!r}, and suprank .* reads 1 to 3"):
+        Embedder.load(tmp_path)
+
+
+def test_a_folder_of_the_first_format_is_read_and_what_it_lacks_is_said(tmp_path, caplog):
+    embedder = tiny.embedder(image_size=96)
+    embedder.save(tmp_path)
+    unknown = {"resize", "squash", "fast_jpeg", "precision"}
+    changed(tmp_path, format=1, config={**embedder.config.model_dump(exclude=unknown), "crop": 0.75})
+    assert Embedder.load(tmp_path).input.resize == 128
+    assert "was saved by an older suprank, which did not save squash, fast_jpeg, precision and test_resize=0" in caplog.text
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("spelling", ["normalisation", "normalization"])
+def test_an_older_folder_is_read_with_either_spelling_of_normalization(tmp_path, version, spelling):
+    embedder = tiny.embedder(normalization="l2", dim=4)
+    embedder.save(tmp_path)
+    assert json.loads((tmp_path / "embedder.json").read_text())["format"] == 3
+    config = embedder.config.model_dump()
+    changed(tmp_path, format=version, config={spelling: config.pop("normalization"), **config})
+    assert Embedder.load(tmp_path).config.normalization == "l2"
+    changed(tmp_path, format=3, config={"normalisation": "l2", **config})
+    with pytest.raises(ValueError, match=r"config\.normalisation: Extra inputs"):
+        Embedder.load(tmp_path)
+
+
+def test_unknown_entries_are_refused(tmp_path):
+    embedder = tiny.embedder()
+    embedder.save(tmp_path)
+    changed(tmp_path, config={**embedder.config.model_dump(), "temperature": 3}, wieght=1)
+    with pytest.raises(ValueError, match=r"config\.temperature: Extra inputs.*; wieght: Extra inputs"):
+        Embedder.load(tmp_path)
+
+
+def test_a_file_that_is_no_json_is_refused(tmp_path):
+    tiny.embedder().save(tmp_path)
+    (tmp_path / "embedder.json").write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        Embedder.load(tmp_path)
+    (tmp_path / "embedder.json").write_text("[]")
+    with pytest.raises(ValueError, match="has format None"):
+        Embedder.load(tmp_path)
+
+
+def test_weights_of_another_save_are_noticed(tmp_path):
+    tiny.embedder(seed=1).save(tmp_path / "one")
+    tiny.embedder(seed=2).save(tmp_path / "two")
+    (tmp_path / "two" / "model.safetensors").replace(tmp_path / "one" / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"is not the file that embedder\.json describes"):
+        Embedder.load(tmp_path / "one")
+
+
+def test_settings_that_do_not_fit_the_weights_say_where(tmp_path):
+    embedder = tiny.embedder(dim=8)
+    embedder.save(tmp_path)
+    changed(tmp_path, config={**embedder.config.model_dump(), "dim": 9})
+    with pytest.raises(WeightsError, match=r"projection.weight is \[8, 96\] in the file and \[9, 96\] in the network"):
+        Embedder.load(tmp_path)
+
+
+def test_a_save_that_fails_leaves_the_last_one(tmp_path, monkeypatch):
+    tiny.embedder(dim=8).save(tmp_path)
+    monkeypatch.setattr(atomic.os, "fsync", lambda number: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        tiny.embedder(dim=4).save(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["embedder.json", "model.safetensors"]
+    assert Embedder.load(tmp_path).dim == 8
+
+
+def test_packing_equal_weights_gives_equal_bytes():
+    state = {"b": torch.ones(2), "a": torch.zeros(3)}
+    assert model_folder.state_bytes(state) == model_folder.state_bytes(dict(reversed(state.items())))
