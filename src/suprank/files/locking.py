@@ -1,0 +1,52 @@
+"""Locks on folders, so that two processes do not write into one folder at the same time."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LOCK = ".lock"
+
+
+@contextmanager
+def lock_folder(folder: Path, doing: str, way_out: str, *, name: str = LOCK) -> Iterator[int]:
+    """Hold the lock of a folder while the block runs, and yield the lock's file descriptor.
+
+    If another process holds the lock, a `BlockingIOError` is raised at once: "process 12 on host is `doing` folder; `way_out`."
+    The folder is created if necessary. The lock is the operating system's and ends with the process, however that ends; the
+    lock file `name` stays in the folder and means nothing by itself. Forked children (such as the workers of a data loader) do
+    not hold the lock; a program started with `pass_fds=[descriptor]` does, and keeps it if this process is killed.
+    """
+    from filelock import FileLock, Timeout  # lazily: packages that lock nothing do without filelock
+
+    descriptors: list[int] = []
+
+    def sign(descriptor: int) -> None:
+        descriptors.append(descriptor)
+        with suppress(OSError):  # a full disk: the lock holds without a name in it
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode())
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / name, preserve_lock_file=True, on_acquired=sign)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise BlockingIOError(f"{_holder(folder / name)} is {doing} {folder}; {way_out}.") from None
+    try:
+        yield descriptors[0]
+    finally:
+        lock.release()
+
+
+def _holder(file: Path) -> str:
+    """The process that wrote its name into the lock file. Windows does not let others read a locked file."""
+    with suppress(OSError, UnicodeDecodeError):
+        return file.read_text(encoding="utf-8").strip() or "another process"
+    return "another process"
