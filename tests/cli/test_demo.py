@@ -14,6 +14,7 @@ import pytest
 from suprank.cli import demo as verb
 from suprank.data import Manifest
 from suprank.evaluation import Report
+from suprank.experiments import parallel
 from suprank.experiments.parallel import TrainingError
 from suprank.training import checkpoint
 from suprank.training.recipe import read_recipe
@@ -73,8 +74,8 @@ def training(monkeypatch):
     """In place of training: remembers what it was asked for, writes reports, and ends as it is told to."""
     fake = SimpleNamespace(calls=[], error=None, stopped=None, levels=("class", "group"))
 
-    def trained(runs, at_once):
-        fake.calls.append((runs, at_once))
+    def trained(runs, processes, display):
+        fake.calls.append((runs, processes))
         if fake.error is not None:
             raise fake.error
         for h_ap, (config, folder) in zip((0.375, 0.5), runs.values(), strict=True):
@@ -84,7 +85,7 @@ def training(monkeypatch):
                 report(value, fake.levels).save(path)
         return fake.stopped
 
-    monkeypatch.setattr(parallel, "trained", trained)
+    monkeypatch.setattr(parallel, "train_in_parallel", trained)
     monkeypatch.setattr(verb, "_page", lambda folder, *runs_and_name: folder / "report.html")
     return fake
 

@@ -56,11 +56,12 @@ def demo(
         folder = out / "-".join([Path(name).stem, f"seed{seed}", *([f"{epochs}epochs"] if epochs is not None else [])])
         runs = {label: (_recipe(name, recipe, seed, epochs), folder / recipe) for label, recipe in METHODS.items()}
 
+        from suprank.cli.experiments import TrainingDisplay
         from suprank.data.workers import cores
-        from suprank.experiments.parallel import TrainingError, trained
+        from suprank.experiments.parallel import TrainingError, train_in_parallel
 
         try:
-            stopped = trained(runs, at_once=min(len(runs), cores()))
+            stopped = train_in_parallel(runs, min(len(runs), cores()), TrainingDisplay())
         except TrainingError as error:
             terminal.echo(f"suprank: {error}", err=True)
             raise typer.Exit(1) from None
