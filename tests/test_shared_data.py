@@ -59,8 +59,9 @@ def test_a_check_finds_nothing_wrong_with_the_birds(tmp_path):
 @pytest.mark.parametrize(
     ("backbone", "every", "expected"),
     [
-        ("mobilenetv2_100", 1, {"R@1": 33.54, "mAP@R": 6.83, "AP": 11.68}),  # the README's
-        ("tf_efficientnet_lite0", 4, {"R@1": 26.60, "mAP@R": 8.46, "AP": 13.97}),  # the plain loop's: all would take a minute
+        # The plain loop's, on every second or fourth image; on all images it gives 33.7, 6.8, 11.7, the README 33.5, 6.8, 11.7.
+        ("mobilenetv2_100", 2, {"R@1": 29.84, "mAP@R": 7.16, "AP": 12.10}),
+        ("tf_efficientnet_lite0", 4, {"R@1": 26.60, "mAP@R": 8.46, "AP": 13.97}),
     ],
 )
 def test_frozen_backbones_retrieve_unseen_birds_as_well_as_is_known(tmp_path, backbone, every, expected):
