@@ -9,21 +9,8 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import (
-    BatchSize,
-    Device,
-    FastJpeg,
-    Resize,
-    Size,
-    SkipBroken,
-    Squash,
-    Weights,
-    Workers,
-    load_embedder,
-    as_embedder_config,
-    loader_settings,
-    default_batch_size,
-)
+from suprank.cli.embed import BatchSize, Device, FastJpeg, Resize, Size, SkipBroken, Squash, Weights, Workers
+from suprank.workflows.embeddings import as_embedder_config, default_batch_size, load_embedder, loader_settings
 
 app = typer.Typer(no_args_is_help=True, help="Create, project and export embedders.")
 
@@ -133,14 +120,18 @@ def pca(
         if dim > embedder.features_dim:
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {model}; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
-        reading = loader_settings(embedder, sizes, batch_size or default_batch_size(device), workers, skip_broken)
+        reading = loader_settings(
+            embedder, sizes, batch_size or default_batch_size(device), workers, "skip" if skip_broken else "raise"
+        )
         with torchrun_processes() as processes, terminal.progress("analyzing", quiet or processes.rank > 0) as progress:
             moments = feature_moments(
                 embedder, images, loading=reading, device=processes.device(device), processes=processes, progress=progress
             )
             if processes.rank == 0:
                 projected = embedder.with_projection(*pca_projection(moments, dim, whiten=whiten))
-                projected.config = projected.config.model_copy(update=as_embedder_config(reading))  # as for the images of its projection
+                projected.config = projected.config.model_copy(
+                    update=as_embedder_config(reading)
+                )  # as for the images of its projection
                 projected.save(out)
                 how = ", whitened" if whiten else ""
                 terminal.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")

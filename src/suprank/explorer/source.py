@@ -41,9 +41,9 @@ import numpy as np
 import pyarrow as pa
 
 from suprank.data.manifest import Manifest
-from suprank.embedding.provenance import Provenance
-from suprank.embedding.query_gallery import column, common_levels, ranked_parts, build_query_gallery
 from suprank.embedding.parts import embedded_parts, read_embedded
+from suprank.embedding.provenance import Provenance
+from suprank.embedding.query_gallery import build_query_gallery, column, common_levels, ranked_parts
 from suprank.evaluation import evaluate, top_k
 from suprank.explorer.images import Images, shared_levels
 

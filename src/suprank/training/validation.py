@@ -14,9 +14,9 @@ import torch
 from suprank.data import transforms
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.workers import cores
-from suprank.embedding.image_loading import ImageLoaderSettings, EvalTransformSettings
-from suprank.embedding.query_gallery import common_levels, ranked_parts, build_query_gallery
+from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
 from suprank.embedding.parts import PARTS
+from suprank.embedding.query_gallery import build_query_gallery, common_levels, ranked_parts
 from suprank.evaluation import evaluate
 from suprank.evaluation.inputs import chosen_metrics
 from suprank.evaluation.metrics import default_metrics
@@ -98,7 +98,9 @@ class Validator:
         `progress(done, total)` counts the images that `data.hold` decodes here, once for all evaluations.
         """
         wanted = config.images
-        settings = EvalTransformSettings(wanted.size, wanted.test_resize, wanted.squash, wanted.interpolation, config.data.fast_jpeg)
+        settings = EvalTransformSettings(
+            wanted.size, wanted.test_resize, wanted.squash, wanted.interpolation, config.data.fast_jpeg
+        )
         transform = settings.transform()
         reading = ImageLoaderSettings(
             transform,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.embedding import Provenance
-    from suprank.embedding.query_gallery import QueryGallery
     from suprank.embedding.parts import EmbeddedPart
+    from suprank.embedding.query_gallery import QueryGallery
     from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.tables import Labels
@@ -222,8 +222,8 @@ def read_folder(folder: Path, levels: Sequence[str]) -> QueryGallery:
 
     Parts and broken images that are left out are logged. A part that was begun and not finished is an error.
     """
-    from suprank.embedding.query_gallery import ranked_parts, build_query_gallery
     from suprank.embedding.parts import PARTS
+    from suprank.embedding.query_gallery import build_query_gallery, ranked_parts
 
     present = [part for part in PARTS if (folder / part).is_dir()]
     chosen = ranked_parts(present)
@@ -245,8 +245,8 @@ def _read_part(folder: Path, name: str) -> EmbeddedPart:
 
 def read_revisited(folder: Path, ground_truth: GroundTruth) -> tuple[NDArray[Any], NDArray[Any]]:
     """Read queries and gallery in the order in which a revisited dataset's file numbers them, distractors last."""
-    from suprank.embedding.query_gallery import column
     from suprank.embedding.parts import read_embedded
+    from suprank.embedding.query_gallery import column
 
     embeddings = []
     for name, expected in (("query", ground_truth.queries), ("gallery", ground_truth.items)):

@@ -146,8 +146,8 @@ def _manifest(config: TrainConfig, name: str) -> Manifest:
 
 def _is_complete(run: Path, name: str) -> bool:
     """Whether everything that is ranked is embedded. The gallery is embedded before the test images: see `_embed`."""
-    from suprank.embedding.query_gallery import ranked_parts
     from suprank.embedding.parts import embedded_parts
+    from suprank.embedding.query_gallery import ranked_parts
     from suprank.explorer import embeddings_folder
 
     there = embedded_parts(embeddings_folder(run, name))
