@@ -91,7 +91,7 @@ def _row(folder: Path, case: str, many: int, peers: bool) -> dict[str, Any]:
         "cluster_s": round(cluster_s, 2),
         "cluster_cpu_s": round(cluster_cpu_s, 2),
         "most_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "figures": outcome.figures,
+        "figures": outcome.statistics,
     }
     row["pages"] = _pages(project)
     vectors = read_embedding(project).vectors
@@ -124,7 +124,7 @@ def _vectors(heads: NDArray[np.int64]) -> NDArray[np.float32]:
 def _project(folder: Path, texts: list[str]) -> Project:
     project = Project.create(folder, read_recipe("plain"))
     weights = np.random.default_rng(2).zipf(1.6, len(texts)).clip(max=20_000)
-    with project.writing() as db:
+    with project.transaction() as db:
         rows = ((text, text, int(weight)) for text, weight in zip(texts, weights, strict=True))
         db.executemany("INSERT INTO label (key, text, weight, state) VALUES (?, ?, ?, 'active')", rows)
         record_step(db, "new", {}, inputs="", result={}, digest="drawn")
@@ -132,7 +132,7 @@ def _project(folder: Path, texts: list[str]) -> Project:
 
 
 def _of_a_group(texts: list[str], vectors: NDArray[np.float32], k: int) -> dict[str, Any]:
-    counts, some = WordCounts.of(texts, k), list(range(GROUP))
+    counts, some = WordCounts.from_texts(texts, k), list(range(GROUP))
     chosen, rows = [texts[at] for at in some], vectors[some]
     return {
         "group": GROUP,
@@ -145,7 +145,7 @@ def _of_a_group(texts: list[str], vectors: NDArray[np.float32], k: int) -> dict[
 def _pages(project: Project) -> dict[str, dict[str, float]]:
     """Seconds for pages of the review: the list, the largest group, a search, the log."""
     branch = open_branch(project, "anna")
-    with project.reading() as db:
+    with project.snapshot() as db:
         asked = 'SELECT "group" FROM member WHERE branch = ? GROUP BY 1 ORDER BY count(*) DESC LIMIT 1'
         (largest,) = db.execute(asked, (branch.id,)).fetchone()
     listening = bind_socket("127.0.0.1", 0)

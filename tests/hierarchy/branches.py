@@ -1,6 +1,6 @@
 """Small projects, and reviewed branches written directly into their tables."""
 
-from suprank.hierarchy.beginning import new_project
+from suprank.hierarchy.create import create_project
 from suprank.hierarchy.recipe import Recipe, read_recipe
 from suprank.hierarchy.sources import Items, labels_of
 
@@ -19,14 +19,14 @@ def plain(folder, labels=BIRDS, levels=LEVELS, **recipe):
     """A project of labels, given as texts or as texts with weights."""
     weights = {text: labels[text] if isinstance(labels, dict) and isinstance(labels[text], int) else 1 for text in labels}
     rules = Recipe(name="plain", title="A list of labels", levels=levels, **recipe)
-    return new_project(folder, rules, labels_of((text, weight, "") for text, weight in weights.items())).project
+    return create_project(folder, rules, labels_of((text, weight, "") for text, weight in weights.items())).project
 
 
 def landmarks(folder, types):
     """A project with the recipe hgldv2: (split, number) → its types, each a text, (text, QID) or (text, QID, ended)."""
     rows = [(split, str(key), f"http://commons/Category:{key}_{split}", 2) for split, key in types]
-    project = new_project(folder, read_recipe("hgldv2"), Items(rows)).project
-    with project.writing() as db:
+    project = create_project(folder, read_recipe("hgldv2"), Items(rows)).project
+    with project.transaction() as db:
         for item, found in enumerate(types.values(), start=1):
             for position, one in enumerate(found):
                 given = (one,) if isinstance(one, str) else one
@@ -38,7 +38,7 @@ def landmarks(folder, types):
 def write_branch(project, paths=BIRDS, *, name="final", excluded=(), extra=(), open_groups=(), events=0):
     """Write a branch: label text → names of its groups, finest first. `extra` are further groups as (level, name)."""
     depth = project.recipe.depth
-    with project.writing() as db:
+    with project.transaction() as db:
         kind = "final" if name == "final" else "annotator"
         row = (name, kind, f"token {name}", "2026-11-15T12:00:00.000Z")
         db.execute("INSERT INTO branch (name, kind, token, made) VALUES (?, ?, ?, ?)", row)

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.hierarchy.cleaning import clean, write_list
-from suprank.hierarchy.cleaning.outcomes import Found, cleaned_of
-from suprank.hierarchy.cleaning.rules import SEVERAL, Type, ancestors, choosers, text_removal
+from suprank.hierarchy.cleaning import clean_labels, write_removals
+from suprank.hierarchy.cleaning_rules import (
+    SEVERAL,
+    CandidateType,
+    TypedItem,
+    ancestors,
+    apply_rules,
+    choosers,
+    text_removal_reason,
+)
 from suprank.hierarchy.project import BusyError, Project
 from suprank.hierarchy.recipe import CleanRecipe, StopText, read_recipe
 from tests.hierarchy.branches import landmarks, plain, write_branch
@@ -31,7 +38,7 @@ def project(tmp_path):
         ("index", 2): [("Wikimedia portal", "Q1")],
     }
     made = landmarks(tmp_path / "p", types)
-    with made.writing() as db:
+    with made.transaction() as db:
         db.execute("INSERT INTO item_untyped VALUES (6, 'no_item')")
         db.execute("INSERT INTO statement VALUES ('Q108325', 'P279', 0, 'Q16970', 'normal', 0, 1)")
         db.execute("INSERT INTO entity (qid, kind, description) VALUES ('Q33506', 'type', 'a house for a collection')")
@@ -43,7 +50,7 @@ def rules(project, **changed):
 
 
 def outcomes(project):
-    with project.reading() as db:
+    with project.snapshot() as db:
         rows = db.execute(
             "SELECT split || ' ' || item.key AS item, coalesce(text, item_label.reason) FROM item_label "
             "JOIN item ON item.id = item LEFT JOIN label ON label.id = label ORDER BY item.id"
@@ -52,12 +59,12 @@ def outcomes(project):
 
 
 def label_ids(project, state="active"):
-    with project.reading() as db:
+    with project.snapshot() as db:
         return dict(db.execute("SELECT text, id FROM label WHERE state = ?", (state,)).fetchall())
 
 
 def test_the_papers_rule_by_hand(project):
-    done = clean(project, rules(project))
+    done = clean_labels(project, rules(project))
     assert outcomes(project) == {
         "train 1": "church building",
         "train 2": "several types",
@@ -75,7 +82,7 @@ def test_the_papers_rule_by_hand(project):
         "a page of Wikimedia, not a kind of place": 1,
     }
     assert done.policies == {"single-only": (2, 2), "first": (4, 2), "most-specific": (3, 3), "most-frequent": (4, 2)}
-    with project.reading() as db:
+    with project.snapshot() as db:
         rows = db.execute("SELECT key, text, qid, description, weight FROM label ORDER BY key").fetchall()
     assert [tuple(row) for row in rows] == [
         ("Q16970", "church building", "Q16970", "", 1),
@@ -96,42 +103,42 @@ def test_the_papers_rule_by_hand(project):
     ],
 )
 def test_each_rule_for_several_types(project, several, second, third):
-    done = clean(project, rules(project, several=several))
+    done = clean_labels(project, rules(project, several=several))
     assert (outcomes(project)["train 2"], outcomes(project)["train 3"]) == (second, third)
     assert done.policies[several] == (done.labeled, done.labels)
 
 
 def test_the_same_again_changes_nothing_and_other_rules_replace(project):
-    assert clean(project, rules(project)).changed
-    with project.reading() as db:
+    assert clean_labels(project, rules(project)).changed
+    with project.snapshot() as db:
         before = list(db.iterdump())
-    assert not clean(project, rules(project)).changed
-    with project.reading() as db:
+    assert not clean_labels(project, rules(project)).changed
+    with project.snapshot() as db:
         assert list(db.iterdump()) == before
-    assert clean(project, rules(project, several="first")).changed
+    assert clean_labels(project, rules(project, several="first")).changed
     assert outcomes(project)["train 2"] == "church building"
 
 
 def test_labels_that_stay_keep_their_ids_and_those_in_a_branch_are_not_forgotten(project):
-    clean(project, rules(project, several="most-specific"))
+    clean_labels(project, rules(project, several="most-specific"))
     before = label_ids(project)
     write_branch(project, {"chapel": ("churches", "human-made")}, name="anna")
-    clean(project, rules(project, several="single-only"))  # nobody is a mere chapel any more
+    clean_labels(project, rules(project, several="single-only"))  # nobody is a mere chapel any more
     assert label_ids(project) == {text: number for text, number in before.items() if text != "chapel"}
     assert label_ids(project, "removed") == {"chapel": before["chapel"]}
-    with project.reading() as db:
+    with project.snapshot() as db:
         assert tuple(db.execute("SELECT weight, reason FROM label WHERE text = 'chapel'").fetchone()) == (
             0,
             "no longer in the source",
         )
-    clean(project, rules(project, several="most-specific"))
+    clean_labels(project, rules(project, several="most-specific"))
     assert label_ids(project) == before
     assert project.check() == []
 
 
 def test_labels_of_too_few_items_are_removed_with_their_items(tmp_path):
     project = landmarks(tmp_path / "p", {("train", n): [CHURCH if n < 3 else MUSEUM] for n in range(4)})
-    done = clean(project, rules(project, least_items=2))
+    done = clean_labels(project, rules(project, least_items=2))
     assert outcomes(project)["train 3"] == "label of fewer than 2 items"
     assert (done.labels, done.labeled, done.removed_labels) == (1, 3, {"label of fewer than 2 items": 1})
     assert list(label_ids(project, "removed")) == ["museum"]
@@ -141,17 +148,17 @@ def test_types_that_have_ended_are_kept_or_dropped(tmp_path):
     project = landmarks(
         tmp_path / "p", {("train", 1): [("prison", "Q1", 1), ("museum", "Q2")], ("train", 2): [("prison", "Q1", 1)]}
     )
-    clean(project, rules(project, ended="drop"))
+    clean_labels(project, rules(project, ended="drop"))
     assert list(outcomes(project).values()) == ["museum", "the type has ended"]
-    clean(project, rules(project, ended="keep"))
+    clean_labels(project, rules(project, ended="keep"))
     assert list(outcomes(project).values()) == [SEVERAL, "prison"]
 
 
 def test_spellings_are_one_label_called_by_the_most_frequent(tmp_path):
     texts = ["Park", "park", " park", "park", "Lake"]
     project = landmarks(tmp_path / "p", {("train", n): [text] for n, text in enumerate(texts)})
-    clean(project, rules(project))
-    with project.reading() as db:
+    clean_labels(project, rules(project))
+    with project.snapshot() as db:
         found = db.execute(
             "SELECT label.text, weight, label_spelling.text, items FROM label JOIN label_spelling ON label = id"
         ).fetchall()
@@ -165,16 +172,16 @@ def test_spellings_are_one_label_called_by_the_most_frequent(tmp_path):
 
 def test_a_source_with_two_labels_is_told(tmp_path):
     project = landmarks(tmp_path / "p", {("train", 1): [CHURCH], ("index", 9): [MUSEUM]})
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("UPDATE item SET source = 'http://commons/Category:One'")
-    (told,) = clean(project, rules(project)).contradictions
+    (told,) = clean_labels(project, rules(project)).contradictions
     assert told.startswith("http://commons/Category:One is the source of items with different labels")
     assert told.endswith("train 1 (church building) and index 9 (museum)")
 
 
 def test_a_label_without_a_name_is_counted(tmp_path):
     project = landmarks(tmp_path / "p", {("train", 1): [("Q99", "Q99")], ("train", 2): [CHURCH]})
-    done = clean(project, rules(project))
+    done = clean_labels(project, rules(project))
     assert done.bare == ["Q99"]
     assert any("only a number: Q99" in line for line in done.sentences())
 
@@ -182,49 +189,51 @@ def test_a_label_without_a_name_is_counted(tmp_path):
 def test_a_plain_list_is_cleaned_by_text_and_weight(tmp_path):
     project = plain(tmp_path / "p", {"park": 5, "Wikimedia category": 9, "shed": 1}, ("label", "group"))
     stop = (StopText(begins="Wikimedia ", reason="not a kind of place"),)
-    done = clean(project, CleanRecipe(stop_text=stop, least_items=2))
+    done = clean_labels(project, CleanRecipe(stop_text=stop, least_items=2))
     assert (done.labels, done.removed_labels) == (1, {"not a kind of place": 1, "label of fewer than 2 items": 1})
     assert [(one.id, one.reason) for one in done.removals] == [
         ("Wikimedia category", "not a kind of place"),
         ("shed", "label of fewer than 2 items"),
     ]
-    assert not clean(project, CleanRecipe(stop_text=stop, least_items=2)).changed
-    clean(project, CleanRecipe())
+    assert not clean_labels(project, CleanRecipe(stop_text=stop, least_items=2)).changed
+    clean_labels(project, CleanRecipe())
     assert set(label_ids(project)) == {"park", "Wikimedia category", "shed"}
 
 
 def test_nothing_to_clean_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no item of .* has a type yet; look them up with `suprank hierarchy scrape`"):
-        clean(landmarks(tmp_path / "a", {("train", 1): []}), CleanRecipe())
+        clean_labels(landmarks(tmp_path / "a", {("train", 1): []}), CleanRecipe())
     with pytest.raises(ValueError, match="has neither items nor labels"):
-        clean(plain(tmp_path / "b", {}, ("label", "group")), CleanRecipe())
+        clean_labels(plain(tmp_path / "b", {}, ("label", "group")), CleanRecipe())
 
 
 def test_a_locked_project_is_left_as_it_was(project):
     impatient = Project(project.folder, busy_seconds=0.05)
-    with project.writing(), pytest.raises(BusyError):
-        clean(impatient, rules(project))
+    with project.transaction(), pytest.raises(BusyError):
+        clean_labels(impatient, rules(project))
     assert outcomes(project) == {}
     assert "clean" not in project.steps()
 
 
 def test_text_rules_begin_with_whole_words_whatever_the_case():
     stop = CleanRecipe(stop_text=(StopText(begins="Wikimedia ", reason="page"), StopText(equals="human", reason="person")))
-    found = {text: text_removal(text, stop) for text in ("WIKIMEDIA  list", "Wikimedian", "wikimedia", " Human", "humanoid")}
+    found = {
+        text: text_removal_reason(text, stop) for text in ("WIKIMEDIA  list", "Wikimedian", "wikimedia", " Human", "humanoid")
+    }
     assert found == {"WIKIMEDIA  list": "page", "Wikimedian": None, "wikimedia": "page", " Human": "person", "humanoid": None}
 
 
 def test_cycles_of_classes_are_tolerated():
     above = {"Q1": ["Q2"], "Q2": ["Q1", "Q3"]}
     assert ancestors("Q1", above) == {"Q1", "Q2", "Q3"}
-    one, two, three = (Type(f"type {n}", f"Q{n}") for n in (1, 2, 3))
+    one, two, three = (CandidateType(f"type {n}", f"Q{n}") for n in (1, 2, 3))
     most_specific = choosers([], above)["most-specific"]
     assert most_specific([one, two]) == [one, two]  # each above the other: neither goes
     assert most_specific([three, one]) == [one]
 
 
 def test_the_list_of_removals_is_a_table(tmp_path, project):
-    write_list(tmp_path / "removed.csv", clean(project, rules(project)).removals)
+    write_removals(tmp_path / "removed.csv", clean_labels(project, rules(project)).removals)
     rows = list(csv.reader((tmp_path / "removed.csv").read_text().splitlines()))
     assert rows[:3] == [
         ["split", "id", "types", "reason"],
@@ -235,8 +244,15 @@ def test_the_list_of_removals_is_a_table(tmp_path, project):
 
 
 types = st.builds(
-    Type, st.sampled_from(["Park", "park ", "lake", "Wikimedia x", "inn"]), st.none(), st.booleans()
-) | st.sampled_from([Type("church", "Q1"), Type("Church", "Q1"), Type("chapel", "Q2"), Type("category", "Q4167836")])
+    CandidateType, st.sampled_from(["Park", "park ", "lake", "Wikimedia x", "inn"]), st.none(), st.booleans()
+) | st.sampled_from(
+    [
+        CandidateType("church", "Q1"),
+        CandidateType("Church", "Q1"),
+        CandidateType("chapel", "Q2"),
+        CandidateType("category", "Q4167836"),
+    ]
+)
 PLAIN_RULES = read_recipe("hgldv2").clean
 
 
@@ -248,9 +264,9 @@ PLAIN_RULES = read_recipe("hgldv2").clean
     st.integers(1, 3),
 )
 def test_every_item_has_one_outcome_and_weights_sum_up(found, several, ended, least):
-    items = [Found(n, "train", str(n), "", one, None) for n, one in enumerate(found)]
+    items = [TypedItem(n, "train", str(n), "", one, None) for n, one in enumerate(found)]
     rules = PLAIN_RULES.model_copy(update={"several": several, "ended": ended, "least_items": least})
-    done, labels, keys, reasons = cleaned_of(items, {"Q2": ["Q1"]}, rules)
+    done, labels, keys, reasons = apply_rules(items, {"Q2": ["Q1"]}, rules)
     assert list(reasons) == [item.id for item in items]
     assert all((item in keys) == (reason is None) for item, reason in reasons.items())
     active = [label for label in labels.values() if label.reason is None]
@@ -266,7 +282,7 @@ def test_two_cleanings_at_once_end_as_one(project):
 
     def run():
         try:
-            clean(Project(project.folder), rules(project))
+            clean_labels(Project(project.folder), rules(project))
         except BaseException as error:  # for the main thread
             errors.append(error)
 
@@ -277,5 +293,5 @@ def test_two_cleanings_at_once_end_as_one(project):
         thread.join()
     assert errors == []
     assert len(outcomes(project)) == 7
-    with project.reading() as db:  # the second found it done
+    with project.snapshot() as db:  # the second found it done
         assert db.execute("SELECT count(*) FROM step WHERE name = 'clean'").fetchone()[0] == 1

@@ -7,11 +7,11 @@ import pytest
 
 from suprank.hierarchy import embedding as module
 from suprank.hierarchy.clustering import cluster_labels
-from suprank.hierarchy.embedding import Embedded, embed_labels, read_embedding, read_file
+from suprank.hierarchy.embedding import LabelEmbeddings, embed_labels, read_embedding, read_vectors
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.project import BusyError, Project
 from suprank.hierarchy.recipe import read_recipe
-from tests.hierarchy.encoders.labeled import PLACES, labeled, relabel
+from tests.hierarchy.labeled import PLACES, labeled, relabel
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def project(tmp_path):
 
 
 def counted(project):
-    with project.reading() as db:
+    with project.snapshot() as db:
         return [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("embedding", "step")]
 
 
@@ -140,7 +140,9 @@ def test_descriptions_are_encoded_where_they_are_asked_for(tmp_path):
 
 
 def test_an_encoder_that_gives_no_numbers_is_refused(project, monkeypatch):
-    monkeypatch.setattr(module.encoder_of("tfidf").__class__, "encode", lambda self, texts, progress: np.full((10, 2), np.nan))
+    monkeypatch.setattr(
+        module.build_encoder("tfidf").__class__, "encode", lambda self, texts, progress: np.full((10, 2), np.nan)
+    )
     with pytest.raises(ValueError, match="the vector of 'castle' is not finite, nor are those of 9 more"):
         embed_labels(project)
     assert counted(project) == [0, 1]
@@ -150,15 +152,15 @@ def test_a_project_without_labels_names_the_step_to_run(tmp_path):
     project = Project.create(tmp_path / "p", read_recipe("hgldv2"))
     with pytest.raises(ValueError, match="no labels to embed; make another with --items"):
         embed_labels(project, "tfidf")
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO item (split, key, source, line) VALUES ('train', '1', 'x', 2)")
     with pytest.raises(ValueError, match="run `suprank hierarchy scrape` first"):
         embed_labels(project, "tfidf")
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO item_type (item, position, text) VALUES (1, 0, 'church')")
     with pytest.raises(ValueError, match="run `suprank hierarchy clean` first"):
         embed_labels(project, "tfidf")
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO label (key, text, weight, state, reason) VALUES ('a', 'a', 1, 'removed', 'dull')")
     with pytest.raises(ValueError, match="cleaning removed all 1 label of"):
         embed_labels(project, "tfidf")
@@ -199,7 +201,7 @@ def test_a_full_disk_leaves_neither_file_nor_row(project, monkeypatch):
 
 def test_a_locked_project_is_told_and_the_rerun_works(project):
     impatient = Project(project.folder, busy_seconds=0.05)
-    with project.writing(), pytest.raises(BusyError, match="somebody else"):
+    with project.transaction(), pytest.raises(BusyError, match="somebody else"):
         embed_labels(impatient)
     assert counted(project) == [0, 1]
     assert embed_labels(impatient).fresh
@@ -222,16 +224,16 @@ def test_the_file_says_what_made_it(project):
     outcome = embed_labels(project)
     with np.load(outcome.file, allow_pickle=False) as held:
         assert json.loads(str(held["fingerprint"])) == outcome.encoder
-    assert read_file(outcome.file)[0][-1] == "water castle"
-    with project.reading() as db:
+    assert read_vectors(outcome.file)[0][-1] == "water castle"
+    with project.snapshot() as db:
         row = db.execute("SELECT * FROM embedding").fetchone()
     assert isinstance(row, sqlite3.Row)
     assert (row["fingerprint"], row["dim"], row["file"]) == (outcome.fingerprint, outcome.dim, outcome.file.name)
 
 
 def test_rows_of_unknown_labels_are_zeros():
-    embedded = Embedded(np.array([2, 5]), np.array([[1, 0], [0, 1]], np.float32))
+    embedded = LabelEmbeddings(np.array([2, 5]), np.array([[1, 0], [0, 1]], np.float32))
     assert embedded.rows([5, 9, 2, 1, 5]).tolist() == [[0, 1], [0, 0], [1, 0], [0, 0], [0, 1]]
     assert embedded.rows([]).shape == (0, 2)
-    nothing = Embedded(np.array([], np.int64), np.empty((0, 2), np.float32))
+    nothing = LabelEmbeddings(np.array([], np.int64), np.empty((0, 2), np.float32))
     assert nothing.rows([1]).tolist() == [[0, 0]]

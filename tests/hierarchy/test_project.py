@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from suprank.hierarchy.project import BusyError, FullError, Project, digest_of, record_step
+from suprank.hierarchy.project import BusyError, FullError, Project, digest_rows, record_step
 from suprank.hierarchy.recipe import read_recipe
 from tests.hierarchy.branches import plain, write_branch
 
@@ -19,15 +19,15 @@ def project(tmp_path):
 
 
 def step(project, name, digest, inputs=""):
-    with project.writing() as db:
+    with project.transaction() as db:
         record_step(db, name, {"k": 3}, inputs=inputs, result={"n": 1}, digest=digest)
 
 
 def test_what_is_written_is_read_and_the_recipe_comes_back(project):
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO meta VALUES ('manifest', 'm.parquet')")
     again = Project(project.folder)
-    assert (again.value("manifest"), again.value("nothing")) == ("m.parquet", None)
+    assert (again.meta("manifest"), again.meta("nothing")) == ("m.parquet", None)
     assert again.recipe == read_recipe("plain")
     assert again.check() == []
     assert not list(project.folder.glob(".*"))
@@ -35,22 +35,22 @@ def test_what_is_written_is_read_and_the_recipe_comes_back(project):
 
 def test_a_block_that_fails_leaves_nothing(project):
     def failing():
-        with project.writing() as db:
+        with project.transaction() as db:
             db.execute("INSERT INTO meta VALUES ('half', 'done')")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         failing()
-    assert project.value("half") is None
+    assert project.meta("half") is None
 
 
 def test_who_reads_sees_one_moment_while_another_writes(project):
-    with project.reading() as db:
+    with project.snapshot() as db:
         before = db.execute("SELECT count(*) FROM meta").fetchone()[0]
-        with project.writing() as other:
+        with project.transaction() as other:
             other.execute("INSERT INTO meta VALUES ('new', '1')")
         assert db.execute("SELECT count(*) FROM meta").fetchone()[0] == before
-    assert project.value("new") == "1"
+    assert project.meta("new") == "1"
 
 
 def test_a_second_project_in_the_folder_is_refused(project):
@@ -59,7 +59,7 @@ def test_a_second_project_in_the_folder_is_refused(project):
 
 
 def test_what_is_no_project_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="is not there; make one with `suprank hierarchy new"):
+    with pytest.raises(FileNotFoundError, match="does not exist; create it with `suprank hierarchy new"):
         Project(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="holds no project"):
         Project(tmp_path)
@@ -71,27 +71,27 @@ def test_what_is_no_project_is_refused(tmp_path):
 def test_a_file_of_another_program_is_refused(tmp_path):
     with closing(sqlite3.connect(tmp_path / "project.sqlite")) as db:
         db.execute("CREATE TABLE meta (key, value)")
-    with pytest.raises(ValueError, match="has no schema of ours"):
+    with pytest.raises(ValueError, match="has no schema of suprank"):
         Project(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
-        (sqlite3.OperationalError, sqlite3.SQLITE_READONLY, "may not be written .*see to its rights"),
-        (sqlite3.OperationalError, sqlite3.SQLITE_CANTOPEN, "may not be written .*see to its rights"),
+        (sqlite3.OperationalError, sqlite3.SQLITE_READONLY, "may not be written .*check its permissions"),
+        (sqlite3.OperationalError, sqlite3.SQLITE_CANTOPEN, "may not be written .*check its permissions"),
         (sqlite3.DatabaseError, sqlite3.SQLITE_CORRUPT, "is not a project, or is damaged"),
     ],
 )
 def test_a_file_that_may_not_be_written_or_is_damaged_is_told(project, raised, code, said):
     error = raised("SQLite says so")
     error.sqlite_errorcode = code
-    with pytest.raises((PermissionError, ValueError), match=said), project.reading():
+    with pytest.raises((PermissionError, ValueError), match=said), project.snapshot():
         raise error
 
 
 def test_a_project_of_a_newer_tool_is_refused(project):
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     with pytest.raises(ValueError, match="has schema 99.*update suprank"):
         Project(project.folder)
@@ -118,12 +118,12 @@ def test_steps_are_stale_where_one_before_ran_again_with_another_outcome(project
 
 def test_a_locked_file_is_told_and_nothing_saved(project):
     impatient = Project(project.folder, busy_seconds=0.05)
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO meta VALUES ('mine', '1')")
-        with pytest.raises(BusyError, match="being written to by somebody else; nothing was saved"), impatient.writing():
+        with pytest.raises(BusyError, match="being written to by somebody else; nothing was saved"), impatient.transaction():
             pass
-        assert impatient.value("mine") is None  # and reading goes on
-    assert impatient.value("mine") == "1"
+        assert impatient.meta("mine") is None  # and reading goes on
+    assert impatient.meta("mine") == "1"
 
 
 def test_a_full_disk_is_told_and_nothing_saved(project, monkeypatch):
@@ -137,16 +137,16 @@ def test_a_full_disk_is_told_and_nothing_saved(project, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Project, "_connected", tiny)
-        with pytest.raises(FullError, match="nothing was saved. Make room"), project.writing() as db:
+        with pytest.raises(FullError, match="nothing was saved. Make room"), project.transaction() as db:
             db.executemany("INSERT INTO meta VALUES (?, ?)", ((f"key {number}", "x" * 1000) for number in range(200)))
-    assert project.value("key 0") is None
+    assert project.meta("key 0") is None
     assert project.check() == []
 
 
 KILLED = """
 import os, signal, sys
 from suprank.hierarchy.project import Project
-with Project(sys.argv[1]).writing() as db:
+with Project(sys.argv[1]).transaction() as db:
     for number in range(2000):
         db.execute("INSERT INTO meta VALUES (?, ?)", (f"key {number}", "x" * 1000))
     print("written", flush=True)
@@ -157,22 +157,22 @@ with Project(sys.argv[1]).writing() as db:
 def test_a_process_killed_in_a_transaction_leaves_nothing_of_it(project):
     done = subprocess.run([sys.executable, "-c", KILLED, str(project.folder)], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("written\n", -signal.SIGKILL)
-    assert project.value("key 0") is None
+    assert project.meta("key 0") is None
     assert project.check() == []
-    with project.writing() as db:  # and no lock is left
+    with project.transaction() as db:  # and no lock is left
         db.execute("INSERT INTO meta VALUES ('after', '1')")
 
 
 def test_a_label_is_in_one_place_and_the_log_only_grows(tmp_path):
     project = write_branch(plain(tmp_path / "p"), events=1)
-    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"), project.writing() as db:
+    with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"), project.transaction() as db:
         db.execute("INSERT INTO member VALUES (1, 1, 2, NULL)")
     for query in ("UPDATE event SET who = 'me'", "DELETE FROM event"):
-        with pytest.raises(sqlite3.IntegrityError, match="only grows"), project.writing() as db:
+        with pytest.raises(sqlite3.IntegrityError, match="only grows"), project.transaction() as db:
             db.execute(query)
-    with pytest.raises(sqlite3.IntegrityError, match="CHECK"), project.writing() as db:
+    with pytest.raises(sqlite3.IntegrityError, match="CHECK"), project.transaction() as db:
         db.execute("UPDATE member SET reason = 'both in a group and excluded' WHERE label = 1")
-    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"), project.writing() as db:
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"), project.transaction() as db:
         db.execute('UPDATE member SET "group" = 99 WHERE label = 1')
 
 
@@ -182,9 +182,9 @@ def test_rows_that_point_nowhere_are_found(tmp_path):
     db.execute("DELETE FROM label WHERE id = 1")  # behind the project's back: foreign keys are off
     db.commit()
     db.close()
-    assert any("points to label" in line for line in project.check())
+    assert any("refers to a missing row of label" in line for line in project.check())
 
 
 def test_digests_tell_rows_apart_and_not_their_kind():
-    assert digest_of([("a", 1), ("b", 2)]) == digest_of([["a", 1], ["b", 2]])
-    assert len({digest_of(rows) for rows in ([], [()], [("a",)], [("a",), ("a",)], [("a", "a")])}) == 5
+    assert digest_rows([("a", 1), ("b", 2)]) == digest_rows([["a", 1], ["b", 2]])
+    assert len({digest_rows(rows) for rows in ([], [()], [("a",)], [("a",), ("a",)], [("a", "a")])}) == 5

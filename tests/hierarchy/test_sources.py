@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from suprank.data import Manifest
 from suprank.hierarchy.alone import alone
-from suprank.hierarchy.beginning import new_project
+from suprank.hierarchy.create import create_project
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.project import BusyError, FullError, Project
 from suprank.hierarchy.recipe import ItemsRecipe, read_recipe
-from suprank.hierarchy.sources import labels_of, labels_of_manifest, read_items, read_labels
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.sources import labels_from_rows, read_items, read_labels, read_manifest_labels
+from suprank.hierarchy.text import label_key
 
 HGLDV2 = read_recipe("hgldv2").items
 HEADER = b"landmark_id,category\n"
@@ -104,10 +104,10 @@ def test_bad_rows_can_be_left_out_and_are_listed_with_their_lines(tmp_path):
         (5, "category holds the byte 0xE9, which is no UTF-8 (Latin-1?)"),
         (6, "category holds a NUL"),
     ]
-    begun = new_project(tmp_path / "p", read_recipe("hgldv2"), found)
+    begun = create_project(tmp_path / "p", read_recipe("hgldv2"), found)
     rows = list(csv.reader((tmp_path / "p" / "rejects.csv").read_text(encoding="utf-8").splitlines()))
     assert [row[1] for row in rows] == ["line", "3", "4", "5", "6"]
-    assert begun.result["rejected"] == 4
+    assert begun.counts["rejected"] == 4
     with pytest.raises(MalformedError, match="none of its 1 rows is right"):
         items(tmp_path, HEADER + b"x,a\n", skip_bad=True)
 
@@ -167,63 +167,63 @@ def test_labels_of_tables_by_columns_that_are_named(tmp_path):
 def test_labels_of_a_manifest_weigh_as_many_images(tmp_path):
     columns = {"path": ["a", "b", "c"], "split": ["train"] * 3, "label_species": ["jay", "crow", "jay"]}
     Manifest.of(columns, root=tmp_path).save(tmp_path / "m.parquet")
-    assert [(one.text, one.weight) for one in labels_of_manifest(tmp_path / "m.parquet", "species").rows] == [
+    assert [(one.text, one.weight) for one in read_manifest_labels(tmp_path / "m.parquet", "species").rows] == [
         ("crow", 1),
         ("jay", 2),
     ]
     with pytest.raises(ValueError, match="no level 'genus'; choose from species"):
-        labels_of_manifest(tmp_path / "m.parquet", "genus")
+        read_manifest_labels(tmp_path / "m.parquet", "genus")
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.text("aAbB é\u0301", min_size=1, max_size=4), st.integers(0, 9)), max_size=12))
 def test_every_row_is_in_one_label_and_no_weight_is_lost(rows):
-    found = labels_of((text, weight, "") for text, weight in rows)
+    found = labels_from_rows((text, weight, "") for text, weight in rows)
     assert sum(one.weight for one in found.rows) == sum(weight for _, weight in rows)
-    assert {one.key for one in found.rows} == {key_of(text) for text, _ in rows}
+    assert {one.key for one in found.rows} == {label_key(text) for text, _ in rows}
     assert len(found.rows) + found.repeated == len(rows)
     assert all(one.spellings[one.text] == max(one.spellings.values()) for one in found.rows)
 
 
 def test_the_same_again_changes_nothing_and_another_is_refused(tmp_path):
-    content = labels_of([("jay", 1, "")])
-    begun = new_project(tmp_path / "p", read_recipe("plain"), content)
+    content = labels_from_rows([("jay", 1, "")])
+    begun = create_project(tmp_path / "p", read_recipe("plain"), content)
     before = (tmp_path / "p" / "project.sqlite").read_bytes()
-    again = new_project(tmp_path / "p", read_recipe("plain"), content)
-    assert (begun.again, again.again) == (False, True)
+    again = create_project(tmp_path / "p", read_recipe("plain"), content)
+    assert (begun.existed, again.existed) == (False, True)
     assert (tmp_path / "p" / "project.sqlite").read_bytes() == before
     with pytest.raises(FileExistsError, match="holds another project"):
-        new_project(tmp_path / "p", read_recipe("plain"), labels_of([("crow", 1, "")]))
+        create_project(tmp_path / "p", read_recipe("plain"), labels_from_rows([("crow", 1, "")]))
     with pytest.raises(FileExistsError, match="holds another project"):
-        new_project(tmp_path / "p", read_recipe("hgldv2"), content)
+        create_project(tmp_path / "p", read_recipe("hgldv2"), content)
 
 
 def test_two_who_make_one_project_are_kept_apart(tmp_path):
     (tmp_path / "p").mkdir()
     with alone(tmp_path / "p"), pytest.raises(BusyError, match="being made or scraped by another process"):
-        new_project(tmp_path / "p", read_recipe("plain"), labels_of([("jay", 1, "")]))
+        create_project(tmp_path / "p", read_recipe("plain"), labels_from_rows([("jay", 1, "")]))
     assert not list((tmp_path / "p").iterdir())
     (tmp_path / "file").write_text("mine")
     with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
-        new_project(tmp_path / "file", read_recipe("plain"))
+        create_project(tmp_path / "file", read_recipe("plain"))
 
 
 def test_rows_that_were_left_out_are_listed_before_the_step_says_that_all_is_done(tmp_path, monkeypatch):
     def full(path, data):
-        with Project(tmp_path / "p").reading() as db:
+        with Project(tmp_path / "p").snapshot() as db:
             assert db.execute("SELECT count(*) FROM step").fetchone()[0] == 0
         raise FullError("no room")
 
-    monkeypatch.setattr("suprank.hierarchy.beginning.write_atomically", full)
+    monkeypatch.setattr("suprank.hierarchy.create.write_atomically", full)
     with pytest.raises(FullError):
-        new_project(tmp_path / "p", read_recipe("hgldv2"), items(tmp_path, HEADER + b"1,a\nx,b\n", skip_bad=True))
+        create_project(tmp_path / "p", read_recipe("hgldv2"), items(tmp_path, HEADER + b"1,a\nx,b\n", skip_bad=True))
     assert not (tmp_path / "p").exists()
 
 
 def test_what_a_killed_new_left_behind_is_replaced(tmp_path):
     Project.create(tmp_path / "p", read_recipe("plain"))  # and here it was killed
-    begun = new_project(tmp_path / "p", read_recipe("plain"), labels_of([("jay", 1, "")]))
-    assert begun.result["labels"] == 1
+    begun = create_project(tmp_path / "p", read_recipe("plain"), labels_from_rows([("jay", 1, "")]))
+    assert begun.counts["labels"] == 1
     assert list(begun.project.steps()) == ["new"]
 
 
@@ -241,14 +241,14 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, there):
             yield db
 
     monkeypatch.setattr(Project, "_connected", tiny)
-    many = labels_of((f"label {number} {'x' * 200}", 1, "") for number in range(500))
+    many = labels_from_rows((f"label {number} {'x' * 200}", 1, "") for number in range(500))
     with pytest.raises(FullError, match="nothing was saved"):
-        new_project(folder, read_recipe("plain"), many)
+        create_project(folder, read_recipe("plain"), many)
     assert list(folder.iterdir()) == [] if there else not folder.exists()
 
 
 def test_a_locked_project_says_so(tmp_path):
-    project = new_project(tmp_path / "p", read_recipe("plain"), labels_of([("jay", 1, "")])).project
+    project = create_project(tmp_path / "p", read_recipe("plain"), labels_from_rows([("jay", 1, "")])).project
     impatient = Project(project.folder, busy_seconds=0.05)
-    with project.writing(), pytest.raises(BusyError, match="nothing was saved"), impatient.writing():
+    with project.transaction(), pytest.raises(BusyError, match="nothing was saved"), impatient.transaction():
         pass

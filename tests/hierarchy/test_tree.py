@@ -2,12 +2,12 @@
 
 import pytest
 
-from suprank.hierarchy.tree import Hierarchy, branch_names, chosen_branch, read_hierarchy
+from suprank.hierarchy.tree import Hierarchy, branch_names, choose_branch, read_hierarchy
 from tests.hierarchy.branches import BIRDS, LEVELS, plain, write_branch
 
 
 def test_groups_by_name_with_their_weights_and_members():
-    tree = Hierarchy.of(BIRDS, levels=LEVELS, weights={"jay": 5}, excluded={"screamer": "too rare"})
+    tree = Hierarchy.from_paths(BIRDS, levels=LEVELS, weights={"jay": 5}, excluded={"screamer": "too rare"})
     assert [(group.level, group.name) for group in tree.groups.values()] == [
         (1, "Corvidae"),
         (2, "songbird"),
@@ -22,20 +22,22 @@ def test_groups_by_name_with_their_weights_and_members():
         "Anatidae": 2,
         "waterfowl": 2,
     }
-    assert tree.names(tree.labeled["wren"]) == ("Troglodytidae", "songbird")
-    assert tree.names(tree.labeled["screamer"]) == ("", "")
-    assert tree.labeled["screamer"].reason == "too rare"
+    assert tree.names(tree.labels_by_text["wren"]) == ("Troglodytidae", "songbird")
+    assert tree.names(tree.labels_by_text["screamer"]) == ("", "")
+    assert tree.labels_by_text["screamer"].reason == "too rare"
     assert [label.text for label in tree.members[1]] == ["jay", "crow"]
     assert [group.name for group in tree.children[2]] == ["Corvidae", "Troglodytidae"]
     assert [group.name for group in tree.children[None]] == ["songbird", "waterfowl"]
 
 
 def test_one_name_under_two_parents_is_two_groups_and_a_path_may_end_early():
-    tree = Hierarchy.of({"a": ("park", "natural"), "b": ("park", "human-made"), "c": ("pond", "")}, levels=("x", "y", "z"))
-    assert [group.name for group in tree.of_level(1)] == ["park", "park", "pond"]
-    assert tree.names(tree.labeled["c"]) == ("pond", "")
+    tree = Hierarchy.from_paths(
+        {"a": ("park", "natural"), "b": ("park", "human-made"), "c": ("pond", "")}, levels=("x", "y", "z")
+    )
+    assert [group.name for group in tree.groups_at(1)] == ["park", "park", "pond"]
+    assert tree.names(tree.labels_by_text["c"]) == ("pond", "")
     with pytest.raises(ValueError, match="'a' has 2 groups above it"):
-        Hierarchy.of({"a": ("b", "c")}, levels=("x", "y"))
+        Hierarchy.from_paths({"a": ("b", "c")}, levels=("x", "y"))
 
 
 def test_a_branch_is_read_as_it_was_written(tmp_path):
@@ -43,26 +45,29 @@ def test_a_branch_is_read_as_it_was_written(tmp_path):
     tree = read_hierarchy(project, "anna")
     assert (tree.branch, tree.seq, tree.levels) == ("anna", 3, LEVELS)
     assert {label.text: tree.names(label) for label in tree.labels.values()} == {**BIRDS, "teal": ("", "")}
-    assert (tree.labeled["teal"].group, tree.labeled["teal"].reason) == (None, None)  # it came after the review began
-    with project.writing() as db:
+    assert (tree.labels_by_text["teal"].group, tree.labels_by_text["teal"].reason) == (
+        None,
+        None,
+    )  # it came after the review began
+    with project.transaction() as db:
         db.execute("UPDATE label SET state = 'removed', reason = 'x' WHERE text = 'wren'")
-    assert "wren" not in read_hierarchy(project, "anna").labeled
+    assert "wren" not in read_hierarchy(project, "anna").labels_by_text
     assert read_hierarchy(project, "anna").sizes[3] == 0  # Troglodytidae stays, empty
 
 
 def test_the_final_branch_is_the_default_else_the_only_one(tmp_path):
     project = plain(tmp_path / "p")
     with pytest.raises(ValueError, match="has no branch yet"):
-        chosen_branch(project)
+        choose_branch(project)
     write_branch(project, name="anna")
-    assert chosen_branch(project) == "anna"
+    assert choose_branch(project) == "anna"
     write_branch(project, name="ben")
     with pytest.raises(ValueError, match="no 'final'; choose with --branch from anna, ben"):
-        chosen_branch(project)
+        choose_branch(project)
     with pytest.raises(ValueError, match="no branch 'carl'; choose from anna, ben"):
-        chosen_branch(project, "carl")
+        choose_branch(project, "carl")
     with pytest.raises(ValueError, match="no branch 'carl'; choose from anna, ben"):
         read_hierarchy(project, "carl")
     write_branch(project)
-    assert (chosen_branch(project), chosen_branch(project, "ben")) == ("final", "ben")
+    assert (choose_branch(project), choose_branch(project, "ben")) == ("final", "ben")
     assert branch_names(project) == ["anna", "ben", "final"]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from suprank.hierarchy.beginning import new_project
+from suprank.hierarchy.create import create_project
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.project import Project
 from suprank.hierarchy.recipe import Recipe
-from suprank.hierarchy.sources import labels_of
+from suprank.hierarchy.sources import labels_from_rows
 from suprank.hierarchy.typed_files import types_from_files
 from tests.hierarchy.wikimedia.worlds import project_of, tables, types
 
@@ -35,7 +35,7 @@ def test_a_row_is_a_type(project, tmp_path):
     assert types(project) == {"7": ["lake", "ocean area "], "8": [" church "], "9": "empty"}
     assert (found.added, found.repeated) == (3, 1)
     assert (found.outcome.typed, found.outcome.several, found.outcome.types) == (2, 1, 3)
-    with project.reading() as db:
+    with project.snapshot() as db:
         items = db.execute("SELECT split, key, line FROM item").fetchall()
     assert [tuple(row) for row in items] == [("index", "7", 2), ("index", "8", 3), ("index", "9", 5)]
     step = project.steps()["scrape"]
@@ -58,7 +58,7 @@ def test_splits_are_apart_and_keep_what_they_have(project, tmp_path):
     first, second = table(tmp_path, "id,type\n1,lake\n", "a.csv"), table(tmp_path, "id,type\n1,church\n2,tower\n", "b.csv")
     types_from_files(project, [("a", first)])
     types_from_files(project, [("b", second)])
-    with project.reading() as db:
+    with project.snapshot() as db:
         rows = db.execute("SELECT split, key, text FROM item JOIN item_type ON item = item.id ORDER BY item.id").fetchall()
     assert [tuple(row) for row in rows] == [("a", "1", "lake"), ("b", "1", "church"), ("b", "2", "tower")]
 
@@ -76,7 +76,7 @@ def test_items_that_are_added_keep_their_source_and_whole_numbers(tmp_path):
     project = project_of(tmp_path / "p", [])
     file = table(tmp_path, "landmark_id,category,supercategory\n007,Category:A,lake\n8,Category:B,tower\n7,Category:A,pond\n")
     types_from_files(project, [("index", file)])
-    with project.reading() as db:
+    with project.snapshot() as db:
         assert [tuple(row) for row in db.execute("SELECT key, source FROM item")] == [("7", "Category:A"), ("8", "Category:B")]
     assert types(project) == {"7": ["lake", "pond"], "8": ["tower"]}
 
@@ -97,7 +97,7 @@ def test_malformed_files_are_refused_and_nothing_is_written(project, tmp_path, t
     good = table(tmp_path, "id,type\n1,lake\n", "good.csv")
     with pytest.raises(MalformedError, match=said):
         types_from_files(project, [("a", good), ("b", table(tmp_path, text))])
-    with project.reading() as db:
+    with project.snapshot() as db:
         assert db.execute("SELECT count(*) FROM item").fetchone()[0] == 0
 
 
@@ -108,7 +108,7 @@ def test_a_split_that_cannot_be_part_of_a_file_name_is_refused(project, tmp_path
 
 
 def test_a_list_of_labels_is_not_turned_into_items(tmp_path):
-    listed = new_project(tmp_path / "p", Recipe(name="r", title="R"), labels_of([("church", 1, "")])).project
+    listed = create_project(tmp_path / "p", Recipe(name="r", title="R"), labels_from_rows([("church", 1, "")])).project
     with pytest.raises(ValueError, match="is a list of labels, which have no types"):
         types_from_files(listed, [("all", table(tmp_path, "id,type\n1,castle\n"))])
     assert types(listed) == {}
@@ -129,6 +129,6 @@ def test_the_published_labels_come_through_whole_and_soon(project):
     assert (found.added, found.repeated, found.outcome.types, found.outcome.untyped) == (55529, 0, 78, {})
     with INDEX.open(newline="") as file:
         expected = Counter(row["hierarchical_label"] for row in csv.DictReader(file))
-    with project.reading() as db:
+    with project.snapshot() as db:
         assert dict(db.execute("SELECT text, count(*) FROM item_type GROUP BY text").fetchall()) == expected
     assert expected["ocean area "] == 249

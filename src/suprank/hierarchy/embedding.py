@@ -1,4 +1,4 @@
-"""The step `embed`: active labels to vectors, in a file that never changes; and reading such a file back."""
+"""The step `embed`: encode the active labels, write the vectors to a file that never changes, and read it back."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank.files.atomic import writing_atomically
-from suprank.hierarchy.encoders import Precomputed, encoded_text, encoder_of, prompt_for, unit_rows
+from suprank.hierarchy.encoders import build_encoder, encoder_input, resolve_prompt, unit_rows
 from suprank.hierarchy.errors import MalformedError
-from suprank.hierarchy.project import as_json, digest_of, record_step
-from suprank.hierarchy.text import amount
+from suprank.hierarchy.precomputed import PrecomputedVectors
+from suprank.hierarchy.project import canonical_json, digest_rows, record_step
+from suprank.hierarchy.text import pluralize
 
 if TYPE_CHECKING:
     import sqlite3
@@ -28,8 +29,8 @@ FOLDER = "embeddings"
 
 
 @dataclass(frozen=True)
-class Label:
-    """An active label."""
+class ActiveLabel:
+    """A label that cleaning has not removed."""
 
     id: int
     key: str
@@ -39,36 +40,36 @@ class Label:
 
 
 @dataclass(frozen=True)
-class EmbedOutcome:
-    """What came of a run. `fresh` where vectors were made; else they were there, of the same labels by the same encoder."""
+class EmbedResult:
+    """The vectors of a run. `fresh` is false if they existed already, for the same labels by the same encoder."""
 
     fingerprint: str
     file: Path
     labels: int
     dim: int
     without_signal: int
-    """Labels whose vector is all zeros: the encoder knows nothing of their texts."""
+    """Labels whose vector is all zeros, because the encoder knows nothing of their texts."""
 
     encoder: dict[str, Any]
     fresh: bool
 
 
 @dataclass(frozen=True)
-class Embedded:
-    """Vectors of labels, of length 1 or all zeros. `labels` are ids, ascending."""
+class LabelEmbeddings:
+    """Vectors of labels, of length 1 or all zeros. `labels` are ids in ascending order."""
 
     labels: NDArray[np.int64]
     vectors: NDArray[np.float32]
 
     def rows(self, ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
-        """The vectors of these labels, in their order; zeros for labels it does not have."""
+        """The vectors of these labels, in the order given; zeros for unknown labels."""
         wanted = np.asarray(ids, np.int64)
-        found = np.zeros((len(wanted), self.vectors.shape[1]), np.float32)
+        vectors = np.zeros((len(wanted), self.vectors.shape[1]), np.float32)
         if len(self.labels):
-            places = np.minimum(np.searchsorted(self.labels, wanted), len(self.labels) - 1)
-            there = self.labels[places] == wanted
-            found[there] = self.vectors[places[there]]
-        return found
+            rows = np.minimum(np.searchsorted(self.labels, wanted), len(self.labels) - 1)
+            known = self.labels[rows] == wanted
+            vectors[known] = self.vectors[rows[known]]
+        return vectors
 
 
 def embed_labels(
@@ -80,131 +81,133 @@ def embed_labels(
     batch_size: int = 256,
     device: str | None = None,
     progress: Progress = lambda done, total: None,
-) -> EmbedOutcome:
-    """Encode the active labels of a project; what is not given is as in its recipe.
+) -> EmbedResult:
+    """Encode the active labels of a project; defaults come from its recipe.
 
-    The file is written before the row that names it: after a crash there may be a file that no row names, which the next run
-    writes again. What was encoded once, by the same encoder and of the same texts, is not encoded again.
+    Texts that the same encoder has encoded before are not encoded again. The file is written before the row that names it, so
+    a crash can leave a file without a row, which the next run overwrites.
     """
     recipe = project.recipe.embed
-    written = encoder or recipe.encoder
-    with project.reading() as db:
+    name = encoder or recipe.encoder
+    with project.snapshot() as db:
         labels = active_labels(db)
-    inputs = _step_before(project, labels)
-    chosen = encoder_of(written, batch_size=batch_size, device=device)
-    around = prompt_for(chosen, prompt, recipe.prompt, with_description=with_description)
-    settings: dict[str, Any] = {"prompt": around, "strip": list(recipe.strip), "with_description": with_description}
-    texts = [encoded_text(one.text, recipe.strip, one.description if with_description else "", around) for one in labels]
-    made_by = chosen.fingerprint()
-    if not isinstance(chosen, Precomputed):
+    inputs = _previous_digest(project, labels)
+    built = build_encoder(name, batch_size=batch_size, device=device)
+    template = resolve_prompt(built, prompt, recipe.prompt, with_description=with_description)
+    settings: dict[str, Any] = {"prompt": template, "strip": list(recipe.strip), "with_description": with_description}
+    texts = [
+        encoder_input(label.text, recipe.strip, label.description if with_description else "", template) for label in labels
+    ]
+    made_by = built.fingerprint()
+    if not isinstance(built, PrecomputedVectors):
         made_by |= settings
-    read = labels_digest(labels)
-    fingerprint = digest_of([made_by, read, [] if isinstance(chosen, Precomputed) else texts])
+    content = labels_digest(labels)
+    fingerprint = digest_rows([made_by, content, [] if isinstance(built, PrecomputedVectors) else texts])
     file = project.folder / FOLDER / f"{fingerprint}.npz"
-    known = file.is_file() and _is_there(project, fingerprint)
-    if known:
-        vectors = read_file(file)[1]
-    elif isinstance(chosen, Precomputed):
-        vectors = chosen.rows_of([(label.key, label.text) for label in labels])
+    exists = file.is_file() and _is_recorded(project, fingerprint)
+    if exists:
+        vectors = read_vectors(file)[1]
+    elif isinstance(built, PrecomputedVectors):
+        vectors = built.lookup([(label.key, label.text) for label in labels])
     else:
-        vectors = chosen.encode(texts, progress)
-    if not known:
+        vectors = built.encode(texts, progress)
+    if not exists:
         _check(vectors, labels)
         vectors = unit_rows(vectors)
         _write(file, labels, vectors, made_by)
     blank = int((~vectors.any(axis=1)).sum())
     last = project.steps().get("embed")
-    if not known or last is None or (last.result["digest"], last.inputs) != (fingerprint, inputs):
+    if not exists or last is None or (last.result["digest"], last.inputs) != (fingerprint, inputs):
         result = {"labels": len(labels), "dim": vectors.shape[1], "without_signal": blank, "encoder": made_by}
-        settings |= {"encoder": written, "batch_size": batch_size, "device": device}
-        with project.writing() as db:
-            if labels_digest(active_labels(db)) != read:
+        settings |= {"encoder": name, "batch_size": batch_size, "device": device}
+        with project.transaction() as db:
+            if labels_digest(active_labels(db)) != content:
                 raise ValueError("the labels were changed while they were encoded; nothing was saved. Run the step again.")
-            row = (fingerprint, as_json(made_by), read, vectors.shape[1], file.name)
+            row = (fingerprint, canonical_json(made_by), content, vectors.shape[1], file.name)
             db.execute(
                 "INSERT OR IGNORE INTO embedding (fingerprint, encoder_json, labels, dim, file) VALUES (?, ?, ?, ?, ?)", row
             )
             record_step(db, "embed", settings, inputs=inputs, result=result, digest=fingerprint)
-    return EmbedOutcome(fingerprint, file, len(labels), vectors.shape[1], blank, made_by, fresh=not known)
+    return EmbedResult(fingerprint, file, len(labels), vectors.shape[1], blank, made_by, fresh=not exists)
 
 
-def read_embedding(project: Project, clustering_id: int | None = None) -> Embedded:
-    """The vectors that a clustering was made of: of the last one, or, where there is none, those that were embedded last."""
-    with project.reading() as db:
+def read_embedding(project: Project, clustering_id: int | None = None) -> LabelEmbeddings:
+    """Read the vectors of a clustering: of the last one by default, or the last embedding if there is no clustering."""
+    with project.snapshot() as db:
         if clustering_id is None:
             clustering_id = db.execute("SELECT max(id) FROM clustering").fetchone()[0]
         if clustering_id is None:
             last = "SELECT json_extract(result_json, '$.digest') FROM step WHERE name = 'embed' ORDER BY id DESC LIMIT 1"
             row = db.execute(f"SELECT file FROM embedding WHERE fingerprint = ({last})").fetchone()
         else:
-            of = "SELECT embedding FROM clustering WHERE id = ?"
-            row = db.execute(f"SELECT file FROM embedding WHERE id = ({of})", (clustering_id,)).fetchone()
+            embedding = "SELECT embedding FROM clustering WHERE id = ?"
+            row = db.execute(f"SELECT file FROM embedding WHERE id = ({embedding})", (clustering_id,)).fetchone()
         if row is None:
-            what = "no embedding" if clustering_id is None else f"no clustering {clustering_id}"
-            run = "embed" if clustering_id is None else "cluster"
-            raise ValueError(f"{project.folder} has {what}; run `suprank hierarchy {run} {project.folder}` first.")
+            missing = "no embedding" if clustering_id is None else f"no clustering {clustering_id}"
+            verb = "embed" if clustering_id is None else "cluster"
+            raise ValueError(f"{project.folder} has {missing}; run `suprank hierarchy {verb} {project.folder}` first.")
         ids = {key: number for number, key in db.execute("SELECT id, key FROM label")}
-    keys, vectors = read_file(project.folder / FOLDER / row["file"])
-    known = [place for place, key in enumerate(keys) if key in ids]
-    found_ids = np.array([ids[keys[place]] for place in known], np.int64)
-    order = np.argsort(found_ids)
-    return Embedded(found_ids[order], vectors[np.array(known, np.int64)[order]])
+    keys, vectors = read_vectors(project.folder / FOLDER / row["file"])
+    known = [row for row, key in enumerate(keys) if key in ids]
+    known_ids = np.array([ids[keys[row]] for row in known], np.int64)
+    order = np.argsort(known_ids)
+    return LabelEmbeddings(known_ids[order], vectors[np.array(known, np.int64)[order]])
 
 
-def read_file(file: Path) -> tuple[list[str], NDArray[np.float32]]:
-    """Keys and vectors of an embedding, in the order of the keys."""
+def read_vectors(file: Path) -> tuple[list[str], NDArray[np.float32]]:
+    """The keys and vectors of an embedding file, in the order of the keys."""
     try:
-        # Opened here: np.load forgets to close a file that is no archive.
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as held:
-            return held["labels"].tolist(), held["embeddings"]
+        # Opened here, because np.load does not close a file that is not an archive.
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+            return archive["labels"].tolist(), archive["embeddings"]
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} is gone; `suprank hierarchy embed` with the same settings makes it again.") from None
     except (zipfile.BadZipFile, KeyError, EOFError, TypeError, ValueError) as error:
-        said = f"{file} is damaged ({error}); delete it, and `suprank hierarchy embed` with the same settings makes it again."
-        raise MalformedError(said) from error
+        repair = "delete it, and `suprank hierarchy embed` with the same settings makes it again"
+        raise MalformedError(f"{file} is damaged ({error}); {repair}.") from error
 
 
-def active_labels(db: sqlite3.Connection) -> list[Label]:
-    """The labels that are not removed, in the order of their keys: vectors and clusters do not depend on their numbers."""
+def active_labels(db: sqlite3.Connection) -> list[ActiveLabel]:
+    """The labels that are not removed, ordered by key, so that vectors and clusters do not depend on their ids."""
     rows = db.execute("SELECT id, key, text, description, weight FROM label WHERE state = 'active' ORDER BY key")
-    return [Label(*row) for row in rows]
+    return [ActiveLabel(*row) for row in rows]
 
 
-def labels_digest(labels: Iterable[Label]) -> str:
-    """What tells an embedding of these labels from one of others."""
-    return digest_of((label.key, label.text) for label in labels)
+def labels_digest(labels: Iterable[ActiveLabel]) -> str:
+    """The digest of the keys and texts of labels, which an embedding belongs to."""
+    return digest_rows((label.key, label.text) for label in labels)
 
 
-def _step_before(project: Project, labels: list[Label]) -> str:
-    """The digest of the last step before this one."""
+def _previous_digest(project: Project, labels: list[ActiveLabel]) -> str:
+    """The digest of the last step before this one. It is an error if there are no labels to embed."""
     steps = project.steps()
     if not labels:
-        with project.reading() as db:
+        with project.snapshot() as db:
             items = db.execute("SELECT count(*) FROM item").fetchone()[0]
             typed = db.execute("SELECT count(*) FROM item_type").fetchone()[0]
             removed = db.execute("SELECT count(*) FROM label").fetchone()[0]
         if removed:
-            raise ValueError(f"cleaning removed all {amount(removed, 'label')} of {project.folder}; clean with other rules.")
-        run = "run `suprank hierarchy clean` first" if typed else "run `suprank hierarchy scrape` first"
-        begin = "make another with --items, --labels or --manifest, or give it items with `scrape --from-csv`"
-        raise ValueError(f"{project.folder} has no labels to embed; {run if items else begin}.")
+            raise ValueError(f"cleaning removed all {pluralize(removed, 'label')} of {project.folder}; clean with other rules.")
+        verb = "run `suprank hierarchy clean` first" if typed else "run `suprank hierarchy scrape` first"
+        start = "make another with --items, --labels or --manifest, or give it items with `scrape --from-csv`"
+        raise ValueError(f"{project.folder} has no labels to embed; {verb if items else start}.")
     return next((steps[name].result["digest"] for name in ("clean", "scrape", "new") if name in steps), "")
 
 
-def _is_there(project: Project, fingerprint: str) -> bool:
-    with project.reading() as db:
+def _is_recorded(project: Project, fingerprint: str) -> bool:
+    with project.snapshot() as db:
         return db.execute("SELECT 1 FROM embedding WHERE fingerprint = ?", (fingerprint,)).fetchone() is not None
 
 
-def _write(file: Path, labels: list[Label], vectors: NDArray[np.float32], made_by: dict[str, Any]) -> None:
+def _write(file: Path, labels: list[ActiveLabel], vectors: NDArray[np.float32], made_by: dict[str, Any]) -> None:
     file.parent.mkdir(exist_ok=True)
     with writing_atomically(file) as opened:
         keys = np.array([label.key for label in labels])
-        np.savez(opened, labels=keys, embeddings=vectors, fingerprint=np.array(as_json(made_by)))
+        np.savez(opened, labels=keys, embeddings=vectors, fingerprint=np.array(canonical_json(made_by)))
 
 
-def _check(vectors: NDArray[Any], labels: list[Label]) -> None:
+def _check(vectors: NDArray[Any], labels: list[ActiveLabel]) -> None:
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        said = f"the vector of {labels[bad[0]].text!r} is not finite, nor are those of {len(bad) - 1:,} more labels"
-        raise ValueError(f"{said}; check the encoder and its weights.")
+        first = f"the vector of {labels[bad[0]].text!r} is not finite, nor are those of {len(bad) - 1:,} more labels"
+        raise ValueError(f"{first}; check the encoder and its weights.")

@@ -1,9 +1,28 @@
-"""What can go wrong that a script wants to tell apart; the command line gives each its own exit code."""
+"""Errors that a script may want to tell apart. The command line gives the first two an exit code of their own."""
 
 
 class MalformedError(ValueError):
-    """A file is not what it must be; the message names file, line and what was expected. Nothing was written."""
+    """A file is malformed. The message names the file, the line and what was expected; nothing was written."""
 
 
 class GaveUpError(OSError):
-    """A server did not answer, or told us to stop. What was fetched is kept; the same command goes on from there."""
+    """A server did not answer, or asked us to stop. Replies so far are saved; the same command continues from there."""
+
+
+class BadReplyError(OSError):
+    """A reply was cut short, is not JSON, or has an unexpected shape. The request may be repeated or split."""
+
+    EXCERPT = 200
+    """How many bytes of the reply the message quotes."""
+
+    def __init__(self, reason: str, body: bytes = b"") -> None:
+        excerpt = f": {body[: self.EXCERPT].decode('utf-8', 'backslashreplace')}" if body else ""
+        super().__init__(f"{reason}{excerpt}".encode("utf-8", "backslashreplace").decode())
+
+
+class RequestRefusedError(BadReplyError):
+    """The server will never answer this request. `code` is its reason, and `key` the key that it refuses, if it names one."""
+
+    def __init__(self, code: str, info: str, key: str | None = None) -> None:
+        super().__init__(f"{code}: {info}")
+        self.code, self.key = code, key

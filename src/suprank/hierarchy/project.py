@@ -1,4 +1,4 @@
-"""A project: one folder with one SQLite file, which every step reads and writes in transactions."""
+"""A project is a folder with one SQLite file, which every step reads and writes in transactions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 FILE = "project.sqlite"
 SCHEMA = 1
 STEPS = ("new", "scrape", "clean", "embed", "cluster")
-"""In the order in which each reads what those before it wrote."""
+"""The steps in order: each reads what the steps before it wrote."""
 
 BUSY_SECONDS = 10.0
 SYNCHRONOUS = "FULL"
-"""What SQLite waits for: with FULL, an act that was told to be saved survives a power cut."""
+"""SQLite's durability: with FULL, a change that was confirmed to the user survives a power cut."""
 
 
 class BusyError(OSError):
-    """Somebody else is writing to the project, and did not end in time."""
+    """Another process writes to the project and did not finish in time."""
 
 
 class FullError(OSError):
-    """There is no room left on the disk; nothing of what was being written is there."""
+    """The disk is full. The transaction was rolled back."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A run of a step that ended well. `stale` where one before it, or before that, has had another outcome since."""
+    """A successful run of a step. It is `stale` if an earlier step has since produced another result."""
 
     name: str
     settings: dict[str, Any]
@@ -51,30 +51,32 @@ class Step:
 
 
 class Project:
-    """A folder in which a hierarchy is made. `Project.create` makes one, `Project(folder)` opens it.
+    """A folder in which a hierarchy is built. `Project(folder)` opens it, `Project.create` makes an empty one.
 
-    Nothing is kept open between two blocks of `reading` and `writing`, so that any number of processes and threads may
-    share a project. What a block of `writing` did is there whole, or, after an error or a crash, not at all.
+    `snapshot` and `transaction` each open their own connection, so any number of processes and threads may share a project.
+    A transaction is applied completely or, after an error or a crash, not at all.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, busy_seconds: float = BUSY_SECONDS) -> None:
         self.folder, self.busy_seconds = Path(folder), busy_seconds
         if not self.file.is_file():
-            there = "holds no project" if self.folder.is_dir() else "is not there"
-            raise FileNotFoundError(f"{self.folder} {there}; make one with `suprank hierarchy new {self.folder}`.")
+            problem = "holds no project" if self.folder.is_dir() else "does not exist"
+            raise FileNotFoundError(f"{self.folder} {problem}; create it with `suprank hierarchy new {self.folder}`.")
         try:
-            with self.reading() as db:
+            with self.snapshot() as db:
                 meta = dict(db.execute("SELECT key, value FROM meta").fetchall())
         except sqlite3.DatabaseError as error:
-            raise ValueError(f"{self.file} is not a project ({error}); restore it, or make another folder.") from error
+            raise ValueError(f"{self.file} is not a project ({error}); restore it, or name another folder.") from error
         if meta.get("schema") != str(SCHEMA):
-            has = f"schema {meta['schema']}" if "schema" in meta else "no schema of ours"
-            raise ValueError(f"{self.file} has {has}, and this suprank reads {SCHEMA}; update suprank, or name another folder.")
+            version = f"schema {meta['schema']}" if "schema" in meta else "no schema of suprank"
+            raise ValueError(
+                f"{self.file} has {version}, but this suprank reads {SCHEMA}; update suprank, or name another folder."
+            )
         self.recipe = Recipe.model_validate_json(meta["recipe"])
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], recipe: Recipe) -> Project:
-        """A new project. The folder may be there, but not with a project in it."""
+        """Create an empty project. The folder may exist, but must not hold a project."""
         folder = Path(folder)
         if (folder / FILE).exists():
             raise FileExistsError(f"{folder} holds a project already; name another folder.")
@@ -86,7 +88,7 @@ class Project:
                 db.execute("PRAGMA journal_mode = WAL")
                 schema = (files("suprank.hierarchy") / "schema.sql").read_text(encoding="utf-8")
                 db.executescript(f"BEGIN;\n{schema}\nCOMMIT;")
-                rows = {"schema": str(SCHEMA), "recipe": recipe.model_dump_json(), "made": now(), "version": __version__}
+                rows = {"schema": str(SCHEMA), "recipe": recipe.model_dump_json(), "made": utc_now(), "version": __version__}
                 db.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
             draft.rename(folder / FILE)
         except BaseException:
@@ -100,16 +102,16 @@ class Project:
         return self.folder / FILE
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees the project as it is now, whatever others write meanwhile."""
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A connection for reading. It sees the project as it is now, whatever others write in the meantime."""
         with self._connected() as db:
             db.execute("BEGIN")
             yield db
             db.execute("ROLLBACK")
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose writes are kept when the block ends, all of them, and forgotten where it fails."""
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """A connection for writing. It commits when the block ends, and rolls back if the block fails."""
         with self._connected() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -131,15 +133,15 @@ class Project:
             db.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
             yield db
 
-    def value(self, key: str) -> str | None:
-        """What is kept under a key of `meta`."""
-        with self.reading() as db:
+    def meta(self, key: str) -> str | None:
+        """The value stored under a key of the table `meta`, or None."""
+        with self.snapshot() as db:
             row = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else row[0]
 
     def steps(self) -> dict[str, Step]:
-        """The last run of every step that has ended well, in their order."""
-        with self.reading() as db:
+        """The last successful run of each step, in the order of `STEPS`."""
+        with self.snapshot() as db:
             rows = db.execute("SELECT * FROM step WHERE id IN (SELECT max(id) FROM step GROUP BY name)").fetchall()
         found = {row["name"]: row for row in rows}
         steps: dict[str, Step] = {}
@@ -154,63 +156,115 @@ class Project:
         return steps
 
     def check(self) -> list[str]:
-        """What SQLite finds wrong with the file itself: nothing, one hopes."""
-        with self.reading() as db:
+        """Problems that SQLite finds in the file itself; an empty list if it is intact."""
+        with self.snapshot() as db:
             damaged = [row[0] for row in db.execute("PRAGMA integrity_check")]
-            orphans = [
-                f"{row[0]}: a row points to {row[2]} that is not there" for row in db.execute("PRAGMA foreign_key_check")
-            ]
+            orphans = [f"{row[0]}: a row refers to a missing row of {row[2]}" for row in db.execute("PRAGMA foreign_key_check")]
         return [line for line in damaged if line != "ok"] + orphans
 
 
 @contextmanager
 def _plain_errors(file: Path) -> Iterator[None]:
-    """SQLite's errors as ours, which name the file and the way out."""
+    """Turn SQLite's errors into ours, which name the file and the way out."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the details of an extended code
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            said = f"{file} is being written to by somebody else; nothing was saved. Try again in a moment."
-            raise BusyError(said) from error
+            message = f"{file} is being written to by somebody else; nothing was saved. Try again in a moment."
+            raise BusyError(message) from error
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            said = f"{file} cannot be written ({error}); nothing was saved. Make room on the disk, and try again."
-            raise FullError(said) from error
+            message = f"{file} cannot be written ({error}); nothing was saved. Make room on the disk, and try again."
+            raise FullError(message) from error
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-            said = f"{file} may not be written ({error}), which reading needs too; see to its rights and its folder's."
-            raise PermissionError(said) from error
+            message = f"{file} may not be written ({error}), which reading needs too; check its permissions and its folder's."
+            raise PermissionError(message) from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            said = f"{file} is not a project, or is damaged ({error}); restore it, or make another folder."
-            raise ValueError(said) from error
+            message = f"{file} is not a project, or is damaged ({error}); restore it, or name another folder."
+            raise ValueError(message) from error
         raise
 
 
 def record_step(
     db: sqlite3.Connection, name: str, settings: dict[str, Any], *, inputs: str, result: dict[str, Any], digest: str
 ) -> None:
-    """Write down that a step ended, in the transaction that wrote its outcome.
+    """Record a successful step, in the transaction that wrote its result.
 
-    `inputs` is the digest of the step before it that was read, and `digest` that of what this one wrote: a later step whose
-    inputs are no longer the digest before it is stale.
+    `inputs` is the digest of the earlier step that it read, and `digest` that of what it wrote. A step is stale when its
+    inputs differ from the current digest of the step before it.
     """
-    row = (name, as_json(settings), inputs, as_json({**result, "digest": digest}), __version__, now())
+    row = (name, canonical_json(settings), inputs, canonical_json({**result, "digest": digest}), __version__, utc_now())
     db.execute("INSERT INTO step (name, settings_json, inputs, result_json, version, ended) VALUES (?, ?, ?, ?, ?, ?)", row)
 
 
-def digest_of(rows: Iterable[Any]) -> str:
-    """Sixteen digits that tell whether rows (of anything JSON can write) are those from before."""
-    found = hashlib.sha256()
+def digest_rows(rows: Iterable[Any]) -> str:
+    """Sixteen hexadecimal digits that change when the rows change; rows may hold anything JSON can write."""
+    digest = hashlib.sha256()
     for row in rows:
-        found.update(as_json(tuple(row) if isinstance(row, sqlite3.Row) else row).encode())
-        found.update(b"\n")
-    return found.hexdigest()[:16]
+        digest.update(canonical_json(tuple(row) if isinstance(row, sqlite3.Row) else row).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()[:16]
 
 
-def as_json(value: Any) -> str:
-    """JSON that is the same for the same value."""
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no blanks: equal values give equal text."""
     return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
-def now() -> str:
-    """The time in UTC, to the millisecond."""
+def utc_now() -> str:
+    """The current time in UTC, in ISO 8601 with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_BRANCHES = """
+SELECT name, kind, clustering,
+  (SELECT count(*) FROM "group" WHERE branch = b.id) AS groups,
+  (SELECT count(*) FROM "group" WHERE branch = b.id AND state = 'done') AS done,
+  (SELECT count(*) FROM member WHERE branch = b.id) AS labels,
+  (SELECT count(*) FROM member LEFT JOIN "group" g ON g.branch = b.id AND g.id = member."group"
+     WHERE member.branch = b.id AND (member."group" IS NULL OR g.state = 'done')) AS reviewed,
+  (SELECT count(*) FROM member WHERE branch = b.id AND "group" IS NULL) AS excluded,
+  (SELECT count(*) FROM event WHERE branch = b.id) AS acts,
+  (SELECT max(at) FROM event WHERE branch = b.id) AS last
+FROM branch b ORDER BY kind = 'final', id
+"""
+
+
+def project_status(project: Project) -> dict[str, Any]:
+    """Summarize a project: its steps and which are stale, counts, the progress of each branch, damage to the file.
+
+    A label counts as reviewed if its group is marked done, or if it is excluded.
+    """
+    steps = [{key: value for key, value in asdict(step).items() if key != "inputs"} for step in project.steps().values()]
+    with project.snapshot() as db:
+        labels = dict(_pairs(db, "SELECT state, count(*) FROM label"))
+        branches = [dict(row) for row in db.execute(_BRANCHES)]
+        counts = {
+            "items": _one(db, "SELECT count(*) FROM item"),
+            "splits": dict(_pairs(db, "SELECT split, count(*) FROM item")),
+            "labeled": _one(db, "SELECT count(*) FROM item_label WHERE label IS NOT NULL"),
+            "reasons": dict(_pairs(db, "SELECT reason, count(*) FROM item_label WHERE reason IS NOT NULL")),
+            "labels": labels.get("active", 0),
+            "removed_labels": labels.get("removed", 0),
+            "embeddings": _one(db, "SELECT count(*) FROM embedding"),
+            "clusterings": _one(db, "SELECT count(*) FROM clustering"),
+            "clusters": _one(db, "SELECT count(*) FROM cluster WHERE clustering = (SELECT max(id) FROM clustering)"),
+            "exports": _one(db, "SELECT count(*) FROM export"),
+        }
+    return {
+        "project": str(project.folder),
+        "recipe": project.recipe.name,
+        "levels": list(project.recipe.levels),
+        "steps": steps,
+        "counts": counts,
+        "branches": branches,
+        "damage": project.check(),
+    }
+
+
+def _one(db: sqlite3.Connection, query: str) -> int:
+    return int(db.execute(query).fetchone()[0])
+
+
+def _pairs(db: sqlite3.Connection, query: str) -> list[tuple[str, int]]:
+    return [(row[0], row[1]) for row in db.execute(f"{query} GROUP BY 1 ORDER BY 2 DESC, 1")]

@@ -1,12 +1,12 @@
--- One project is one file. Times are UTC, ISO 8601. Columns called *_json hold JSON. A label is in exactly one place of a
--- branch by the primary key of `member`; the log of acts can only grow, by triggers.
+-- One project is one file. Times are UTC, ISO 8601. Columns called *_json hold JSON. The primary key of `member` ensures that a
+-- label is in exactly one place of a branch; triggers ensure that the log of events only grows.
 
 CREATE TABLE meta (
   key TEXT PRIMARY KEY,
   value TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Every run of a step that ended well: what it was told, what it read (a digest), what came of it.
+-- Every successful run of a step: its settings, the digest of what it read, its result.
 CREATE TABLE step (
   id INTEGER PRIMARY KEY,
   name TEXT NOT NULL,
@@ -17,7 +17,7 @@ CREATE TABLE step (
   ended TEXT NOT NULL
 ) STRICT;
 
--- What is to be labeled: landmarks. Numbers of two splits are two unrelated number spaces. A plain list of labels has none.
+-- What is to be labeled, such as landmarks. Ids of different splits are unrelated. A plain list of labels has no items.
 CREATE TABLE item (
   id INTEGER PRIMARY KEY,
   split TEXT NOT NULL,
@@ -27,7 +27,7 @@ CREATE TABLE item (
   UNIQUE (split, key)
 ) STRICT;
 
--- What was found for an item, best rank first: none, one or several types.
+-- The types of an item, best rank first: none, one or several.
 CREATE TABLE item_type (
   item INTEGER NOT NULL REFERENCES item,
   position INTEGER NOT NULL,
@@ -37,7 +37,7 @@ CREATE TABLE item_type (
   PRIMARY KEY (item, position)
 ) STRICT, WITHOUT ROWID;
 
--- Why an item has no type, in a word of its state; an item that has one is not in here.
+-- The code of the reason why an item has no type; an item with a type is not in here.
 CREATE TABLE item_untyped (
   item INTEGER PRIMARY KEY REFERENCES item,
   reason TEXT NOT NULL
@@ -103,7 +103,7 @@ CREATE TABLE reply (
   fetched TEXT NOT NULL
 ) STRICT;
 
--- Labels after cleaning: the texts that are clustered and reviewed. `key` is the QID, or the normalized text without one.
+-- Labels after cleaning: the texts that are clustered and reviewed. `key` is the QID, or else the normalized text.
 CREATE TABLE label (
   id INTEGER PRIMARY KEY,
   key TEXT NOT NULL UNIQUE,
@@ -123,7 +123,7 @@ CREATE TABLE label_spelling (
   PRIMARY KEY (label, text)
 ) STRICT, WITHOUT ROWID;
 
--- After cleaning every item is here once: its label, or the reason it has none.
+-- After cleaning every item is here once, with its label or the reason why it has none.
 CREATE TABLE item_label (
   item INTEGER PRIMARY KEY REFERENCES item,
   label INTEGER REFERENCES label,
@@ -141,7 +141,7 @@ CREATE TABLE embedding (
   file TEXT NOT NULL -- in the folder `embeddings`
 ) STRICT;
 
--- Clusterings never change: a branch stays on the one it began with.
+-- Clusterings never change: a branch stays with the one it started from.
 CREATE TABLE clustering (
   id INTEGER PRIMARY KEY,
   embedding INTEGER NOT NULL REFERENCES embedding,
@@ -171,26 +171,26 @@ CREATE TABLE cluster_member (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX cluster_member_number ON cluster_member (clustering, number);
 
--- Review. An annotator works on a branch of their own; the branch `final` is what the two settle on.
+-- Review. Each annotator works on their own branch; the branch `final` is the result of adjudication.
 CREATE TABLE branch (
   id INTEGER PRIMARY KEY,
   name TEXT NOT NULL UNIQUE,
   kind TEXT NOT NULL CHECK (kind IN ('annotator', 'final')),
   clustering INTEGER REFERENCES clustering,
-  token TEXT NOT NULL UNIQUE, -- what stands in the annotator's link, which stays the same from one start to the next
+  token TEXT NOT NULL UNIQUE, -- part of the annotator's link, which stays the same from one start to the next
   last_group INTEGER, -- where the annotator stopped
-  next_group INTEGER NOT NULL DEFAULT 1, -- ids of groups that were removed are not given again
+  next_group INTEGER NOT NULL DEFAULT 1, -- ids of removed groups are not used again
   made TEXT NOT NULL
 ) STRICT;
 
--- Level 1 holds labels; a group of level n stands under one of level n + 1, or under nothing yet.
+-- Level 1 holds labels; a group of level n is under one of level n + 1, or has no parent yet.
 CREATE TABLE "group" (
   branch INTEGER NOT NULL REFERENCES branch,
   id INTEGER NOT NULL,
   level INTEGER NOT NULL CHECK (level >= 1),
   name TEXT NOT NULL,
   parent INTEGER,
-  named INTEGER NOT NULL DEFAULT 1 CHECK (named IN (0, 1)), -- 0: the name is a suggestion that nobody has taken yet
+  named INTEGER NOT NULL DEFAULT 1 CHECK (named IN (0, 1)), -- 0: the name is a suggestion that nobody has accepted
   state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done')),
   note TEXT NOT NULL DEFAULT '',
   cluster INTEGER, -- the cluster it began as
@@ -219,7 +219,7 @@ CREATE TABLE event (
   who TEXT NOT NULL,
   act TEXT NOT NULL,
   said TEXT NOT NULL, -- one sentence for people
-  changes_json TEXT NOT NULL, -- rows before and after: what undo, redo and replay go by
+  changes_json TEXT NOT NULL, -- rows before and after, for undo, redo and replay
   undoes INTEGER REFERENCES event,
   token TEXT, -- of the click: the same one sent twice counts once
   UNIQUE (branch, token)
@@ -228,7 +228,7 @@ CREATE INDEX event_branch ON event (branch, seq, act, undoes);
 CREATE TRIGGER event_stays BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the log of acts only grows'); END;
 CREATE TRIGGER event_remains BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'the log of acts only grows'); END;
 
--- What was settled where two annotators differ; `subject` is a label's id, or a pair of groups as "3|7".
+-- Decisions on disagreements of two annotators; `subject` is a label's id, or a pair of groups as "3|7".
 CREATE TABLE decision (
   id INTEGER PRIMARY KEY,
   kind TEXT NOT NULL CHECK (kind IN ('label', 'name', 'parent')),
@@ -249,5 +249,5 @@ CREATE TABLE export (
   seq INTEGER NOT NULL, -- the last event that is in it
   files_json TEXT NOT NULL, -- name to sha256
   options_json TEXT NOT NULL,
-  overridden_json TEXT NOT NULL -- lint errors that --force passed over
+  overridden_json TEXT NOT NULL -- lint errors that --force overrode
 ) STRICT;

@@ -1,4 +1,4 @@
-"""What a project begins with: items to be labeled, or a plain list of labels from a file or a manifest."""
+"""Read the content of a new project: items to be labeled, or labels from a file or a manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.strict import Reject, StrictTable, columns_of, strict_table, text_lines, too_long
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from suprank.hierarchy.recipe import ItemsRecipe
 
 TEXT_COLUMNS = ("label", "text", "name")
-"""Where labels are looked for in a table, if no column is named."""
+"""The column of a table that holds the labels, if none is named: the first of these."""
 
 
 @dataclass(frozen=True)
 class Items:
-    """(split, key, source, line) of each item; how many rows said the same again, and how many items share their source."""
+    """(split, key, source, line) of each item, the number of repeated rows, and the number of items that share their source."""
 
     rows: list[tuple[str, str, str, int]]
     repeated: int = 0
@@ -34,7 +34,7 @@ class Items:
 
 @dataclass(frozen=True)
 class SourceLabel:
-    """A label of a list: its weight is that of all its spellings together."""
+    """A label with its spellings and their weights; `weight` is their sum."""
 
     key: str
     text: str
@@ -45,7 +45,7 @@ class SourceLabel:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels in the order in which they first came, and how many rows were another spelling, or another row, of one."""
+    """Labels in the order of their first rows, and the number of rows that repeat one of them, perhaps in another spelling."""
 
     rows: list[SourceLabel]
     repeated: int = 0
@@ -53,9 +53,9 @@ class Labels:
 
 
 def read_items(files: Sequence[tuple[str, Path]], columns: ItemsRecipe, *, skip_bad: bool = False) -> Items:
-    """The items of (split, file) pairs. Numbers of two splits are two unrelated number spaces.
+    """Read the items of (split, file) pairs. Ids of different splits are unrelated.
 
-    A row that says the same as one before is counted and left out; one that gives the same item another source is an error.
+    A row that repeats an earlier one is counted and left out; one that gives an item a second source is an error.
     """
     seen: dict[tuple[str, str], tuple[str, int, StrictTable]] = {}
     repeated, rejects = 0, []
@@ -64,7 +64,7 @@ def read_items(files: Sequence[tuple[str, Path]], columns: ItemsRecipe, *, skip_
     def problem(cells: tuple[str, ...]) -> str | None:
         for name, cell in zip(wanted, cells, strict=True):
             if not cell.strip():
-                return f"{name} is empty; expected {'an id' if name == columns.id else 'where to look it up'}."
+                return f"{name} is empty; expected {'an id' if name == columns.id else 'the page to look it up on'}."
         if columns.whole_numbers and not re.fullmatch(r"[0-9]{1,18}", cells[0].strip()):
             return f"{columns.id} is {cells[0]!r}; expected a whole number."
         return None
@@ -73,25 +73,25 @@ def read_items(files: Sequence[tuple[str, Path]], columns: ItemsRecipe, *, skip_
         check_split(split)
         table = strict_table(path, wanted, problem, skip_bad=skip_bad)
         rejects += table.rejects
-        for place, cells in enumerate(table.rows):
+        for index, cells in enumerate(table.rows):
             key = str(int(cells[0])) if columns.whole_numbers else cells[0].strip()
             source = "" if columns.source is None else cells[1].strip()
-            before = seen.setdefault((split, key), (source, place, table))
-            if before[1] == place and before[2] is table:
+            first = seen.setdefault((split, key), (source, index, table))
+            if first[1] == index and first[2] is table:
                 continue
-            if before[0] != source:
+            if first[0] != source:
                 raise MalformedError(
-                    f"{table.where(place)}: {split} {key} has the source {source!r}, but {before[0]!r} on "
-                    f"{before[2].where(before[1])}; expected one source an item. Nothing was written."
+                    f"{table.where(index)}: {split} {key} has the source {source!r}, but {first[0]!r} on "
+                    f"{first[2].where(first[1])}; expected one source per item. Nothing was written."
                 )
             repeated += 1
-    rows = [(split, key, source, table.lines[place]) for (split, key), (source, place, table) in seen.items()]
+    rows = [(split, key, source, table.lines[index]) for (split, key), (source, index, table) in seen.items()]
     shared = Counter(source for _, _, source, _ in rows if source)
     return Items(rows, repeated, sum(count for count in shared.values() if count > 1), rejects)
 
 
 def check_split(name: str) -> None:
-    """Refuse what cannot be the name of a split: it becomes part of the names of files."""
+    """Refuse names of splits that cannot be part of a file name."""
     if not re.fullmatch(r"[\w.-]+", name):
         raise ValueError(f"split {name!r} must be letters, digits, '_', '.' and '-'.")
 
@@ -99,77 +99,78 @@ def check_split(name: str) -> None:
 def read_labels(
     path: str | Path, *, text_column: str | None = None, weight_column: str | None = None, skip_bad: bool = False
 ) -> Labels:
-    """The labels of a text file, one a line; or of a table with a text column, and perhaps `weight` and `description`."""
+    """Read labels from a text file, one per line, or a table with a text column and optional `weight` and `description`."""
     path = Path(path)
     if path.suffix.lower() == ".txt":
         if text_column or weight_column:
-            raise ValueError(f"{path} is a text file, a label a line; columns can be named of .csv, .tsv and .parquet files.")
+            raise ValueError(f"{path} is a text file with a label per line; only .csv, .tsv and .parquet files have columns.")
         table = text_lines(path, skip_bad=skip_bad)
-        return labels_of(((text, 1, "") for (text,) in table.rows), table.rejects)
-    there = columns_of(path)
-    text = text_column or next((name for name in TEXT_COLUMNS if name in there), TEXT_COLUMNS[0])
-    weight = weight_column or ("weight" if "weight" in there else None)
-    described = "description" in there
+        return labels_from_rows(((text, 1, "") for (text,) in table.rows), table.rejects)
+    columns = columns_of(path)
+    text = text_column or next((name for name in TEXT_COLUMNS if name in columns), TEXT_COLUMNS[0])
+    weight = weight_column or ("weight" if "weight" in columns else None)
+    described = "description" in columns
     wanted = [text, *([weight] if weight else []), *(["description"] if described else [])]
 
     def problem(cells: tuple[str, ...]) -> str | None:
-        if not key_of(cells[0]):
+        if not label_key(cells[0]):
             return f"{text} is empty; expected a label."
-        if (wrong := too_long(cells[0])) is not None:
-            return f"{text} {wrong}."
+        if (complaint := too_long(cells[0])) is not None:
+            return f"{text} {complaint}."
         if weight and not re.fullmatch(r"[0-9]{1,12}", cells[1].strip()):  # sums must fit in 64 bits
             return f"{weight} is {cells[1]!r}; expected a whole number of at most 12 digits."
         return None
 
     table = strict_table(path, wanted, problem, skip_bad=skip_bad)
-    return labels_of(
+    return labels_from_rows(
         ((cells[0], int(cells[1]) if weight else 1, cells[-1].strip() if described else "") for cells in table.rows),
         table.rejects,
     )
 
 
-def labels_of(rows: Iterable[tuple[str, int, str]], rejects: list[Reject] | None = None) -> Labels:
-    """Labels of (text, weight, description) rows: texts with one key are one label, called by its heaviest spelling."""
+def labels_from_rows(rows: Iterable[tuple[str, int, str]], rejects: list[Reject] | None = None) -> Labels:
+    """Merge (text, weight, description) rows into labels: texts with the same key are one, named by its heaviest spelling."""
     spellings: dict[str, dict[str, int]] = {}
     descriptions: dict[str, str] = {}
     total = 0
     for text, weight, description in rows:
-        key = key_of(text)
-        found = spellings.setdefault(key, {})
-        found[text] = found.get(text, 0) + weight
+        key = label_key(text)
+        weights = spellings.setdefault(key, {})
+        weights[text] = weights.get(text, 0) + weight
         descriptions[key] = descriptions.get(key) or description
         total += 1
     labels = [
-        SourceLabel(key, heaviest(found), sum(found.values()), descriptions[key], found) for key, found in spellings.items()
+        SourceLabel(key, most_common_spelling(weights), sum(weights.values()), descriptions[key], weights)
+        for key, weights in spellings.items()
     ]
     return Labels(labels, total - len(labels), rejects or [])
 
 
-def heaviest(spellings: Mapping[str, int]) -> str:
-    """The spelling with the largest count, the first of several.
+def most_common_spelling(spellings: Mapping[str, int]) -> str:
+    """The spelling with the largest count; the first, if several have it.
 
     Example:
-        >>> heaviest({"Church": 2, "church": 5, "CHURCH": 5})
+        >>> most_common_spelling({"Church": 2, "church": 5, "CHURCH": 5})
         'church'
     """
     return max(spellings, key=lambda text: spellings[text])
 
 
 def manifest_level(path: str | Path, level: str | None) -> str:
-    """This level of a manifest, if it has it; the finest where none is named."""
+    """Check that the manifest has this level, and return it; without a level, return the finest."""
     return _level(_manifest(path), path, level)
 
 
 def _level(manifest: Manifest, path: str | Path, level: str | None) -> str:
-    there = manifest.levels
-    if not there or (level is not None and level not in there):
+    levels = manifest.levels
+    if not levels or (level is not None and level not in levels):
         wanted = f"level {level!r}" if level is not None else "level"
-        raise ValueError(f"{path} has no {wanted}; choose from {', '.join(there) or 'none: it has no labels'}.")
-    return level or there[0]
+        raise ValueError(f"{path} has no {wanted}; choose from {', '.join(levels) or 'none: it has no labels'}.")
+    return level or levels[0]
 
 
-def labels_of_manifest(path: str | Path, level: str) -> Labels:
-    """The names of a level of a manifest, each with its number of images."""
+def read_manifest_labels(path: str | Path, level: str) -> Labels:
+    """Read the names of a level of a manifest as labels, weighted by their numbers of images."""
     import numpy as np
 
     manifest = _manifest(path)
@@ -177,7 +178,7 @@ def labels_of_manifest(path: str | Path, level: str) -> Labels:
     ids = manifest.labels[:, manifest.levels.index(level)]
     names = manifest.names[level]
     images = np.bincount(ids[ids >= 0], minlength=len(names)).tolist()
-    return labels_of((name, count, "") for name, count in zip(names, images, strict=True) if count)
+    return labels_from_rows((name, count, "") for name, count in zip(names, images, strict=True) if count)
 
 
 def _manifest(path: str | Path) -> Manifest:

@@ -1,4 +1,4 @@
-"""What a branch says: which group each label is in, which group stands under which. Read in one go, never written."""
+"""The hierarchy of a branch: the group of each label and the parent of each group. It is read at once and never written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 FINAL = "final"
 UNSETTLED = "unsettled"
-"""The reason of labels that two annotators put in different places and nobody has decided on yet."""
+"""The reason of labels that two annotators placed differently, while the disagreement awaits adjudication."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group of level 1 holds labels; one of level n holds groups of level n − 1. `parent` is None where none was assigned."""
+    """A group of level 1 holds labels; one of level n holds groups of level n − 1. `parent` is None if none was assigned."""
 
     id: int
     level: int
@@ -31,12 +31,12 @@ class Group:
     state: str = "done"
     note: str = ""
     named: bool = True
-    """False while the name is a suggestion that nobody has taken."""
+    """False while the name is a suggestion that nobody has accepted."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label and its place: in a group, or excluded for a reason, or (neither) not yet known to the branch."""
+    """A label and its place: in a group, excluded for a reason, or neither if the branch does not know it yet."""
 
     id: int
     key: str
@@ -48,17 +48,17 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """Groups and labels by their ids, in the order of these.
+    """Groups and labels by their ids, in ascending order.
 
-    `levels[0]` names what is labeled and `levels[n]` the groups of level n. `branch` and `seq` say what it was read from:
-    a branch, and the last event in its log.
+    `levels[0]` names what is labeled and `levels[n]` the groups of level n. `branch` is the branch it was read from, and
+    `seq` the last event in its log at that time.
 
     Example:
-        >>> birds = Hierarchy.of({"jay": ("Corvidae", "songbird"), "crow": ("Corvidae", "songbird"), "rook": None},
+        >>> birds = Hierarchy.from_paths({"jay": ("Corvidae", "songbird"), "crow": ("Corvidae", "songbird"), "rook": None},
         ...                      levels=("species", "family", "order"), weights={"jay": 3})
-        >>> [group.name for group in birds.path(birds.labeled["jay"])], birds.weights
+        >>> [group.name for group in birds.path(birds.labels_by_text["jay"])], birds.weights
         (['Corvidae', 'songbird'], {1: 4, 2: 4})
-        >>> birds.labeled["rook"].reason
+        >>> birds.labels_by_text["rook"].reason
         'no group is named'
     """
 
@@ -69,7 +69,7 @@ class Hierarchy:
     seq: int = 0
 
     @classmethod
-    def of(
+    def from_paths(
         cls,
         paths: Mapping[str, Sequence[str | None] | None],
         *,
@@ -77,10 +77,10 @@ class Hierarchy:
         weights: Mapping[str, int] | None = None,
         excluded: Mapping[str, str] | None = None,
     ) -> Hierarchy:
-        """The hierarchy of labels whose groups are given by name, finest first; None, or a blank first name, for no group.
+        """Build a hierarchy from the names of each label's groups, finest first; None or an empty first name means no group.
 
-        Labels and groups are numbered from 1 in the order in which they come. A name under two parents is two groups. A path
-        may end early, in None or "": its last group then has no parent.
+        Labels and groups are numbered from 1 in the order given. The same name under two parents makes two groups. A path may
+        end early, in None or "": its last group then has no parent.
         """
         numbers: dict[tuple[str, ...], int] = {}
         groups: dict[int, Group] = {}
@@ -98,7 +98,7 @@ class Hierarchy:
             reason = (excluded or {}).get(text, None if names else "no group is named")
             weight = (weights or {}).get(text, 1)
             if reason is not None:
-                labels[number] = Label(number, key_of(text), text, weight, None, reason)
+                labels[number] = Label(number, label_key(text), text, weight, None, reason)
                 continue
             places = []
             for level in range(1, len(names) + 1):
@@ -107,39 +107,39 @@ class Hierarchy:
             for level, (place, name) in enumerate(zip(places, names, strict=True), start=1):
                 parent = places[level] if level < len(places) else None
                 groups.setdefault(place, Group(place, level, name, parent))
-            labels[number] = Label(number, key_of(text), text, weight, places[0])
+            labels[number] = Label(number, label_key(text), text, weight, places[0])
         return cls(tuple(levels), dict(sorted(groups.items())), labels)
 
     @property
     def depth(self) -> int:
-        """How many levels of groups there are."""
+        """The number of levels of groups."""
         return len(self.levels) - 1
 
     @cached_property
-    def labeled(self) -> dict[str, Label]:
+    def labels_by_text(self) -> dict[str, Label]:
         """Labels by their text. Two labels may share a text (two types of one name): the heavier, or else the first, counts."""
-        found: dict[str, Label] = {}
+        labels: dict[str, Label] = {}
         for label in self.labels.values():
-            if label.text not in found or label.weight > found[label.text].weight:
-                found[label.text] = label
-        return found
+            if label.text not in labels or label.weight > labels[label.text].weight:
+                labels[label.text] = label
+        return labels
 
     @cached_property
     def members(self) -> dict[int, list[Label]]:
-        """Group of level 1 → its labels, in the order of their ids; groups without labels have an empty list."""
-        found: dict[int, list[Label]] = {group.id: [] for group in self.of_level(1)}
+        """Group of level 1 → its labels, in the order of their ids; an empty list for a group without labels."""
+        members: dict[int, list[Label]] = {group.id: [] for group in self.groups_at(1)}
         for label in self.labels.values():
             if label.group is not None:
-                found[label.group].append(label)
-        return found
+                members[label.group].append(label)
+        return members
 
     @cached_property
     def children(self) -> dict[int | None, list[Group]]:
-        """Group → the groups under it. Under None: the groups without a parent, of whatever level."""
-        found: dict[int | None, list[Group]] = defaultdict(list)
+        """Group → the groups under it; None → the groups without a parent, whatever their level."""
+        children: dict[int | None, list[Group]] = defaultdict(list)
         for group in self.groups.values():
-            found[group.parent].append(group)
-        return {None: found.pop(None, []), **{group: found.get(group, []) for group in self.groups}}
+            children[group.parent].append(group)
+        return {None: children.pop(None, []), **{group: children.get(group, []) for group in self.groups}}
 
     @cached_property
     def weights(self) -> dict[int, int]:
@@ -151,64 +151,64 @@ class Hierarchy:
         """Group → the number of labels under it."""
         return self._sums({group: len(labels) for group, labels in self.members.items()})
 
-    def of_level(self, level: int) -> list[Group]:
+    def groups_at(self, level: int) -> list[Group]:
         """The groups of a level, counted from 1."""
         return [group for group in self.groups.values() if group.level == level]
 
     def path(self, label: Label) -> tuple[Group, ...]:
-        """The groups above a label, finest first; fewer than there are levels where a parent is missing, none if excluded."""
-        found: list[Group] = []
+        """The groups above a label, finest first: none if it is excluded, fewer than `depth` if a parent is missing."""
+        path: list[Group] = []
         group = label.group
-        while group is not None and len(found) < len(self.groups):
-            found.append(self.groups[group])
-            group = found[-1].parent
-        return tuple(found)
+        while group is not None and len(path) < len(self.groups):
+            path.append(self.groups[group])
+            group = path[-1].parent
+        return tuple(path)
 
     def names(self, label: Label) -> tuple[str, ...]:
-        """The names of the groups above a label, one a level, "" where there is none."""
-        found = [group.name for group in self.path(label)]
-        return tuple(found + [""] * (self.depth - len(found)))
+        """The name of the label's group on each level, finest first; "" if there is none."""
+        names = [group.name for group in self.path(label)]
+        return tuple(names + [""] * (self.depth - len(names)))
 
     def _sums(self, finest: dict[int, int]) -> dict[int, int]:
-        found = {group: finest.get(group, 0) for group in self.groups}
+        sums = {group: finest.get(group, 0) for group in self.groups}
         for level in range(1, self.depth):
-            for group in self.of_level(level):
+            for group in self.groups_at(level):
                 if group.parent is not None:
-                    found[group.parent] += found[group.id]
-        return found
+                    sums[group.parent] += sums[group.id]
+        return sums
 
 
 def branch_names(project: Project) -> list[str]:
-    """The branches of a project, `final` last, else in the order in which they were made."""
-    with project.reading() as db:
+    """The branches of a project in the order of their creation, with `final` last."""
+    with project.snapshot() as db:
         return [row[0] for row in db.execute("SELECT name FROM branch ORDER BY kind = 'final', id")]
 
 
-def chosen_branch(project: Project, name: str | None = None) -> str:
-    """The branch of this name; without one `final` where it is there, else the only one."""
-    there = branch_names(project)
-    if not there:
+def choose_branch(project: Project, name: str | None = None) -> str:
+    """Check that the project has this branch, and return it; without a name, return `final` or else the only branch."""
+    branches = branch_names(project)
+    if not branches:
         raise ValueError(f"{project.folder} has no branch yet; review its labels with `suprank hierarchy review`.")
-    if name is not None and name not in there:
-        raise ValueError(f"there is no branch {name!r}; choose from {', '.join(there)}.")
-    if name is None and FINAL not in there and len(there) > 1:
-        raise ValueError(f"there are several branches and no {FINAL!r}; choose with --branch from {', '.join(there)}.")
-    return name or (FINAL if FINAL in there else there[0])
+    if name is not None and name not in branches:
+        raise ValueError(f"there is no branch {name!r}; choose from {', '.join(branches)}.")
+    if name is None and FINAL not in branches and len(branches) > 1:
+        raise ValueError(f"there are several branches and no {FINAL!r}; choose with --branch from {', '.join(branches)}.")
+    return name or (FINAL if FINAL in branches else branches[0])
 
 
 def read_hierarchy(project: Project, branch: str) -> Hierarchy:
-    """What a branch says now. Labels that cleaning has removed since are left out; labels that came since have no place yet."""
-    with project.reading() as db:
-        return hierarchy_in(db, branch, project.recipe.levels)
+    """Read the hierarchy of a branch. Labels that cleaning has removed are left out; labels added since have no place yet."""
+    with project.snapshot() as db:
+        return hierarchy_from_db(db, branch, project.recipe.levels)
 
 
-def hierarchy_in(db: sqlite3.Connection, branch: str, levels: tuple[str, ...]) -> Hierarchy:
-    """What a branch says, read through a connection that is open: for those who read or write more in one transaction."""
-    found = db.execute("SELECT id FROM branch WHERE name = ?", (branch,)).fetchone()
-    if found is None:
-        there = [row[0] for row in db.execute("SELECT name FROM branch ORDER BY id")]
-        raise ValueError(f"there is no branch {branch!r}; choose from {', '.join(there) or 'none: there are none yet'}.")
-    number = found[0]
+def hierarchy_from_db(db: sqlite3.Connection, branch: str, levels: tuple[str, ...]) -> Hierarchy:
+    """`read_hierarchy` on an open connection, for callers that read or write more in the same transaction."""
+    row = db.execute("SELECT id FROM branch WHERE name = ?", (branch,)).fetchone()
+    if row is None:
+        branches = [row[0] for row in db.execute("SELECT name FROM branch ORDER BY id")]
+        raise ValueError(f"there is no branch {branch!r}; choose from {', '.join(branches) or 'none: there are none yet'}.")
+    number = row[0]
     rows = db.execute(
         'SELECT id, level, name, parent, state, note, named FROM "group" WHERE branch = ? ORDER BY id', (number,)
     ).fetchall()

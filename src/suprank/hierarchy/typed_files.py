@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.sources import check_split
 from suprank.hierarchy.strict import columns_of, strict_table, too_long
-from suprank.hierarchy.wikimedia.outcome import NOT_ASKED, Outcome, Type, record_types, types_now
+from suprank.hierarchy.wikimedia.item_types import NOT_ASKED, ScrapeResult, ItemType, record_types, recorded_types
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,7 +29,7 @@ _SHOWN = 5
 class FileOutcome:
     """How the reading ended, how many items were new to the project, and how many rows said the same as another."""
 
-    outcome: Outcome
+    outcome: ScrapeResult
     added: int
     repeated: int
 
@@ -63,7 +63,7 @@ def types_from_files(
         check_split(split)
         read.setdefault(split, []).extend(_rows(path, columns))
     settings = {"from": "files", "files": [[split, str(path)] for split, path in files], "id": columns.id, "type": columns.type}
-    with project.writing() as db:
+    with project.transaction() as db:
         if db.execute("SELECT EXISTS (SELECT 1 FROM label) AND NOT EXISTS (SELECT 1 FROM item)").fetchone()[0]:
             raise ValueError(f"{project.folder} is a list of labels, which have no types; make another project for items.")
         added = sum(_entered(db, split, rows) for split, rows in read.items())
@@ -137,16 +137,16 @@ def _types(rows: Sequence[_Row]) -> dict[str, dict[str, None]]:
 
 def _of_items(
     db: sqlite3.Connection, listed: dict[str, dict[str, dict[str, None]]]
-) -> list[tuple[int, str, str, list[Type] | str]]:
+) -> list[tuple[int, str, str, list[ItemType] | str]]:
     """Types or a reason, for every item of the project: those of other splits as they were."""
-    kept = types_now(db)
+    kept = recorded_types(db)
 
-    def now(item: int, split: str, key: str) -> list[Type] | str:
+    def now(item: int, split: str, key: str) -> list[ItemType] | str:
         if split not in listed:
             return kept.get(item, NOT_ASKED)
         if key not in listed[split]:
             return NOT_LISTED
-        return [Type(text, None, False) for text in listed[split][key]] or EMPTY
+        return [ItemType(text, None, False) for text in listed[split][key]] or EMPTY
 
     return [
         (item, split, key, now(item, split, key))

@@ -37,7 +37,7 @@ def test_figures_the_groups_that_differ_and_the_number_of_disagreements_are_prin
     assert lines[:3] == [
         "anna and ben: both have put 6 of 8 labels into a group",
         "excluded: 1 by both, 1 by anna alone, 0 by ben alone",
-        "0 of 6 labels are in groups marked done by both: the review is not finished",
+        "0 of 6 labels are in groups marked done by both; the review is not finished",
     ]
     text = "\n".join(lines)
     # anna: {church chapel} {castle} {fort} {lake river}; ben: {church chapel} {castle fort} {lake} {river}.
@@ -97,8 +97,8 @@ def test_two_branches_are_named_where_there_are_more(project):
 
 def test_options_that_do_not_go_together_are_refused():
     assert "give one of the two" in refused("hierarchy", "agree", "p", "--json", "--adjudicate")
-    assert "--restart is of --adjudicate" in refused("hierarchy", "agree", "p", "--restart")
-    assert "make one with" in refused("hierarchy", "agree", "nowhere")
+    assert "--restart belongs to --adjudicate" in refused("hierarchy", "agree", "p", "--restart")
+    assert "create it with" in refused("hierarchy", "agree", "nowhere")
 
 
 def test_settle_begins_goes_on_and_says_when_nothing_is_left(project, opened):
@@ -112,14 +112,15 @@ def test_settle_begins_goes_on_and_says_when_nothing_is_left(project, opened):
     Branch(project, "ben").apply(Rename(1, "minster"))
     lines = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout.splitlines()
     assert lines[0] == "final, of anna and ben: 2 of 5 disagreements are resolved"
-    assert lines[1] == "ben went on after final began (1 act); that is not taken over"
+    assert lines[1] == "ben continued after final started (1 change); final does not include that"
     assert "is not started again" in refused("hierarchy", "agree", "p", "--adjudicate", "--restart", "--port", 0)
     adjudication.resolve(waiting[2:], "second")
     lines = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout.splitlines()
-    assert lines[-1] == "nothing is left to resolve; write the tree with `suprank hierarchy export p --out DIR`"
+    assert lines[-1] == "all disagreements are resolved; write the tree with `suprank hierarchy export p --out DIR`"
     assert len(final.log()) == 3
     write_branch(project, "carl", ANNA)  # a third annotator changes nothing: final knows its two
-    assert "of anna and ben" in done("hierarchy", "agree", "p", "--adjudicate", "--port", 0).stdout
+    former_name = "settle"
+    assert "of anna and ben" in done("hierarchy", "agree", "p", f"--{former_name}", "--port", 0).stdout
     assert "started from anna and ben" in refused("hierarchy", "agree", "p", "anna", "carl", "--adjudicate", "--port", 0)
 
 

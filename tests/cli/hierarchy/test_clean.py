@@ -24,7 +24,7 @@ def test_what_is_said_and_listed(project, tmp_path):
         "1 of 3 items have a label (33.3%); 1 label",
         "  1 item left out: several types",
         "  1 item left out: Wikimedia list article",
-        "items of several types, by rule:",
+        "items with several types, by rule:",
         "  single-only: 1 item and 1 label would be kept  (used)",
         "  first: 2 items and 1 label would be kept",
         "  most-specific: 1 item and 1 label would be kept",

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from suprank.hierarchy.clustering import quality
+from suprank.hierarchy.clustering import summary
 from tests.cli.collection import done, refused
-from tests.hierarchy.encoders.labeled import PLACES, labeled
+from tests.hierarchy.labeled import PLACES, labeled
 
 
 @pytest.fixture(autouse=True)
@@ -23,25 +23,24 @@ def test_clusters_are_made_once_and_shown_with_how_far_to_trust_them():
     first = done("hierarchy", "cluster", "p", "-k", 3)
     lines = first.stdout.splitlines()
     assert lines[0] == "clustering 1: 10 labels in 3 clusters (k-means, seed 0)"
-    assert lines[1] == "labels a cluster: median 3, most 4; 0 alone"
+    assert lines[1] == "labels per cluster: median 3, largest 4; 0 clusters of one label"
     assert re.fullmatch(r"tightness 0.99\d \(mean cosine to the center\), silhouette 0.9\d+ \(cosine\)", lines[2])
     assert lines[3] == (
-        "another seed gives another outcome: 5 of them agree with this one by an ARI of 1.00 (1.00 to 1.00; 1 is the same), "
-        "so the run is pinned"
+        "another seed gives other clusters: 5 of them agree with these by an ARI of 1.00 (1.00 to 1.00; 1 is the same)"
     )
     assert "6/6" in first.stderr
     again = done("hierarchy", "cluster", "p", "-k", 3, "--quiet")
-    assert again.stdout.splitlines() == [f"{lines[0]}; was there already, nothing changed", *lines[1:]]
+    assert again.stdout.splitlines() == [f"{lines[0]}; it existed already, nothing changed", *lines[1:]]
     assert again.stderr == ""
 
 
 def test_a_sample_is_called_one(monkeypatch):
-    monkeypatch.setattr(quality, "SAMPLE", 9)
+    monkeypatch.setattr(summary, "SILHOUETTE_SAMPLE", 9)
     assert "(cosine, of a sample of 9)" in done("hierarchy", "cluster", "p", "-k", 3, "--seeds", 0).stdout
 
 
 def test_ward_and_a_run_without_further_seeds_say_so():
-    assert "nothing is drawn by chance" in done("hierarchy", "cluster", "p", "-k", 3, "--method", "ward").stdout
+    assert "Ward's method is deterministic" in done("hierarchy", "cluster", "p", "-k", 3, "--method", "ward").stdout
     shown = done("hierarchy", "cluster", "p", "-k", 1, "--seeds", 0).stdout
     assert "--seeds measures how different" in shown
     assert "silhouette undefined" in shown
@@ -63,7 +62,7 @@ def test_labels_without_signal_are_told(tmp_path):
 
 
 def test_what_cannot_be_is_refused():
-    assert "Ward's tree takes no weights" in refused("hierarchy", "cluster", "p", "--method", "ward", "--weighted")
+    assert "Ward's method has no weights" in refused("hierarchy", "cluster", "p", "--method", "ward", "--weighted")
     assert "greater than or equal to 1" in refused("hierarchy", "cluster", "p", "-k", 0)
     labeled("q")
     assert "run `suprank hierarchy embed q` first" in refused("hierarchy", "cluster", "q")

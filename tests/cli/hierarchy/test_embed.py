@@ -6,9 +6,10 @@ import sys
 import numpy as np
 import pytest
 
+from suprank.cli.main import main
 from suprank.hierarchy import Project
 from tests.cli.collection import done, invoke, refused
-from tests.hierarchy.encoders.labeled import PLACES, labeled
+from tests.hierarchy.labeled import PLACES, labeled
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def test_labels_are_embedded_once():
     assert ", tfidf, in p/embeddings/" in first.stdout
     assert "10/10" in first.stderr
     again = done("hierarchy", "embed", "p", "--quiet")
-    assert again.stdout == first.stdout.rstrip("\n") + ": was there already, nothing to encode\n"
+    assert again.stdout == first.stdout.rstrip("\n") + ": it existed already, nothing to encode\n"
     assert again.stderr == ""
 
 
@@ -31,7 +32,7 @@ def test_vectors_from_a_file_and_labels_without_signal(project):
     np.savez("v.npz", labels=np.array(PLACES), embeddings=np.eye(10)[:, :9])
     shown = done("hierarchy", "embed", "p", "--encoder", "precomputed:v.npz")
     assert shown.stdout.splitlines()[0].startswith("10 labels × 9, precomputed, in p/embeddings/")
-    assert shown.stdout.splitlines()[1] == "1 labels have no text signal: they get a cluster of their own"
+    assert shown.stdout.splitlines()[1] == "1 labels have no text signal; they get a cluster of their own"
     assert project.steps()["embed"].settings["encoder"] == "precomputed:v.npz"
 
 
@@ -46,7 +47,7 @@ def test_a_file_of_other_labels_ends_with_the_code_of_a_malformed_file():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--encoder", "word2vec"), "'word2vec' is no encoder; give tfidf, sentence:"),
+        (("--encoder", "word2vec"), "'word2vec' is not an encoder; give tfidf, sentence:"),
         (("--prompt", "a {}"), "tfidf takes no prompt"),
         (("--encoder", "precomputed:nothing.npz"), "there is no file nothing.npz"),
         (("--device", "tpu9"), "'tpu9' is not a device"),
@@ -61,12 +62,13 @@ def test_a_folder_without_a_project_is_refused():
     assert "suprank hierarchy new" in refused("hierarchy", "embed", "nowhere")
 
 
-def test_a_missing_package_names_its_extra():
-    script = "import sys; sys.modules['open_clip'] = None; from suprank.cli.main import main; main()"
-    arguments = ("hierarchy", "embed", "p", "--encoder", "clip:ViT-B-32/openai")
-    ended = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 1
-    assert ended.stderr == 'suprank: this needs open_clip, which is not installed; pip install "suprank[encoders]"\n'
+def test_a_missing_package_names_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "open_clip", None)
+    monkeypatch.setattr(sys, "argv", ["suprank", "hierarchy", "embed", "p", "--encoder", "clip:ViT-B-32/openai"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == 'suprank: this needs open_clip, which is not installed; pip install "suprank[encoders]"\n'
 
 
 def test_spelling_does_not_wait_for_torch():

@@ -30,7 +30,7 @@ def test_files_and_a_manifest(project, tmp_path):
     ).stdout.splitlines()
     assert said[0] == f"{tmp_path / 'out'}: branch final, tree.json, labels.csv, groups.csv, log.jsonl, provenance.json"
     assert said[1].startswith(f"{tmp_path / 'new.parquet'}: Manifest(2 train; ")
-    assert said[2] == "left out without a group: 1 row"
+    assert said[2] == "dropped without a group: 1 row"
     assert (
         done("hierarchy", "export", project.folder, "--out", tmp_path / "out", "--format", "tree-json", "--quiet").stdout == ""
     )
@@ -44,7 +44,7 @@ def test_lint_errors_end_with_6_and_force_writes(tmp_path):
     assert "with --force" in result.stderr
     assert not (tmp_path / "out").exists()
     said = done("hierarchy", "export", project.folder, "--out", tmp_path / "out", "--force").stdout
-    assert "written in spite of 1 lint error, which is recorded" in said
+    assert "written in spite of 1 lint error, as provenance.json records" in said
 
 
 def test_what_is_refused(project, tmp_path):
@@ -62,8 +62,8 @@ def test_names_and_parents_that_nobody_has_decided_on_are_counted(tmp_path):
     for subject in adjudication.status().cases["label"]:
         adjudication.resolve([subject.disagreement], "first", "")
     result = done("hierarchy", "export", project.folder, "--out", out, "--force", "--quiet")
-    decide = f"decide with `suprank hierarchy agree {project.folder} --adjudicate`, and export again.\n"
-    assert result.stderr == f"{out} holds what nobody has decided yet: 1 name, 1 parent; {decide}"
+    decide = f"decide them with `suprank hierarchy agree {project.folder} --adjudicate`, and export again.\n"
+    assert result.stderr == f"{out} has undecided parts: 1 name, 1 parent; {decide}"
     assert json.loads((out / "provenance.json").read_text())["unsettled"] == {"name": 1, "parent": 1}
     for kind in ("name", "parent"):
         for subject in adjudication.status().cases[kind]:

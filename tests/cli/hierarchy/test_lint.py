@@ -24,7 +24,7 @@ def test_a_file_with_errors_ends_with_6(file):
     assert result.stdout.splitlines() == [
         f"{file}: 8 landmark_id, 5 hierarchical_label, 2 natural_or_human_made",
         "1 error, 2 warnings",
-        "error: blanks that nobody sees (blanks, 1)",
+        "error: invisible blanks (blanks, 1)",
         "  hierarchical_label 'ocean area ' ends in a blank",
         "warning: plurals among singulars (lone-plural, 1)",
         "  hierarchical_label 'parks' under 'natural' is a plural, and the other 2 are not",
@@ -56,10 +56,10 @@ def test_warnings_alone_end_with_0(tmp_path):
 
 
 def test_what_is_refused(file, tmp_path):
-    assert "--branch is of a project" in refused("hierarchy", "lint", file, "--branch", "final")
+    assert "--branch is for projects" in refused("hierarchy", "lint", file, "--branch", "final")
     assert "no file" in refused("hierarchy", "lint", tmp_path / "none.csv")
     project = write_branch(plain(tmp_path / "p"))
-    assert "--level is of a file" in refused("hierarchy", "lint", project.folder, "--level", "x")
+    assert "--level is for files" in refused("hierarchy", "lint", project.folder, "--level", "x")
     file.write_text("id,group\n1\n")
     result = invoke("hierarchy", "lint", file)
     assert (result.exit_code, "index.csv:2: 1 cells" in result.stderr) == (3, True)

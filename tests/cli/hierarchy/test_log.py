@@ -6,7 +6,7 @@ import pytest
 
 from suprank.hierarchy.adjudication import Adjudication, open_final_branch
 from suprank.hierarchy.review import Branch, Rename, open_branch
-from suprank.hierarchy.review.state import BranchState, Changes
+from suprank.hierarchy.review.state import Changes, BranchState
 from tests.cli.collection import done, refused
 from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
 from tests.hierarchy.adjudication.two_branches import two_branches
@@ -52,7 +52,7 @@ def test_json_lines_replayed_give_the_branch_and_hold_the_decisions():
         changes = Changes.from_dict(event["changes"])
         groups.update({one: after for one, (_, after) in changes.groups.items()})
         places.update({one: after for one, (_, after) in changes.labels.items()})
-    with project.reading() as db:
+    with project.snapshot() as db:
         state = BranchState(db, final.id)
         assert {one: row for one, row in groups.items() if row is not None} == state.groups()
         assert places == state.all_places()

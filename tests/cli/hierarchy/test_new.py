@@ -18,7 +18,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_list_of_labels(folder):
     said = done("hierarchy", "new", "p", "--labels", "species.txt", "--levels", "species,family,order", "--top", "song,water")
-    assert said.stdout.splitlines() == ["p: 2 labels", "said twice, and counted once: 1 row"]
+    assert said.stdout.splitlines() == ["p: 2 labels", "repeated and counted once: 1 row"]
     project = Project(folder / "p")
     assert project.recipe.levels == ("species", "family", "order")
     assert project.recipe.top == ("song", "water")
@@ -37,8 +37,8 @@ def test_landmarks_of_two_splits():
     said = done("hierarchy", "new", "p", "--recipe", "hgldv2", "--items", "train=train.csv", "--items", "index=index.csv")
     assert said.stdout.splitlines() == [
         "p: 4 items (3 train, 1 index)",
-        "2 items of a source that another has too",
-        "said twice, and counted once: 1 row",
+        "2 items with a source that another item has, too",
+        "repeated and counted once: 1 row",
     ]
     assert done("hierarchy", "new", "q", "--recipe", "hgldv2", "--items", "train=train.csv", "--quiet").stdout == ""
 
@@ -49,8 +49,8 @@ def test_a_level_of_a_manifest(folder):
     done("hierarchy", "new", "p", "--manifest", "m.parquet")
     project = Project(folder / "p")
     assert project.recipe.levels == ("species", "group")
-    assert project.value("manifest") == str((folder / "m.parquet").resolve())
-    assert project.value("manifest_level") == "species"
+    assert project.meta("manifest") == str((folder / "m.parquet").resolve())
+    assert project.meta("manifest_level") == "species"
     assert "no level 'genus'; choose from species, family" in refused(
         "hierarchy", "new", "q", "--manifest", "m.parquet", "--level", "genus"
     )
@@ -90,12 +90,12 @@ def test_bad_rows_are_skipped_on_request(folder):
         (("--labels", "species.txt", "--items", "train=train.csv"), "give one of the two"),
         (("--items", "train.csv"), "is not SPLIT=FILE"),
         (("--labels", "none.txt"), "none.txt"),
-        (("--level", "species"), "name it with --manifest"),
-        (("--text-column", "x"), "are of a table of --labels"),
+        (("--level", "species"), "names a level of --manifest"),
+        (("--text-column", "x"), "name columns of --labels"),
         (("--labels", "species.txt", "--levels", "a,b,c", "--top", ""), "none of them empty"),
         (("--recipe", "gldv3"), "no recipe 'gldv3'"),
         (("--labels", "species.txt", "--levels", "one"), "must be two or more different names"),
-        (("--labels", "species.txt", "--top", "a,b"), "give three levels or more"),
+        (("--labels", "species.txt", "--top", "a,b"), "give three or more levels"),
     ],
 )
 def test_what_is_refused(folder, arguments, complaint):

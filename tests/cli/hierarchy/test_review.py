@@ -9,14 +9,16 @@ from contextlib import contextmanager
 
 import httpx2
 import pytest
+from fastapi.testclient import TestClient
 from PIL import Image
 
+from suprank.cli.hierarchy import review
 from suprank.data import Manifest
 from suprank.hierarchy import Project
 from suprank.hierarchy.review import open_branch
 from suprank.hierarchy.review.branch import create_branch
 from suprank.hierarchy.review.state import Changes
-from tests.cli.collection import refused
+from tests.cli.collection import done, refused
 from tests.hierarchy.review.small_project import RECIPE, small_project
 
 
@@ -48,62 +50,70 @@ def opened(link):
 
 
 def test_two_annotators_have_a_link_each_which_stays(folder):
-    with reviewing("p", "--annotator", "anna", "--annotator", "ben", links=2) as (links, process):
+    arguments = ("--annotator", "anna", "--annotator", "ben", "--host", "0.0.0.0")
+    with reviewing("p", *arguments, links=2) as (links, process):
         for name, link in zip(("anna", "ben"), links, strict=True):
             assert f"/{name}/enter?token=" in link
             with httpx2.Client(follow_redirects=True, timeout=30) as client:
-                page = client.get(link)
+                page = client.get(link.replace("0.0.0.0", "127.0.0.1"))
                 assert page.status_code == 200
                 assert "0 of 3 groups done" in page.text
         assert opened(links[0].split("?")[0]).status_code == 403
+        process.send_signal(signal.SIGINT)
+        assert "WARNING: everyone who can reach 0.0.0.0 and has a link can change its branch" in process.stderr.read()
     assert process.returncode == 0  # Ctrl-C is how it ends
     tokens = [link.split("=")[1] for link in links]
     assert tokens == [open_branch(Project("p"), name).token for name in ("anna", "ben")]
-    with reviewing("p", links=2) as (again, _):  # all that there are
-        assert [link.split("=")[1] for link in again] == tokens
 
 
-def test_the_final_branch_is_served_where_it_was_begun(folder):
+@pytest.fixture
+def served(monkeypatch):
+    """Runs the command in this process, and returns a client of its page, its links, options and output."""
+
+    def start(*arguments):
+        calls = []
+        monkeypatch.setattr(review, "serve", lambda app, listening, host, links, **options: calls.append((app, links, options)))
+        result = done("hierarchy", "review", *arguments, "--port", 0, "--quiet")
+        ((app, links, options),) = calls
+        return TestClient(app, base_url="http://127.0.0.1:8000"), [path for _, path in links], options, result
+
+    return start
+
+
+def test_without_annotators_all_branches_are_served_by_the_links_they_had_and_final_too(folder, served):
     project = Project("p")
-    open_branch(project, "anna")
-    with project.writing() as db:
+    token = open_branch(project, "anna").token
+    with project.transaction() as db:
         create_branch(db, "final", "final", 1, Changes(), "began")
-    with reviewing("p", "--annotator", "final") as (links, _), httpx2.Client(follow_redirects=True, timeout=30) as client:
-        assert client.get(links[0]).status_code == 200
+    client, links, _, _ = served("p")
+    assert links[0] == f"/anna/enter?token={token}"
+    assert client.get(links[1]).status_code == 200
 
 
-def test_a_manifest_gives_pictures_and_is_kept(folder):
+def test_a_manifest_gives_pictures_and_is_kept(folder, served):
     (folder / "i").mkdir()
     Image.new("RGB", (30, 20), "red").save(folder / "i" / "0.png")
     Manifest.of({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root="elsewhere").save("m.parquet")
     given = ("--manifest", "m.parquet", "--level", "kind", "--root", "i")
     for arguments in (("--annotator", "anna", *given), ()):
-        with reviewing("p", *arguments) as (links, _), httpx2.Client(follow_redirects=True, timeout=30) as client:
-            client.get(links[0])
-            base = links[0].split("/enter")[0]
-            assert "/anna/picture/0" in client.get(f"{base}/group/3").text
-            assert client.get(f"{base}/picture/0").headers["content-type"] == "image/png"
+        client, links, _, _ = served("p", *arguments)
+        client.get(links[0])
+        assert "/anna/picture/0" in client.get("/anna/group/3").text
+        assert client.get("/anna/picture/0").headers["content-type"] == "image/png"
     (folder / "m.parquet").unlink()
-    with reviewing("p") as (links, process):
-        assert opened(links[0]).status_code == 200
-        process.send_signal(signal.SIGINT)
-        assert "there are no sample pictures" in process.stderr.read()
-
-
-def test_loud_when_not_on_loopback(folder):
-    with reviewing("p", "--annotator", "anna", "--host", "0.0.0.0") as (links, process):
-        assert opened(links[0]).status_code == 200
-        process.send_signal(signal.SIGINT)
-        assert "WARNING: everyone who can reach 0.0.0.0 and has a link can change its branch" in process.stderr.read()
+    client, links, options, result = served("p")
+    assert client.get(links[0]).status_code == 200
+    assert "there are no sample pictures" in result.stderr
+    assert options["others"] == "and has a link can change its branch"
 
 
 def test_what_cannot_be_reviewed_is_refused_at_the_door(folder):
     start = ("hierarchy", "review")
-    assert "nowhere is not there; make one" in refused(*start, "nowhere", "--annotator", "anna", "--port", 0)
-    assert "say who with --annotator NAME" in refused(*start, "p", "--port", 0)
+    assert "nowhere does not exist; create it" in refused(*start, "nowhere", "--annotator", "anna", "--port", 0)
+    assert "give --annotator NAME" in refused(*start, "p", "--port", 0)
     assert "must be 1 to 40 letters" in refused(*start, "p", "--annotator", "a/b", "--port", 0)
     assert "agree --adjudicate" in refused(*start, "p", "--annotator", "final", "--port", 0)
-    assert "name it with --manifest" in refused(*start, "p", "--annotator", "anna", "--level", "kind")
+    assert "belong to --manifest" in refused(*start, "p", "--annotator", "anna", "--level", "kind")
     assert "the manifest is not there" in refused(*start, "p", "--annotator", "a", "--manifest", "no.csv", "--port", 0)
     Manifest.of({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root=".").save("m.parquet")
     wrong = ("--annotator", "anna", "--manifest", "m.parquet", "--level", "sort")
@@ -115,5 +125,5 @@ def test_what_cannot_be_reviewed_is_refused_at_the_door(folder):
         taken.listen()
         port = taken.getsockname()[1]
         assert f"port {port} is not available" in refused(*start, "p", "--annotator", "ben", "--port", port)
-    with Project("p").reading() as db:
+    with Project("p").snapshot() as db:
         assert db.execute("SELECT count(*) FROM branch").fetchone()[0] == 0

@@ -32,22 +32,24 @@ def test_what_came_out_is_said_in_a_few_lines(world):
     assert said.stdout.splitlines() == [
         f"{project.folder}: 16 of 22 items have a type, 5 different ones",
         "  2 items without a type: category item without a main topic (category_item_without_topic)",
-        "  2 items without a type: category that is not there (missing)",
+        "  2 items without a type: category that does not exist (missing)",
         "  2 items without a type: category without a Wikidata item (no_item)",
-        "of several types: 2 items; `suprank hierarchy clean` has the rule",
-        "requests that were made: 4",
+        "with several types: 2 items; `suprank hierarchy clean` decides on these",
+        "requests made: 4",
     ]
     assert "names of types" in said.stderr
     again = done("hierarchy", "scrape", project.folder, *WHO, *fake.options, "--quiet")
     assert "nothing changed" in again.stdout
-    assert "nothing had to be asked for" in again.stdout
+    assert "no requests were needed" in again.stdout
     assert again.stderr == ""
     assert len(fake.asked) == 4
 
 
 def test_it_does_not_start_without_a_contact(world):
     project, fake, _ = world
-    assert "by which e-mail address or page you can be reached" in refused("hierarchy", "scrape", project.folder, *fake.options)
+    assert "give an e-mail address or a page by which you can be reached" in refused(
+        "hierarchy", "scrape", project.folder, *fake.options
+    )
     assert "'me' is neither an e-mail address" in refused("hierarchy", "scrape", project.folder, "--contact", "me")
     assert fake.asked == []
 
@@ -68,7 +70,7 @@ def test_a_server_that_stays_busy_is_given_up_with_code_5_and_gone_on_with(world
     result = invoke("hierarchy", "scrape", project.folder, *WHO, *fake.options, "--patience", 3)
     assert result.exit_code == 5
     assert "answered 503" in result.stderr
-    assert "the same command goes on from there" in result.stderr
+    assert "Replies so far are saved" in result.stderr
     assert "Traceback" not in result.output
     done("hierarchy", "scrape", project.folder, *WHO, *fake.options)
     assert types(project) == expected
@@ -84,13 +86,13 @@ def test_why_it_waits_is_said(world):
 
 
 def test_requests_that_fail_for_good_end_it_with_code_4(world, monkeypatch):
-    monkeypatch.setattr("suprank.hierarchy.wikimedia.client.Client.rest", lambda self, why: None)
+    monkeypatch.setattr("suprank.hierarchy.wikimedia.client.Client.back_off", lambda self, why: None)
     project, fake, expected = world
     fake.fault(faults.cut_json, lambda request: "Category:Place 7" in request.keys, times=1000)
     result = invoke("hierarchy", "scrape", project.folder, *WHO, *fake.options)
     assert result.exit_code == 4
-    assert "1 item without a type: the request failed (failed)" in result.stdout
-    assert "ask again with --retry-failed" in result.stderr
+    assert "1 item without a type: failed request (failed)" in result.stdout
+    assert "repeat them with --retry-failed" in result.stderr
     fake.faults.clear()
     assert invoke("hierarchy", "scrape", project.folder, *WHO, *fake.options).exit_code == 4
     done("hierarchy", "scrape", project.folder, *WHO, *fake.options, "--retry-failed")
@@ -108,7 +110,7 @@ def test_ctrl_c_says_that_nothing_is_lost_and_it_goes_on(tmp_path):
             process.send_signal(signal.SIGINT)
             _, said = process.communicate()
         assert process.returncode == 130
-        assert "what was fetched is kept" in said
+        assert "replies so far are saved" in said
         assert "Traceback" not in said
         done("hierarchy", "scrape", project.folder, *WHO, *fake.options)
     assert types(project) == expected
@@ -118,7 +120,7 @@ def test_ctrl_c_says_that_nothing_is_lost_and_it_goes_on(tmp_path):
 def test_a_trial(world):
     project, fake, _ = world
     assert (
-        "11 items without a type: not asked for yet"
+        "11 items without a type: not requested yet"
         in done("hierarchy", "scrape", project.folder, *WHO, *fake.options, "--limit", 11).stdout
     )
 
@@ -131,22 +133,22 @@ def test_types_from_files_need_no_contact_and_no_network(tmp_path):
     assert said.splitlines() == [
         f"{project.folder}: 1 of 2 items have a type, 2 different ones",
         "  1 item without a type: no type in the file (empty)",
-        "of several types: 1 item; `suprank hierarchy clean` has the rule",
+        "with several types: 1 item; `suprank hierarchy clean` decides on these",
         "added: 2 items",
-        "said twice, and counted once: 1 row",
+        "repeated and counted once: 1 row",
     ]
     columns = ("--id-column", "place", "--type-column", "kind")
     done("hierarchy", "scrape", project.folder, "--from-csv", f"other={tmp_path / 'b.csv'}", *columns)
-    with project.reading() as db:
+    with project.snapshot() as db:
         splits = dict(db.execute("SELECT split, count(*) FROM item GROUP BY split").fetchall())
     assert splits == {"all": 2, "other": 1}
-    assert "say of which" in refused("hierarchy", "scrape", project.folder, "--from-csv", tmp_path / "a.csv")
+    assert "name the one of" in refused("hierarchy", "scrape", project.folder, "--from-csv", tmp_path / "a.csv")
     assert "is not [SPLIT=]FILE" in refused("hierarchy", "scrape", project.folder, "--from-csv", "=a.csv")
     for unread in (("--limit", "5"), ("--afresh",), ("--rate", "9")):
-        assert "leave options of the network out" in refused(
+        assert "leave out the options for requests" in refused(
             "hierarchy", "scrape", project.folder, "--from-csv", f"other={tmp_path / 'b.csv'}", *unread
         )
-    assert "--from-csv; name a file" in refused("hierarchy", "scrape", project.folder, *columns)
+    assert "name columns of --from-csv; give that, too" in refused("hierarchy", "scrape", project.folder, *columns)
 
 
 def test_a_malformed_file_ends_it_with_code_3(tmp_path):
@@ -159,6 +161,6 @@ def test_a_malformed_file_ends_it_with_code_3(tmp_path):
 
 def test_help_and_a_folder_without_a_project(tmp_path):
     text = done("hierarchy", "scrape", "--help").stdout
-    assert "exit code 4" in " ".join(text.split())
+    assert "exit code is 4" in " ".join(text.split())
     assert "--contact you@example.org --limit 500" in text
-    assert "is not there; make one with" in refused("hierarchy", "scrape", tmp_path / "none", *WHO)
+    assert "does not exist; create it with" in refused("hierarchy", "scrape", tmp_path / "none", *WHO)

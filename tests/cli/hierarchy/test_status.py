@@ -18,8 +18,8 @@ def test_steps_counts_and_branches(tmp_path):
     assert said[1].startswith("  new  20")
     assert said[2:] == [
         "6 labels; 0 clusters; 0 exports",
-        "branch anna: 5 of 6 groups done, 5 of 6 labels reviewed, 1 excluded, 4 acts",
-        "the file is whole",
+        "branch anna: 5 of 6 groups done, 5 of 6 labels reviewed, 1 excluded, 4 changes",
+        "the file is intact",
     ]
     assert done("hierarchy", "status", project.folder, "--quiet").stdout == ""
 
@@ -28,10 +28,10 @@ def test_a_stale_step_is_told_and_json_has_all(tmp_path):
     project = landmarks(tmp_path / "p", {("train", 1): ["church"], ("index", 1): []})
     done("hierarchy", "clean", project.folder, "--quiet")
     before = project.steps()["new"].result["digest"]
-    with project.writing() as db:
+    with project.transaction() as db:
         record_step(db, "scrape", {}, inputs=before, result={}, digest="new types")
     said = done("hierarchy", "status", project.folder).stdout
-    assert "STALE: a step before it ran again" in said
+    assert "STALE: an earlier step ran again" in said
     assert "2 items (1 index, 1 train), 1 with a label" in said
     assert "STALE" in done("hierarchy", "status", project.folder, "--quiet").stdout
     told = json.loads(done("hierarchy", "status", project.folder, "--json").stdout)

@@ -30,12 +30,12 @@ def resolve(adjudication, kind, about, choice, value="", **options):
 
 
 def current_groups(adjudication):
-    with adjudication.project.reading() as db:
+    with adjudication.project.snapshot() as db:
         return BranchState(db, adjudication.branch.id).groups()
 
 
 def decisions(adjudication):
-    with adjudication.project.reading() as db:
+    with adjudication.project.snapshot() as db:
         return [
             tuple(row) for row in db.execute("SELECT kind, subject, first, second, chosen, reason, who, event FROM decision")
         ]
@@ -208,7 +208,7 @@ def test_a_name_is_not_decided_for_a_group_that_the_same_act_empties(adjudicatio
 
 def test_a_label_that_one_annotator_has_not_seen_needs_another_answer(tmp_path):
     project = two_branches(tmp_path / "project", ANNA, BEN)
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO label (id, key, text, weight, state) VALUES (20, 'moor', 'moor', 7, 'active')")
     Branch(project, "ben")
     open_final_branch(project, "anna", "ben")
@@ -241,7 +241,7 @@ def test_a_full_disk_leaves_neither_event_nor_decision(adjudication, monkeypatch
         write_until_full()
     monkeypatch.undo()
     assert adjudication.branch.problems() == []
-    with adjudication.project.reading() as db:
+    with adjudication.project.snapshot() as db:
         events = {row[0] for row in db.execute("SELECT seq FROM event WHERE act = 'resolve'")}
     assert {row[-1] for row in decisions(adjudication)} == events
     resolve(adjudication, "label", "river", "second")  # with room again, it goes on

@@ -77,7 +77,7 @@ def test_a_restart_takes_the_branches_as_they_are_now_while_nobody_has_decided(p
     final = open_final_branch(project, "anna", "ben")
     Branch(project, "ben").apply(Move((4,), 1))
     again = open_final_branch(project, "anna", "ben", restart=True)
-    with project.reading() as db:
+    with project.snapshot() as db:
         assert read_origin(db).second_seq == Branch(project, "ben").log()[0].seq
     assert (again.id, again.problems()) == (final.id, [])
     assert Adjudication(project).status().changed == {}
@@ -94,7 +94,7 @@ def test_a_restart_takes_the_branches_as_they_are_now_while_nobody_has_decided(p
 
 def test_labels_added_later_wait_for_a_decision(project):
     final = open_final_branch(project, "anna", "ben")
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO label (id, key, text, weight, state) VALUES (20, 'moor', 'moor', 7, 'active')")
     adjudication = Adjudication(project)
     assert "moor" not in [one.disagreement.about for one in adjudication.status().cases["label"]]
@@ -118,7 +118,7 @@ def test_ids_of_the_plan_are_reserved(project):
 def test_branches_on_two_clusterings_can_be_adjudicated(tmp_path):
     project = small_project(tmp_path / "project")
     open_branch(project, "anna")
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO clustering VALUES (2, 1, '{}', 'x', '{}', 'later')")
         db.execute("""INSERT INTO cluster VALUES (2, 0, '["thing"]', 0.5, 0.9)""")
         db.execute("INSERT INTO cluster_member SELECT 2, label, 0, 0.8, 0.1 FROM cluster_member")

@@ -23,10 +23,10 @@ def two_branches(folder, first, second, weights=None):
 def write_branch(project, name, answers):
     paths = {text: None if isinstance(place, str) else place for text, place in answers.items()}
     excluded = {text: place for text, place in answers.items() if isinstance(place, str)}
-    found = Hierarchy.of(paths, levels=project.recipe.levels, excluded=excluded)
+    found = Hierarchy.from_paths(paths, levels=project.recipe.levels, excluded=excluded)
     groups = {one: (None, GroupRow(group.level, group.name, group.parent)) for one, group in found.groups.items()}
     places = {one: label.group or label.reason for one, label in found.labels.items()}
-    with project.writing() as db:
+    with project.transaction() as db:
         create_branch(
             db, name, "annotator", 1, Changes(groups, {one: (None, place) for one, place in places.items()}), "started"
         )

@@ -13,7 +13,7 @@ LEVELS = ("landmark", "supercategory", "kind")
 
 
 def hierarchy(paths, **options):
-    return Hierarchy.of(paths, levels=LEVELS, **options)
+    return Hierarchy.from_paths(paths, levels=LEVELS, **options)
 
 
 def test_the_same_partition_under_other_names():
@@ -106,7 +106,7 @@ def test_a_parent_that_only_one_has_is_a_disagreement_and_no_parent_at_all_is_no
 
 
 def test_labels_that_one_branch_has_not_seen_are_counted_and_listed(project):
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO label (id, key, text, weight, state) VALUES (8, 'moor', 'moor', 7, 'active')")
         db.execute("UPDATE label SET state = 'removed', reason = 'x' WHERE text = 'fort'")
     open_branch(project, "anna")

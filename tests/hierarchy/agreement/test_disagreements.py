@@ -3,7 +3,7 @@ from suprank.hierarchy.tree import Hierarchy
 
 
 def hierarchy(paths, weights=None, levels=("label", "group")):
-    return Hierarchy.of(paths, levels=levels, weights=weights)
+    return Hierarchy.from_paths(paths, levels=levels, weights=weights)
 
 
 def names(first, second):

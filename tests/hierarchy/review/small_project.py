@@ -36,7 +36,7 @@ def _template(recipe, labels, clusters):
     atexit.register(shutil.rmtree, folder)
     project = Project.create(folder, Recipe.model_validate_json(recipe))
     ids = {text: place for place, text in enumerate(labels, 1)}
-    with project.writing() as db:
+    with project.transaction() as db:
         db.executemany(
             "INSERT INTO label (id, key, text, weight, state) VALUES (?, ?, ?, ?, 'active')",
             [(ids[text], text, text, weight) for text, weight in labels.items()],
@@ -51,7 +51,7 @@ def _template(recipe, labels, clusters):
 
 def tree(branch):
     """The tree of a branch: group name → (parent's name, labels), and excluded label → reason."""
-    with branch.project.reading() as db:
+    with branch.project.snapshot() as db:
         groups = {row["id"]: row for row in db.execute('SELECT * FROM "group" WHERE branch = ?', (branch.id,))}
         texts = dict(db.execute("SELECT id, text FROM label").fetchall())
         members = db.execute('SELECT label, "group", reason FROM member WHERE branch = ?', (branch.id,)).fetchall()

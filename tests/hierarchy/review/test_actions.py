@@ -42,7 +42,7 @@ def test_a_branch_starts_with_the_clusters_under_suggested_names_beside_the_know
         "castle": (None, ["castle", "fort"]),
         "lake": (None, ["lake", "river"]),
     }
-    with branch.project.reading() as db:
+    with branch.project.snapshot() as db:
         named = dict(db.execute('SELECT name, named FROM "group"').fetchall())
     assert named == {"human-made": 1, "natural": 1, "church": 0, "castle": 0, "lake": 0}
 
@@ -101,7 +101,7 @@ def test_notes_marks_and_empty_groups(branch):
     branch.apply(Create(1, "bridge", HUMAN))
     branch.apply(Rename(LAKE, "lakes"))
     branch.apply(Mark((LAKE,), "done"))
-    with branch.project.reading() as db:
+    with branch.project.snapshot() as db:
         row = db.execute('SELECT note, state FROM "group" WHERE name = ?', ("lakes",)).fetchone()
     assert tuple(row) == ("with reservoirs?", "done")
     assert groups(branch)["bridge"] == ("human-made", [])

@@ -39,7 +39,7 @@ def branch(project):
 
 
 def version(branch, group):
-    with branch.project.reading() as db:
+    with branch.project.snapshot() as db:
         return db.execute('SELECT version FROM "group" WHERE branch = ? AND id = ?', (branch.id, group)).fetchone()[0]
 
 
@@ -180,7 +180,7 @@ def test_also_writes_in_the_same_transaction_or_not_at_all(branch):
 
     with pytest.raises(ValueError, match="no"):
         branch.apply(Note(LAKE, "new"), also=fails)
-    assert branch.project.value("seq") is None
+    assert branch.project.meta("seq") is None
     assert len(branch.log()) == 1
 
 
@@ -196,19 +196,19 @@ def test_annotators_do_not_see_each_other(project):
 
 def test_the_log_only_grows(branch):
     for statement in ("UPDATE event SET said = ''", "DELETE FROM event"):
-        with pytest.raises(sqlite3.IntegrityError, match="only grows"), branch.project.writing() as db:
+        with pytest.raises(sqlite3.IntegrityError, match="only grows"), branch.project.transaction() as db:
             db.execute(statement)
 
 
 def test_a_label_cannot_be_in_two_places(branch):
-    with pytest.raises(sqlite3.IntegrityError), branch.project.writing() as db:
+    with pytest.raises(sqlite3.IntegrityError), branch.project.transaction() as db:
         db.execute("INSERT INTO member VALUES (?, ?, ?, NULL)", (branch.id, ID["fort"], LAKE))
-    with pytest.raises(sqlite3.IntegrityError), branch.project.writing() as db:
+    with pytest.raises(sqlite3.IntegrityError), branch.project.transaction() as db:
         db.execute("UPDATE member SET reason = 'out' WHERE label = ?", (ID["fort"],))
 
 
 def test_tampering_is_found_by_replaying_the_log(branch):
-    with branch.project.writing() as db:
+    with branch.project.transaction() as db:
         db.execute('UPDATE member SET "group" = ? WHERE label = ?', (LAKE, ID["fort"]))
         db.execute("UPDATE \"group\" SET name = 'x' WHERE id = ?", (LAKE,))
     assert branch.problems() == [
@@ -300,7 +300,7 @@ def actions(labels, groups):
 
 def rows(branch):
     """Groups and members as they are, but for versions."""
-    with branch.project.reading() as db:
+    with branch.project.snapshot() as db:
         groups = db.execute('SELECT id, level, name, parent, named, state, note FROM "group" ORDER BY id').fetchall()
         members = db.execute('SELECT label, "group", reason FROM member ORDER BY label').fetchall()
     return [tuple(row) for row in groups], [tuple(row) for row in members]

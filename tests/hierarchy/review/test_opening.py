@@ -19,7 +19,7 @@ def test_suggested_names_that_clash_are_made_different(tmp_path):
     branch = open_branch(small_project(tmp_path / "project", labels=labels, clusters=[["a"], ["b"], ["c"]]), "anna")
     assert sorted(tree(branch)[0]) == ["a", "b", "c", "human-made", "natural"]
     other = small_project(tmp_path / "other", labels=labels, clusters=[["a"], ["b"], ["c"]])
-    with other.writing() as db:
+    with other.transaction() as db:
         db.execute("UPDATE cluster SET names_json = '[\"A\"]'")
     assert sorted(tree(open_branch(other, "anna"))[0]) == ["A", "cluster 1", "cluster 2", "human-made", "natural"]
 
@@ -28,13 +28,13 @@ def test_new_labels_wait_unsorted_and_removed_ones_are_excluded(tmp_path):
     project = small_project(tmp_path / "project")
     branch = open_branch(project, "anna")
     branch.apply(Exclude((ID["chapel"],), "small"))
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO label (id, key, text, weight, state) VALUES (8, 'dam', 'dam', 3, 'active')")
         db.execute("UPDATE label SET state = 'removed', reason = 'a stop word' WHERE text = 'fort'")
     groups, excluded = tree(open_branch(project, "anna"))
     assert groups["unsorted"] == (None, ["dam"])
     assert excluded == {"chapel": "small", "fort": "removed by cleaning: a stop word"}
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("UPDATE label SET state = 'active', reason = NULL WHERE text = 'fort'")
     groups, excluded = tree(open_branch(project, "anna"))
     assert groups["unsorted"] == (None, ["dam", "fort"])
@@ -47,7 +47,7 @@ def test_a_new_clustering_does_not_change_existing_branches(tmp_path):
     project = small_project(tmp_path / "project")
     branch = open_branch(project, "anna")
     before = tree(branch)
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO clustering VALUES (2, 1, '{}', 'x', '{}', 'later')")
         db.execute("INSERT INTO cluster VALUES (2, 0, '[\"all\"]', 0.5, 0.5)")
         db.executemany("INSERT INTO cluster_member VALUES (2, ?, 0, 0.5, 0.1)", [(one,) for one in ID.values()])

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from suprank.hierarchy.errors import GaveUpError
-from suprank.hierarchy.wikimedia.client import Client, user_agent
-from suprank.hierarchy.wikimedia.errors import BadReplyError, RefusedError
-from suprank.hierarchy.wikimedia.rate_limit import Pace
+from suprank.hierarchy.errors import BadReplyError, GaveUpError, RequestRefusedError
+from suprank.hierarchy.wikimedia.client import Client, RateLimiter, retry_after, user_agent
 from tests.hierarchy.wikimedia import fake_server as faults
 from tests.hierarchy.wikimedia.fake_server import World, serving
 from tests.hierarchy.wikimedia.worlds import Clock, client
@@ -25,7 +25,7 @@ def fake():
 
 def asked(fake, clock=None, **options):
     with client(clock, **options) as one:
-        return one.reply(fake.wikidata, FORM)
+        return one.fetch(fake.wikidata, FORM)
 
 
 def test_every_request_says_who_asks_and_lets_lagging_servers_refuse(fake):
@@ -71,7 +71,7 @@ def test_a_lagging_database_is_given_five_seconds_or_what_it_asks_for(fake):
     fake.fault(faults.api_error("maxlag", "Waiting for db1: 7 seconds lagged", Retry_After="2"))
     fake.fault(faults.api_error("maxlag", "Waiting for db1: 7 seconds lagged", Retry_After="60"))
     clock, said = Clock(), []
-    asked(fake, clock, say=said.append)
+    asked(fake, clock, report_wait=said.append)
     assert clock.waits == [5, 60]
     assert said[0].startswith("waiting 5 s: 127.0.0.1")
     assert said[0].endswith("lags: Waiting for db1: 7 seconds lagged")
@@ -82,7 +82,7 @@ def test_waits_double_up_to_a_cap_with_some_chance_until_patience_ends(fake):
     fake.fault(faults.status(503), times=100)
     clock = Clock()
     with pytest.raises(
-        GaveUpError, match=r"answered 503\. That is 15 in a row.*--patience is 1000 s. What was fetched is kept"
+        GaveUpError, match=r"answered 503\. That is 15 in a row.*--patience is 1000 s. Replies so far are saved"
     ):
         asked(fake, clock, patience=1000)
     assert clock.waits == [1, 2, 4, 8, 16, 32, 64, *[120] * 7]  # 967 s
@@ -94,7 +94,7 @@ def test_chance_only_lengthens_a_wait(fake):
     clock = Clock()
     with client(clock) as one:
         one.chance = lambda: 0.5
-        one.reply(fake.wikidata, FORM)
+        one.fetch(fake.wikidata, FORM)
     assert clock.waits == [1.25]
 
 
@@ -111,8 +111,8 @@ def test_a_good_answer_makes_patience_new(fake):
     clock = Clock()
     with client(clock, patience=10) as one:
         for _ in range(20):
-            one.reply(fake.wikidata, FORM)
-            one.answered()
+            one.fetch(fake.wikidata, FORM)
+            one.reset_patience()
     assert clock.waits == [1] * 20
 
 
@@ -128,16 +128,16 @@ def test_403_ends_it_with_the_servers_words_and_is_never_asked_again(fake):
     ("fault", "said"),
     [
         (faults.html_as_success, "'text/html; charset=utf-8', not JSON: <!DOCTYPE html><title>Wikimedia Error"),
-        (faults.html_as_json, "not JSON .*: <!DOCTYPE html>"),
-        (faults.cut_json, 'not JSON .*: {"entities"'),
+        (faults.html_as_json, "did not answer JSON .*: <!DOCTYPE html>"),
+        (faults.cut_json, 'did not answer JSON .*: {"entities"'),
         (faults.reset, '{"entities"'),
         (faults.status(500), "answered 500: <html>"),
         (faults.status(502), "answered 502"),
         (faults.api_error("internal_api_error_DBQueryError", "oops"), "internal_api_error_DBQueryError: oops"),
-        (lambda handler, body: faults.send(handler, b"[1]"), "no object"),
+        (lambda handler, body: faults.send(handler, b"[1]"), "not an object"),
         (lambda handler, body: faults.send(handler, b'{"error": "yes"}'), "answered an error"),
-        (lambda handler, body: faults.send(handler, b"\xff\xfe{}"), "not JSON"),
-        (lambda handler, body: faults.send(handler, b"[" * 100_000), "not JSON"),
+        (lambda handler, body: faults.send(handler, b"\xff\xfe{}"), "did not answer JSON"),
+        (lambda handler, body: faults.send(handler, b"[" * 100_000), "did not answer JSON"),
         (lambda handler, body: faults.send(handler, b'{"error": {"code": "\\ud800"}}'), r"answered \\ud800"),
         (lambda handler, body: faults.send(handler, body, headers={"Content-Encoding": "gzip"}), "127.0.0.1"),
     ],
@@ -167,10 +167,10 @@ def test_a_reply_that_never_ends_is_bad(fake):
 
     fake.fault(drip)
     with (
-        Client("tester@example.org", Pace(1000), timeout=0.1) as one,
+        Client("tester@example.org", RateLimiter(1000), timeout=0.1) as one,
         pytest.raises(BadReplyError, match="still sending after"),
     ):
-        one.reply(fake.wikidata, FORM)
+        one.fetch(fake.wikidata, FORM)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_reply_that_never_ends_is_bad(fake):
 )
 def test_too_many_keys_are_said_to_be(fake, fault, code):
     fake.fault(fault)
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestRefusedError) as refused:
         asked(fake)
     assert refused.value.code == code
 
@@ -204,7 +204,66 @@ def test_a_server_that_was_never_there_is_given_up_soon_and_one_that_was_is_wait
     clock = Clock()
     with client(clock, patience=100) as one:
         with serving(World(items={"Q1": {}})) as there:
-            one.reply(there.wikidata, FORM)
+            one.fetch(there.wikidata, FORM)
         with pytest.raises(GaveUpError, match="in a row"):
-            one.reply(there.wikidata, FORM)
+            one.fetch(there.wikidata, FORM)
     assert clock.waits == [1, 2, 4, 8, 16, 32]
+
+
+@given(st.floats(1, 1000), st.lists(st.floats(0, 40), min_size=2, max_size=60))
+def test_no_minute_sees_more_than_the_rate(rate, work):
+    clock = Clock()
+    limiter = RateLimiter(rate, clock=clock, sleep=clock.sleep)
+    sent = []
+    for seconds in work:
+        limiter.wait_turn()
+        sent.append(clock())
+        clock.time += seconds  # the reply takes its time
+    for begin in sent:
+        assert sum(begin <= one < begin + 60 - 1e-6 for one in sent) <= rate + 1
+
+
+def test_requests_are_spaced_evenly_and_the_first_waits_for_nothing():
+    clock = Clock()
+    limiter = RateLimiter(120, clock=clock, sleep=clock.sleep)
+    for _ in range(5):
+        limiter.wait_turn()
+    assert clock.slept == [0.5] * 4
+    clock.time += 10
+    limiter.wait_turn()  # a slow reply is no credit for a burst
+    limiter.wait_turn()
+    assert clock.slept == [0.5] * 5
+
+
+def test_a_sleep_that_ends_early_is_slept_on():
+    clock = Clock()
+    limiter = RateLimiter(60, clock=clock, sleep=lambda seconds: clock.sleep(min(seconds, 0.4)))
+    limiter.wait_turn()
+    limiter.wait_turn()
+    assert clock() == pytest.approx(1001)
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("nan"), float("inf")])
+def test_a_rate_must_be_one(rate):
+    with pytest.raises(ValueError, match="requests per minute"):
+        RateLimiter(rate)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("1", 1),
+        ("1.5", 1.5),
+        (" 120 ", 120),
+        ("Sun, 15 Nov 2026 12:00:30 GMT", 30),
+        ("Sun, 15 Nov 2026 11:59:00 GMT", 0),
+        ("Sun, 15 Nov 2026 12:00:30 -0000", 30),
+        ("-3", 0),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_retry_after_is_a_number_or_a_date(header, seconds):
+    assert retry_after(header, datetime(2026, 11, 15, 12, tzinfo=UTC)) == seconds

@@ -2,8 +2,16 @@
 
 import pytest
 
-from suprank.hierarchy.wikimedia.errors import BadReplyError
-from suprank.hierarchy.wikimedia.replies import EntityFound, PageFound, entities_of, is_qid, moved_to, pages_of, statements_of
+from suprank.hierarchy.errors import BadReplyError
+from suprank.hierarchy.wikimedia.replies import (
+    EntityInfo,
+    PageInfo,
+    is_qid,
+    parse_entities,
+    parse_move,
+    parse_pages,
+    parse_statements,
+)
 from tests.hierarchy.wikimedia.fake_server import claim
 
 
@@ -30,17 +38,17 @@ def test_titles_are_joined_by_both_maps_whatever_the_order():
         },
     }
     asked = ["Category:Bad", "Category:Happy_Valley", "Category:No item yet", "Category:Gone"]
-    assert pages_of(asked, [payload]) == [
-        PageFound("Category:Bad", "invalid", reason="it is bad"),
-        PageFound("Category:Happy_Valley", "ok", "Category:Racecourse", "Q837662"),
-        PageFound("Category:No item yet", "no_item", "Category:No item yet"),
-        PageFound("Category:Gone", "missing", "Category:Gone"),
+    assert parse_pages(asked, [payload]) == [
+        PageInfo("Category:Bad", "invalid", reason="it is bad"),
+        PageInfo("Category:Happy_Valley", "ok", "Category:Racecourse", "Q837662"),
+        PageInfo("Category:No item yet", "no_item", "Category:No item yet"),
+        PageInfo("Category:Gone", "missing", "Category:Gone"),
     ]
 
 
 def test_a_title_that_was_sent_decomposed_comes_back_encoded():
     query = {"normalized": [{"fromencoded": True, "from": "Cafe%CC%81", "to": "Café"}], "pages": [page("Café", **item("Q1"))]}
-    assert pages_of(["Cafe\u0301"], [{"query": query}])[0].qid == "Q1"
+    assert parse_pages(["Cafe\u0301"], [{"query": query}])[0].qid == "Q1"
 
 
 def test_properties_that_come_in_a_later_part_count():
@@ -48,32 +56,32 @@ def test_properties_that_come_in_a_later_part_count():
         {"query": {"pages": [page("A"), page("B", **item("Q2"))]}},
         {"query": {"pages": [page("A", **item("Q1")), page("B")]}},
     ]
-    assert [one.qid for one in pages_of(["A", "B"], parts)] == ["Q1", "Q2"]
+    assert [one.qid for one in parse_pages(["A", "B"], parts)] == ["Q1", "Q2"]
 
 
 def redirected(hops):
     chain = [{"from": f"T{n}", "to": f"T{n + 1}"} for n in range(hops)]
-    return pages_of(["T0"], [{"query": {"redirects": chain, "pages": [page(f"T{hops}", **item("Q1"))]}}])[0]
+    return parse_pages(["T0"], [{"query": {"redirects": chain, "pages": [page(f"T{hops}", **item("Q1"))]}}])[0]
 
 
 def test_three_redirects_are_followed_and_a_fourth_is_not():
-    assert redirected(3) == PageFound("T0", "ok", "T3", "Q1")
+    assert redirected(3) == PageInfo("T0", "ok", "T3", "Q1")
     assert redirected(4).state == "redirect_loop"
 
 
 def test_a_loop_of_redirects_ends():
     loop = {"query": {"redirects": [{"from": "A", "to": "B"}, {"from": "B", "to": "A"}], "pages": []}}
-    assert pages_of(["A"], [loop])[0].state == "redirect_loop"
+    assert parse_pages(["A"], [loop])[0].state == "redirect_loop"
 
 
 def test_a_redirect_to_another_wiki_is_missing():
     query = {"redirects": [{"from": "A", "to": "de:A"}], "interwiki": [{"title": "de:A", "iw": "de"}]}
-    assert pages_of(["A"], [{"query": query}])[0].state == "missing"
+    assert parse_pages(["A"], [{"query": query}])[0].state == "missing"
 
 
 def test_what_is_no_item_is_not_taken_for_one():
-    found = pages_of(["A"], [{"query": {"pages": [page("A", **item("Q0|Q1"))]}}])[0]
-    assert (found.state, found.qid, found.reason) == ("no_item", None, "'Q0|Q1' is no item")
+    found = parse_pages(["A"], [{"query": {"pages": [page("A", **item("Q0|Q1"))]}}])[0]
+    assert (found.state, found.qid, found.reason) == ("no_item", None, "'Q0|Q1' is not an item")
     assert [is_qid(text) for text in ("Q1", "Q42", "Q0", "q1", "Q1x", "Q٣", "", None, 1)] == [True] * 2 + [False] * 7
 
 
@@ -90,11 +98,11 @@ def test_what_is_no_item_is_not_taken_for_one():
 )
 def test_a_reply_that_does_not_speak_of_every_title_is_bad_not_empty(payload):
     with pytest.raises(BadReplyError, match="shape"):
-        pages_of(["A"], [payload])
+        parse_pages(["A"], [payload])
 
 
 def values(claims):
-    return [(one.value, one.best, one.ended) for one in statements_of("P31", claims)]
+    return [(one.value, one.best, one.ended) for one in parse_statements("P31", claims)]
 
 
 def test_preferred_is_best_else_normal_and_deprecated_never():
@@ -132,9 +140,14 @@ def test_merged_and_missing_entities():
             "Q8": entity("Q8", claims=[]),
         }
     }
-    merged, missing, bare = entities_of(["Q111", "Q9", "Q8"], payload, ["P31", "P301"])
-    assert (merged.asked, merged.id, merged.revision, [one.value for one in merged.statements]) == ("Q111", "Q222", 5, ["Q1"])
-    assert missing == EntityFound("Q9", "missing", "Q9")
+    merged, missing, bare = parse_entities(["Q111", "Q9", "Q8"], payload, ["P31", "P301"])
+    assert (merged.requested_id, merged.id, merged.revision, [one.value for one in merged.statements]) == (
+        "Q111",
+        "Q222",
+        5,
+        ["Q1"],
+    )
+    assert missing == EntityInfo("Q9", "missing", "Q9")
     assert (bare.state, bare.statements) == ("ok", ())
 
 
@@ -142,7 +155,7 @@ def test_names_fall_back_along_the_languages_and_remember_which():
     labels = {"mul": {"language": "mul", "value": "Kirche"}, "fr": {"language": "fr", "value": "église"}}
     described = {"fr": {"language": "fr", "value": "un bâtiment"}}
     payload = {"entities": {"Q1": entity("Q1", labels=labels, descriptions=described), "Q2": entity("Q2", labels=[])}}
-    named, bare = entities_of(["Q1", "Q2"], payload, (), ["en", "mul", "fr"])
+    named, bare = parse_entities(["Q1", "Q2"], payload, (), ["en", "mul", "fr"])
     assert (named.text, named.language, named.description) == ("Kirche", "mul", "un bâtiment")
     assert (bare.text, bare.language, bare.description) == (None, None, None)
 
@@ -152,11 +165,11 @@ def test_names_fall_back_along_the_languages_and_remember_which():
 )
 def test_a_reply_that_does_not_speak_of_every_entity_is_bad(payload):
     with pytest.raises(BadReplyError, match="shape"):
-        entities_of(["Q1"], payload, ["P31"])
+        parse_entities(["Q1"], payload, ["P31"])
 
 
 def test_the_log_of_moves():
-    assert moved_to({"query": {"logevents": [{"params": {"target_title": "Category:New"}}]}}) == "Category:New"
-    assert moved_to({"query": {"logevents": []}}) is None
+    assert parse_move({"query": {"logevents": [{"params": {"target_title": "Category:New"}}]}}) == "Category:New"
+    assert parse_move({"query": {"logevents": []}}) is None
     with pytest.raises(BadReplyError):
-        moved_to({"query": {}})
+        parse_move({"query": {}})

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from suprank.hierarchy.alone import alone
-from suprank.hierarchy.cleaning import clean
+from suprank.hierarchy.cleaning import clean_labels
 from suprank.hierarchy.errors import GaveUpError
 from suprank.hierarchy.project import BusyError
 from suprank.hierarchy.typed_files import types_from_files
@@ -85,7 +85,7 @@ def test_every_ending(hand_made, tmp_path):
     assert outcome.untyped == {reason: reasons.count(reason) for reason in sorted(reasons)}
     assert (outcome.items, outcome.typed, outcome.failed) == (len(sources), len(sources) - len(reasons), 0)
     assert (outcome.several, outcome.nameless, outcome.types) == (2, 3, 7)
-    with project.reading() as db:
+    with project.snapshot() as db:
         ended = db.execute("SELECT text, qid, ended FROM item_type WHERE ended").fetchall()
         assert [tuple(row) for row in ended] == [("church building", "Q1", 1)]
         merged = dict(db.execute("SELECT qid, merged_into FROM entity WHERE merged_into IS NOT NULL").fetchall())
@@ -93,7 +93,7 @@ def test_every_ending(hand_made, tmp_path):
         described = db.execute("SELECT language, description FROM entity WHERE qid = 'Q2' AND kind = 'type'").fetchone()
         assert tuple(described) == ("mul", "a castrum")
         reason = db.execute("SELECT reason FROM page WHERE title LIKE '%|%'").fetchone()[0]
-        assert "has '|' in it" in reason
+        assert "contains '|'" in reason
     assert project.check() == []
 
 
@@ -145,7 +145,7 @@ def test_replies_are_kept_as_they_came(tmp_path):
     project = project_of(tmp_path / "p", sources)
     with serving(world) as fake:
         run(project, fake)
-    with project.reading() as db:
+    with project.snapshot() as db:
         kept = db.execute("SELECT sha, url, body FROM reply").fetchall()
         names = {row[0] for row in db.execute("SELECT reply FROM page WHERE reply IS NOT NULL UNION SELECT reply FROM entity")}
     assert len(kept) == len(fake.asked)
@@ -213,10 +213,10 @@ def test_a_title_that_always_fails_is_found_by_halving_and_the_others_are_not_lo
         outcome = run(project, fake)
         assert outcome.failed == 1
         assert types(project) == {**expected, "7": "failed"}
-        with project.reading() as db:
+        with project.snapshot() as db:
             state, reason = db.execute("SELECT state, reason FROM page WHERE title = 'Category:Place 7'").fetchone()
             jobs = db.execute("SELECT state, count(*) FROM fetch_job WHERE kind = 'page' GROUP BY state").fetchall()
-        assert (state, reason.count("not JSON")) == ("failed", 1)
+        assert (state, reason.count("did not answer JSON")) == ("failed", 1)
         assert '{"batchcomplete": true' in reason
         assert {row[0]: row[1] for row in jobs} == {"split": 6, "done": 6, "failed": 1}  # of 50, 25, 12, 6, 3, 2; then 1
         assert run(project, fake).requests == 0  # what failed is not asked for by itself
@@ -270,7 +270,7 @@ def test_a_server_that_only_speaks_nonsense_is_given_up_and_not_taken_for_empty(
         with pytest.raises(GaveUpError, match="shape"):
             run(project, fake, clock)
         assert len(fake.asked) < 40
-        with project.reading() as db:
+        with project.snapshot() as db:
             assert db.execute("SELECT count(*) FROM page WHERE state != 'pending'").fetchone()[0] == 0
             assert db.execute("SELECT count(*) FROM item_type").fetchone()[0] == 0
         assert "scrape" not in project.steps()
@@ -319,7 +319,7 @@ def test_pages_that_were_moved_are_found_in_the_log(tmp_path):
         assert types(project) == {"0": ["church"], "1": "missing", "2": "missing"}
         assert outcome.requests == 3 + 2 + 1 + 1  # the log of three, two targets, an item, a name
         assert run(project, fake, move_log=True).requests == 0
-    with project.reading() as db:
+    with project.snapshot() as db:
         page = db.execute("SELECT resolved, reason FROM page WHERE title = 'Category:Old'").fetchone()
     assert tuple(page) == ("Category:New", "moved to Category:New")
 
@@ -344,7 +344,7 @@ def test_one_scrape_at_a_time(tmp_path):
     assert fake.asked == []
 
 
-@pytest.mark.parametrize(("sources", "said"), [([], "has no items"), (["", " "], "none of the 2 items says where")])
+@pytest.mark.parametrize(("sources", "said"), [([], "has no items"), (["", " "], "none of the 2 items has a page")])
 def test_nothing_to_look_up_is_said(tmp_path, sources, said):
     project = project_of(tmp_path / "p", sources)
     with serving(World()) as fake, pytest.raises(ValueError, match=said):
@@ -378,13 +378,13 @@ def test_classes_above_the_types_tell_which_is_the_most_specific(tmp_path, steps
     rules = project.recipe.clean.model_copy(update={"several": "most-specific"})
     with serving(world) as fake:
         run(project, fake)
-        clean(project, rules)
+        clean_labels(project, rules)
         before = len(fake.asked)
         assert run(project, fake, ancestors=steps).requests == requests
         assert run(project, fake, ancestors=steps).requests == 0
         assert "Q6" not in {key for asked in fake.asked[before:] for key in asked.keys}
     assert project.steps()["clean"].stale == (steps > 0)
-    clean(project, rules)
-    with project.reading() as db:
+    clean_labels(project, rules)
+    with project.snapshot() as db:
         found = db.execute("SELECT coalesce(text, item_label.reason) FROM item_label LEFT JOIN label ON label.id = label")
         assert found.fetchone()[0] == left

@@ -2,8 +2,7 @@
 
 from suprank.hierarchy.project import Project
 from suprank.hierarchy.recipe import read_recipe
-from suprank.hierarchy.wikimedia.client import Client
-from suprank.hierarchy.wikimedia.rate_limit import Pace
+from suprank.hierarchy.wikimedia.client import Client, RateLimiter
 from suprank.hierarchy.wikimedia.scraping import scrape
 from tests.hierarchy.wikimedia.fake_server import CATEGORY_ITEM, World
 
@@ -25,7 +24,7 @@ class Clock:
 
     @property
     def waits(self):
-        """Sleeps that were more than the pace of requests."""
+        """Sleeps that were longer than the space between requests."""
         return [round(seconds, 6) for seconds in self.slept if seconds > 0.5]
 
 
@@ -33,7 +32,7 @@ def project_of(folder, sources, batch=50):
     """A project with an item for each source."""
     recipe = read_recipe("hgldv2")
     made = Project.create(folder, recipe.model_copy(update={"scrape": recipe.scrape.model_copy(update={"batch": batch})}))
-    with made.writing() as db:
+    with made.transaction() as db:
         rows = [("train", str(number), source, number + 2) for number, source in enumerate(sources)]
         db.executemany("INSERT INTO item (split, key, source, line) VALUES (?, ?, ?, ?)", rows)
     return made
@@ -41,7 +40,7 @@ def project_of(folder, sources, batch=50):
 
 def client(clock=None, contact="tester@example.org", **options):
     clock = clock or Clock()
-    return Client(contact, Pace(180, clock=clock, sleep=clock.sleep), chance=lambda: 0.0, **options)
+    return Client(contact, RateLimiter(180, clock=clock, sleep=clock.sleep), chance=lambda: 0.0, **options)
 
 
 def run(project, fake, clock=None, client_options=None, **options):
@@ -52,7 +51,7 @@ def run(project, fake, clock=None, client_options=None, **options):
 
 def types(project):
     """Key → texts of its types, or the reason why it has none."""
-    with project.reading() as db:
+    with project.snapshot() as db:
         found = dict(db.execute("SELECT key, reason FROM item_untyped JOIN item ON item.id = item").fetchall())
         for key, text in db.execute("SELECT key, text FROM item_type JOIN item ON item.id = item ORDER BY item, position"):
             found.setdefault(key, []).append(text)
@@ -73,7 +72,7 @@ def tables(project, *, queue=True):
     }
     if queue:
         queries["fetch_job"] = "SELECT id, kind, keys_json, state FROM fetch_job ORDER BY id"
-    with project.reading() as db:
+    with project.snapshot() as db:
         return {name: [tuple(row) for row in db.execute(query)] for name, query in queries.items()}
 
 

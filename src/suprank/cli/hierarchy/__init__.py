@@ -1,1 +1,1 @@
-"""suprank hierarchy: from a flat list of labels to a reviewed hierarchy, one verb a file."""
+"""`suprank hierarchy`: from a flat list of labels to a reviewed hierarchy, one file per verb."""

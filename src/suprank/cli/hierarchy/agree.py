@@ -1,4 +1,4 @@
-"""suprank hierarchy agree: how far two annotators agree, where they do not, and the page to settle it on."""
+"""`suprank hierarchy agree`: measure the agreement of two annotators, and serve the page to adjudicate disagreements."""
 
 from __future__ import annotations
 
@@ -27,91 +27,95 @@ COLUMNS = ("kind", "subject", "level", "about", "items", "first", "second", "fir
 def agree(
     project: ProjectFolder,
     branches: Annotated[
-        list[str] | None, typer.Argument(metavar="A B", help="Two branches.", show_default="the two annotators' there are")
+        list[str] | None, typer.Argument(metavar="A B", help="Two branches.", show_default="those of the two annotators")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON; undefined ones are null.")] = False,
-    listed: Annotated[
-        Path | None, typer.Option("--list", metavar="FILE.csv", help="Write all disagreements there, the heaviest first.")
+    as_json: Annotated[bool, typer.Option("--json", help="Print the statistics as JSON; undefined ones are null.")] = False,
+    list_file: Annotated[
+        Path | None, typer.Option("--list", metavar="FILE.csv", help="Write all disagreements to this file, heaviest first.")
     ] = None,
-    settle: Annotated[
-        bool, typer.Option("--adjudicate", help="Open the page on which the disagreements are resolved into the branch final.")
+    adjudicate: Annotated[
+        bool, typer.Option("--adjudicate", help="Serve the page on which disagreements are decided, into the branch final.")
     ] = False,
+    settle: Annotated[bool, typer.Option(hidden=True, help="Former name of --adjudicate.")] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="With --adjudicate: begin final once more, while nobody has worked on it.")
+        bool, typer.Option("--restart", help="With --adjudicate: start final again, while nobody has worked on it.")
     ] = False,
-    host: Annotated[str, typer.Option(help="Address to listen on; only 127.0.0.1 is for this machine alone.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; with 127.0.0.1 only this machine can connect.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the figures without the table of groups.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the table of groups.")] = False,
 ) -> None:
-    """How far the branches of two annotators agree, with the names of groups ignored and with them aligned.
+    """Measure how far the branches of two annotators agree, first ignoring the names of groups, then aligning them.
 
-    Figures are over the labels that both have put into a group; one that cannot be had (one category, nothing reviewed by
-    both) is called undefined. With --adjudicate, what they agree on becomes the branch `final`, and a page opens for the rest; the
-    same command goes on later.
+    The statistics are over the labels that both have put into a group; those that cannot be computed (one category, nothing
+    reviewed by both) are called undefined. With --adjudicate, what they agree on becomes the branch `final`, and a page opens
+    for the rest; the same command continues later.
 
     \b
     suprank hierarchy agree landmarks
     suprank hierarchy agree landmarks anna ben --list disagreements.csv
     suprank hierarchy agree landmarks --adjudicate
     """
-    if as_json and settle:
-        raise typer.BadParameter("--json prints figures and --adjudicate opens a page; give one of the two.")
-    if restart and not settle:
-        raise typer.BadParameter("--restart is of --adjudicate; give both.", param_hint="--restart")
+    adjudicate = adjudicate or settle
+    if as_json and adjudicate:
+        raise typer.BadParameter("--json prints statistics and --adjudicate opens a page; give one of the two.")
+    if restart and not adjudicate:
+        raise typer.BadParameter("--restart belongs to --adjudicate; give both.", param_hint="--restart")
     with plain_errors():
         from suprank.hierarchy.agreement import compare_branches
         from suprank.hierarchy.project import Project
 
         opened = Project(project)
-        first, second = _pair(opened, branches or [], settling=settle)
-        if listed is not None:
-            terminal.check_writable(listed)
-        if listed is not None or not settle:
+        first, second = _two_branches(opened, branches or [], adjudicate=adjudicate)
+        if list_file is not None:
+            terminal.check_writable(list_file)
+        if list_file is not None or not adjudicate:
             comparison = compare_branches(opened, first, second)
             found = comparison.agreement()
-            if listed is not None:
-                _write(listed, comparison.disagreements, opened.recipe.levels)
+            if list_file is not None:
+                _write_disagreements(list_file, comparison.disagreements, opened.recipe.levels)
             if as_json:
                 terminal.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
-            elif not settle:
+            elif not adjudicate:
                 for line in _lines(found, quiet):
                     terminal.echo(line)
-        if listed is not None and not as_json:
-            terminal.echo(f"{listed}: {len(comparison.disagreements):,} disagreements")
-        if settle:
-            _settle(opened, first, second, restart, host, port, open_page=not no_browser)
+        if list_file is not None and not as_json:
+            terminal.echo(f"{list_file}: {len(comparison.disagreements):,} disagreements")
+        if adjudicate:
+            _serve_adjudication(opened, first, second, restart, host, port, open_page=not no_browser)
 
 
-def _pair(project: Project, given: list[str], *, settling: bool) -> tuple[str, str]:
-    """The branches that are named; else those from which final began, or the two annotators'."""
+def _two_branches(project: Project, given: list[str], *, adjudicate: bool) -> tuple[str, str]:
+    """The branches that are given, else those from which final started, else those of the two annotators."""
     from suprank.hierarchy.adjudication import read_origin
 
-    with project.reading() as db:
-        there = [row[0] for row in db.execute("SELECT name FROM branch WHERE kind = 'annotator' ORDER BY id")]
-        origin = read_origin(db) if settling else None
+    with project.snapshot() as db:
+        branches = [row[0] for row in db.execute("SELECT name FROM branch WHERE kind = 'annotator' ORDER BY id")]
+        origin = read_origin(db) if adjudicate else None
     if len(given) == 2:
         return given[0], given[1]
-    named = f"the annotators' branches are {', '.join(there)}" if there else "nobody has begun a review yet"
+    known = f"the annotators' branches are {', '.join(branches)}" if branches else "nobody has begun a review yet"
     if given:
-        raise ValueError(f"{len(given)} branches are named; name two, or none. Here, {named}.")
+        raise ValueError(f"{len(given)} branches are named; name two, or none. Here, {known}.")
     if origin is not None:
         return origin.first, origin.second
-    if len(there) < 2:
-        begin = f"`suprank hierarchy review {project.folder} --annotator NAME` begins a branch"
-        raise ValueError(f"agreement is between two branches, and {named}; {begin}.")
-    if len(there) > 2:
-        raise ValueError(f"agreement is between two branches, and {named}; name two of them.")
-    return there[0], there[1]
+    if len(branches) < 2:
+        start = f"`suprank hierarchy review {project.folder} --annotator NAME` starts a branch"
+        raise ValueError(f"agreement is between two branches, and {known}; {start}.")
+    if len(branches) > 2:
+        raise ValueError(f"agreement is between two branches, and {known}; name two of them.")
+    return branches[0], branches[1]
 
 
 def _lines(found: Agreement, quiet: bool) -> Iterator[str]:
     first, second = found.first, found.second
     yield f"{first} and {second}: both have put {found.placed:,} of {found.labels:,} labels into a group"
     alone = f"{found.excluded_by_first:,} by {first} alone, {found.excluded_by_second:,} by {second} alone"
-    unseen = f"; not looked at by one of them: {found.unknown:,}" if found.unknown else ""
+    unseen = f"; unknown to one of them: {found.unknown:,}" if found.unknown else ""
     yield f"excluded: {found.excluded:,} by both, {alone}{unseen}"
-    unfinished = "" if found.done == found.placed else ": the review is not finished"
+    unfinished = "" if found.done == found.placed else "; the review is not finished"
     yield f"{found.done:,} of {found.placed:,} labels are in groups marked done by both{unfinished}"
     yield ""
     yield "names of groups ignored"
@@ -135,8 +139,8 @@ def _lines(found: Agreement, quiet: bool) -> Iterator[str]:
 
 
 def _pairs(found: PairAgreement, first: str, second: str) -> str:
-    told = [f"precision {found.precision}", f"recall {found.recall}", f"F1 {found.f1}"]
-    return f"{', '.join(told)}  ({first} against {second})"
+    scores = [f"precision {found.precision}", f"recall {found.recall}", f"F1 {found.f1}"]
+    return f"{', '.join(scores)}  ({first} against {second})"
 
 
 def _row(one: CategoryAgreement) -> str:
@@ -147,7 +151,7 @@ def _row(one: CategoryAgreement) -> str:
 
 
 def _groups(found: Agreement) -> Iterator[str]:
-    """The groups that differ, those that differ most first."""
+    """The table of groups that differ, those that differ most first."""
     differing = [one for one in found.groups if one.only_first or one.only_second]
     if not differing:
         return
@@ -164,7 +168,7 @@ def _groups(found: Agreement) -> Iterator[str]:
         yield f"  {'  '.join(cells)}".rstrip()
 
 
-def _write(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...]) -> None:
+def _write_disagreements(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...]) -> None:
     from suprank.files.atomic import write_atomically
     from suprank.hierarchy.strict import csv_bytes
 
@@ -175,22 +179,27 @@ def _write(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...
     write_atomically(file, csv_bytes(COLUMNS, rows))
 
 
-def _settle(project: Project, first: str, second: str, restart: bool, host: str, port: int, *, open_page: bool) -> None:
-    from suprank.hierarchy.adjudication import open_final_branch
+def _serve_adjudication(
+    project: Project, first: str, second: str, restart: bool, host: str, port: int, *, open_page: bool
+) -> None:
+    from suprank.hierarchy.adjudication import Adjudication, open_final_branch
     from suprank.hierarchy.review.web import create_app
     from suprank.web.serving import bind_socket
 
     with bind_socket(host, port) as listening:  # first: a port that is taken is found out before anything is begun
         branch = open_final_branch(project, first, second, restart=restart)
-        app = create_app(project, [branch.name], host=host)
-        now = app.state.review.adjudication.status()  # which keeps what it reads of the two logs for the first page
-        total = sum(map(len, now.cases.values()))
+        settling = Adjudication(project)
+        now = settling.now()
+        total = sum(map(len, now.subjects.values()))
         terminal.echo(f"final, of {first} and {second}: {total - now.open:,} of {total:,} disagreements are resolved")
-        for name, acts in now.changed.items():
-            terminal.echo(f"{name} went on after final began ({acts:,} act{'' if acts == 1 else 's'}); that is not taken over")
+        for name, changes in now.changed.items():
+            count = f"{changes:,} change{'' if changes == 1 else 's'}"
+            terminal.echo(f"{name} continued after final started ({count}); final does not include that")
         if not now.open:
             terminal.echo(
-                f"nothing is left to resolve; write the tree with `suprank hierarchy export {project.folder} --out DIR`"
+                f"all disagreements are resolved; write the tree with `suprank hierarchy export {project.folder} --out DIR`"
             )
+        app = create_app(project, [branch.name], host=host)
+        app.state.settling = settling  # which has read the two logs: the first page need not again
         links = [("", f"/{branch.name}/adjudicate/enter?token={branch.token}")]
-        serve(app, listening, host, links, others="and has the link can adjudicate", open_page=open_page)
+        serve(app, listening, host, links, others="and has the link can decide", open_page=open_page)

@@ -1,4 +1,4 @@
-"""The verbs of `suprank hierarchy`, in the order in which they are used."""
+"""The verbs of `suprank hierarchy`, in the order of their use."""
 
 import typer
 
@@ -14,7 +14,7 @@ from suprank.cli.hierarchy.review import review
 from suprank.cli.hierarchy.scrape import scrape
 from suprank.cli.hierarchy.status import status
 
-app = typer.Typer(no_args_is_help=True, help="Make a reviewed label hierarchy of a flat list of labels.")
+app = typer.Typer(no_args_is_help=True, help="Build a reviewed label hierarchy from a flat list of labels.")
 app.command()(new)
 app.command()(scrape)
 app.command()(clean)

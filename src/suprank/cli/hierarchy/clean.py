@@ -1,4 +1,4 @@
-"""suprank hierarchy clean: of the types that were found, those that are labels."""
+"""`suprank hierarchy clean`: turn the types of items into labels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 
 class Several(StrEnum):
-    """Rules for items of several types."""
+    """Rules for items with several types."""
 
     SINGLE_ONLY = "single-only"
     FIRST = "first"
@@ -24,7 +24,7 @@ class Several(StrEnum):
 
 
 class Ended(StrEnum):
-    """What becomes of types with an end date."""
+    """What to do with types that have an end date."""
 
     KEEP = "keep"
     DROP = "drop"
@@ -35,47 +35,50 @@ def clean(
     several: Annotated[
         Several | None,
         typer.Option(
-            help="An item of several types: is left out; or has the first, the most specific (P279), the most frequent.",
+            help="Rule for items with several types: leave them out, or take the first, the most specific (P279) or the most "
+            "frequent type.",
             show_default="the recipe's",
         ),
     ] = None,
-    ended: Annotated[Ended | None, typer.Option(help="Types with an end date.", show_default="the recipe's")] = None,
+    ended: Annotated[
+        Ended | None, typer.Option(help="Keep or drop types that have an end date.", show_default="the recipe's")
+    ] = None,
     least_items: Annotated[
-        int | None, typer.Option(min=1, help="Labels of fewer are left out.", show_default="the recipe's")
+        int | None, typer.Option(min=1, help="Leave out labels with fewer items.", show_default="the recipe's")
     ] = None,
-    listed: Annotated[
-        Path | None, typer.Option("--list", metavar="FILE.csv", help="Write every removal: split, id, types, reason.")
+    list_file: Annotated[
+        Path | None,
+        typer.Option("--list", metavar="FILE.csv", help="Write every removal to this file: split, id, types, reason."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Turn types into labels, by rules of the recipe; every item ends with one label, or with the reason why it has none.
+    """Turn types into labels by the rules of the recipe: every item gets one label, or a reason why it has none.
 
-    Told besides: what each rule for items of several types would keep, and items of one source with different labels. Run
-    again with other rules, labels are replaced; those that stay keep their place in a review.
+    The output also says what each rule for items with several types would keep, and which items share a source but not a label.
+    Running it again with other rules replaces the labels; those that remain keep their place in a review.
 
     \b
     suprank hierarchy clean landmarks --list removed.csv
     suprank hierarchy clean landmarks --several most-specific --least-items 3
     """
     with plain_errors():
-        from suprank.hierarchy.cleaning import clean as cleaned_by
-        from suprank.hierarchy.cleaning import write_list
+        from suprank.hierarchy.cleaning import clean_labels, write_removals
         from suprank.hierarchy.project import Project
 
-        if listed is not None:
-            terminal.check_writable(listed)
+        if list_file is not None:
+            terminal.check_writable(list_file)
         opened = Project(project)
         given = {"several": several and several.value, "ended": ended and ended.value, "least_items": least_items}
         rules = opened.recipe.clean.model_copy(update={key: value for key, value in given.items() if value is not None})
         with terminal.progress("cleaning", quiet) as progress:
-            done = cleaned_by(opened, rules, progress=progress)
-        if listed is not None:
-            write_list(listed, done.removals)
+            result = clean_labels(opened, rules, progress=progress)
+        if list_file is not None:
+            write_removals(list_file, result.removals)
     if as_json:
-        terminal.echo(json.dumps(done.to_dict(), indent=2, ensure_ascii=False))
+        terminal.echo(json.dumps(result.to_dict(), indent=2, ensure_ascii=False))
         return
-    for line in done.sentences():
+    for line in result.sentences():
         terminal.echo(line)
-    if listed is not None:
-        terminal.echo(f"{listed}: {len(done.removals):,} removals")
+    if list_file is not None:
+        terminal.echo(f"{list_file}: {len(result.removals):,} removals")

@@ -1,4 +1,4 @@
-"""suprank hierarchy cluster: the embedded labels of a project into clusters, for people to review."""
+"""`suprank hierarchy cluster`: cluster the embedded labels of a project, for people to review."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 if TYPE_CHECKING:
-    from suprank.hierarchy.clustering import ClusterOutcome
+    from suprank.hierarchy.clustering import ClusterResult
 
 
 class Method(StrEnum):
-    """Of clustering."""
+    """Clustering methods."""
 
     KMEANS = "kmeans"
     WARD = "ward"
@@ -25,26 +25,26 @@ class Method(StrEnum):
 def cluster(
     project: ProjectFolder,
     k: Annotated[
-        int | None, typer.Option("-k", min=1, help="Clusters.", show_default="the recipe's, or one for every 30 labels")
+        int | None,
+        typer.Option("-k", min=1, help="Number of clusters.", show_default="the recipe's, or one for every 30 labels"),
     ] = None,
-    method: Annotated[
-        Method, typer.Option(help="kmeans, as in the paper; or ward, a tree, up to 20,000 labels.")
-    ] = Method.KMEANS,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**31, help="Of kmeans.", show_default="the recipe's, 0")] = None,
+    method: Annotated[Method, typer.Option(help="kmeans, as in the paper, or ward, for up to 20,000 labels.")] = Method.KMEANS,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**31, help="Seed of kmeans.", show_default="the recipe's, 0")] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Further runs, to see what is chance.", show_default="the recipe's, 5")
+        int | None,
+        typer.Option(min=0, max=1000, help="Runs with other seeds, to measure chance.", show_default="the recipe's, 5"),
     ] = None,
     weighted: Annotated[
-        bool, typer.Option("--weighted", help="A label counts as often as it has items; by default, once.")
+        bool, typer.Option("--weighted", help="Count a label as often as it has items, instead of once.")
     ] = False,
-    auto_k: Annotated[bool, typer.Option("--auto-k", help="Lower k where there are fewer labels.")] = False,
+    auto_k: Annotated[bool, typer.Option("--auto-k", help="Lower k if there are fewer different labels.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Put labels together whose vectors are near each other: a first draft, which people then split, merge and name.
+    """Cluster labels whose vectors are similar: a first draft, which people then split, merge and name.
 
-    The run is pinned: the same settings give the same clusters. Another seed would give others; how different they are is
-    measured and shown. More clusters than you want in the end are better than fewer, because to merge two is quicker than to
-    split one. A clustering is kept as it is: a review that began on one goes on, whatever is clustered later.
+    The same settings give the same clusters. Another seed gives other clusters; the output says how different they are. Ask for
+    more clusters than you want in the end, because merging two is quicker than splitting one. A clustering never changes: a
+    review that started from it is not affected by later ones.
 
     \b
     suprank hierarchy cluster birds
@@ -56,7 +56,7 @@ def cluster(
 
         opened = Project(project)
         with terminal.progress("clustering", quiet) as progress:
-            outcome = cluster_labels(
+            result = cluster_labels(
                 opened,
                 k=k,
                 method=method.value,
@@ -66,44 +66,46 @@ def cluster(
                 auto_k=auto_k,
                 progress=progress,
             )
-    for line in _told(outcome, k):
+    for line in _summary(result, k):
         terminal.echo(line)
 
 
-def _told(outcome: ClusterOutcome, asked: int | None) -> list[str]:
-    figures, settings = outcome.figures, outcome.settings
-    how = f"k-means, seed {settings['seed']}" if settings["method"] == "kmeans" else "Ward"
-    made = "" if outcome.fresh else "; was there already, nothing changed"
-    signal = figures["labels"] - figures["without_signal"]
-    lines = [f"clustering {outcome.id}: {signal:,} labels in {figures['clusters']:,} clusters ({how}){made}"]
-    if asked is not None and figures["clusters"] < asked:
-        lines.append(f"k was lowered from {asked:,}: there are no more different vectors")
-    if figures["without_signal"]:
-        lines.append(f"{figures['without_signal']:,} labels without text signal are in one more cluster, the last")
+def _summary(result: ClusterResult, k: int | None) -> list[str]:
+    statistics, settings = result.statistics, result.settings
+    method = f"k-means, seed {settings['seed']}" if settings["method"] == "kmeans" else "Ward"
+    unchanged = "" if result.fresh else "; it existed already, nothing changed"
+    signal = statistics["labels"] - statistics["without_signal"]
+    lines = [f"clustering {result.id}: {signal:,} labels in {statistics['clusters']:,} clusters ({method}){unchanged}"]
+    if k is not None and statistics["clusters"] < k:
+        lines.append(f"k was lowered from {k:,}: there are no more different vectors")
+    if statistics["without_signal"]:
+        lines.append(f"{statistics['without_signal']:,} labels without text signal are in one more cluster, the last")
     if signal:
-        sizes = figures["sizes"]
-        lines.append(f"labels a cluster: median {sizes['median']:g}, most {sizes['largest']:,}; {sizes['singletons']:,} alone")
-        lines.append(f"tightness {figures['tightness']:.3f} (mean cosine to the center), silhouette {_silhouette(figures)}")
-        lines.append(_chance(outcome))
+        sizes = statistics["sizes"]
+        counts = f"median {sizes['median']:g}, largest {sizes['largest']:,}; {sizes['singletons']:,} clusters of one label"
+        lines.append(f"labels per cluster: {counts}")
+        tightness = f"tightness {statistics['tightness']:.3f} (mean cosine to the center)"
+        lines.append(f"{tightness}, silhouette {_silhouette(statistics)}")
+        lines.append(_chance(result))
     return lines
 
 
-def _silhouette(figures: dict[str, Any]) -> str:
-    if figures["silhouette"] is None:
+def _silhouette(statistics: dict[str, Any]) -> str:
+    if statistics["silhouette"] is None:
         return "undefined for these clusters"
-    sampled = figures["labels"] - figures["without_signal"] > figures["silhouette_of"]
-    sample = f", of a sample of {figures['silhouette_of']:,}" if sampled else ""
-    return f"{figures['silhouette']:.3f} (cosine{sample})"
+    sampled = statistics["labels"] - statistics["without_signal"] > statistics["silhouette_of"]
+    sample = f", of a sample of {statistics['silhouette_of']:,}" if sampled else ""
+    return f"{statistics['silhouette']:.3f} (cosine{sample})"
 
 
-def _chance(outcome: ClusterOutcome) -> str:
-    if outcome.settings["method"] == "ward":
-        return "nothing is drawn by chance: the same labels and vectors give the same tree"
-    agreement = outcome.figures["agreement"]
+def _chance(result: ClusterResult) -> str:
+    if result.settings["method"] == "ward":
+        return "Ward's method is deterministic: the same labels and vectors give the same clusters"
+    agreement = result.statistics["agreement"]
     if agreement is None:
-        return "another seed gives another outcome, so this run is pinned; --seeds measures how different"
+        return "another seed gives other clusters; --seeds measures how different they are"
     least, most = agreement["least"], agreement["most"]
     return (
-        f"another seed gives another outcome: {agreement['runs']} of them agree with this one by an ARI of "
-        f"{agreement['mean']:.2f} ({least:.2f} to {most:.2f}; 1 is the same), so the run is pinned"
+        f"another seed gives other clusters: {agreement['runs']} of them agree with these by an ARI of "
+        f"{agreement['mean']:.2f} ({least:.2f} to {most:.2f}; 1 is the same)"
     )

@@ -1,4 +1,4 @@
-"""suprank hierarchy embed: the labels of a project to vectors."""
+"""`suprank hierarchy embed`: encode the labels of a project as vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suprank.cli.hierarchy.exit_codes import plain_errors
 from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 if TYPE_CHECKING:
-    from suprank.hierarchy.embedding import EmbedOutcome
+    from suprank.hierarchy.embedding import EmbedResult
 
 
 def embed(
@@ -20,27 +20,29 @@ def embed(
         str | None,
         typer.Option(
             metavar="ENCODER",
-            help="tfidf, sentence:MODEL_OR_FOLDER, clip:MODEL/WEIGHTS_OR_FILE or precomputed:FILE.npz.",
+            help="Encoder: tfidf, sentence:MODEL_OR_FOLDER, clip:MODEL/WEIGHTS_OR_FILE or precomputed:FILE.npz.",
             show_default="the recipe's",
         ),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Around a label, {} being its place; sentence, clip.", show_default="the recipe's"),
+        typer.Option(metavar="TEXT", help="Prompt of sentence and clip; {} is the label.", show_default="the recipe's"),
     ] = None,
-    with_description: Annotated[bool, typer.Option("--with-description", help="Encode descriptions of labels too.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts at once, of sentence and clip.")] = 256,
+    with_description: Annotated[
+        bool, typer.Option("--with-description", help="Encode the descriptions of labels, too.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Batch size of sentence and clip.")] = 256,
     device: Annotated[
-        str | None, typer.Option(help="Of sentence and clip: cpu, cuda or cuda:N.", show_default="a GPU if there is one")
+        str | None, typer.Option(help="Device of sentence and clip: cpu, cuda or cuda:N.", show_default="a GPU if there is one")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Turn the active labels into vectors, which `cluster` then puts together.
+    """Encode the active labels as vectors, which `cluster` then groups.
 
-    tfidf goes by spelling and needs no model. sentence and clip need `pip install "suprank\\[encoders]"`, and weights: from a
-    folder or file, or by a name, which downloads them. precomputed reads vectors made elsewhere, from an .npz file with the
-    arrays labels (texts or keys) and embeddings, and fingerprint if you like. What the recipe strips, such as years in
-    brackets, is not encoded. The same encoder on the same labels is told from its fingerprint, and does nothing.
+    tfidf compares spellings and needs no model. sentence and clip need `pip install "suprank\\[encoders]"` and weights, from a
+    folder or file, or by a name, which downloads them. precomputed reads vectors computed elsewhere, from an .npz file with the
+    arrays labels (texts or keys) and embeddings, and optionally fingerprint. What the recipe strips, such as years in brackets,
+    is not encoded. If the same encoder has encoded the same labels before, nothing happens.
 
     \b
     suprank hierarchy embed birds
@@ -56,7 +58,7 @@ def embed(
         if device is not None:  # torch takes a second to import
             terminal.device(device)
         with terminal.progress("encoding", quiet) as progress:
-            outcome = embed_labels(
+            result = embed_labels(
                 opened,
                 encoder,
                 prompt=prompt,
@@ -65,18 +67,18 @@ def embed(
                 device=device,
                 progress=progress,
             )
-    for line in _told(outcome):
+    for line in _summary(result):
         terminal.echo(line)
 
 
-def _told(outcome: EmbedOutcome) -> list[str]:
-    made = "" if outcome.fresh else ": was there already, nothing to encode"
-    lines = [f"{outcome.labels:,} labels × {outcome.dim}, {_named(outcome.encoder)}, in {outcome.file}{made}"]
-    if outcome.without_signal:
-        lines.append(f"{outcome.without_signal:,} labels have no text signal: they get a cluster of their own")
+def _summary(result: EmbedResult) -> list[str]:
+    unchanged = "" if result.fresh else ": it existed already, nothing to encode"
+    lines = [f"{result.labels:,} labels × {result.dim}, {_encoder_name(result.encoder)}, in {result.file}{unchanged}"]
+    if result.without_signal:
+        lines.append(f"{result.without_signal:,} labels have no text signal; they get a cluster of their own")
     return lines
 
 
-def _named(encoder: dict[str, Any]) -> str:
+def _encoder_name(encoder: dict[str, Any]) -> str:
     prompt = encoder.get("prompt")
     return encoder["name"] if prompt in (None, "{}") else f"{encoder['name']} of {prompt!r}"

@@ -1,4 +1,4 @@
-"""How a verb ends when something is wrong: one line, and an exit code that a script can go by."""
+"""Exit codes of the verbs, and errors as one line."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MALFORMED, UNRESOLVED, GAVE_UP, LINT = 3, 4, 5, 6
-"""A file is not what it must be; done but for some requests that failed; a server gave up on us; lint found errors."""
+"""A file is malformed; some requests failed for good; a server did not answer or asked us to stop; lint found errors."""
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """What the library refuses, said in one line: exit code 3 for a malformed file, 5 for a server, 2 for all else."""
+    """Print errors of the library in one line, and exit with 3 for a malformed file, 5 for a server, 2 for anything else."""
     from suprank.hierarchy.errors import GaveUpError, MalformedError
 
     try:

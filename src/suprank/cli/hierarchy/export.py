@@ -1,4 +1,4 @@
-"""suprank hierarchy export: a reviewed branch as files."""
+"""`suprank hierarchy export`: write a reviewed branch as files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 
 class Format(StrEnum):
-    """What to write, besides provenance.json and log.jsonl."""
+    """The files to write, besides provenance.json and log.jsonl."""
 
     TREE_JSON = "tree-json"
     HGLDV2 = "hgldv2"
@@ -24,56 +24,55 @@ class Format(StrEnum):
 
 def export(
     project: ProjectFolder,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write to.")],
-    branch: Annotated[str | None, typer.Option(help="Whose.", show_default="final, or the only one there is")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to.")],
+    branch: Annotated[str | None, typer.Option(help="Branch to export.", show_default="final, or the only one")] = None,
     format: Annotated[
-        Format, typer.Option(help="tree.json; <split>_label_to_hierarchical.csv; labels.csv and groups.csv; or all.")
+        Format, typer.Option(help="Files: tree.json; <split>_label_to_hierarchical.csv; labels.csv and groups.csv; or all.")
     ] = Format.ALL,
     manifest: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="To add levels to.", show_default="the project's, if it has one")
+        Path | None, typer.Option(metavar="FILE", help="Manifest to add levels to.", show_default="the project's, if any")
     ] = None,
     manifest_out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the manifest with the groups as new levels.")
+        Path | None, typer.Option(metavar="FILE", help="Write the manifest, with the groups as new levels, to this file.")
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option(help="Of the manifest, whose names are items or labels.", show_default="the project's, or finest"),
+        typer.Option(help="Level of the manifest with names of items or labels.", show_default="the project's, or finest"),
     ] = None,
     drop_unlabeled: Annotated[
-        bool, typer.Option("--drop-unlabeled", help="Leave rows of the manifest out that have no group.")
+        bool, typer.Option("--drop-unlabeled", help="Drop rows of the manifest that have no group.")
     ] = False,
     raw_csv: Annotated[
-        bool, typer.Option("--raw-csv", help="In labels.csv and groups.csv, no apostrophe before =, +, - and @.")
+        bool, typer.Option("--raw-csv", help="Put no apostrophe before =, +, - and @ in labels.csv and groups.csv.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write in spite of lint errors; that is recorded.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write in spite of lint errors, and record that.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a branch as files: a label tree, the published H-GLDv2 columns, tables of labels and groups, provenance, log.
 
-    Refused with exit code 6 while lint finds errors. Written again, the files are the same bytes, but for the time in
-    provenance.json.
+    The exit code is 6, and nothing is written, while lint finds errors. The same branch gives the same bytes, except for the
+    time in provenance.json.
 
     \b
     suprank hierarchy export landmarks --out labels
     suprank hierarchy export shop --out labels --manifest-out products-3-levels.parquet
     """
     with plain_errors():
-        from suprank.hierarchy.exporting import LintErrors
-        from suprank.hierarchy.exporting import export as exported
-        from suprank.hierarchy.lint import report
+        from suprank.hierarchy.export import LintFailedError, export_branch
+        from suprank.hierarchy.lint import format_findings
         from suprank.hierarchy.project import Project
-        from suprank.hierarchy.text import amount
-        from suprank.hierarchy.tree import FINAL, chosen_branch
+        from suprank.hierarchy.text import pluralize
+        from suprank.hierarchy.tree import FINAL, choose_branch
 
         terminal.check_folder(out)
         if manifest_out is not None:
             terminal.check_writable(manifest_out)
         opened = Project(project)
         try:
-            done = exported(
+            result = export_branch(
                 opened,
                 out,
-                chosen_branch(opened, branch),
+                choose_branch(opened, branch),
                 format=format.value,
                 force=force,
                 manifest=manifest,
@@ -82,28 +81,29 @@ def export(
                 drop_unlabeled=drop_unlabeled,
                 raw_csv=raw_csv,
             )
-        except LintErrors as found:
-            for line in report(found.findings):
+        except LintFailedError as error:
+            for line in format_findings(error.findings):
                 terminal.echo(line, err=True)
-            terminal.echo("Nothing is written; repair these, or write all the same with --force.", err=True)
+            terminal.echo("Nothing was written; correct these, or write anyway with --force.", err=True)
             raise typer.Exit(LINT) from None
-    if done.unsettled:
-        counts = ", ".join(amount(number, kind) for kind, number in done.unsettled.items())
-        verb = f"agree {project} --adjudicate" if done.branch == FINAL else f"review {project}"
-        said = f"{out} holds what nobody has decided yet: {counts}; decide with `suprank hierarchy {verb}`, and export again."
-        terminal.echo(said, err=True)
+    if result.unsettled:
+        counts = ", ".join(pluralize(number, kind) for kind, number in result.unsettled.items())
+        verb = f"agree {project} --adjudicate" if result.branch == FINAL else f"review {project}"
+        message = f"{out} has undecided parts: {counts}; decide them with `suprank hierarchy {verb}`, and export again."
+        terminal.echo(message, err=True)
     if quiet:
         return
-    terminal.echo(f"{out}: branch {done.branch}, {', '.join((*done.files, 'provenance.json'))}")
-    if done.overridden:
-        terminal.echo(f"written in spite of {amount(len(done.overridden), 'lint error')}, which is recorded")
-    if done.warnings:
+    terminal.echo(f"{out}: branch {result.branch}, {', '.join((*result.files, 'provenance.json'))}")
+    if result.overridden:
+        terminal.echo(f"written in spite of {pluralize(len(result.overridden), 'lint error')}, as provenance.json records")
+    if result.warnings:
         terminal.echo(
-            f"{amount(done.warnings, 'lint warning')}; `suprank hierarchy lint {project} --branch {done.branch}` lists them"
+            f"{pluralize(result.warnings, 'lint warning')}; list them with `suprank hierarchy lint {project} --branch "
+            f"{result.branch}`"
         )
-    if done.labeled is not None:
-        terminal.echo(f"{manifest_out}: {done.labeled.manifest!r}")
-        if done.labeled.dropped:
-            terminal.echo(f"left out without a group: {amount(done.labeled.dropped, 'row')}")
-        if done.labeled.replaced:
-            terminal.echo(f"levels that were there before are replaced: {', '.join(done.labeled.replaced)}")
+    if result.manifest is not None:
+        terminal.echo(f"{manifest_out}: {result.manifest.manifest!r}")
+        if result.manifest.dropped:
+            terminal.echo(f"dropped without a group: {pluralize(result.manifest.dropped, 'row')}")
+        if result.manifest.replaced:
+            terminal.echo(f"replaced levels: {', '.join(result.manifest.replaced)}")

@@ -1,4 +1,4 @@
-"""suprank hierarchy log: what was done on the branches of a project."""
+"""`suprank hierarchy log`: list the changes to the branches of a project."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
 
     from suprank.hierarchy.project import Project
 
-DECIDED = ("kind", "subject", "first", "second", "chosen", "reason", "who")
+DECISION_COLUMNS = ("kind", "subject", "first", "second", "chosen", "reason", "who")
 
 
 def log(
     project: ProjectFolder,
-    branch: Annotated[str | None, typer.Option(metavar="NAME", help="Only of this branch.", show_default="all")] = None,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="A line of JSON each, with the rows before and after.")] = False,
+    branch: Annotated[str | None, typer.Option(metavar="NAME", help="List only this branch.", show_default="all")] = None,
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Print each event as a line of JSON, with its rows before and after.")
+    ] = False,
 ) -> None:
-    """The log of a project, oldest first: who did what, when, and what it undid. It only ever grows.
+    """List the log of a project, oldest first: who did what and when, and what was undone. The log only grows.
 
-    Replayed in order, the `changes` of a branch's lines (--jsonl) give its groups and the places of its labels. Decisions of
-    the settling are with the event that carried them out.
+    Replaying the `changes` of a branch's lines (--jsonl) in order gives its groups and the places of its labels. Decisions
+    of an adjudication are listed with the event that carried them out.
 
     \b
     suprank hierarchy log landmarks --branch final
@@ -42,16 +44,16 @@ def log(
             else:
                 undoes = f"  (event {event['undoes']})" if event["undoes"] is not None else ""
                 why = next((f"  because: {one['reason']}" for one in event["decisions"] if one["reason"]), "")
-                said = f"{event['who']}: {event['said']}{undoes}{why}"
-                terminal.echo(f"{event['seq']:>6}  {event['at']}  {event['branch']}  {said}")
+                sentence = f"{event['who']}: {event['said']}{undoes}{why}"
+                terminal.echo(f"{event['seq']:>6}  {event['at']}  {event['branch']}  {sentence}")
 
 
 def _events(project: Project, branch: str | None) -> Iterator[dict[str, Any]]:
-    """One by one: the first event of a branch may hold all its labels."""
-    from suprank.hierarchy.tree import chosen_branch
+    """Yield events one by one, because the first event of a branch may hold all its labels."""
+    from suprank.hierarchy.tree import choose_branch
 
-    wanted = None if branch is None else chosen_branch(project, branch)
-    with project.reading() as db:
+    wanted = None if branch is None else choose_branch(project, branch)
+    with project.snapshot() as db:
         rows = db.execute(
             "SELECT seq, at, branch.name AS branch, who, act, said, changes_json, undoes FROM event "
             "JOIN branch ON branch.id = event.branch WHERE ? IS NULL OR branch.name = ? ORDER BY seq",
@@ -60,6 +62,6 @@ def _events(project: Project, branch: str | None) -> Iterator[dict[str, Any]]:
         for row in rows:
             event = dict(row)
             event["changes"] = json.loads(event.pop("changes_json"))
-            decided = db.execute(f"SELECT {', '.join(DECIDED)} FROM decision WHERE event = ? ORDER BY id", (event["seq"],))
-            event["decisions"] = [dict(one) for one in decided]
+            query = f"SELECT {', '.join(DECISION_COLUMNS)} FROM decision WHERE event = ? ORDER BY id"
+            event["decisions"] = [dict(decision) for decision in db.execute(query, (event["seq"],))]
             yield event

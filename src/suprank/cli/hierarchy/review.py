@@ -1,4 +1,4 @@
-"""suprank hierarchy review: the page on which annotators split, merge, move, name and exclude."""
+"""`suprank hierarchy review`: serve the page on which annotators refine the clusters."""
 
 from __future__ import annotations
 
@@ -21,33 +21,35 @@ def review(
     project: ProjectFolder,
     annotator: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Who reviews, repeatable; each has a branch.", show_default="all there are"),
+        typer.Option(metavar="NAME", help="Annotator, repeatable; each has a branch.", show_default="all there are"),
     ] = None,
     manifest: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where sample pictures come from; kept for the next time.")
+        Path | None, typer.Option(metavar="FILE", help="Manifest with sample images; it is remembered.")
     ] = None,
     level: Annotated[
-        str | None, typer.Option(help="Of the manifest: its names are those of items, or of labels.", show_default="the finest")
+        str | None, typer.Option(help="Level of the manifest with names of items or labels.", show_default="the finest")
     ] = None,
     root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The folder of its pictures.", show_default="the manifest's")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the images.", show_default="the manifest's")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; only 127.0.0.1 is for this machine alone.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; with 127.0.0.1 only this machine can connect.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Open no browser.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open a browser.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """The review page: clusters become groups that annotators split, merge, name, put under others, and mark done.
+    """Serve the review page, on which annotators turn clusters into named groups: split, merge, move, exclude, mark done.
 
-    Each annotator works on a branch of their own, begun from the newest clusters or gone on with, and opens it by the link
-    that is printed; it stays the same from one start to the next. Every click is saved at once. Ctrl-C ends it.
+    Each annotator works on their own branch, which starts from the newest clusters, and opens it by the link that is printed.
+    The link stays the same from one start to the next. Every click is saved at once. Ctrl-C stops the server.
 
     \b
     suprank hierarchy review landmarks --annotator anna --annotator ben
     suprank hierarchy review landmarks --manifest gldv2.parquet --level landmark
     """
     if manifest is None and (level is not None or root is not None):
-        raise typer.BadParameter("--level and --root are of a manifest; name it with --manifest.")
+        raise typer.BadParameter("--level and --root belong to --manifest; give that, too.")
     with plain_errors():
         from suprank.hierarchy.project import Project
         from suprank.hierarchy.review import open_branch
@@ -55,10 +57,10 @@ def review(
         from suprank.web.serving import bind_socket
 
         opened = Project(project)
-        names = list(dict.fromkeys(annotator or _there(opened)))
+        names = list(dict.fromkeys(annotator or _existing_branches(opened)))
         with bind_socket(host, port) as listening:  # first: a port that is taken is found out before a branch is begun
             if manifest is not None:
-                _keep(opened, manifest, level, root)
+                _remember_manifest(opened, manifest, level, root)
             branches = [open_branch(opened, name) for name in names]
             app = create_app(opened, names, host=host)
             if not quiet:
@@ -74,31 +76,32 @@ def review(
                 links,
                 others="and has a link can change its branch",
                 open_page=not no_browser and len(names) == 1,
-                # While the links are read: the first page of a group is then as quick as the next.
+                # In the background, so that the first page of a group is as quick as the next.
                 background=partial(app.state.review.suggestions.preload, branches),
             )
 
 
-def _there(project: Project) -> list[str]:
-    with project.reading() as db:
+def _existing_branches(project: Project) -> list[str]:
+    with project.snapshot() as db:
         names = [row[0] for row in db.execute("SELECT name FROM branch ORDER BY id")]
     if not names:
-        raise ValueError(f"nobody reviews {project.folder} yet; say who with --annotator NAME, once for each of two people.")
+        raise ValueError(f"nobody reviews {project.folder} yet; give --annotator NAME, once for each annotator.")
     return names
 
 
-def _keep(project: Project, manifest: Path, level: str | None, root: Path | None) -> None:
+def _remember_manifest(project: Project, manifest: Path, level: str | None, root: Path | None) -> None:
     from suprank.hierarchy.sources import manifest_level
 
-    kept = {"manifest": str(manifest.resolve()), "manifest_level": manifest_level(manifest, level)}
-    with project.writing() as db:
+    meta = {"manifest": str(manifest.resolve()), "manifest_level": manifest_level(manifest, level)}
+    if root is not None:
+        meta["manifest_root"] = str(root.resolve())
+    with project.transaction() as db:
         db.execute("DELETE FROM meta WHERE key = 'manifest_root'")
-        rows = {**kept, **({} if root is None else {"manifest_root": str(root.resolve())})}
-        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows.items())
+        db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", meta.items())
 
 
 def _progress(project: Project, branch: int) -> str:
-    with project.reading() as db:
-        asked = "SELECT count(*), coalesce(sum(state = 'done'), 0) FROM \"group\" WHERE branch = ? AND level = 1"
-        groups, done = db.execute(asked, (branch,)).fetchone()
+    with project.snapshot() as db:
+        query = "SELECT count(*), coalesce(sum(state = 'done'), 0) FROM \"group\" WHERE branch = ? AND level = 1"
+        groups, done = db.execute(query, (branch,)).fetchone()
     return f"{done:,} of {groups:,} groups are done"

@@ -1,4 +1,4 @@
-"""suprank hierarchy scrape: what kind of thing every item is, by Wikimedia or by a file."""
+"""`suprank hierarchy scrape`: look up the types of items at Wikimedia, or read them from files."""
 
 from __future__ import annotations
 
@@ -10,27 +10,37 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.hierarchy.exit_codes import UNRESOLVED, plain_errors
+from suprank.cli.hierarchy.new import ProjectFolder, Quiet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from suprank.hierarchy.project import Project
-    from suprank.hierarchy.wikimedia.outcome import Outcome
+    from suprank.hierarchy.wikimedia.item_types import ScrapeResult
 
-_PHASES = {"page": "pages", "move": "moved pages", "item": "items of Wikidata", "type": "names of types"}
+_PHASES = {
+    "page": "pages",
+    "move": "moved pages",
+    "item": "items of Wikidata",
+    "type": "names of types",
+}
 
 
 def scrape(
-    project: Annotated[Path, typer.Argument(metavar="PROJECT", help="The project's folder.")],
+    project: ProjectFolder,
     contact: Annotated[
         str | None,
-        typer.Option(metavar="E-MAIL|URL", help="Of you, who run this, for Wikimedia. Required, but with --from-csv."),
+        typer.Option(metavar="E-MAIL|URL", help="How Wikimedia can reach you. Required unless --from-csv is given."),
     ] = None,
-    commons: Annotated[str | None, typer.Option(metavar="URL", help="An api.php.", show_default="the recipe's")] = None,
-    wikidata: Annotated[str | None, typer.Option(metavar="URL", help="An api.php.", show_default="the recipe's")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests a minute, at most.", show_default="the recipe's")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N items, as a trial.", show_default="all")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again for what failed.")] = False,
+    commons: Annotated[
+        str | None, typer.Option(metavar="URL", help="The api.php of Commons.", show_default="the recipe's")
+    ] = None,
+    wikidata: Annotated[
+        str | None, typer.Option(metavar="URL", help="The api.php of Wikidata.", show_default="the recipe's")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Most requests per minute.", show_default="the recipe's")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Look up only the first N items.", show_default="all")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat requests that failed.")] = False,
     move_log: Annotated[
         bool, typer.Option("--move-log", help="Ask where missing pages were moved to: one or two requests each.")
     ] = False,
@@ -40,30 +50,30 @@ def scrape(
             min=0,
             max=20,
             metavar="STEPS",
-            help="Of items with several types, ask for the classes above them, for `clean --several most-specific`.",
+            help="Steps of superclasses to fetch for items with several types, for `clean --several most-specific`.",
             show_default="the recipe's",
         ),
     ] = None,
-    afresh: Annotated[bool, typer.Option("--afresh", help="Forget what was fetched before, and ask for all of it.")] = False,
-    patience: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Of waiting in a row, then it gives up.")] = 1800.0,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="For a reply to begin, and go on.")] = 60.0,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Forget what was fetched before, and fetch everything.")] = False,
+    patience: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Give up after waiting this long.")] = 1800.0,
+    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Longest pause within a reply.")] = 60.0,
     from_csv: Annotated[
         list[str] | None,
-        typer.Option(metavar="[SPLIT=]FILE", help="Types from a table instead, a row a type; repeatable. No network."),
+        typer.Option(metavar="[SPLIT=]FILE", help="Read types from a table, one per row, without network; repeatable."),
     ] = None,
     id_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --from-csv: the item.", show_default="the recipe's")
+        str | None, typer.Option(metavar="NAME", help="Column of --from-csv with the item.", show_default="the recipe's")
     ] = None,
     type_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of --from-csv: its type.", show_default="the recipe's")
+        str | None, typer.Option(metavar="NAME", help="Column of --from-csv with its type.", show_default="the recipe's")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Look up what kind of thing every item is: Commons category, Wikidata item, "instance of", names of these types.
+    """Look up the types of every item: Commons category, Wikidata item, "instance of", names of these types.
 
-    Stop it whenever you like, or let it crash: the same command goes on from there, and asks for nothing twice. It ends with
-    exit code 4 where requests failed for good (see --retry-failed), and with 5 where a server told us to stop or did not
-    answer for --patience seconds. Items for which nothing was found are counted by reason, and are no error.
+    You may stop it at any time: the same command continues, and repeats no request. The exit code is 4 if requests failed for
+    good (see --retry-failed), and 5 if a server asked us to stop or did not answer for --patience seconds. Items for which
+    nothing was found are counted by reason, and are not errors.
 
     \b
     suprank hierarchy scrape landmarks --contact you@example.org --limit 500
@@ -76,26 +86,32 @@ def scrape(
         opened = Project(project)
         if from_csv:
             if commons or wikidata or rate is not None or limit is not None or retry_failed or move_log or afresh or ancestors:
-                raise typer.BadParameter("--from-csv reads files whole, and asks nobody; leave options of the network out.")
-            _from_files(opened, from_csv, id_column, type_column)
+                raise typer.BadParameter("--from-csv reads files and makes no requests; leave out the options for requests.")
+            _scrape_files(opened, from_csv, id_column, type_column)
             return
         if id_column or type_column:
-            raise typer.BadParameter("--id-column and --type-column are of --from-csv; name a file.")
+            raise typer.BadParameter("--id-column and --type-column name columns of --from-csv; give that, too.")
         if contact is None:
-            said = "say by which e-mail address or page you can be reached; Wikimedia turns away those who do not."
-            raise typer.BadParameter(said, param_hint="--contact")
-        from suprank.hierarchy.wikimedia.client import Client
-        from suprank.hierarchy.wikimedia.rate_limit import Pace
-        from suprank.hierarchy.wikimedia.scraping import scrape as scraped
+            message = "give an e-mail address or a page by which you can be reached; Wikimedia turns away those who do not."
+            raise typer.BadParameter(message, param_hint="--contact")
+        from suprank.hierarchy.wikimedia import scraping
+        from suprank.hierarchy.wikimedia.client import Client, RateLimiter
 
         recipe = opened.recipe.scrape
-        pace = Pace(recipe.rate if rate is None else rate)
+        rate_limiter = RateLimiter(recipe.rate if rate is None else rate)
         with (
-            _kept(),
-            _bar(quiet) as bar,
-            Client(contact, pace, maxlag=recipe.maxlag, timeout=timeout, patience=patience, say=bar.say) as client,
+            _explain_interrupt(),
+            _progress_bar(quiet) as bar,
+            Client(
+                contact,
+                rate_limiter,
+                maxlag=recipe.maxlag,
+                timeout=timeout,
+                patience=patience,
+                report_wait=bar.report_wait,
+            ) as client,
         ):
-            outcome = scraped(
+            result = scraping.scrape(
                 opened,
                 client,
                 commons=commons,
@@ -107,67 +123,65 @@ def scrape(
                 afresh=afresh,
                 progress=bar.advance,
             )
-    _tell(project, outcome)
-    terminal.echo(f"requests that were made: {outcome.requests:,}" if outcome.requests else "nothing had to be asked for")
-    if outcome.failed:
-        terminal.echo(f"failed for good: {outcome.failed:,}; ask again with --retry-failed", err=True)
+    _print_result(project, result)
+    terminal.echo(f"requests made: {result.requests:,}" if result.requests else "no requests were needed")
+    if result.failed:
+        terminal.echo(f"failed for good: {result.failed:,}; repeat them with --retry-failed", err=True)
         raise typer.Exit(UNRESOLVED)
 
 
-def _from_files(project: Project, given: list[str], id_column: str | None, type_column: str | None) -> None:
-    from suprank.hierarchy.text import amount
+def _scrape_files(project: Project, given: list[str], id_column: str | None, type_column: str | None) -> None:
+    from suprank.hierarchy.text import pluralize
     from suprank.hierarchy.typed_files import types_from_files
 
-    files = [_pair(project, one) for one in given]
+    files = [_split_file(project, text) for text in given]
     found = types_from_files(project, files, id_column=id_column, type_column=type_column)
-    _tell(project.folder, found.outcome)
+    _print_result(project.folder, found.outcome)
     if found.added:
-        terminal.echo(f"added: {amount(found.added, 'item')}")
+        terminal.echo(f"added: {pluralize(found.added, 'item')}")
     if found.repeated:
-        terminal.echo(f"said twice, and counted once: {amount(found.repeated, 'row')}")
+        terminal.echo(f"repeated and counted once: {pluralize(found.repeated, 'row')}")
 
 
-def _pair(project: Project, text: str) -> tuple[str, Path]:
+def _split_file(project: Project, text: str) -> tuple[str, Path]:
     split, equals, file = text.partition("=")
     if equals:
         if not split.strip() or not file:
             raise typer.BadParameter(f"{text!r} is not [SPLIT=]FILE, such as train=types.csv.", param_hint="--from-csv")
         return split.strip(), Path(file)
-    with project.reading() as db:
+    with project.snapshot() as db:
         splits = [row[0] for row in db.execute("SELECT DISTINCT split FROM item ORDER BY split")]
     if len(splits) > 1:
-        said = f"the project has the splits {', '.join(splits)}; say of which {text} is: {splits[0]}={text}."
-        raise typer.BadParameter(said, param_hint="--from-csv")
+        message = f"the project has the splits {', '.join(splits)}; name the one of {text}, such as {splits[0]}={text}."
+        raise typer.BadParameter(message, param_hint="--from-csv")
     return splits[0] if splits else "all", Path(text)
 
 
-def _tell(folder: Path, outcome: Outcome) -> None:
-    from suprank.hierarchy.reasons import in_words
-    from suprank.hierarchy.text import amount
+def _print_result(folder: Path, result: ScrapeResult) -> None:
+    from suprank.hierarchy.text import pluralize, reason_text
 
-    same = "" if outcome.changed else "; nothing changed"
-    terminal.echo(f"{folder}: {outcome.typed:,} of {outcome.items:,} items have a type, {outcome.types:,} different ones{same}")
-    if outcome.untyped:
-        for reason, count in outcome.untyped.items():
-            terminal.echo(f"  {amount(count, 'item')} without a type: {in_words(reason)}")
-    if outcome.several:
-        terminal.echo(f"of several types: {amount(outcome.several, 'item')}; `suprank hierarchy clean` has the rule")
-    if outcome.nameless:
-        terminal.echo(f"without a name in the recipe's languages, called by their QID: {amount(outcome.nameless, 'type')}")
+    same = "" if result.changed else "; nothing changed"
+    terminal.echo(f"{folder}: {result.typed:,} of {result.items:,} items have a type, {result.types:,} different ones{same}")
+    for reason, count in result.untyped.items():
+        terminal.echo(f"  {pluralize(count, 'item')} without a type: {reason_text(reason)}")
+    if result.several:
+        terminal.echo(f"with several types: {pluralize(result.several, 'item')}; `suprank hierarchy clean` decides on these")
+    if result.nameless:
+        terminal.echo(f"without a name in the recipe's languages, called by their QID: {pluralize(result.nameless, 'type')}")
 
 
 @contextmanager
-def _kept() -> Iterator[None]:
-    """Says what became of the work where somebody stops it."""
+def _explain_interrupt() -> Iterator[None]:
+    """On Ctrl-C, say that the replies are saved."""
     try:
         yield
     except KeyboardInterrupt:
-        terminal.echo("what was fetched is kept; the same command goes on from there", err=True)
+        terminal.echo("replies so far are saved; the same command continues from there", err=True)
         raise
 
 
-class _Bar:
-    """Progress on stderr: what is being asked for, how far it is, and, while it waits, why."""
+class _ProgressBar:
+    """Progress on stderr: what is being fetched, how much of it is done, and the reason while it waits."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -184,19 +198,19 @@ class _Bar:
             self.bar.reset(self.task, description=_PHASES[phase], visible=True)
         self.bar.update(self.task, completed=done, total=total)
 
-    def say(self, why: str) -> None:
-        """Why it waits, or nothing once it goes on. In a log each wait is a line; on a terminal it takes the bar's name."""
+    def report_wait(self, reason: str) -> None:
+        """Show the reason of a wait, or none once it is over: on a terminal as the bar's title, in a log as a line."""
         if self.bar.console.is_terminal:
-            self.bar.update(self.task, description=terminal.escaped(why or _PHASES.get(self.phase, "")))
-        elif why and not self.bar.disable:
-            self.bar.console.print(terminal.escaped(why), markup=False, highlight=False, soft_wrap=True)
+            self.bar.update(self.task, description=terminal.escaped(reason or _PHASES.get(self.phase, "")))
+        elif reason and not self.bar.disable:
+            self.bar.console.print(terminal.escaped(reason), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def _bar(quiet: bool) -> Iterator[_Bar]:
-    bar = _Bar(quiet)
+def _progress_bar(quiet: bool) -> Iterator[_ProgressBar]:
+    bar = _ProgressBar(quiet)
     try:
         yield bar
     finally:
-        if bar.phase:  # begun by the first request: what is refused at the door leaves not even an empty line
+        if bar.phase:  # it starts with the first request, so that a refused command prints no empty line
             bar.bar.stop()

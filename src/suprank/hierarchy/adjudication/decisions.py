@@ -10,11 +10,11 @@ from suprank.hierarchy.adjudication.final_branch import GroupPlan, Origin, hiera
 from suprank.hierarchy.adjudication.resolve import GroupNamed, Resolve, Target, fingerprint
 from suprank.hierarchy.agreement import Annotation, Comparison, Disagreement
 from suprank.hierarchy.agreement.disagreements import KINDS, Kind
-from suprank.hierarchy.project import now
+from suprank.hierarchy.project import utc_now
 from suprank.hierarchy.review.actions import MAX_NAME, MAX_TEXT, RefusedError
 from suprank.hierarchy.review.branch import Branch, Event
 from suprank.hierarchy.review.state import BranchState, GroupRow
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 from suprank.hierarchy.tree import FINAL, UNSETTLED
 
 if TYPE_CHECKING:
@@ -77,18 +77,18 @@ class Adjudication:
 
     def names(self) -> tuple[str, str]:
         """The names of the two branches."""
-        with self.project.reading() as db:
+        with self.project.snapshot() as db:
             origin = _existing_origin(db)
         return origin.first, origin.second
 
     def group_rows(self) -> dict[int, GroupRow]:
         """The groups of the final branch now, and those of the two branches that decisions may create."""
-        with self.project.reading() as db:
+        with self.project.snapshot() as db:
             return {**self._plan(db)[1].rows, **BranchState(db, self.branch.id).groups()}
 
     def status(self) -> AdjudicationStatus:
         """All disagreements and their current state. Names and parents of groups that do not exist now are left out."""
-        with self.project.reading() as db:
+        with self.project.snapshot() as db:
             origin, plan = self._plan(db)
             state = BranchState(db, self.branch.id)
             groups, places, decisions = state.groups(), state.all_places(), _read_decisions(db, self.branch.id)
@@ -130,7 +130,7 @@ class Adjudication:
             raise RefusedError("Choose at least one disagreement to resolve.")
         if len(reason) > MAX_TEXT or len(who or "") > MAX_NAME:
             raise RefusedError(f"A reason may have at most {MAX_TEXT:,} characters, and a name {MAX_NAME}.")
-        with self.project.reading() as db:
+        with self.project.snapshot() as db:
             origin, plan = self._plan(db)
             rows = _apply_decisions(plan.rows, _read_decisions(db, self.branch.id))
         answers = {"first": origin.first, "second": origin.second, "other": repr(value), "excluded": "excluded"}
@@ -142,7 +142,7 @@ class Adjudication:
         action = Resolve(rows, f"resolved {_describe(disagreements)}: {answers[choice]}", targets, known)
 
         def write_decisions(db: sqlite3.Connection, event: int) -> None:
-            state, at = BranchState(db, self.branch.id), now()
+            state, at = BranchState(db, self.branch.id), utc_now()
             groups = state.groups()
             person, why = who or FINAL, reason.strip()
             values = [
@@ -238,7 +238,7 @@ def _read_decisions(db: sqlite3.Connection, branch: int) -> dict[tuple[Kind, str
 def _apply_decisions(rows: Mapping[int, GroupRow], decisions: Mapping[tuple[Kind, str], Decision]) -> dict[int, GroupRow]:
     """Rows for groups that are created again after they had been deleted: with the names and parents that were decided."""
     decided = dict(rows)
-    by_name = {(row.level, key_of(row.name)): one for one, row in rows.items()}
+    by_name = {(row.level, label_key(row.name)): one for one, row in rows.items()}
     for (kind, subject), decision in decisions.items():
         if kind == "label" or (group := int(subject.split("|")[0])) not in decided:
             continue
@@ -246,5 +246,5 @@ def _apply_decisions(rows: Mapping[int, GroupRow], decisions: Mapping[tuple[Kind
         if kind == "name":
             decided[group] = replace(row, name=decision.chosen)
         else:
-            decided[group] = replace(row, parent=by_name.get((row.level + 1, key_of(decision.chosen))))
+            decided[group] = replace(row, parent=by_name.get((row.level + 1, label_key(decision.chosen))))
     return decided

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from suprank.hierarchy.agreement import Comparison
-from suprank.hierarchy.project import as_json
+from suprank.hierarchy.project import canonical_json
 from suprank.hierarchy.review.branch import SYSTEM_ACTIONS, Branch, apply_system_action, create_branch
 from suprank.hierarchy.review.opening import sync_labels
 from suprank.hierarchy.review.state import BranchState, Changes, GroupRow, Place
-from suprank.hierarchy.tree import FINAL, UNSETTLED, Group, Hierarchy, Label, hierarchy_in
+from suprank.hierarchy.tree import FINAL, UNSETTLED, Group, Hierarchy, Label, hierarchy_from_db
 
 if TYPE_CHECKING:
     import sqlite3
@@ -45,7 +45,7 @@ def open_final_branch(project: Project, first: str, second: str, *, restart: boo
     """
     if FINAL in (first, second) or first == second:
         raise ValueError(f"{first!r} and {second!r} cannot be adjudicated; name the branches of two annotators.")
-    with project.writing() as db:
+    with project.transaction() as db:
         origin = read_origin(db)
         if origin is None:
             _start(db, project, first, second, None)
@@ -64,7 +64,7 @@ def open_final_branch(project: Project, first: str, second: str, *, restart: boo
 
 
 def _start(db: sqlite3.Connection, project: Project, first: str, second: str, final: int | None) -> None:
-    hierarchies = [hierarchy_in(db, name, project.recipe.levels) for name in (first, second)]
+    hierarchies = [hierarchy_from_db(db, name, project.recipe.levels) for name in (first, second)]
     plan = GroupPlan(Comparison(*hierarchies))
     changes = plan.initial_changes()
     pending = sum(after == UNSETTLED for _, after in changes.labels.values())
@@ -85,7 +85,7 @@ def _start(db: sqlite3.Connection, project: Project, first: str, second: str, fi
     # The ids of the plan are reserved, whether their groups are created or not.
     db.execute("UPDATE branch SET next_group = max(next_group, ?) WHERE id = ?", (plan.highest_id + 1, final))
     origin = Origin(first, second, hierarchies[0].seq, hierarchies[1].seq)
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_ORIGIN_KEY, as_json(asdict(origin))))
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_ORIGIN_KEY, canonical_json(asdict(origin))))
 
 
 def _difference(state: BranchState, target: Changes) -> Changes:

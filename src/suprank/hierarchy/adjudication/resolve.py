@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from suprank.hierarchy.review.actions import ConflictError, RefusedError, check_name, name_taken
 from suprank.hierarchy.review.state import BranchState, Changes, GroupRow, Place
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,7 +112,7 @@ class _Draft:
         if (same := self._find_name(name, level)) is not None:
             return same
         for one, row in self.plan.items():
-            if row.level == level and key_of(row.name) == key_of(name):
+            if row.level == level and label_key(row.name) == label_key(name):
                 return self._planned_group(one)
         new, self._next_id = self._next_id, self._next_id + 1
         self.after[new] = GroupRow(level, name)
@@ -142,8 +142,8 @@ class _Draft:
         return Changes({one: pair for one, pair in rows.items() if pair[0] != pair[1]}, moves)
 
     def _find_name(self, name: str, level: int) -> int | None:
-        key = key_of(name)
-        return next((one for one, row in self.after.items() if row.level == level and key_of(row.name) == key), None)
+        key = label_key(name)
+        return next((one for one, row in self.after.items() if row.level == level and label_key(row.name) == key), None)
 
 
 def _missing(group: int) -> ConflictError:

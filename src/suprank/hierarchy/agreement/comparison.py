@@ -16,8 +16,8 @@ from suprank.hierarchy.agreement.measures import (
     count_pairs,
     percent_agreement,
 )
-from suprank.hierarchy.text import key_of
-from suprank.hierarchy.tree import hierarchy_in
+from suprank.hierarchy.text import label_key
+from suprank.hierarchy.tree import hierarchy_from_db
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,10 +161,10 @@ class Comparison:
     def _matched_groups(self) -> tuple[MatchedGroups, ...]:
         """All groups of level 1, those that differ most first: by items, then by labels."""
         pairs: list[tuple[int | None, int | None]] = [
-            (group.id, self.partners.get(group.id)) for group in self.first.of_level(1)
+            (group.id, self.partners.get(group.id)) for group in self.first.groups_at(1)
         ]
         taken = {two for _, two in pairs}
-        pairs += [(None, group.id) for group in self.second.of_level(1) if group.id not in taken]
+        pairs += [(None, group.id) for group in self.second.groups_at(1) if group.id not in taken]
         rows = [self._match(one, two) for one, two in pairs]
         return tuple(sorted(rows, key=lambda row: (-row.apart, -row.only_first - row.only_second)))
 
@@ -186,8 +186,8 @@ def compare_branches(project: Project, first: str, second: str) -> Comparison:
     """Compare two branches as they are now, read in one transaction."""
     if first == second:
         raise ValueError(f"{first!r} is compared with itself; name two different branches.")
-    with project.reading() as db:
-        return Comparison(*(hierarchy_in(db, name, project.recipe.levels) for name in (first, second)))
+    with project.snapshot() as db:
+        return Comparison(*(hierarchy_from_db(db, name, project.recipe.levels) for name in (first, second)))
 
 
 def _category_agreement(pairs: list[tuple[Label, Label]], first: Sequence[Any], second: Sequence[Any]) -> CategoryAgreement:
@@ -210,10 +210,10 @@ def _unzip(pairs: list[tuple[Label, Label]]) -> tuple[list[Label], list[Label]]:
 
 
 def _names(hierarchy: Hierarchy, groups: Sequence[int]) -> list[str]:
-    return [key_of(hierarchy.groups[group].name) for group in groups]
+    return [label_key(hierarchy.groups[group].name) for group in groups]
 
 
 def _ancestor(hierarchy: Hierarchy, label: Label, level: int) -> str:
     """The name key of the label's ancestor at this level, or "" where it has none."""
     path = hierarchy.path(label)
-    return key_of(path[level - 1].name) if len(path) >= level else ""
+    return label_key(path[level - 1].name) if len(path) >= level else ""

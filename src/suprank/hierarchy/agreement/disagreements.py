@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,19 +64,19 @@ class Disagreement:
 def match_groups(first: Hierarchy, second: Hierarchy) -> dict[int, int]:
     """Match groups of the first branch one to one with groups of the second; groups without a partner are left out.
 
-    Groups of one level with the same name (`key_of`) are partners. The remaining groups of level 1 are paired so that the pairs
+    Groups of one level with the same name (`label_key`) are partners. The remaining groups of level 1 are paired so that the pairs
     share the largest total number of items, and at least one label each; a label without items counts as one item. Coarser
     groups are matched by name only.
     """
     partners: dict[int, int] = {}
     for level in range(1, first.depth + 1):
-        by_name = {key_of(group.name): group.id for group in second.of_level(level)}
-        for group in first.of_level(level):
-            if (same := by_name.get(key_of(group.name))) is not None:
+        by_name = {label_key(group.name): group.id for group in second.groups_at(level)}
+        for group in first.groups_at(level):
+            if (same := by_name.get(label_key(group.name))) is not None:
                 partners[group.id] = same
     taken = set(partners.values())
-    left = [group for group in first.of_level(1) if group.id not in partners]
-    right = [group for group in second.of_level(1) if group.id not in taken]
+    left = [group for group in first.groups_at(1) if group.id not in partners]
+    right = [group for group in second.groups_at(1) if group.id not in taken]
     return dict(sorted({**partners, **_match_by_contents(first, second, left, right)}.items()))
 
 
@@ -103,7 +103,7 @@ def _match_by_contents(first: Hierarchy, second: Hierarchy, left: list[Group], r
 def disagreements(first: Hierarchy, second: Hierarchy, partners: Mapping[int, int]) -> list[Disagreement]:
     """All disagreements: labels, then names, then parents, each sorted by weight, largest first."""
     found = [*_label_disagreements(first, second, partners), *_group_disagreements(first, second, partners)]
-    return sorted(found, key=lambda one: (KINDS.index(one.kind), -one.weight, key_of(one.about), one.subject))
+    return sorted(found, key=lambda one: (KINDS.index(one.kind), -one.weight, label_key(one.about), one.subject))
 
 
 def _label_disagreements(first: Hierarchy, second: Hierarchy, partners: Mapping[int, int]) -> Iterator[Disagreement]:

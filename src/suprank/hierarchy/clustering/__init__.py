@@ -1,12 +1,13 @@
-"""Vectors to clusters of labels: k-means or Ward's tree, figures that say how far to trust them, and names to choose from."""
+"""Cluster labels by their vectors with k-means or Ward's method, measure the clusters, and suggest names for them."""
 
-from suprank.hierarchy.clustering.naming import WordCounts, suggested_names
-from suprank.hierarchy.clustering.step import ClusterOutcome, cluster_labels
-from suprank.hierarchy.clustering.ward import suggested_split
+from suprank.hierarchy.clustering.algorithms import cluster_centers, suggested_split
+from suprank.hierarchy.clustering.step import ClusterResult, cluster_labels
+from suprank.hierarchy.clustering.summary import WordCounts, suggested_names
 
 __all__ = [
-    "ClusterOutcome",
+    "ClusterResult",
     "WordCounts",
+    "cluster_centers",
     "cluster_labels",
     "suggested_names",
     "suggested_split",

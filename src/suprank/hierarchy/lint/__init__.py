@@ -1,7 +1,6 @@
-"""What is probably wrong with a finished tree: names that a reader would stumble over, and shapes that are no hierarchy."""
+"""Check a hierarchy for likely mistakes: confusing names, misplaced groups, extreme sizes, unfinished work."""
 
-from suprank.hierarchy.lint.findings import Finding, counted, report
-from suprank.hierarchy.lint.run import findings_of, lint_project
-from suprank.hierarchy.lint.subjects import Subject, read_subject
+from suprank.hierarchy.lint.findings import Finding, format_findings, severity_counts
+from suprank.hierarchy.lint.run import LintTarget, lint_project, lint_target, read_target
 
-__all__ = ["Finding", "Subject", "counted", "findings_of", "lint_project", "read_subject", "report"]
+__all__ = ["Finding", "LintTarget", "format_findings", "lint_project", "lint_target", "read_target", "severity_counts"]

@@ -1,4 +1,4 @@
-"""A finding of lint, as data, and a list of them for people."""
+"""A finding of lint, and the report of a list of findings."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Final, Literal
 
+from suprank.hierarchy.text import pluralize
+
 ERROR: Final = "error"
 WARNING: Final = "warning"
-_SHOWN = 10
+_MOST_SHOWN = 10
 
 TITLES = {
-    "blanks": "blanks that nobody sees",
+    "blanks": "invisible blanks",
     "case": "one name in two spellings",
     "empty": "groups without labels",
     "no-parent": "groups without a parent",
     "wrong-level": "groups under a parent of another level",
     "two-parents": "one name under two parents",
     "two-places": "labels in two places",
-    "unsettled": "labels that are not settled",
+    "unsettled": "labels that await adjudication",
     "unplaced": "labels without a place",
     "undone": "groups that are not marked done",
     "unnamed": "names that are only suggestions",
@@ -31,14 +33,14 @@ TITLES = {
     "single": "groups of one label",
     "one-child": "parents of one child",
     "imbalance": "extreme imbalance",
-    "largest": "one group holds much of all",
+    "largest": "groups that hold much of all",
 }
-"""Codes in the order in which they are told, and what each is about."""
+"""Code → title, in the order of the report."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong (`error`), or probably is (`warning`): a code to go by, the level, the names concerned, a sentence."""
+    """A mistake (`error`) or a likely one (`warning`), with its code, its level, the names concerned and a sentence."""
 
     code: str
     severity: Literal["error", "warning"]
@@ -50,26 +52,30 @@ class Finding:
         return {**asdict(self), "names": list(self.names)}
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors first, then by code, level and names: the same findings are always in the same order, each once."""
+def sorted_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """The distinct findings: errors first, then by code, level, names and message."""
     codes = list(TITLES)
-    return sorted(set(findings), key=lambda one: (one.severity, codes.index(one.code), one.level, one.names, one.message))
+
+    def order(finding: Finding) -> tuple[Any, ...]:
+        return finding.severity, codes.index(finding.code), finding.level, finding.names, finding.message
+
+    return sorted(set(findings), key=order)
 
 
-def counted(findings: Sequence[Finding]) -> tuple[int, int]:
-    """How many errors and warnings there are."""
-    errors = sum(one.severity == ERROR for one in findings)
+def severity_counts(findings: Sequence[Finding]) -> tuple[int, int]:
+    """The numbers of errors and of warnings."""
+    errors = sum(finding.severity == ERROR for finding in findings)
     return errors, len(findings) - errors
 
 
-def report(findings: Sequence[Finding], *, most: int = _SHOWN) -> list[str]:
-    """Lines for people, grouped by what they are about; of each code at most `most` are told, and the rest counted."""
-    errors, warnings = counted(findings)
-    lines = [f"{errors:,} {'error' if errors == 1 else 'errors'}, {warnings:,} {'warning' if warnings == 1 else 'warnings'}"]
-    for (severity, code), some in groupby(findings, key=lambda one: (one.severity, one.code)):
+def format_findings(findings: Sequence[Finding], *, most: int = _MOST_SHOWN) -> list[str]:
+    """The lines of a report, grouped by code; each code shows at most `most` findings and the number of the others."""
+    errors, warnings = severity_counts(findings)
+    lines = [f"{pluralize(errors, 'error')}, {pluralize(warnings, 'warning')}"]
+    for (severity, code), some in groupby(findings, key=lambda finding: (finding.severity, finding.code)):
         group = list(some)
         lines.append(f"{severity}: {TITLES[code]} ({code}, {len(group):,})")
-        lines += [f"  {one.message}" for one in group[:most]]
+        lines += [f"  {finding.message}" for finding in group[:most]]
         if len(group) > most:
             lines.append(f"  ... and {len(group) - most:,} more")
     return lines

@@ -1,4 +1,4 @@
-"""Names that a reader would stumble over: of one level, or of the siblings under one parent."""
+"""Checks on names: of one level, or of the siblings under one parent; with enough English to recognize plurals."""
 
 from __future__ import annotations
 
@@ -8,47 +8,46 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from suprank.hierarchy.lint.findings import ERROR, WARNING, Finding
-from suprank.hierarchy.lint.words import head, is_plural, singular, singular_name, words
 from suprank.hierarchy.recipe import LintRecipe
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 
 PAIRS_UP_TO = 1000
-"""Siblings that are compared with each other; under one parent with more, only equal keys are looked for."""
+"""Up to this many siblings are compared pairwise; among more, only equal keys are noticed."""
 
-_FEW = 0.1  # plurals up to this share of the siblings are strangers among them
+_FEW = 0.1  # plurals are unusual up to this share of the siblings
 
 
 def name_findings(level: str, names: Sequence[str]) -> Iterator[Finding]:
-    """Of all names of a level: stray blanks, spellings that differ in case or blanks only, a slash."""
+    """Check all names of a level for stray blanks, spellings that differ only in case or blanks, and slashes."""
     spellings: dict[str, set[str]] = defaultdict(set)
     for name in set(names):
-        spellings[key_of(name)].add(name)
-        if (what := _blanks(name)) is not None:
-            yield Finding("blanks", ERROR, level, (name,), f"{level} {name!r} {what}")
+        spellings[label_key(name)].add(name)
+        if (problem := _stray_blank(name)) is not None:
+            yield Finding("blanks", ERROR, level, (name,), f"{level} {name!r} {problem}")
         if "/" in name:
             yield Finding("slash", WARNING, level, (name,), f"{level} {name!r}: choose one name, or make two groups")
-    for found in spellings.values():
-        if len(found) > 1:
-            both = tuple(sorted(found))
-            yield Finding("case", ERROR, level, both, f"{level} {_listed(both)} differ in case or blanks only; merge them")
+    for variants in spellings.values():
+        if len(variants) > 1:
+            both = tuple(sorted(variants))
+            yield Finding("case", ERROR, level, both, f"{level} {_listed(both)} differ only in case or blanks; merge them")
 
 
-def _blanks(name: str) -> str | None:
+def _stray_blank(name: str) -> str | None:
     if name != name.rstrip():
         return "ends in a blank"
     if name != name.lstrip():
         return "begins with a blank"
     if any(letter.isspace() and letter != " " for letter in name):
-        return "holds a blank that is none of the usual (a tab, a line break, a no-break space)"
+        return "contains an unusual blank (a tab, a line break, a no-break space)"
     if "  " in name:
-        return "holds two blanks in a row"
+        return "contains two blanks in a row"
     if any(unicodedata.category(letter) in ("Cf", "Cc") for letter in name):
-        return "holds a character that cannot be seen"
+        return "contains an invisible character"
     return None
 
 
 def sibling_findings(level: str, names: Sequence[str], parent: str | None, rules: LintRecipe) -> Iterator[Finding]:
-    """Of the names under one parent: plurals, near doubles, and names that mean much the same."""
+    """Check the names under one parent for plurals, near duplicates, and names with nearly the same meaning."""
     distinct = sorted(set(names))
     under = "" if parent is None else f" under {parent!r}"
     yield from _plurals(level, distinct, under)
@@ -58,75 +57,139 @@ def sibling_findings(level: str, names: Sequence[str], parent: str | None, rules
 
 
 def label_findings(level: str, names: Sequence[str], parent: str, rules: LintRecipe) -> Iterator[Finding]:
-    """Of the labels in one group: plurals, and names that mean much the same. That they are alike is why they are together."""
+    """Check the labels in one group for plurals and names with nearly the same meaning; similar names belong together here."""
     distinct = sorted(set(names))
     yield from _plurals(level, distinct, f" under {parent!r}")
     yield from _meanings(level, distinct, f" under {parent!r}", rules)
     forms: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for name in distinct:
         forms[singular_name(name)].add(name)
-    for form, found in forms.items():
-        if form and len({words(name) for name in found}) > 1:
-            both = tuple(sorted(found))
-            yield Finding(
-                "plural-twin", WARNING, level, both, f"{level} {_listed(both)} under {parent!r}: one name in the plural?"
-            )
+    for form, variants in forms.items():
+        if form and len({name_words(name) for name in variants}) > 1:
+            both = tuple(sorted(variants))
+            message = f"{level} {_listed(both)} under {parent!r}: one name in the plural?"
+            yield Finding("plural-twin", WARNING, level, both, message)
 
 
 def _plurals(level: str, names: Sequence[str], under: str) -> Iterator[Finding]:
     plurals = [name for name in names if is_plural(head(name))]
     if len(names) >= 3 and plurals and len(plurals) <= max(1, _FEW * len(names)):
         for name in plurals:
-            said = f"{level} {name!r}{under} is a plural, and the other {len(names) - len(plurals):,} are not"
-            yield Finding("lone-plural", WARNING, level, (name,), said)
+            message = f"{level} {name!r}{under} is a plural, and the other {len(names) - len(plurals):,} are not"
+            yield Finding("lone-plural", WARNING, level, (name,), message)
 
 
 def _meanings(level: str, names: Sequence[str], under: str, rules: LintRecipe) -> Iterator[Finding]:
-    """Names that are, or end in, words which the recipe says overlap."""
+    """Names that are, or end in, words which overlap according to the recipe."""
     for same in rules.overlaps:
         forms = {singular_name(word) for word in same}
-        found = tuple(name for name in names if singular_name(name) in forms or (singular(head(name)),) in forms)
-        if len(found) > 1:
-            yield Finding("overlap", WARNING, level, found, f"{level} {_listed(found)}{under} overlap in meaning")
+        alike = tuple(name for name in names if singular_name(name) in forms or (singular(head(name)),) in forms)
+        if len(alike) > 1:
+            yield Finding("overlap", WARNING, level, alike, f"{level} {_listed(alike)}{under} overlap in meaning")
 
 
 def _pairs(level: str, names: Sequence[str], under: str, rules: LintRecipe) -> Iterator[Finding]:
     from rapidfuzz import fuzz
 
-    keys = {name: key_of(name) for name in names}
+    keys = {name: label_key(name) for name in names}
     bare = {name: re.sub(r"\d+", "", key) for name, key in keys.items()}  # "train 7" and "train 8" are numbered, not alike
     forms = {name: singular_name(name) for name in names}
     sets = {name: frozenset(form) for name, form in forms.items()}
-    for one, other in sorted(_worth_a_look([keys[name] for name in names], [sets[name] for name in names], rules.alike)):
+    for one, other in sorted(_candidate_pairs([keys[name] for name in names], [sets[name] for name in names], rules.alike)):
         both = first, second = names[one], names[other]
         if keys[first] == keys[second]:
-            continue  # told as "case"
-        if forms[first] and forms[first] == forms[second] and words(first) != words(second):
+            continue  # reported as "case"
+        if forms[first] and forms[first] == forms[second] and name_words(first) != name_words(second):
             yield Finding("plural-twin", WARNING, level, both, f"{level} {_listed(both)}{under}: one name in the plural?")
         elif sets[first] and sets[second] and (sets[first] < sets[second] or sets[second] < sets[first]):
             few, many = sorted(both, key=lambda name: len(sets[name]))
-            said = f"{level} {few!r} and {many!r}{under}: is the second a kind of the first?"
-            yield Finding("overlap", WARNING, level, both, said)
+            message = f"{level} {few!r} and {many!r}{under}: is the second a kind of the first?"
+            yield Finding("overlap", WARNING, level, both, message)
         elif bare[first] != bare[second] and fuzz.ratio(keys[first], keys[second], score_cutoff=100 * rules.alike):
             yield Finding("alike", WARNING, level, both, f"{level} {_listed(both)}{under} are nearly the same name")
 
 
-def _worth_a_look(keys: Sequence[str], sets: Sequence[frozenset[str]], alike: float) -> set[tuple[int, int]]:
-    """Places (first, second) of names that are alike, or of which one holds all words of the other: few of all pairs."""
+def _candidate_pairs(keys: Sequence[str], sets: Sequence[frozenset[str]], alike: float) -> set[tuple[int, int]]:
+    """Index pairs of names that are alike, or of which one contains all words of the other."""
     import numpy as np
     from rapidfuzz import fuzz, process
 
-    near = np.triu(process.cdist(keys, keys, scorer=fuzz.ratio, score_cutoff=100 * alike), 1)
-    found = {(int(one), int(other)) for one, other in np.argwhere(near > 0)}
-    holding: dict[str, set[int]] = defaultdict(set)
-    for place, some in enumerate(sets):
-        for word in some:
-            holding[word].add(place)
-    for place, some in enumerate(sets):
-        others = set.intersection(*(holding[word] for word in some)) if some else set()
-        found |= {(min(place, other), max(place, other)) for other in others if other != place}
-    return found
+    ratios = np.triu(process.cdist(keys, keys, scorer=fuzz.ratio, score_cutoff=100 * alike), 1)
+    pairs = {(int(one), int(other)) for one, other in np.argwhere(ratios > 0)}
+    names_with: dict[str, set[int]] = defaultdict(set)
+    for index, words in enumerate(sets):
+        for word in words:
+            names_with[word].add(index)
+    for index, words in enumerate(sets):
+        others = set.intersection(*(names_with[word] for word in words)) if words else set()
+        pairs |= {(min(index, other), max(index, other)) for other in others if other != index}
+    return pairs
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:-1]) + f" and {names[-1]!r}"
+
+
+NO_SINGULAR = frozenset(
+    re.findall(
+        r"\w+",
+        "barracks gallows gasworks glasses grounds headquarters ironworks jeans leggings lens means news outskirts pants "
+        "pliers premises remains ruins scissors series shorts species stairs steelworks tights trousers waterworks works",
+    )
+)
+"""Words that look like plurals but have no other form."""
+
+_NO_PLURAL = re.compile(r"(ss|us|is|ics|as|os)$")
+
+
+def is_plural(word: str) -> bool:
+    """Whether a word looks like the plural of another.
+
+    Example:
+        >>> [word for word in ("parks", "cross", "ruins", "campus", "boxes", "park") if is_plural(word)]
+        ['parks', 'boxes']
+    """
+    return len(word) > 3 and word.endswith("s") and word not in NO_SINGULAR and not _NO_PLURAL.search(word)
+
+
+def singular(word: str) -> str:
+    """The singular of a plural; any other word as it is.
+
+    Example:
+        >>> singular("parks"), singular("galleries"), singular("churches"), singular("houses"), singular("cross")
+        ('park', 'gallery', 'church', 'house', 'cross')
+    """
+    if not is_plural(word):
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    return word[:-2] if re.search(r"(ch|sh|x|z|ss)es$", word) else word[:-1]
+
+
+def name_words(name: str) -> tuple[str, ...]:
+    """The words of a name in lower case, without the contents of brackets.
+
+    Example:
+        >>> name_words("Church building (1172–1954)")
+        ('church', 'building')
+    """
+    return tuple(re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", re.sub(r"\([^()]*\)", " ", label_key(name))))
+
+
+def head(name: str) -> str:
+    """The word that says what a name is a kind of: the last one, or the one before "of", "in", "for", "with", "on" or "at".
+
+    Example:
+        >>> head("stave church"), head("quarter of Hamburg"), head("")
+        ('church', 'quarter', '')
+    """
+    words = name_words(name)
+    for index, word in enumerate(words):
+        if index and word in ("of", "in", "for", "with", "on", "at"):
+            return words[index - 1]
+    return words[-1] if words else ""
+
+
+def singular_name(name: str) -> tuple[str, ...]:
+    """The words of a name in the singular: equal for "parks" and "park"."""
+    return tuple(singular(word) for word in name_words(name))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from suprank.hierarchy.review.state import BranchState, Changes, GroupRow, Place
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 from suprank.hierarchy.tree import UNSETTLED
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def unused_name(state: BranchState, name: str, level: int, ignore: int | None = 
     """Return the name as typed (lint reports surrounding spaces), or refuse it if another group of the level has it."""
     check_name(name)
     for one, row in state.groups().items():
-        if one != ignore and row.level == level and key_of(row.name) == key_of(name):
+        if one != ignore and row.level == level and label_key(row.name) == label_key(name):
             raise name_taken(row.name, one)
     return name
 

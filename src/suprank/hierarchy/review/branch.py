@@ -7,10 +7,10 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from suprank.hierarchy.project import as_json, now
+from suprank.hierarchy.project import canonical_json, utc_now
 from suprank.hierarchy.review.actions import Action, ConflictError, RefusedError
 from suprank.hierarchy.review.state import BranchState, Changes
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:
     import sqlite3
@@ -47,7 +47,7 @@ class Branch:
 
     def __init__(self, project: Project, name: str) -> None:
         self.project, self.name = project, name
-        with project.reading() as db:
+        with project.snapshot() as db:
             row = db.execute("SELECT id, kind, clustering, token FROM branch WHERE name = ?", (name,)).fetchone()
             names = [one[0] for one in db.execute("SELECT name FROM branch ORDER BY id")]
         if row is None:
@@ -80,7 +80,7 @@ class Branch:
             who: Who acts, if not the annotator of the branch.
             also: Called with the connection and the event's number to write more in the same transaction.
         """
-        with self.project.writing() as db:
+        with self.project.transaction() as db:
             if token is not None and (earlier := self._event_of_token(db, token)) is not None:
                 return earlier
             state = BranchState(db, self.id)
@@ -105,14 +105,14 @@ class Branch:
 
     def undoable(self) -> tuple[Event | None, Event | None]:
         """The event that `undo` would take back, and the undo event that `redo` would reverse."""
-        with self.project.reading() as db:
+        with self.project.snapshot() as db:
             stacks = self.undo_stacks(db)
             return tuple(self._event(db, stack[-1]) if stack else None for stack in stacks)  # type: ignore[return-value]
 
     def log(self, *, offset: int = 0, limit: int | None = None, newest_first: bool = True) -> list[Event]:
         """The log, or a page of it."""
         order = "DESC" if newest_first else "ASC"
-        with self.project.reading() as db:
+        with self.project.snapshot() as db:
             rows = db.execute(
                 f"SELECT {EVENT_COLUMNS} FROM event WHERE branch = ? ORDER BY seq {order} LIMIT ? OFFSET ?",
                 (self.id, -1 if limit is None else limit, offset),
@@ -121,7 +121,7 @@ class Branch:
 
     def problems(self) -> list[str]:
         """Inconsistencies of the branch: replaying its log must give its current groups and places of labels."""
-        with self.project.reading() as db:
+        with self.project.snapshot() as db:
             state, groups, places = BranchState(db, self.id), {}, {}
             for row in db.execute("SELECT changes_json FROM event WHERE branch = ? ORDER BY seq", (self.id,)):
                 changes = Changes.from_dict(json.loads(row[0]))
@@ -174,7 +174,7 @@ class Branch:
                 raise _changed_meanwhile([(row["who"], row["said"])])
 
     def _reverse(self, action: str, seq: int | None, token: str | None, who: str | None) -> Event:
-        with self.project.writing() as db:
+        with self.project.transaction() as db:
             if token is not None and (earlier := self._event_of_token(db, token)) is not None:
                 return earlier
             done, undone = self.undo_stacks(db)
@@ -204,14 +204,14 @@ class Branch:
         rows, occupied = set(differing), set[int]()  # groups in the way by their own rows, and by what is in them
         groups = state.groups()
         existing = groups.keys() | changes.groups
-        names = {(row.level, key_of(row.name)): one for one, row in groups.items() if one not in changes.groups}
+        names = {(row.level, label_key(row.name)): one for one, row in groups.items() if one not in changes.groups}
         for one, (_, after) in changes.groups.items():
             if after is None:
                 leaving = {label for label, (before, _) in changes.labels.items() if before == one}
                 if set(state.labels_in(one)) - leaving or set(state.children_of(one)) - changes.groups.keys():
                     occupied.add(one)
             else:
-                namesake = names.get((after.level, key_of(after.name)))
+                namesake = names.get((after.level, label_key(after.name)))
                 rows |= {namesake} if namesake is not None else set()
                 rows |= {after.parent} - existing if after.parent is not None else set()
         rows |= {after for _, after in changes.labels.values() if isinstance(after, int)} - existing
@@ -250,8 +250,8 @@ class Branch:
         who: str | None = None,
         undoes: int | None = None,
     ) -> Event:
-        at, who = now(), who or self.name
-        row = (self.id, at, who, action, summary, as_json(changes.to_dict()), undoes, token)
+        at, who = utc_now(), who or self.name
+        row = (self.id, at, who, action, summary, canonical_json(changes.to_dict()), undoes, token)
         cursor = db.execute(
             "INSERT INTO event (branch, at, who, act, said, changes_json, undoes, token) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row
         )
@@ -266,7 +266,7 @@ def _changed_meanwhile(events: list[tuple[str, str]], groups: tuple[int, ...] = 
 
 def create_branch(db: sqlite3.Connection, name: str, kind: str, clustering: int | None, changes: Changes, summary: str) -> int:
     """Create a branch with these initial rows in the caller's transaction, and return its id. Its log starts with them."""
-    row = (name, kind, clustering, secrets.token_urlsafe(24), now())
+    row = (name, kind, clustering, secrets.token_urlsafe(24), utc_now())
     branch = db.execute("INSERT INTO branch (name, kind, clustering, token, made) VALUES (?, ?, ?, ?, ?)", row).lastrowid
     assert branch is not None
     apply_system_action(db, branch, "start", summary, changes)
@@ -275,7 +275,7 @@ def create_branch(db: sqlite3.Connection, name: str, kind: str, clustering: int 
 
 def apply_system_action(db: sqlite3.Connection, branch: int, action: str, summary: str, changes: Changes) -> None:
     """Log and write changes that suprank itself makes, which cannot be undone."""
-    row = (branch, now(), "suprank", action, summary, as_json(changes.to_dict()))
+    row = (branch, utc_now(), "suprank", action, summary, canonical_json(changes.to_dict()))
     seq = db.execute("INSERT INTO event (branch, at, who, act, said, changes_json) VALUES (?, ?, ?, ?, ?, ?)", row).lastrowid
     assert seq is not None
     BranchState(db, branch).write(changes, seq)

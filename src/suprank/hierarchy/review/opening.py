@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from suprank.hierarchy.review.branch import Branch, apply_system_action, create_branch
 from suprank.hierarchy.review.state import BranchState, Changes, GroupRow, Place
-from suprank.hierarchy.text import amount, key_of
+from suprank.hierarchy.text import pluralize, label_key
 from suprank.hierarchy.tree import FINAL, UNSETTLED
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def open_branch(project: Project, name: str) -> Branch:
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", name):
         raise ValueError(f"annotator {name!r} must be 1 to 40 letters, digits, - and _, because it is part of a URL.")
-    with project.writing() as db:
+    with project.transaction() as db:
         row = db.execute("SELECT id FROM branch WHERE name = ?", (name,)).fetchone()
         if row is None:
             if name == FINAL:
@@ -94,7 +94,7 @@ def sync_labels(db: sqlite3.Connection, branch: int) -> None:
         changes.labels.update({row["label"]: (row["reason"], place) for row in restored})
     changes.labels.update({row[0]: (row[1], REMOVED_BY_CLEANING + row[2]) for row in removed})
     if changes:
-        summary = f"added {amount(len(new) + len(restored), 'new label')}, and took out {len(removed):,} that cleaning removed"
+        summary = f"added {pluralize(len(new) + len(restored), 'new label')}, and took out {len(removed):,} that cleaning removed"
         apply_system_action(db, branch, "sync", summary, changes)
 
 
@@ -114,10 +114,10 @@ def _place_for_new_labels(db: sqlite3.Connection, branch: int, changes: Changes)
 def _unused_name(names: list[str], used: set[str]) -> str:
     """The first of the names that no group has yet, with a number if all are taken."""
     for name in names:
-        if key_of(name) and key_of(name) not in used:
-            used.add(key_of(name))
+        if label_key(name) and label_key(name) not in used:
+            used.add(label_key(name))
             return name
     number = 2
-    while key_of(f"{names[0]} ({number})") in used:
+    while label_key(f"{names[0]} ({number})") in used:
         number += 1
     return _unused_name([f"{names[0]} ({number})"], used)

@@ -1,1 +1,1 @@
-"""Types of items: from Wikimedia Commons and Wikidata, or from files that say them."""
+"""Types of items from Wikimedia Commons and Wikidata."""

@@ -1,30 +1,44 @@
-"""Titles → items → types, request by request, such that a run that was killed goes on where it was."""
+"""Scrape the types of items, page title → item → types, so that an interrupted run continues where it stopped.
+
+Pending requests are rows of the table `fetch_job`. A job is marked done in the transaction that saves its reply.
+"""
 
 from __future__ import annotations
 
 import json
+import zlib
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from suprank.hierarchy.alone import alone
-from suprank.hierarchy.project import as_json
-from suprank.hierarchy.wikimedia.errors import BadReplyError, RefusedError
-from suprank.hierarchy.wikimedia.outcome import Known, Outcome, settle
-from suprank.hierarchy.wikimedia.queries import ITEM, MOVE, PAGE, TYPE, Asker, mark, write
-from suprank.hierarchy.wikimedia.queue import Job, add_jobs, end_job, keep, next_job, waiting_keys
-from suprank.hierarchy.wikimedia.titles import batches, title_of
+from suprank.hierarchy.errors import BadReplyError, RequestRefusedError
+from suprank.hierarchy.project import canonical_json, utc_now
+from suprank.hierarchy.wikimedia.item_types import EntityGraph, ScrapeResult, record_scrape
+from suprank.hierarchy.wikimedia.queries import (
+    ITEM,
+    MOVE,
+    PAGE,
+    TYPE,
+    QueryRunner,
+    key_batches,
+    page_title,
+    write_infos,
+    write_state,
+)
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from suprank.hierarchy.project import Project
-    from suprank.hierarchy.wikimedia.client import Client
+    from suprank.hierarchy.wikimedia.client import Client, Reply
 
 ATTEMPTS = 3
-"""At a batch whose reply is bad, before it is halved."""
+"""How often a batch with a bad reply is requested before it is halved."""
 
-SERVERS = "scraped_from"  # in `meta`
+SERVERS = "scraped_from"  # a key of the table `meta`
 
 
 def scrape(
@@ -38,15 +52,15 @@ def scrape(
     move_log: bool = False,
     ancestors: int | None = None,
     afresh: bool = False,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Outcome:
-    """The types of the items of a project, by Wikimedia Commons and Wikidata.
+    progress: Callable[[str, int, int], None] = lambda kind, done, total: None,
+) -> ScrapeResult:
+    """Look up the types of a project's items at Wikimedia Commons and Wikidata.
 
-    Only the first `limit` items are looked up, beside what waits from before; a later run without it goes on to the others.
-    What is known already is not asked for again: not what failed, unless `retry_failed`, and all of it if `afresh`. `move_log`
-    asks, of every title that is missing, where it was moved to. `ancestors` is how many steps above the types (P279) classes
-    are asked for, of items that have several types; by default as in the recipe. Items without a source keep the types they
-    have. At any moment the process may be killed: no more than the request under way is repeated.
+    Only the first `limit` items are looked up, in addition to what is pending; a later run without a limit continues. What is
+    known is not requested again: failed keys only with `retry_failed`, everything with `afresh`. `move_log` asks where missing
+    titles were moved to. `ancestors` is the number of steps of superclasses (P279) to fetch for items with several types; the
+    default is the recipe's. Items without a source keep their types. The process may be killed at any moment: at most the
+    current request is repeated.
     """
     recipe = project.recipe.scrape
     servers = {"commons": commons or recipe.commons, "wikidata": wikidata or recipe.wikidata}
@@ -61,39 +75,39 @@ def scrape(
         "limit": limit,
         "move_log": move_log,
         "ancestors": recipe.ancestors if ancestors is None else ancestors,
-        "rate": client.pace.rate,
+        "rate": client.rate_limiter.rate,
     }
-    run = _Run(project, client, Asker(client, recipe, **servers), progress)
-    with alone(project.folder):  # two would ask for the same, at twice the rate
-        with project.writing() as db:
-            _begin(db, servers, recipe.commons, limit, retry_failed=retry_failed, afresh=afresh)
-        run.all_of(PAGE, _pending_titles)
+    worker = _JobWorker(project, client, QueryRunner(client, recipe, **servers), progress)
+    with alone(project.folder):  # two processes would make the same requests, at twice the rate
+        with project.transaction() as db:
+            _prepare(db, servers, recipe.commons, limit, retry_failed=retry_failed, afresh=afresh)
+        worker.fetch_all(PAGE, _pending_titles)
         if move_log:
-            run.all_of(MOVE, _missing_titles)
-        run.all_of(ITEM, lambda db: Known(db, recipe.topic_of).wanted_items())
-        run.all_of(TYPE, lambda db: Known(db, recipe.topic_of).wanted_types())
-        run.all_of(TYPE, lambda db: Known(db, recipe.topic_of).wanted_ancestors(settings["ancestors"]))
-        return settle(project, settings, client.requests)
+            worker.fetch_all(MOVE, _missing_titles)
+        worker.fetch_all(ITEM, lambda db: EntityGraph(db, recipe.topic_of).wanted_items())
+        worker.fetch_all(TYPE, lambda db: EntityGraph(db, recipe.topic_of).wanted_types())
+        worker.fetch_all(TYPE, lambda db: EntityGraph(db, recipe.topic_of).wanted_ancestors(settings["ancestors"]))
+        return record_scrape(project, settings, client.requests)
 
 
-def _begin(
+def _prepare(
     db: sqlite3.Connection, servers: dict[str, str], site: str, limit: int | None, *, retry_failed: bool, afresh: bool
 ) -> None:
-    """Titles of items that have none yet; a title that cannot be is known to be invalid without asking."""
+    """Add the titles of items that have none yet. An impossible title is marked invalid without a request."""
     if afresh:
         for table in ("item_page", "page", "entity", "statement", "fetch_job", "meta WHERE key = 'scraped_from'"):
             db.execute(f"DELETE FROM {table}")
-    items = db.execute("SELECT count(*), count(nullif(trim(source), '')) FROM item").fetchone()
-    if not items[1]:
-        there = f"none of the {items[0]:,} items says where to look it up" if items[0] else "the project has no items"
-        raise ValueError(f"{there}; give addresses of Commons categories to `suprank hierarchy new --items`, or --from-csv.")
-    before = db.execute("SELECT value FROM meta WHERE key = ?", (SERVERS,)).fetchone()
-    if before is not None and (asked := json.loads(before[0])) != servers:
+    items, sources = db.execute("SELECT count(*), count(nullif(trim(source), '')) FROM item").fetchone()
+    if not sources:
+        problem = f"none of the {items:,} items has a page to look it up on" if items else "the project has no items"
+        raise ValueError(f"{problem}; give URLs of Commons categories to `suprank hierarchy new --items`, or use --from-csv.")
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (SERVERS,)).fetchone()
+    if row is not None and (previous := json.loads(row[0])) != servers:
         raise ValueError(
-            f"the project was scraped from {asked['commons']} and {asked['wikidata']}; give these (--commons, --wikidata), or "
-            "--afresh to forget what they said and ask the others."
+            f"the project was scraped from {previous['commons']} and {previous['wikidata']}; give these (--commons, "
+            "--wikidata), or --afresh to forget their replies and ask the new servers."
         )
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (SERVERS, as_json(servers)))
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (SERVERS, canonical_json(servers)))
     if retry_failed:
         for table in ("page", "entity"):
             db.execute(f"UPDATE {table} SET state = 'pending', reason = NULL WHERE state = 'failed'")
@@ -105,7 +119,7 @@ def _begin(
     for item, source in new:
         page: tuple[str, str, str | None]
         try:
-            page = (title_of(source, site), "pending", None)
+            page = (page_title(source, site), "pending", None)
         except ValueError as error:
             page = (source, "invalid", str(error))
         db.execute("INSERT OR IGNORE INTO page (title, state, reason) VALUES (?, ?, ?)", page)
@@ -127,78 +141,131 @@ def _missing_titles(db: sqlite3.Connection) -> list[str]:
     return [row[0] for row in rows]
 
 
-class _Run:
-    """Makes the jobs of a kind, and works them off."""
+class _JobWorker:
+    """Queues the jobs of a kind and works through them."""
 
-    def __init__(self, project: Project, client: Client, asker: Asker, progress: Callable[[str, int, int], None]) -> None:
-        self.project, self.client, self.asker, self.progress = project, client, asker, progress
+    def __init__(
+        self, project: Project, client: Client, queries: QueryRunner, progress: Callable[[str, int, int], None]
+    ) -> None:
+        self.project, self.client, self.queries, self.progress = project, client, queries, progress
 
-    def all_of(self, kind: str, wanted: Callable[[sqlite3.Connection], Iterable[str]]) -> None:
-        """Ask for all that is wanted, and for what becomes wanted by that: the topic of a category item is another item."""
-        while self._queued(kind, wanted):
-            with self.project.reading() as db:
+    def fetch_all(self, kind: str, wanted: Callable[[sqlite3.Connection], Iterable[str]]) -> None:
+        """Fetch all wanted keys, and those that become wanted by that: the topic of a category item is another item."""
+        while self._fill_queue(kind, wanted):
+            with self.project.snapshot() as db:
                 total, done = len(waiting_keys(db, kind)), 0
             while True:
-                with self.project.reading() as db:
+                with self.project.snapshot() as db:
                     job = next_job(db, kind)
                 if job is None:
                     break
                 self.progress(kind, done, total)
-                done += self.work(job)
+                done += self.run_job(job)
                 self.progress(kind, done, total)
 
-    def _queued(self, kind: str, wanted: Callable[[sqlite3.Connection], Iterable[str]]) -> bool:
-        """Whether anything waits; where nothing does, what is wanted now is put into the queue.
+    def _fill_queue(self, kind: str, wanted: Callable[[sqlite3.Connection], Iterable[str]]) -> bool:
+        """If the queue is empty, fill it with the wanted keys. Return whether anything waits.
 
-        Jobs from before an interruption come first, by themselves: what is asked for together is then the same as without it.
+        Jobs from before an interruption are finished first, so that the batches are the same as without it.
         """
         recipe = self.project.recipe.scrape
-        with self.project.writing() as db:
+        with self.project.transaction() as db:
             if next_job(db, kind) is not None:
                 return True
             keys = list(wanted(db))
             if kind in (ITEM, TYPE):
                 db.executemany("INSERT OR IGNORE INTO entity (qid, kind) VALUES (?, ?)", [(key, kind) for key in keys])
-            add_jobs(db, kind, batches(keys, 1 if kind == MOVE else recipe.batch))
+            add_jobs(db, kind, key_batches(keys, 1 if kind == MOVE else recipe.batch))
             return bool(keys)
 
-    def work(self, job: Job) -> int:
-        """Answer a job, or put smaller ones in its place; how many of its keys are settled now."""
+    def run_job(self, job: Job) -> int:
+        """Run a job, or replace it by smaller ones. Return how many of its keys are finished."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                answer = self.asker.answer(job.kind, job.keys)
-            except RefusedError as error:
-                self.client.answered()
-                return self._refused(job, error, attempt)
+                result = self.queries.run(job.kind, job.keys)
+            except RequestRefusedError as error:
+                self.client.reset_patience()
+                return self._handle_refusal(job, error, attempt)
             except BadReplyError as error:
-                bad = str(error)
+                reason = str(error)
                 if attempt < ATTEMPTS:
-                    self.client.rest(bad)
+                    self.client.back_off(reason)
                 continue
-            self.client.answered()
-            with self.project.writing() as db:
-                write(db, job.kind, answer.found, keep(db, answer.replies))
+            self.client.reset_patience()
+            with self.project.transaction() as db:
+                write_infos(db, job.kind, result.infos, save_replies(db, result.replies))
                 end_job(db, job, "done", attempt)
             return len(job.keys)
-        return self._halved(job, bad, ATTEMPTS)
+        return self._halve(job, reason, ATTEMPTS)
 
-    def _refused(self, job: Job, error: RefusedError, attempt: int) -> int:
+    def _handle_refusal(self, job: Job, error: RequestRefusedError, attempt: int) -> int:
         if error.code != "no-such-entity" or error.key not in job.keys:
-            return self._halved(job, str(error), attempt)
+            return self._halve(job, str(error), attempt)
         rest = [key for key in job.keys if key != error.key]
-        with self.project.writing() as db:
-            mark(db, job.kind, [error.key], "missing", str(error))
+        with self.project.transaction() as db:
+            write_state(db, job.kind, [error.key], "missing", str(error))
             add_jobs(db, job.kind, [rest] if rest else [])
             end_job(db, job, "split" if rest else "done", attempt, str(error))
         return 1
 
-    def _halved(self, job: Job, why: str, attempts: int) -> int:
+    def _halve(self, job: Job, reason: str, attempts: int) -> int:
         half = len(job.keys) // 2
-        with self.project.writing() as db:
+        with self.project.transaction() as db:
             if half:
                 add_jobs(db, job.kind, [job.keys[:half], job.keys[half:]])
-                end_job(db, job, "split", attempts, why)
+                end_job(db, job, "split", attempts, reason)
             else:
-                mark(db, job.kind, job.keys, "failed", why)
-                end_job(db, job, "failed", attempts, why)
+                write_state(db, job.kind, job.keys, "failed", reason)
+                end_job(db, job, "failed", attempts, reason)
         return 0 if half else 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """A batch of keys that are requested together; `kind` is the kind of query."""
+
+    id: int
+    kind: str
+    keys: list[str]
+
+
+def add_jobs(db: sqlite3.Connection, kind: str, batches: Iterable[Sequence[str]]) -> None:
+    """Append batches of keys to the queue."""
+    rows = ((kind, canonical_json(list(keys))) for keys in batches)
+    db.executemany("INSERT INTO fetch_job (kind, keys_json) VALUES (?, ?)", rows)
+
+
+def next_job(db: sqlite3.Connection, kind: str) -> Job | None:
+    """The first waiting job of this kind."""
+    row = db.execute(
+        "SELECT id, keys_json FROM fetch_job WHERE state = 'waiting' AND kind = ? ORDER BY id LIMIT 1", (kind,)
+    ).fetchone()
+    return None if row is None else Job(row["id"], kind, json.loads(row["keys_json"]))
+
+
+def waiting_keys(db: sqlite3.Connection, kind: str) -> set[str]:
+    """The keys of all waiting jobs of this kind."""
+    rows = db.execute("SELECT keys_json FROM fetch_job WHERE state = 'waiting' AND kind = ?", (kind,))
+    return {key for row in rows for key in json.loads(row["keys_json"])}
+
+
+def end_job(db: sqlite3.Connection, job: Job, state: str, attempts: int, error: str | None = None) -> None:
+    """Mark a job as `done`, as `split` if smaller ones replace it, or as `failed`."""
+    db.execute("UPDATE fetch_job SET state = ?, attempts = ?, error = ? WHERE id = ?", (state, attempts, error, job.id))
+
+
+def save_replies(db: sqlite3.Connection, replies: Iterable[Reply]) -> str:
+    """Store replies as received, and return the SHA-256 of the first."""
+    rows = [
+        (
+            sha256(reply.body).hexdigest(),
+            reply.url,
+            reply.status,
+            canonical_json(reply.headers),
+            zlib.compress(reply.body),
+            utc_now(),
+        )
+        for reply in replies
+    ]
+    db.executemany("INSERT OR IGNORE INTO reply VALUES (?, ?, ?, ?, ?, ?)", rows)
+    return rows[0][0]

@@ -26,7 +26,7 @@ def large_project(folder, labels=20_000, clusters=667, largest=5_000, items=2, d
     weights = np.maximum(1, (2_000 / (1 + np.arange(labels))).astype(int)).tolist()
     vectors = draw.normal(size=(clusters, dim))[number_of] + 0.4 * draw.normal(size=(labels, dim))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    with project.writing() as db:
+    with project.transaction() as db:
         rows = [
             (one + 1, text, text, f"Q{one + 1}" if one % 3 == 0 else None, "a kind of place" if one % 2 else "", weight)
             for one, (text, weight) in enumerate(zip(texts, weights, strict=True))

@@ -175,7 +175,7 @@ def evil(tmp_path):
     project = small_project(
         tmp_path / "evil", labels=labels, clusters=[[EVIL, '" onmouseover="alert(1)'], ["{{ 7 * 7 }}", "plain"]]
     )
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("UPDATE label SET description = ?, qid = 'Q1' WHERE id = 1", (EVIL,))
         db.execute("INSERT INTO label_spelling VALUES (1, ?, 1)", (EVIL + "2",))
         db.execute("INSERT INTO item VALUES (1, 'train', ?, ?, 1)", (EVIL, "javascript:alert(1)"))
@@ -247,7 +247,7 @@ def add_images(project, folder, level, names, splits=None):
         f"label_{level}": names,
     }
     Manifest.of(columns, root=folder).save(folder / "m.parquet")
-    with project.writing() as db:
+    with project.transaction() as db:
         db.executemany(
             "INSERT INTO meta VALUES (?, ?)", {"manifest": str(folder / "m.parquet"), "manifest_level": level}.items()
         )
@@ -277,7 +277,7 @@ def test_sample_images_of_labels(project, tmp_path):
 
 def test_sample_images_of_items_are_of_their_own_split(tmp_path):
     project = large_project(tmp_path / "p", labels=4, clusters=2, largest=2)  # items 0 and 1 of split train are of label 1
-    with project.writing() as db:
+    with project.transaction() as db:
         db.execute("INSERT INTO item VALUES (100, 'index', '1', '', 1)")
         db.execute("INSERT INTO item_label (item, label) VALUES (100, 1)")
     add_images(project, tmp_path / "i", "landmark", ["1", "0", "1", "1"], ["gallery", "train", "train", "train"])

@@ -73,7 +73,7 @@ def test_on_a_full_disk_nothing_is_saved_and_the_form_is_kept(tmp_path, monkeypa
     anna = Annotator(project, open_branch(project, "anna"))
     anna.get("/search?q=church")
     before = tree(anna.branch)
-    with project.reading() as db:
+    with project.snapshot() as db:
         pages = db.execute("PRAGMA page_count").fetchone()[0]
     monkeypatch.setattr(Crowded, "most_pages", pages, raising=False)
     served = anna.app.state.review.project

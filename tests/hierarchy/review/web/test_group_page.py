@@ -356,7 +356,7 @@ def test_nearest_groups_are_those_with_the_most_similar_mean(tmp_path):
     unit = {name: mean / np.linalg.norm(mean) for name, mean in means.items()}
     own = next(iter(unit))
     expected = sorted((name for name in unit if name != own), key=lambda name: -unit[name] @ unit[own])[:5]
-    with project.reading() as db:
+    with project.snapshot() as db:
         number = db.execute('SELECT id FROM "group" WHERE name = ?', (own,)).fetchone()[0]
     page = anna.get(f"/group/{number}").split("Nearest groups")[1].split("</ul>")[0]
     assert [part.split(">")[1].split("<")[0] for part in page.split('<li><a href="')[1:]] == expected

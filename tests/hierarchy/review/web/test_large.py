@@ -48,7 +48,7 @@ def test_an_action_on_thousands_of_labels_is_fast(anna):
     start = time.process_time()
     page = anna.press("exclude", all=1, reason="too many")
     assert time.process_time() - start < 3  # until it is saved
-    with anna.branch.project.reading() as db:
+    with anna.branch.project.snapshot() as db:
         count = db.execute("SELECT count(*) FROM label WHERE text LIKE '%church%'").fetchone()[0]
     assert count > 4_000
     assert f"Excluded {count:,} labels: too many" in page

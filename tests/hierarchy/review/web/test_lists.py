@@ -43,7 +43,7 @@ def test_pages_of_the_list_keep_sort_and_filter(tmp_path):
     first, second = anna.get("/?sort=tightest&show=open"), anna.get("/?sort=tightest&show=open&offset=50")
     assert 'href="/anna/?offset=50&amp;sort=tightest&amp;show=open"' in first
     assert (len(names(first)), len(names(second))) == (50, 10)
-    with project.reading() as db:
+    with project.snapshot() as db:
         rows = db.execute("SELECT names_json FROM cluster ORDER BY tightness DESC").fetchall()
     assert [name.split()[1] for name in names(first) + names(second)] == [row[0].split('"')[1].split()[1] for row in rows]
 
@@ -78,7 +78,7 @@ def test_a_group_that_changed_is_refused_and_marked(project, anna):
 
 def test_labels_that_cleaning_adds_or_removes_are_synced_by_a_click(anna):
     assert ">update</button>" not in anna.get("/")
-    with anna.branch.project.writing() as db:
+    with anna.branch.project.transaction() as db:
         db.execute("INSERT INTO label (id, key, text, weight, state) VALUES (99, 'pond', 'pond', 1, 'active')")
         db.execute("UPDATE label SET state = 'removed', reason = 'vague' WHERE id = ?", (ID["heritage site"],))
     assert "added or removed 2 labels" in anna.get("/")
@@ -134,7 +134,7 @@ def test_all_search_results_go_into_one_group_in_two_clicks(tmp_path):
     project = large_project(tmp_path / "p", labels=900, clusters=20, largest=300)
     anna = Annotator(project, open_branch(project, "anna"))
     page = anna.get("/search?q=church")
-    with project.reading() as db:
+    with project.snapshot() as db:
         count = db.execute("SELECT count(*) FROM label WHERE text LIKE '%church%'").fetchone()[0]
     assert count > 300
     assert f"all {count} results, not only this page" in page
@@ -226,7 +226,7 @@ def test_groups_get_parents_and_parents_are_created_renamed_merged_and_deleted(a
 
 
 def _groups(who):
-    with who.branch.project.reading() as db:
+    with who.branch.project.snapshot() as db:
         return dict(db.execute('SELECT id, name FROM "group" WHERE branch = ?', (who.branch.id,)).fetchall())
 
 

@@ -16,7 +16,7 @@ from suprank.hierarchy.project import BusyError, FullError
 from suprank.hierarchy.review.actions import ConflictError, RefusedError
 from suprank.hierarchy.review.web.auth import AnnotatorRequest, Authenticated, log_in
 from suprank.hierarchy.review.web.forms import MAX_SUGGESTED_NAMES, Form, Refusal, SubmittedForm, refusal_for
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 from suprank.web.pages import link, page_offset
 
 if TYPE_CHECKING:
@@ -194,4 +194,4 @@ def _suggested_names(adjudication: Adjudication, kind: Kind) -> list[str]:
     if kind == "name":
         return []
     names = {row.name for row in adjudication.group_rows().values() if (row.level == 1) == (kind == "label")}
-    return sorted(names, key=key_of)[:MAX_SUGGESTED_NAMES]
+    return sorted(names, key=label_key)[:MAX_SUGGESTED_NAMES]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:
     import sqlite3
@@ -61,7 +61,7 @@ SORT_KEYS: dict[str, Callable[[GroupView], object]] = {
     "loosest": lambda one: math.inf if one.tightness is None else one.tightness,
     "tightest": lambda one: math.inf if one.tightness is None else -one.tightness,
     "stability": lambda one: math.inf if one.stability is None else one.stability,
-    "name": lambda one: key_of(one.name),
+    "name": lambda one: label_key(one.name),
     "state": lambda one: (one.done, one.named),
 }
 """Ways to sort groups; groups with equal keys are sorted by name."""
@@ -92,7 +92,7 @@ class GroupIndex:
 
     def sorted_by(self, order: str, level: int = 1) -> list[GroupView]:
         """The groups of a level, sorted by a key of `SORT_KEYS`."""
-        by_name = sorted(self.at_level(level), key=lambda one: (key_of(one.name), one.id))
+        by_name = sorted(self.at_level(level), key=lambda one: (label_key(one.name), one.id))
         return sorted(by_name, key=SORT_KEYS[order])  # type: ignore[arg-type]
 
     def next_open(self, order: str, after: int | None = None, step: int = 1) -> GroupView | None:
@@ -108,9 +108,9 @@ class GroupIndex:
 
     def find(self, text: str, level: int = 1) -> GroupView | None:
         """The group with this name, ignoring case, or else with this number, written as 12 or #12."""
-        key = key_of(text)
+        key = label_key(text)
         for one in self.at_level(level):
-            if key_of(one.name) == key:
+            if label_key(one.name) == key:
                 return one
         digits = key.removeprefix("#")
         found = self.groups.get(int(digits)) if digits.isascii() and digits.isdigit() and len(digits) < 16 else None
@@ -118,8 +118,8 @@ class GroupIndex:
 
     def similar(self, text: str, level: int = 1, limit: int = 6) -> list[GroupView]:
         """Groups whose names contain the text or one of its words, largest first."""
-        key = key_of(text)
-        names = {one: key_of(one.name) for one in self.sorted_by("size", level)}
+        key = label_key(text)
+        names = {one: label_key(one.name) for one in self.sorted_by("size", level)}
         whole = [one for one, name in names.items() if key and (key in name or name in key)]
         words = [word for word in key.split() if len(word) > 2]
         return [*whole, *(one for one in names if one not in whole and any(word in names[one] for word in words))][:limit]

@@ -23,7 +23,7 @@ from suprank.hierarchy.review.web.forms import (
 )
 from suprank.hierarchy.review.web.group_index import SORT_KEYS, GroupIndex, GroupView, read_groups
 from suprank.hierarchy.review.web.queries import recent_events, unsynced_labels
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 from suprank.web.pages import page_offset
 
 router = APIRouter()
@@ -40,7 +40,7 @@ def group_list(request: Authenticated) -> Response:
 
 @router.post("/{name}/")
 def submit_group_list(request: Authenticated, form: Form) -> Response:
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
     if form.text("act") == "sync":
         open_branch(request.project, request.branch.name)
@@ -70,7 +70,7 @@ def parent(request: Authenticated, number: Number) -> Response:
 
 @router.post("/{name}/parent/{number}")
 def submit_parent(request: Authenticated, number: Number, form: Form) -> Response:
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
     action = _parent_page_action(index, number, form)
     result = try_action(request.branch, action, form, {**form.versions(), **form.versions("group")})
@@ -130,9 +130,9 @@ def _level(request: AnnotatorRequest) -> int:
 def _list_page(request: AnnotatorRequest, refusal: Refusal | None = None, form: SubmittedForm | None = None) -> Response:
     order, shown = request.choice("sort", SORT_KEYS), request.choice("show", FILTERS)
     offset, text, under = page_offset(request.query), request.query.get("q", "").strip(), request.query.get("under", "")
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index, unsynced = read_groups(db, request.branch), unsynced_labels(db, request.branch)
-    found = [one for one in index.sorted_by(order) if _is_shown(one, shown, under) and key_of(text) in key_of(one.name)]
+    found = [one for one in index.sorted_by(order) if _is_shown(one, shown, under) and label_key(text) in label_key(one.name)]
     rows = found[offset : offset + LIST_ROWS]
     return request.html(
         "groups.html",
@@ -164,14 +164,14 @@ def _is_shown(one: GroupView, shown: str, under: str) -> bool:
 def _tree_page(request: AnnotatorRequest, refusal: Refusal | None = None, form: SubmittedForm | None = None) -> Response:
     level, offset = _level(request), page_offset(request.query)
     text, under = request.query.get("q", "").strip(), request.query.get("under", "")
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
     parents = index.sorted_by("name", level + 1)
     position = {one.id: number for number, one in enumerate(parents)}
     found = [
         one
         for one in index.sorted_by("size", level)
-        if key_of(text) in key_of(one.name) and (not under or str(one.parent or "none") == under)
+        if label_key(text) in label_key(one.name) and (not under or str(one.parent or "none") == under)
     ]
     found.sort(key=lambda one: -1 if one.parent is None else position.get(one.parent, -1))
     rows = found[offset : offset + TREE_ROWS]
@@ -196,7 +196,7 @@ def _parent_page(
     request: AnnotatorRequest, number: int, refusal: Refusal | None = None, form: SubmittedForm | None = None
 ) -> Response:
     offset = page_offset(request.query)
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
         events = recent_events(db, request.branch, number)
     group = index.get(number)

@@ -53,7 +53,7 @@ ROWS = 200
 
 @router.get("/{name}/group/{number}")
 def group(request: Authenticated, number: Number) -> Response:
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
         group = index.get(number)
         if group is None:
@@ -69,14 +69,14 @@ def group(request: Authenticated, number: Number) -> Response:
 def next_group(request: Authenticated, after: int | None = None, back: bool = False) -> Response:
     """Go to the next open group, or to the list if all are done."""
     order = request.choice("order", SORT_KEYS)
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         found = read_groups(db, request.branch).next_open(order, after, -1 if back else 1)
     return RedirectResponse(_group_url(request, found, order), 303)
 
 
 @router.post("/{name}/group/{number}")
 def submit_group(request: Authenticated, number: Number, form: Form) -> Response:
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
         selected = selected_labels(db, request, form, LabelQuery(number, text=request.query.get("q", "")))
     order, group = request.choice("order", SORT_KEYS), index.get(number)
@@ -94,7 +94,7 @@ def submit_group(request: Authenticated, number: Number, form: Form) -> Response
             result = replace(result, offers=_offers(result, action, index, group))
     if isinstance(result, Refusal):
         return _refused_page(request, number, result, form, selected)
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         sql = 'SELECT 1 FROM "group" WHERE branch = ? AND id = ?'
         still_exists = db.execute(sql, (request.branch.id, number)).fetchone() is not None
     if name == "next":
@@ -153,7 +153,7 @@ def _offers(refusal: Refusal, action: Action, index: GroupIndex, group: GroupVie
 def _refused_page(
     request: AnnotatorRequest, number: int, refusal: Refusal, form: SubmittedForm, selected: tuple[int, ...]
 ) -> Response:
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
         group = index.get(number)
         if group is not None and group.level == 1:

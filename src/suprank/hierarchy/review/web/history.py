@@ -64,7 +64,7 @@ def _return_url(request: AnnotatorRequest, url: str) -> str:
         return f"{request.prefix}/"
     number = re.fullmatch(r"/[^/]+/(?:group|parent)/([0-9]{1,15})", path)
     if number is not None:
-        with request.project.reading() as db:
+        with request.project.snapshot() as db:
             sql = 'SELECT 1 FROM "group" WHERE branch = ? AND id = ?'
             if db.execute(sql, (request.branch.id, int(number[1]))).fetchone() is None:
                 return f"{request.prefix}/"
@@ -73,7 +73,7 @@ def _return_url(request: AnnotatorRequest, url: str) -> str:
 
 def _page(request: AnnotatorRequest, refusal: Refusal | None = None) -> Response:
     offset = page_offset(request.query)
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         total = db.execute("SELECT count(*) FROM event WHERE branch = ?", (request.branch.id,)).fetchone()[0]
         undoable = set(request.branch.undo_stacks(db)[0])
     return request.html(

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from suprank.hierarchy.review.branch import EVENT_COLUMNS, SYSTEM_ACTIONS, Event
 from suprank.hierarchy.review.opening import REMOVED_BY_CLEANING
 from suprank.hierarchy.review.state import Changes
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 from suprank.hierarchy.tree import UNSETTLED
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ class LabelQuery:
             values.append(self.group)
         if self.excluded:
             parts.append("m.reason IS NOT NULL")
-        for word in key_of(self.text).split()[:_MAX_WORDS]:
+        for word in label_key(self.text).split()[:_MAX_WORDS]:
             # The key of a label without a Wikidata item is its normalized text; with one, several spellings may share the key.
             parts.append(
-                "CASE WHEN l.qid IS NULL THEN instr(l.key, ?) ELSE instr(key_of(l.text), ?) OR lower(l.qid) = ? "
-                "OR EXISTS (SELECT 1 FROM label_spelling s WHERE s.label = l.id AND instr(key_of(s.text), ?)) END"
+                "CASE WHEN l.qid IS NULL THEN instr(l.key, ?) ELSE instr(label_key(l.text), ?) OR lower(l.qid) = ? "
+                "OR EXISTS (SELECT 1 FROM label_spelling s WHERE s.label = l.id AND instr(label_key(s.text), ?)) END"
             )
             values += [word, word, word, word]
         return " AND ".join(parts), values
@@ -104,7 +104,7 @@ def read_labels(
     db: sqlite3.Connection, branch: Branch, query: LabelQuery, *, sort: str = "items", offset: int = 0, limit: int = 200
 ) -> LabelPage:
     """Read a page of labels with their spellings and sample items."""
-    db.create_function("key_of", 1, key_of, deterministic=True)
+    db.create_function("label_key", 1, label_key, deterministic=True)
     where, values = query.where(branch)
     total, items = db.execute(
         f"SELECT count(*), coalesce(sum(l.weight), 0) FROM member m JOIN label l ON l.id = m.label WHERE {where}", values
@@ -121,14 +121,14 @@ def read_labels(
 
 def label_ids(db: sqlite3.Connection, branch: Branch, query: LabelQuery) -> list[int]:
     """The ids of all labels of a query, not only of a page."""
-    db.create_function("key_of", 1, key_of, deterministic=True)
+    db.create_function("label_key", 1, label_key, deterministic=True)
     where, values = query.where(branch)
     return [row[0] for row in db.execute(f"SELECT l.id FROM member m JOIN label l ON l.id = m.label WHERE {where}", values)]
 
 
 def groups_of_labels(db: sqlite3.Connection, branch: Branch, query: LabelQuery) -> dict[int, int]:
     """The groups of the labels of a query, with their versions."""
-    db.create_function("key_of", 1, key_of, deterministic=True)
+    db.create_function("label_key", 1, label_key, deterministic=True)
     where, values = query.where(branch)
     rows = db.execute(
         'SELECT g.id, g.version FROM "group" g WHERE g.branch = ? AND g.id IN '

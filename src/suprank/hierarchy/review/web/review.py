@@ -18,7 +18,7 @@ from suprank.hierarchy.project import BusyError, FullError, Project
 from suprank.hierarchy.review.branch import Branch
 from suprank.hierarchy.review.web.queries import read_event
 from suprank.hierarchy.review.web.suggestions import Suggestions
-from suprank.hierarchy.text import key_of
+from suprank.hierarchy.text import label_key
 from suprank.web.pages import stylesheet, template_environment
 from suprank.web.thumbnails import EncodedImage, ThumbnailCache
 
@@ -63,10 +63,10 @@ class Review:
 
     def remember(self, branch: Branch, group: int) -> None:
         """Save which group the annotator opened last; skipped if somebody else is writing."""
-        with self._impatient.reading() as db:
+        with self._impatient.snapshot() as db:
             if db.execute("SELECT last_group FROM branch WHERE id = ?", (branch.id,)).fetchone()[0] == group:
                 return
-        with suppress(BusyError, FullError), self._impatient.writing() as db:
+        with suppress(BusyError, FullError), self._impatient.transaction() as db:
             db.execute("UPDATE branch SET last_group = ? WHERE id = ?", (group, branch.id))
 
     def image_rows(self, label: LabelView) -> list[int]:
@@ -127,7 +127,7 @@ def _done_event(request: AnnotatorRequest) -> Event | None:
     text = request.query.get("did", "")
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         return None
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         return read_event(db, request.branch, int(text))
 
 
@@ -175,7 +175,7 @@ class SampleImages:
         self.manifest, self._item_splits = manifest, splits
         self._order = np.argsort(codes, kind="stable")
         self._sorted_codes = codes[self._order]
-        self._codes = {key_of(name): code for code, name in enumerate(manifest.names[level])}
+        self._codes = {label_key(name): code for code, name in enumerate(manifest.names[level])}
         self._thumbnails, self._files = ThumbnailCache(), Files(manifest.root)
         self._decoding = threading.Semaphore(MAX_DECODING)
 
@@ -184,16 +184,16 @@ class SampleImages:
         """The sample images of the manifest that the project names, or None."""
         from suprank.data import Manifest
 
-        path, level, root = (project.value(key) for key in ("manifest", "manifest_level", "manifest_root"))
+        path, level, root = (project.meta(key) for key in ("manifest", "manifest_level", "manifest_root"))
         if path is None or level is None:
             return None
-        with project.reading() as db:
+        with project.snapshot() as db:
             splits = {row[0] for row in db.execute("SELECT DISTINCT split FROM item")}
         return cls(Manifest.read(path, root=root), level, splits)
 
     def rows(self, name: str, split: str | None = None, limit: int = 3) -> list[int]:
         """Some rows of a label, or of an item of this split."""
-        code = self._codes.get(key_of(name))
+        code = self._codes.get(label_key(name))
         if code is None:
             return []
         first, last = np.searchsorted(self._sorted_codes, [code, code + 1])

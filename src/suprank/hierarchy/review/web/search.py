@@ -70,7 +70,7 @@ def _query(request: AnnotatorRequest) -> LabelQuery:
 
 
 def _submit(request: AnnotatorRequest, form: SubmittedForm) -> Response:
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
         selected = selected_labels(db, request, form, _query(request))
     result = try_action(request.branch, _action(index, selected, form), form, form.versions())
@@ -103,7 +103,7 @@ def _page(
     selected: tuple[int, ...] = (),
 ) -> Response:
     sort, offset, query = request.choice("sort", LABEL_ORDERS), page_offset(request.query), _query(request)
-    with request.project.reading() as db:
+    with request.project.snapshot() as db:
         index = read_groups(db, request.branch)
         listing = read_labels(db, request.branch, query, sort=sort, offset=offset, limit=ROWS)
         versions = groups_of_labels(db, request.branch, query)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.hierarchy.embedding import Embedded
+    from suprank.hierarchy.embedding import LabelEmbeddings
     from suprank.hierarchy.project import Project
     from suprank.hierarchy.review.branch import Branch
 
@@ -34,7 +34,7 @@ class Suggestions:
     def __init__(self, project: Project) -> None:
         self._project = project
         self._lock = threading.Lock()
-        self._embeddings: dict[int | None, Embedded] = {}
+        self._embeddings: dict[int | None, LabelEmbeddings] = {}
         self._centers: dict[int, tuple[int, NDArray[np.int64], NDArray[np.float32]]] = {}
 
     def preload(self, branches: Iterable[Branch]) -> None:
@@ -69,16 +69,16 @@ class Suggestions:
         smaller = parts == 1
         if not smaller.any():
             raise ValueError("the vectors of these labels are all the same.")
-        with self._project.reading() as db:
+        with self._project.snapshot() as db:
             known = {row[0]: (row[1], row[2]) for row in db.execute("SELECT id, text, weight FROM label")}
             groups = db.execute('SELECT count(*) FROM "group" WHERE branch = ? AND level = 1', (branch.id,)).fetchone()[0]
         chosen = [label for label, is_chosen in zip(labels, smaller.tolist(), strict=True) if is_chosen]
-        counts = WordCounts.of([text for text, _ in known.values()], groups)
+        counts = WordCounts.from_texts([text for text, _ in known.values()], groups)
         weights = [known[label][1] for label in chosen]
         names = suggested_names([known[label][0] for label in chosen], counts, vectors[smaller], weights)
         return SplitSuggestion(tuple(chosen), tuple(names))
 
-    def _embedding(self, branch: Branch) -> Embedded:
+    def _embedding(self, branch: Branch) -> LabelEmbeddings:
         """The vectors that the branch's clusters were computed from; an OSError or ValueError says why there are none."""
         from suprank.hierarchy.embedding import read_embedding
 
@@ -88,10 +88,10 @@ class Suggestions:
             return self._embeddings[branch.clustering]
 
     def _group_centers(self, branch: Branch) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        from suprank.hierarchy.clustering.centers import centers_of
+        from suprank.hierarchy.clustering import cluster_centers
 
         embedding = self._embedding(branch)
-        with self._project.reading() as db:
+        with self._project.snapshot() as db:
             newest = db.execute("SELECT max(seq) FROM event WHERE branch = ?", (branch.id,)).fetchone()[0]
             cached = self._centers.get(branch.id)
             if cached is not None and cached[0] == newest:
@@ -103,6 +103,6 @@ class Suggestions:
             raise ValueError("no group has a label.")
         labels, groups = np.array([tuple(row) for row in rows], np.int64).T
         ids, places = np.unique(groups, return_inverse=True)
-        centers = centers_of(embedding.rows(labels), places.astype(np.int64))
+        centers = cluster_centers(embedding.rows(labels), places.astype(np.int64))
         self._centers[branch.id] = (newest, ids, centers)
         return ids, centers
