@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.sources import check_split
 from suprank.hierarchy.strict import columns_of, strict_table, too_long
-from suprank.hierarchy.wikimedia.item_types import NOT_ASKED, ScrapeResult, ItemType, record_types, recorded_types
+from suprank.hierarchy.wikimedia.item_types import NOT_ASKED, ItemType, ScrapeResult, record_types, recorded_types
 
 if TYPE_CHECKING:
     import sqlite3

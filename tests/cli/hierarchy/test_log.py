@@ -6,7 +6,7 @@ import pytest
 
 from suprank.hierarchy.adjudication import Adjudication, open_final_branch
 from suprank.hierarchy.review import Branch, Rename, open_branch
-from suprank.hierarchy.review.state import Changes, BranchState
+from suprank.hierarchy.review.state import BranchState, Changes
 from tests.cli.collection import done, refused
 from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
 from tests.hierarchy.adjudication.two_branches import two_branches

@@ -182,24 +182,22 @@ def _write_disagreements(file: Path, disagreements: list[Disagreement], levels: 
 def _serve_adjudication(
     project: Project, first: str, second: str, restart: bool, host: str, port: int, *, open_page: bool
 ) -> None:
-    from suprank.hierarchy.adjudication import Adjudication, open_final_branch
+    from suprank.hierarchy.adjudication import open_final_branch
     from suprank.hierarchy.review.web import create_app
     from suprank.web.serving import bind_socket
 
-    with bind_socket(host, port) as listening:  # first: a port that is taken is found out before anything is begun
+    with bind_socket(host, port) as listening:  # first, so that a port in use is reported before any work
         branch = open_final_branch(project, first, second, restart=restart)
-        settling = Adjudication(project)
-        now = settling.now()
-        total = sum(map(len, now.subjects.values()))
-        terminal.echo(f"final, of {first} and {second}: {total - now.open:,} of {total:,} disagreements are resolved")
-        for name, changes in now.changed.items():
+        app = create_app(project, [branch.name], host=host)
+        status = app.state.review.adjudication.status()  # reads the two logs once, for the first page too
+        total = sum(map(len, status.cases.values()))
+        terminal.echo(f"final, of {first} and {second}: {total - status.open:,} of {total:,} disagreements are resolved")
+        for name, changes in status.changed.items():
             count = f"{changes:,} change{'' if changes == 1 else 's'}"
             terminal.echo(f"{name} continued after final started ({count}); final does not include that")
-        if not now.open:
+        if not status.open:
             terminal.echo(
                 f"all disagreements are resolved; write the tree with `suprank hierarchy export {project.folder} --out DIR`"
             )
-        app = create_app(project, [branch.name], host=host)
-        app.state.settling = settling  # which has read the two logs: the first page need not again
         links = [("", f"/{branch.name}/adjudicate/enter?token={branch.token}")]
         serve(app, listening, host, links, others="and has the link can decide", open_page=open_page)

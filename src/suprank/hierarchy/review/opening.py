@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from suprank.hierarchy.review.branch import Branch, apply_system_action, create_branch
 from suprank.hierarchy.review.state import BranchState, Changes, GroupRow, Place
-from suprank.hierarchy.text import pluralize, label_key
+from suprank.hierarchy.text import label_key, pluralize
 from suprank.hierarchy.tree import FINAL, UNSETTLED
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ def sync_labels(db: sqlite3.Connection, branch: int) -> None:
         changes.labels.update({row["label"]: (row["reason"], place) for row in restored})
     changes.labels.update({row[0]: (row[1], REMOVED_BY_CLEANING + row[2]) for row in removed})
     if changes:
-        summary = f"added {pluralize(len(new) + len(restored), 'new label')}, and took out {len(removed):,} that cleaning removed"
+        summary = (
+            f"added {pluralize(len(new) + len(restored), 'new label')}, and took out {len(removed):,} that cleaning removed"
+        )
         apply_system_action(db, branch, "sync", summary, changes)
 
 
