@@ -2,7 +2,7 @@
 
 from suprank.hierarchy.create import create_project
 from suprank.hierarchy.recipe import Recipe, read_recipe
-from suprank.hierarchy.sources import Items, labels_of
+from suprank.hierarchy.sources import Items, labels_from_rows
 
 BIRDS = {
     "jay": ("Corvidae", "songbird"),
@@ -19,7 +19,7 @@ def plain(folder, labels=BIRDS, levels=LEVELS, **recipe):
     """A project of labels, given as texts or as texts with weights."""
     weights = {text: labels[text] if isinstance(labels, dict) and isinstance(labels[text], int) else 1 for text in labels}
     rules = Recipe(name="plain", title="A list of labels", levels=levels, **recipe)
-    return create_project(folder, rules, labels_of((text, weight, "") for text, weight in weights.items())).project
+    return create_project(folder, rules, labels_from_rows((text, weight, "") for text, weight in weights.items())).project
 
 
 def landmarks(folder, types):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from suprank import __version__
 from suprank.files.atomic import explain_full_disk
-from suprank.hierarchy.adjudication import Adjudication, origin_of
+from suprank.hierarchy.adjudication import Adjudication, read_origin
 from suprank.hierarchy.export_tables import (
     ExportItem,
     LabeledManifest,
@@ -133,7 +133,7 @@ def _count_unsettled(project: Project, db: sqlite3.Connection, tree: Hierarchy) 
     that are suggestions.
     """
     counts = {"label": 0, "name": 0, "parent": 0}
-    if tree.branch == FINAL and origin_of(db) is not None:
+    if tree.branch == FINAL and read_origin(db) is not None:
         status = Adjudication(project).status()
         counts = {kind: sum(not case.resolved for case in cases) for kind, cases in status.cases.items()}
     counts["suggested name"] = sum(not group.named for group in tree.groups.values())
