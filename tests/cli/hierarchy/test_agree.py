@@ -149,6 +149,6 @@ def test_the_page_is_served_and_ends_with_ctrl_c(monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(serving, "make_server", lambda app: Server(uvicorn.Config(app)))
-    monkeypatch.setattr("suprank.cli.serving._end", sys.exit)  # else it would end the tests
+    monkeypatch.setattr("suprank.cli.serving._exit", sys.exit)  # else it would end the tests
     text = done("hierarchy", "agree", "p", "--adjudicate", "--port", 0, "--no-browser").output
     assert re.search(r"http://127\.0\.0\.1:\d+/final/adjudicate/enter\?token=\S+  \(press Ctrl-C to stop\)", text)
