@@ -1,4 +1,4 @@
-"""What it costs to embed and cluster labels: 6,000 vectors of 768 numbers, and 20,000 labels by their spelling.
+"""Costs of embedding and clustering labels: 6,000 vectors of 768 dimensions, and 20,000 labels by their spelling.
 
 python benchmarks/hierarchy.py --out benchmarks/results/cpu/hierarchy.json
 python benchmarks/hierarchy.py --case vectors --no-peers
@@ -40,22 +40,22 @@ from suprank.hierarchy.embedding import embed_labels, read_embedding
 from suprank.hierarchy.project import record_step
 from suprank.hierarchy.review import open_branch
 from suprank.hierarchy.review.web import create_app
-from suprank.web.serving import bind_socket, make_server, server_url
+from suprank.web.serving import server_url, bind_socket, make_server
 
 CASES = {"vectors": 6_000, "spelling": 20_000}
 DIM, LATENT, GROUP = 768, 64, 300
 
 
 def main() -> None:
-    asked = _arguments()
+    arguments = _arguments()
     rows = []
-    for case in asked.case or list(CASES):
-        with tempfile.TemporaryDirectory(prefix="hierarchy", dir=asked.folder) as name:
-            rows.append(_row(Path(name), case, asked.labels or CASES[case], asked.peers))
+    for case in arguments.case or list(CASES):
+        with tempfile.TemporaryDirectory(prefix="hierarchy", dir=arguments.folder) as name:
+            rows.append(_row(Path(name), case, arguments.labels or CASES[case], arguments.peers))
             print(json.dumps(rows[-1]), flush=True)
-    if asked.out:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(_report(rows), indent=1) + "\n")
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(_report(rows), indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
@@ -146,8 +146,8 @@ def _pages(project: Project) -> dict[str, dict[str, float]]:
     """Seconds for pages of the review: the list, the largest group, a search, the log."""
     branch = open_branch(project, "anna")
     with project.snapshot() as db:
-        asked = 'SELECT "group" FROM member WHERE branch = ? GROUP BY 1 ORDER BY count(*) DESC LIMIT 1'
-        (largest,) = db.execute(asked, (branch.id,)).fetchone()
+        query = 'SELECT "group" FROM member WHERE branch = ? GROUP BY 1 ORDER BY count(*) DESC LIMIT 1'
+        (largest,) = db.execute(query, (branch.id,)).fetchone()
     listening = bind_socket("127.0.0.1", 0)
     listening.listen()
     server = make_server(create_app(project, ["anna"]))

@@ -1,12 +1,12 @@
-"""What a local index costs and gives: time and memory to build, size, recall, and the time of a query.
+"""Costs of a local index: time and memory to build it, its size, its recall, and the time of a query.
 
 python benchmarks/index.py --out benchmarks/results/cpu/index.json                  1,000,000 × 512, IVF with float16
-python benchmarks/index.py --items 100000 --kind exact --kind ivf --kind hnsw       the kinds beside each other
+python benchmarks/index.py --items 100000 --kind exact --kind ivf --kind hnsw       compare the kinds
 
 Embeddings are drawn around class centers that lie in 64 dimensions, five classes of ten near each other, with
 noise in all dimensions. Queries are drawn in the same way and are not in the index; recall of these is by exact search. A fresh
-process opens the index after its files were dropped from the page cache, and says what its first search read. Queries go one by
-one; the times of a busy machine wander, so look at p50 first.
+process opens the index after its files were dropped from the page cache, and reports what its first search read. Queries are
+searched one by one; on a busy machine p50 is the most reliable.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ PER_GROUP, PER_CLASS, LATENT, BLOCK = 50, 10, 64, 20_000
 
 
 def main() -> None:
-    asked = _arguments()
-    if asked.measure:
-        print(json.dumps(_measured(asked.measure, np.load(asked.queries_file))))
+    arguments = _arguments()
+    if arguments.measure:
+        print(json.dumps(_measure(arguments.measure, np.load(arguments.queries_file))))
         return
     rows = []
-    with tempfile.TemporaryDirectory(prefix="index", dir=asked.folder) as name:
+    with tempfile.TemporaryDirectory(prefix="index", dir=arguments.folder) as name:
         folder = Path(name)
-        embeddings, manifest = _drawn(folder / "embeddings.npy", asked.items, asked.dim)
-        classes = np.random.default_rng(7).integers(asked.items // PER_CLASS, size=asked.queries)
-        queries = _vectors(classes, asked.items // PER_GROUP, asked.dim, 8)
+        embeddings, manifest = _draw_collection(folder / "embeddings.npy", arguments.items, arguments.dim)
+        classes = np.random.default_rng(7).integers(arguments.items // PER_CLASS, size=arguments.queries)
+        queries = _vectors(classes, arguments.items // PER_GROUP, arguments.dim, 8)
         np.save(folder / "queries.npy", queries)
         best = np.asarray(top_k(queries, embeddings, 10, progress=False).item_ids)
-        for kind in asked.kind or ["ivf"]:
-            for codes in (asked.codes or ["float16"]) if kind != "exact" else ["float32"]:
-                rows.append(_row(folder, embeddings, manifest, best, kind, codes, asked))
+        for kind in arguments.kind or ["ivf"]:
+            for codes in (arguments.codes or ["float16"]) if kind != "exact" else ["float32"]:
+                rows.append(_row(folder, embeddings, manifest, best, kind, codes, arguments))
                 print(json.dumps(rows[-1]), flush=True)
-    if asked.out:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(_report(asked, rows), indent=1) + "\n")
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(_report(arguments, rows), indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
@@ -72,22 +72,22 @@ def _arguments() -> argparse.Namespace:
 
 
 def _vectors(classes: NDArray[np.int64], groups: int, dim: int, seed: int) -> NDArray[np.float32]:
-    """One vector for each class named: around the class, near its group."""
+    """One vector for each given class, around the class center, near its group."""
     fixed = np.random.default_rng(0)
     spread = fixed.normal(size=(LATENT, dim)).astype(np.float32) / np.sqrt(LATENT)
     centers = fixed.normal(size=(groups, LATENT)).astype(np.float32)
     own = np.random.default_rng(seed)
-    found = np.empty((len(classes), dim), np.float32)
+    vectors = np.empty((len(classes), dim), np.float32)
     for start in range(0, len(classes), BLOCK):
         some = classes[start : start + BLOCK]
         # A class is where a generator seeded by its number would put it, so that blocks need not hold all classes.
-        offsets = _of_class(some)
+        offsets = _class_offsets(some)
         latent = centers[some % groups] + 0.7 * offsets + 0.7 * own.normal(size=offsets.shape).astype(np.float32)
-        found[start : start + BLOCK] = latent @ spread + own.normal(size=(len(some), dim)).astype(np.float32)
-    return found
+        vectors[start : start + BLOCK] = latent @ spread + own.normal(size=(len(some), dim)).astype(np.float32)
+    return vectors
 
 
-def _of_class(classes: NDArray[np.int64]) -> NDArray[np.float32]:
+def _class_offsets(classes: NDArray[np.int64]) -> NDArray[np.float32]:
     """Normal numbers `[classes, LATENT]` that depend on the class alone (a hash of class and place, by Box and Muller)."""
     with np.errstate(over="ignore"):
         key = classes.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + np.arange(2 * LATENT, dtype=np.uint64)
@@ -98,7 +98,7 @@ def _of_class(classes: NDArray[np.int64]) -> NDArray[np.float32]:
     return (radius * np.cos(angle)).astype(np.float32)
 
 
-def _drawn(file: Path, items: int, dim: int) -> tuple[NDArray[Any], Manifest]:
+def _draw_collection(file: Path, items: int, dim: int) -> tuple[NDArray[Any], Manifest]:
     classes, groups = np.arange(items) // PER_CLASS, items // PER_GROUP
     written = np.lib.format.open_memmap(file, "w+", np.float32, (items, dim))
     for start in range(0, items, BLOCK):
@@ -123,7 +123,7 @@ def _row(
     best: NDArray[Any],
     kind: str,
     codes: str,
-    asked: argparse.Namespace,
+    arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     place = folder / f"{kind}-{codes}"
     options = {} if kind == "exact" else {"codes": codes}
@@ -145,8 +145,8 @@ def _row(
     return {
         "kind": kind,
         "codes": codes,
-        "items": asked.items,
-        "dim": asked.dim,
+        "items": arguments.items,
+        "dim": arguments.dim,
         "build_s": round(built, 1),
         "build_cpu_s": round(built_cpu, 1),
         "build_own_memory_mib": peak.most,
@@ -158,7 +158,7 @@ def _row(
     }
 
 
-def _measured(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
+def _measure(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
     """In a fresh process: opening, the first search from disk, then queries one by one."""
     before = _read_bytes()
     began = time.perf_counter()
@@ -184,7 +184,7 @@ def _measured(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
 
 def _times(call: Any, queries: NDArray[np.float32]) -> dict[str, float]:
     times = []
-    for turn in range(2):  # the first turn brings the pages in
+    for turn in range(2):  # the first turn loads the pages
         for one in queries:
             began = time.perf_counter()
             call(one[None])
@@ -194,11 +194,11 @@ def _times(call: Any, queries: NDArray[np.float32]) -> dict[str, float]:
 
 
 class _Peak:
-    """The most memory of its own that the process had meanwhile; `most`, in MiB."""
+    """The peak of the process's own memory inside a `with` block, in MiB: `most`."""
 
     def __enter__(self) -> _Peak:
         self.most, self._ended = _memory(), threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._poll)
         self._thread.start()
         return self
 
@@ -206,13 +206,13 @@ class _Peak:
         self._ended.set()
         self._thread.join()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         while not self._ended.wait(0.05):
             self.most = max(self.most, _memory())
 
 
 def _memory() -> int:
-    """MiB of this process, without the pages of files that it maps: the system takes those back when it needs them."""
+    """MiB of this process, without mapped files, whose pages the system can reclaim."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) // 1024
 
@@ -223,7 +223,7 @@ def _read_bytes() -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("read_bytes")))
 
 
-def _report(asked: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _report(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
     versions = {name: importlib.metadata.version(name) for name in ("suprank", "faiss-cpu", "numpy", "torch")}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),

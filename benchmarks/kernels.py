@@ -1,4 +1,4 @@
-"""What the fused kernels do with a GPU, behind the numbers of docs/benchmarks.md.
+"""Measurements of the fused kernels on a GPU, behind the numbers of docs/benchmarks.md.
 
 python benchmarks/kernels.py tiles       time forward and backward over tile sizes: how `fused.FORWARD` was chosen
 python benchmarks/kernels.py skipping    H-AP on random and on clustered embeddings, sorted and not: what skipping is worth
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from suprank.bench.workload import Workload
-from suprank.losses import Combined, PairCalibration, RankLoss, SupAP, SupHAP, roadmap
+from suprank.bench.loss_workload import LossWorkload
+from suprank.losses import RankLoss, SupAP, SupHAP, roadmap
 from suprank.ranking import SupStep, common_level, heaviside, tree_relevance
 from suprank.ranking.ranks import fused
 
@@ -28,7 +28,7 @@ NEVER = 10**9
 
 
 def milliseconds(call: Callable[[], object], runs: int = 5) -> float:
-    """Median by CUDA events, after two runs that do not count."""
+    """Median by CUDA events, after two untimed runs."""
     call(), call()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
     for begin, end in events:
@@ -51,7 +51,7 @@ def step(loss: RankLoss, embeddings: Tensor, labels: Tensor) -> Callable[[], Non
 
 def tiles() -> None:
     steps, numbers = fused._encoded(heaviside, SupStep())
-    for workload, sort in itertools.product((Workload(2048), Workload(64, 60_000)), (True, False)):
+    for workload, sort in itertools.product((LossWorkload(2048), LossWorkload(64, 60_000)), (True, False)):
         inputs = workload.inputs(GPU)
         items = inputs.embeddings if inputs.ref_emb is None else inputs.ref_emb
         scores = (torch.nn.functional.normalize(inputs.embeddings) @ torch.nn.functional.normalize(items).T).detach()
@@ -76,7 +76,7 @@ def tiles() -> None:
 
 def skipping() -> None:
     for batch in (2048, 4096, 8192):
-        _, labels, _, _ = Workload(batch).inputs(GPU)
+        _, labels, _, _ = LossWorkload(batch).inputs(GPU)
         noise = torch.randn(batch, 512, device=GPU)
         centers = [torch.randn(int(column.max()) + 1, 512, device=GPU)[column] for column in labels.T]
         clustered = centers[0] + centers[1] + 1.2 * centers[2] + 0.5 * noise
@@ -88,13 +88,9 @@ def skipping() -> None:
             print(f"H-AP, batch {batch}, {name} embeddings: sorted {found[0]:.2f} ms, unsorted {found[1]:.2f} ms")
 
 
-def roadmap_of_pairs() -> Combined:
-    return roadmap(decomposability=PairCalibration())
-
-
 def compiled() -> None:
-    for batch, make in itertools.product((256, 1024, 4096), (SupAP, SupHAP, roadmap_of_pairs)):
-        embeddings, labels, _, _ = Workload(batch).inputs(GPU)
+    for batch, make in itertools.product((256, 1024, 4096), (SupAP, SupHAP, roadmap)):
+        embeddings, labels, _, _ = LossWorkload(batch).inputs(GPU)
         loss = make().cuda()
         found = []
         for how in (None, "default", "reduce-overhead"):
@@ -119,7 +115,7 @@ def compiled() -> None:
 
 def parts() -> None:
     for batch, loss in itertools.product((256, 2048), (SupAP(), SupHAP())):
-        embeddings, labels, _, _ = Workload(batch).inputs(GPU)
+        embeddings, labels, _, _ = LossWorkload(batch).inputs(GPU)
         call = step(loss, embeddings, labels)
         call(), call()
         torch.cuda.synchronize()

@@ -1,9 +1,9 @@
-"""The tables of docs/results.md, of what `suprank compare` saved: laid out like the paper's, with its order beside ours.
+"""Write the tables of docs/results.md from what `suprank compare` saved, laid out like the paper's, with its order beside ours.
 
-    python benchmarks/paper_tables.py            # rewrites what stands between <!-- begin NAME --> and <!-- end NAME -->
-    python benchmarks/paper_tables.py --check    # exits with 1 where the page does not say what the runs say
+    python benchmarks/paper_tables.py            # rewrites the text between <!-- begin NAME --> and <!-- end NAME -->
+    python benchmarks/paper_tables.py --check    # exits with 1 if the page does not agree with the runs
 
-The runs are benchmarks/results/comparison/SET.csv, one row a run, as `suprank compare` writes it beside its tables.
+The runs are benchmarks/results/comparison/SET.csv, one row per run, as `suprank compare` writes it next to its tables.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ NAMES = {
 
 
 class Layout(NamedTuple):
-    """A table: methods, metrics of our runs, and what the paper found with these methods, by the name of a column."""
+    """A table: methods, metrics of our runs, and the paper's results of these methods, by column."""
 
     methods: tuple[str, ...]
     metrics: tuple[str, ...]
     paper: dict[str, tuple[float, ...]]
     ordered_by: str
-    """Our metric that is set against the paper's order; none where its columns are of several."""
+    """Our metric that is compared with the paper's order; none if its columns are of several metrics."""
 
 
 LAYOUTS = {
@@ -128,11 +128,11 @@ LAYOUTS = {
 }
 
 Values = dict[str, dict[str, list[float]]]
-"""Of a set: by method and metric, a share of 1 for each seed."""
+"""The values of a dataset by method and metric, a fraction for each seed."""
 
 
 def runs_of(name: str) -> Values:
-    """What is finished of a set; nothing where there is no file."""
+    """The finished runs of a dataset; nothing if there is no file."""
     found: Values = {}
     file = RUNS / f"{name}.csv"
     for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()) if file.exists() else ():
@@ -151,7 +151,7 @@ def cell(values: list[float]) -> str:
 
 
 def agreement(ours: list[float], theirs: tuple[float, ...]) -> str:
-    """How many pairs of methods stand in the paper's order, of those that the paper tells apart."""
+    """How many pairs of methods are in the paper's order, of those with different values in the paper."""
     pairs = [(one, other) for one in range(len(ours)) for other in range(one) if theirs[one] != theirs[other]]
     same = sum((ours[one] - ours[other]) * (theirs[one] - theirs[other]) > 0 for one, other in pairs)
     return f"{same} of {len(pairs)}"
@@ -189,21 +189,21 @@ def _measured(runs: Values, layout: Layout, metric: str) -> bool:
 
 
 def _orders(layout: Layout, shown: dict[str, Values]) -> list[str]:
-    """A sentence on each of the paper's columns: how many pairs of methods stand in its order in our sets."""
+    """A sentence on each of the paper's columns: how many pairs of methods are in its order in our datasets."""
     found = []
     for column, theirs in layout.paper.items():
-        told = []
+        counts = []
         for name, runs in shown.items():
             if all(layout.ordered_by in runs.get(method, {}) for method in layout.methods):
                 means = [statistics.fmean(runs[method][layout.ordered_by]) for method in layout.methods]
-                told.append(f"{SETS[name]} {agreement(means, theirs)}")
-        if told:
-            found.append(f"\nPairs in the order of the paper's {column}, by our {layout.ordered_by}: {', '.join(told)}.\n")
+                counts.append(f"{SETS[name]} {agreement(means, theirs)}")
+        if counts:
+            found.append(f"\nPairs in the order of the paper's {column}, by our {layout.ordered_by}: {', '.join(counts)}.\n")
     return found
 
 
 def page(text: str) -> str:
-    """The page with every table that it has a place for written anew."""
+    """The page with all its tables rewritten."""
     sets = {name: runs_of(name) for name in SETS}
     known = {name: table(layout, sets) for name, layout in LAYOUTS.items()}
     known |= {f"{name}-{one}": table(layout, {one: sets[one]}) for name, layout in LAYOUTS.items() for one in SETS if sets[one]}

@@ -1,9 +1,9 @@
-"""What a step of training costs, and how much of it is the loss: the loop's own steps on random images in memory.
+"""Time of a training step, and the share of the loss in it: the loop's own steps on random images in memory.
 
 python benchmarks/training.py                         ResNet-50, 224 px, batch 256, bf16, on a GPU; a tiny network on a CPU
 python benchmarks/training.py --large                 and batches of 1,024 and 4,096 in two passes (Recall@k with SiMix)
 
-The share of the loss: steps with it against steps whose loss is the sum of the embeddings, in turns. Beside ours stands
+The share of the loss is measured against steps whose loss is the sum of the embeddings, in turns. Our losses are compared with
 Smooth-AP as it is often written, with a tensor of batch³ numbers.
 """
 
@@ -51,14 +51,14 @@ class Labels(NamedTuple):
 
 
 class SumOfEmbeddings(RetrievalLoss):
-    """Costs next to nothing."""
+    """The sum of the embeddings, which costs next to nothing."""
 
     def on(self, batch: Any) -> Tensor:
         return batch.queries.sum()
 
 
 class DenseSmoothAP(RetrievalLoss):
-    """Smooth-AP by a tensor of batch³: every difference of two scores of every query, self included, no memory spared."""
+    """Smooth-AP by a tensor of batch³: every difference of two scores of every query, self included, without saving memory."""
 
     def on(self, batch: Any) -> Tensor:
         scores = batch.scores
@@ -105,7 +105,7 @@ def batch_of(setting: Setting, size: int, device: torch.device) -> TrainBatch:
 
 
 def seconds_of_step(made: Learner, batch: TrainBatch, steps: int) -> float:
-    """The median of steps that are waited for; the first two are not counted."""
+    """The median time of synchronized steps, without the first two."""
     found = []
     for number in range(steps + 2):
         _wait(made)
@@ -122,7 +122,7 @@ def _wait(made: Learner) -> None:
 
 
 def peak(made: Learner) -> float | None:
-    """GiB since the last call, on a GPU."""
+    """Peak GiB since the last call, on a GPU."""
     if made.fabric.device.type != "cuda":
         return None
     found = torch.cuda.max_memory_allocated() / 2**30
@@ -178,7 +178,7 @@ def _fill(made: Learner, size: int) -> None:
 
 
 def large(setting: Setting, sizes: list[int], chunk: int, steps: int) -> list[dict[str, Any]]:
-    """Batches in two passes beside one pass, where that fits."""
+    """Batches in two passes, and in one pass if that fits."""
     rows = []
     for size in sizes:
         for pieces in (None, chunk):

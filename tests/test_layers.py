@@ -49,7 +49,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "ranking/exact/fused.py": {"triton"},
     "ranking/exact/kernels.py": {"triton"},
     "ranking/exact/numba_loops.py": {"numba"},
-    "evaluation/embeddings.py": {"pyarrow"},
+    "evaluation/embedding_files.py": {"pyarrow"},
     "evaluation/search.py": {"threadpoolctl"},
     "evaluation/tables.py": {"pyarrow"},
     "evaluation/torchmetrics_adapter.py": {"torchmetrics"},

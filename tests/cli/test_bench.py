@@ -6,7 +6,7 @@ pytest.importorskip("typer")
 
 from typer.testing import CliRunner
 
-from suprank.bench import CASES, EVALUATORS, EvaluationRun, Run
+from suprank.bench import EVALUATORS, LOSS_CASES, EvaluationBenchmarkRun, LossBenchmarkRun
 from suprank.cli.bench import app
 
 
@@ -31,7 +31,7 @@ def test_help_lists_the_options():
         (("--device", "cuda:99"), "'cuda:99' cannot be measured"),
         (("--repeats", 0), "--repeats"),
         (("--memory", 48, "--queries", 6), "queries=6 must be a positive multiple of 4; "),
-        (("--memory", 48, "--loss", "SmoothAP"), "none of these losses is measured against a memory"),
+        (("--memory", 48, "--loss", "SmoothAP"), "none of these losses can rank against a memory"),
     ],
 )
 def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
@@ -55,6 +55,25 @@ def test_render_refuses_a_file_that_is_no_run(tmp_path, content):
     assert "is not a run" in " ".join(result.output.replace("│", " ").split())
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """Measure here: tests/bench has the processes of their own, each of which takes seconds to start."""
+    import torch
+
+    from suprank.bench import evaluation_benchmark, loss_benchmark
+
+    def measure_loss(case, workload, *, repeats, seconds, max_bytes):
+        return loss_benchmark.measure_here(case, workload, device=torch.device("cpu"), repeats=repeats, seconds=seconds)
+
+    def measure_evaluator(evaluator, collection, settings):
+        options = {"device": settings.device, "repeats": settings.repeats, "seconds": settings.seconds}
+        return evaluation_benchmark.measure_here(evaluator, collection, **options)
+
+    monkeypatch.setattr(loss_benchmark, "measure_in_child", measure_loss)
+    monkeypatch.setattr(evaluation_benchmark, "measure_in_child", measure_evaluator)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_a_tiny_run_prints_tables_and_writes_three_files(tmp_path):
     pytest.importorskip("matplotlib")
     result = invoke(
@@ -62,7 +81,7 @@ def test_a_tiny_run_prints_tables_and_writes_three_files(tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["losses.json", "losses.md", "losses.png"]
-    run = Run.load(tmp_path / "losses.json")
+    run = LossBenchmarkRun.load(tmp_path / "losses.json")
     assert [(found.case, found.items) for found in run.measurements] == [("SupAP", 16), ("SupAP", 48)]
     assert "suprank bench losses --device cpu --batch 16 --memory 48 --queries 8 --loss SupAP --repeats 1" in run.command
     assert (tmp_path / "losses.md").read_text(encoding="utf-8") in result.stdout
@@ -71,24 +90,24 @@ def test_a_tiny_run_prints_tables_and_writes_three_files(tmp_path):
 def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch):
     import suprank.bench
 
-    def interrupted(planned, settings, *, starting):
+    def interrupted(planned, settings, *, on_start):
         case, workload = planned[0]
-        starting(case, workload)
-        yield suprank.bench.Measurement(case.name, case.kind, 16, 16, 0, 0.001, 1, 0.001, 2**20)
+        on_start(case, workload)
+        yield suprank.bench.LossMeasurement(case.name, case.kind, 16, 16, 0, 0.001, 1, 0.001, 2**20)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(suprank.bench, "measurements", interrupted)
+    monkeypatch.setattr(suprank.bench, "measure_losses", interrupted)
     result = invoke("--device", "cpu", "--batch", 16, "--out", tmp_path)
     assert result.exit_code == 130
-    assert [found.case for found in Run.load(tmp_path / "losses.json").measurements] == [next(iter(CASES))]
+    assert [found.case for found in LossBenchmarkRun.load(tmp_path / "losses.json").measurements] == [next(iter(LOSS_CASES))]
 
 
 def test_without_matplotlib_the_numbers_are_still_written(tmp_path, monkeypatch):
     import suprank.bench
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "suprank.bench.plot", raising=False)
-    monkeypatch.setattr(suprank.bench, "measurements", lambda planned, settings, *, starting: iter(()))
+    monkeypatch.delitem(sys.modules, "suprank.bench.benchmark_plots", raising=False)
+    monkeypatch.setattr(suprank.bench, "measure_losses", lambda planned, settings, *, on_start: iter(()))
     result = invoke("--device", "cpu", "--batch", 16, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert "suprank bench render" in result.stderr
@@ -99,7 +118,7 @@ def test_render_draws_a_saved_run(tmp_path):
     pytest.importorskip("matplotlib")
     import torch
 
-    Run.here([], command="suprank bench losses", device=torch.device("cpu")).save(tmp_path / "losses.json")
+    LossBenchmarkRun.here([], command="suprank bench losses", device=torch.device("cpu")).save(tmp_path / "losses.json")
     result = CliRunner().invoke(app, ["render", str(tmp_path / "losses.json")])
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["losses.json", "losses.md", "losses.png"]
@@ -129,13 +148,14 @@ def test_bad_arguments_of_evaluation_exit_with_2_and_say_why(arguments, message)
     assert message in " ".join(result.output.replace("│", " ").split())
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_tiny_evaluation_prints_tables_and_writes_three_files_that_render_again(tmp_path):
     pytest.importorskip("matplotlib")
     options = ("--device", "cpu", "--case", "SOP", "--items", 300, "--threads", 1, "--seconds", 60, "--out", tmp_path)
     result = invoke(*options, "--evaluator", "Suprank", verb="evaluation")
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evaluation.json", "evaluation.md", "evaluation.png"]
-    run = EvaluationRun.load(tmp_path / "evaluation.json")
+    run = EvaluationBenchmarkRun.load(tmp_path / "evaluation.json")
     (found,) = run.measurements
     assert (found.evaluator, found.items, found.note, found.threads) == ("suprank", 300, "", 1)
     assert 0.5 < found.values["R@1"] <= 1
@@ -162,27 +182,29 @@ def test_a_tiny_evaluation_prints_tables_and_writes_three_files_that_render_agai
     ],
 )
 def test_sizes_are_those_asked_for_or_the_collections_own(arguments, sizes, monkeypatch):
-    from suprank.bench import evaluation
+    import suprank.bench
 
     planned = []
-    monkeypatch.setattr(evaluation, "measurements", lambda given, settings, *, starting: iter(planned.extend(given) or ()))
+    monkeypatch.setattr(
+        suprank.bench, "measure_evaluation", lambda given, settings, *, on_start: iter(planned.extend(given) or ())
+    )
     result = invoke("--device", "cpu", *arguments, verb="evaluation")
     assert result.exit_code == 0, result.output
-    assert list(dict.fromkeys(retrieval.size for _, retrieval in planned)) == sizes
+    assert list(dict.fromkeys(collection.size for _, collection in planned)) == sizes
     assert len(planned) == len(sizes) * len(EVALUATORS)
 
 
 def test_ctrl_c_keeps_what_was_evaluated(tmp_path, monkeypatch):
-    from suprank.bench import evaluation
+    import suprank.bench
 
-    def interrupted(planned, settings, *, starting):
-        evaluator, retrieval = planned[0]
-        starting(evaluator, retrieval)
-        yield evaluation.blank(evaluator, retrieval, "not installed: numpy")
+    def interrupted(planned, settings, *, on_start):
+        evaluator, collection = planned[0]
+        on_start(evaluator, collection)
+        yield suprank.bench.evaluation_benchmark.empty_measurement(evaluator, collection, "not installed: numpy")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluation, "measurements", interrupted)
+    monkeypatch.setattr(suprank.bench, "measure_evaluation", interrupted)
     result = invoke("--device", "cpu", "--quick", "--out", tmp_path, verb="evaluation")
     assert result.exit_code == 130
-    (found,) = EvaluationRun.load(tmp_path / "evaluation.json").measurements
+    (found,) = EvaluationBenchmarkRun.load(tmp_path / "evaluation.json").measurements
     assert (found.evaluator, found.note) == (next(iter(EVALUATORS)), "not installed: numpy")

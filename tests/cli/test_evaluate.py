@@ -192,7 +192,7 @@ def test_a_comparison_with_other_queries_is_refused():
 @pytest.mark.parametrize("extension", ["trec", "json", "csv"])
 def test_rankings_are_saved(extension):
     evaluated("--run", f"run.{extension}", "--run-k", 2, "--id", "image", "--metric", "R@1")
-    run = evaluation.Run.load(f"run.{extension}")
+    run = evaluation.RankingRun.load(f"run.{extension}")
     found = {query: [item for item, _ in items] for query, items in run}
     assert found == {
         "a.jpg": ["b.jpg", "c.jpg"],
@@ -297,7 +297,7 @@ def test_help_lists_the_options_and_shows_examples():
             ("--against", "means.json"),
             "means.json holds no values per query, which a comparison needs; compute it again with --per-query",
         ),
-        (("--against", "q.csv"), "q.csv is not a whole JSON file"),
+        (("--against", "q.csv"), "q.csv is not a complete JSON file"),
         (("--run", "run.xyz"), "run.xyz must end in one of .trec, .run, .txt, .json, .csv"),
         (("--out", "q.csv/r.json"), "q.csv/r.json cannot be written: the folder cannot be made (File exists); name another"),
         (("--out", "."), ". is a folder; name a file in it"),

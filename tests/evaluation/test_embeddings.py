@@ -102,7 +102,7 @@ SOURCES = [
 
 def test_rows_come_as_asked_for_from_a_worked_example(tmp_path):
     path = saved(tmp_path / "rows.npy", np.array([[3.0, 4.0], [0.0, 2.0], [-6.0, 8.0]], np.float16))
-    source = Embeddings.of(path)
+    source = Embeddings.from_source(path)
     assert (len(source), source.dim) == (3, 2)
     assert source.rows(torch.tensor([2, 0, 2])).tolist() == [[-6, 8], [3, 4], [-6, 8]]
     assert source.rows(slice(1, None)).tolist() == [[0, 2], [-6, 8]]
@@ -117,7 +117,7 @@ def test_the_list_of_sources_is_complete(sources):
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_rows_are_those_of_the_array_from_any_source_in_any_order(sources, name, data):
-    source = Embeddings.of(sources[name])
+    source = Embeddings.from_source(sources[name])
     index = data.draw(st.lists(st.integers(0, 6)) | st.slices(7))
     found = source.rows(torch.tensor(index, dtype=torch.int64) if isinstance(index, list) else index)
     assert found.dtype == torch.float32
@@ -126,7 +126,7 @@ def test_rows_are_those_of_the_array_from_any_source_in_any_order(sources, name,
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_norms_are_those_of_numpy_from_any_source(sources, name):
-    source = Embeddings.of(sources[name])
+    source = Embeddings.from_source(sources[name])
     assert (len(source), source.dim) == SEVEN_BY_THREE.shape
     np.testing.assert_allclose(source.norms().numpy(), np.linalg.norm(SEVEN_BY_THREE.astype(float), axis=1), rtol=1e-7)
 
@@ -135,14 +135,14 @@ def test_norms_are_those_of_numpy_from_any_source(sources, name):
 def test_rows_of_a_tensor_of_any_float_type_are_float32(dtype):
     tensor = torch.from_numpy(SEVEN_BY_THREE).to(dtype)
     for index in (slice(2, 5), torch.tensor([4, 1])):
-        assert torch.equal(Embeddings.of(tensor).rows(index), tensor.float()[index])
+        assert torch.equal(Embeddings.from_source(tensor).rows(index), tensor.float()[index])
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
 @pytest.mark.parametrize("on_disk", [True, False])
 def test_rows_of_an_array_of_any_float_type_are_float32(tmp_path, dtype, on_disk):
     array = SEVEN_BY_THREE.astype(dtype)
-    source = Embeddings.of(saved(tmp_path / "rows.npy", array) if on_disk else array)
+    source = Embeddings.from_source(saved(tmp_path / "rows.npy", array) if on_disk else array)
     np.testing.assert_array_equal(source.rows(torch.tensor([5, 0])).numpy(), array[[5, 0]].astype(np.float32))
 
 
@@ -150,7 +150,7 @@ def test_rows_of_an_array_of_any_float_type_are_float32(tmp_path, dtype, on_disk
 def test_parquet_keeps_float16_small_on_disk_and_rounds_float64_to_float32(tmp_path, kind):
     for stored, kept in ((np.float16, 2), (np.float32, 4), (np.float64, 4)):
         array = SEVEN_BY_THREE.astype(stored)
-        source = Embeddings.of(parquet(tmp_path / "rows.parquet", {"embedding": lists(array, kind)}, row_group_size=3))
+        source = Embeddings.from_source(parquet(tmp_path / "rows.parquet", {"embedding": lists(array, kind)}, row_group_size=3))
         assert source._stored.itemsize == kept
         np.testing.assert_array_equal(source.rows(slice(None)).numpy(), array.astype(np.float32))
 
@@ -159,35 +159,35 @@ def test_an_embedding_column_is_found_beside_others(tmp_path):
     other = SEVEN_BY_THREE[:, :2] + 1
     columns = {"path": list("abcdefg"), "other": lists(other), "embedding": lists(SEVEN_BY_THREE), "box": [[1, 2]] * 7}
     path = parquet(tmp_path / "rows.parquet", columns)
-    np.testing.assert_array_equal(Embeddings.of(path).rows(slice(None)).numpy(), SEVEN_BY_THREE)
-    np.testing.assert_array_equal(Embeddings.of(path, column="other").rows(slice(None)).numpy(), other)
+    np.testing.assert_array_equal(Embeddings.from_source(path).rows(slice(None)).numpy(), SEVEN_BY_THREE)
+    np.testing.assert_array_equal(Embeddings.from_source(path, column="other").rows(slice(None)).numpy(), other)
 
 
 def test_what_pandas_writes_beside_its_columns_is_no_dimension(tmp_path):
     columns = {f"x{i}": column for i, column in enumerate(SEVEN_BY_THREE.T)} | {"__index_level_0__": np.arange(7)}
-    source = Embeddings.of(parquet(tmp_path / "rows.parquet", columns))
+    source = Embeddings.from_source(parquet(tmp_path / "rows.parquet", columns))
     np.testing.assert_array_equal(source.rows(slice(None)).numpy(), SEVEN_BY_THREE)
 
 
 def test_embeddings_of_embeddings_are_themselves():
-    source = Embeddings.of(SEVEN_BY_THREE, name="gallery")
-    assert Embeddings.of(source, name="other") is source
+    source = Embeddings.from_source(SEVEN_BY_THREE, name="gallery")
+    assert Embeddings.from_source(source, name="other") is source
     assert source.name == "gallery"
 
 
 def test_memory_of_tensors_and_arrays_is_shared_rather_than_copied():
     array = SEVEN_BY_THREE.copy()
     for source in (array, torch.from_numpy(array)):
-        assert Embeddings.of(source).rows(slice(None)).data_ptr() == array.ctypes.data
+        assert Embeddings.from_source(source).rows(slice(None)).data_ptr() == array.ctypes.data
 
 
 def test_a_tensor_that_learns_gives_rows_without_gradients():
-    assert not Embeddings.of(torch.randn(3, 2, requires_grad=True)).rows(slice(None)).requires_grad
+    assert not Embeddings.from_source(torch.randn(3, 2, requires_grad=True)).rows(slice(None)).requires_grad
 
 
 @pytest.mark.gpu
 def test_rows_and_norms_stay_on_the_gpu():
-    source = Embeddings.of(torch.from_numpy(SEVEN_BY_THREE).cuda())
+    source = Embeddings.from_source(torch.from_numpy(SEVEN_BY_THREE).cuda())
     assert source.rows(torch.tensor([3, 1])).is_cuda
     assert source.rows(torch.tensor([3, 1]).cuda()).is_cuda
     np.testing.assert_allclose(source.norms().cpu().numpy(), np.linalg.norm(SEVEN_BY_THREE, axis=1), rtol=1e-6)
@@ -198,9 +198,9 @@ def test_norms_are_summed_in_float64():
     row = torch.full((1, 2**12), 2.0**-6)
     row[0, 0] = 1
     expected = (1 + (2**12 - 1) * 2.0**-12) ** 0.5
-    assert Embeddings.of(row).norms().item() == pytest.approx(expected, rel=6e-8)
-    assert Embeddings.of(torch.tensor([[1e-30, 0.0]])).norms().item() == pytest.approx(1e-30)  # its square is 0 in float32
-    assert Embeddings.of(torch.tensor([[3e30, 4e30]])).norms().item() == pytest.approx(5e30)
+    assert Embeddings.from_source(row).norms().item() == pytest.approx(expected, rel=6e-8)
+    assert Embeddings.from_source(torch.tensor([[1e-30, 0.0]])).norms().item() == pytest.approx(1e-30)  # squared: 0
+    assert Embeddings.from_source(torch.tensor([[3e30, 4e30]])).norms().item() == pytest.approx(5e30)
 
 
 def test_a_file_is_read_in_blocks_of_a_few_megabytes(tmp_path):
@@ -209,7 +209,7 @@ def test_a_file_is_read_in_blocks_of_a_few_megabytes(tmp_path):
     array = np.lib.format.open_memmap(path, "w+", np.float32, (count, dim))
     array[:] = 1
     del array
-    source = Embeddings.of(path)
+    source = Embeddings.from_source(path)
     tracemalloc.start()
     try:
         source.norms()
@@ -222,7 +222,7 @@ def test_a_file_is_read_in_blocks_of_a_few_megabytes(tmp_path):
 
 def test_scattered_rows_of_a_file_are_read_in_file_order_a_block_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_BYTES", 3 * 12)
-    source = Embeddings.of(saved(tmp_path / "rows.npy", SEVEN_BY_THREE))
+    source = Embeddings.from_source(saved(tmp_path / "rows.npy", SEVEN_BY_THREE))
     read, reads = source._read, []
     monkeypatch.setattr(source, "_read", lambda which: reads.append(which.tolist()) or read(which))
     index = [6, 0, 5, 0, 1, 3, 2]
@@ -236,7 +236,7 @@ def test_a_large_row_group_of_parquet_is_never_in_memory_whole(tmp_path):
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
     pa.set_memory_pool(pool)
     try:
-        source = Embeddings.of(path)
+        source = Embeddings.from_source(path)
     finally:
         pa.set_memory_pool(before)
     assert 0 < pool.max_memory() < 30 * 2**20
@@ -252,14 +252,14 @@ def test_files_larger_than_the_memory_there_is_are_read(tmp_path):
         from suprank.evaluation.embeddings import Embeddings
 
         torch.set_num_threads(1)
-        Embeddings.of(torch.ones(9, 9)).norms()
+        Embeddings.from_source(torch.ones(9, 9)).norms()
         held = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) * 1024
         resource.setrlimit(resource.RLIMIT_DATA, (held + 96 * 2**20,) * 2)
         try:
             np.ones((60_000, 512), np.float32)
         except MemoryError:
             print("the limit holds")
-        source = Embeddings.of(sys.argv[1])
+        source = Embeddings.from_source(sys.argv[1])
         assert len(source) == 60_000 and source.dim == 512
         print(source.norms().sum().item(), source.rows(torch.tensor([59_999, 3])).sum().item())
     """
@@ -280,16 +280,16 @@ def test_the_copy_of_a_parquet_file_has_no_name_and_goes_with_its_object(tmp_pat
     def held():
         return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line]
 
-    source = Embeddings.of(path)
+    source = Embeddings.from_source(path)
     assert list(folder.iterdir()) == []
     if sys.platform == "linux":
         assert len(held()) == 1
         del source
         gc.collect()
         assert held() == []
-    with Embeddings.of(path) as source:
+    with Embeddings.from_source(path) as source:
         source.rows(slice(None))
-    with pytest.raises(ValueError, match=r"embeddings \(.*rows.parquet\) was closed; read before close\(\)"):
+    with pytest.raises(ValueError, match=r"embeddings \(.*rows.parquet\) is closed; read before close\(\)"):
         source.rows(slice(None))
     assert len(source) == 7
     if sys.platform == "linux":
@@ -302,7 +302,7 @@ def test_a_disk_without_room_for_the_copy_is_an_error_that_says_how_much(tmp_pat
     with pytest.raises(
         OSError, match=r"gallery .* takes 0.00 GiB .* does not fit in .* \(0.00 GiB free\); .* point TMPDIR to a"
     ):
-        Embeddings.of(path, name="gallery")
+        Embeddings.from_source(path, name="gallery")
 
 
 def test_a_disk_that_fills_while_the_copy_is_written_is_the_same_error(tmp_path):
@@ -311,8 +311,8 @@ def test_a_disk_that_fills_while_the_copy_is_written_is_the_same_error(tmp_path)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))  # as a full disk does, this fails a write half way
     try:
-        with pytest.raises(OSError, match=r"does not fit in .* \(File too large\); make room, or point TMPDIR"):
-            Embeddings.of(path)
+        with pytest.raises(OSError, match=r"does not fit in .* \(File too large\); free some space, or point TMPDIR"):
+            Embeddings.from_source(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
@@ -342,12 +342,12 @@ BAD = {
     "folder": (
         lambda at: (at / "q.npy").mkdir() or at / "q.npy",
         IsADirectoryError,
-        "this is a folder, or no file; name a file",
+        "this is not a file; give the path of a file",
     ),
     "extension": (lambda at: at / "q.npz", ValueError, "'.npz' cannot be read; save the embeddings as .npy, .parquet or .pt"),
     "no extension": (lambda at: at / "q", ValueError, "'no extension' cannot be read"),
-    "no npy": (lambda at: file(at / "q.npy", b"hello world"), ValueError, "this is no .npy file of numbers .* np.save"),
-    "empty npy": (lambda at: file(at / "q.npy", b""), ValueError, "this is no .npy file of numbers"),
+    "no npy": (lambda at: file(at / "q.npy", b"hello world"), ValueError, "this is not a .npy file of numbers .* np.save"),
+    "empty npy": (lambda at: file(at / "q.npy", b""), ValueError, "this is not a .npy file of numbers"),
     "objects": (lambda at: saved(at / "q.npy", np.array([[{}]])), TypeError, "holds Python objects, which could run code"),
     "integers in npy": (lambda at: saved(at / "q.npy", np.ones((2, 2), np.int32)), TypeError, "holds int32"),
     "no rows in npy": (lambda at: saved(at / "q.npy", np.ones((0, 2))), ValueError, r"is empty, shape \(0, 2\)"),
@@ -361,7 +361,7 @@ BAD = {
         TypeError,
         "holds a dict, but must hold one",
     ),
-    "no parquet": (lambda at: file(at / "q.parquet", b"hello world"), ValueError, "this is no complete Parquet file"),
+    "no parquet": (lambda at: file(at / "q.parquet", b"hello world"), ValueError, "this is not a complete Parquet file"),
     "no rows in parquet": (
         lambda at: parquet(at / "q.parquet", {"embedding": pa.array([], pa.list_(pa.float32()))}),
         ValueError,
@@ -380,7 +380,7 @@ BAD = {
     "null row": (
         lambda at: parquet(at / "q.parquet", {"embedding": [[1.0], [2.0], None]}),
         ValueError,
-        "column embedding: row 2 is null; fill it in, or remove the row, and its label",
+        "column embedding: row 2 is null; fill it in, or remove the row and its label",
     ),
     "null row of one size": (
         lambda at: parquet(at / "q.parquet", {"embedding": pa.array([[1.0], None], pa.list_(pa.float32(), 1))}),
@@ -405,7 +405,7 @@ BAD = {
     "columns of labels": (
         lambda at: parquet(at / "q.parquet", {"x": [1.0], "label": [3]}),
         ValueError,
-        r"has x \(double\), label \(int64\), but must have .* nothing but float columns",
+        r"has x \(double\), label \(int64\), but must have .* only float columns",
     ),
     "two columns of one name": (
         lambda at: (
@@ -417,7 +417,7 @@ BAD = {
     "two vectors": (
         lambda at: parquet(at / "q.parquet", {"a": [[1.0]], "b": [[1.0]]}),
         ValueError,
-        "a, b are all float lists; call the one that is meant `embedding`",
+        "a, b are all float lists; rename the right one to `embedding`",
     ),
 }
 
@@ -426,15 +426,15 @@ BAD = {
 def test_bad_input_is_refused_by_name_with_a_way_out(tmp_path, case):
     make, error, message = BAD[case]
     with pytest.raises(error, match=message) as refusal:
-        Embeddings.of(make(tmp_path), name="gallery")
+        Embeddings.from_source(make(tmp_path), name="gallery")
     assert str(refusal.value).startswith("gallery")
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     path = parquet(tmp_path / "q.parquet", {"a": [[1.0]], "b": ["x"]})
     for column in ("b", "c"):
-        with pytest.raises(ValueError, match=rf"'{column}' is no column of float lists; there are a .*, b \(string\)"):
-            Embeddings.of(path, column=column)
+        with pytest.raises(ValueError, match=rf"'{column}' is not a column of float lists; there are a .*, b \(string\)"):
+            Embeddings.from_source(path, column=column)
 
 
 def test_raggedness_and_nulls_are_found_in_later_batches_by_their_row(tmp_path, monkeypatch):
@@ -443,15 +443,17 @@ def test_raggedness_and_nulls_are_found_in_later_batches_by_their_row(tmp_path, 
     for bad, message in (([1.0], "row 7 has 1 numbers"), (None, "row 7 is null"), ([1.0, None], "row 7 has a null")):
         path = parquet(tmp_path / "q.parquet", {"embedding": [*rows[:7], bad, *rows[8:]]})
         with pytest.raises(ValueError, match=message):
-            Embeddings.of(path)
+            Embeddings.from_source(path)
 
 
 @pytest.mark.parametrize("lost", [1, 60, 150])
 def test_a_file_that_was_cut_short_is_refused(tmp_path, lost):
     for path in (saved(tmp_path / "q.npy", SEVEN_BY_THREE), parquet(tmp_path / "q.parquet", {"e": lists(SEVEN_BY_THREE)})):
         file(path, path.read_bytes()[:-lost])
-        with pytest.raises(ValueError, match=r"cut short: shape \(7, 3\) takes 84 bytes|no .npy file|no complete Parquet file"):
-            Embeddings.of(path)
+        with pytest.raises(
+            ValueError, match=r"cut short: shape \(7, 3\) takes 84 bytes|not a .npy file|not a complete Parquet file"
+        ):
+            Embeddings.from_source(path)
 
 
 def test_a_damaged_page_of_parquet_is_refused(tmp_path):
@@ -460,7 +462,7 @@ def test_a_damaged_page_of_parquet_is_refused(tmp_path):
     content[4:80] = b"\xff" * 76
     file(path, bytes(content))
     with pytest.raises(ValueError, match="the file cannot be read to its end"):
-        Embeddings.of(path)
+        Embeddings.from_source(path)
 
 
 class Trap:
@@ -476,7 +478,7 @@ def test_no_code_of_a_file_is_run(tmp_path, monkeypatch):
     torch.save(Trap(), "q.pt")
     for path, error, message in (("q.npy", TypeError, "could run code"), ("q.pt", ValueError, "torch cannot read it")):
         with pytest.raises(error, match=message):
-            Embeddings.of(path)
+            Embeddings.from_source(path)
     assert not Path("sprung").exists()
     np.load("q.npy", allow_pickle=True)
     assert Path("sprung").exists()  # so the trap was armed
@@ -487,7 +489,7 @@ def test_a_row_group_without_rows_is_passed_over(tmp_path):
     with pq.ParquetWriter(tmp_path / "q.parquet", full.schema) as writer:
         for part in (full[:0], full[:3], full[:0], full[3:]):
             writer.write_table(part)
-    np.testing.assert_array_equal(Embeddings.of(tmp_path / "q.parquet").rows(slice(None)).numpy(), SEVEN_BY_THREE)
+    np.testing.assert_array_equal(Embeddings.from_source(tmp_path / "q.parquet").rows(slice(None)).numpy(), SEVEN_BY_THREE)
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
@@ -501,14 +503,14 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_pyarrow)
     with pytest.raises(ImportError, match=re.escape('reading .parquet needs pyarrow; pip install "suprank[cli]"')):
-        Embeddings.of(path)
+        Embeddings.from_source(path)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
 def test_norms_refuse_rows_that_are_not_finite_and_name_up_to_five(value):
     array = np.ones((20, 4))
     array[3, 1] = value
-    source = Embeddings.of(array, name="gallery")
+    source = Embeddings.from_source(array, name="gallery")
     with pytest.raises(ValueError, match=r"^gallery: 1 of 20 rows \(3\) hold NaN, infinity or numbers too large for float32"):
         source.norms()
     array[8:, 0] = value
@@ -518,23 +520,21 @@ def test_norms_refuse_rows_that_are_not_finite_and_name_up_to_five(value):
 
 def test_a_row_whose_length_overflows_float32_is_not_finite_either():
     with pytest.raises(ValueError, match=r"1 of 1 rows \(0\) hold NaN, infinity or numbers too large"):
-        Embeddings.of(torch.full((1, 4), 3e38)).norms()
+        Embeddings.from_source(torch.full((1, 4), 3e38)).norms()
 
 
 def test_norms_refuse_rows_that_float32_holds_with_few_digits():
     short = torch.full((2, 4), 1e-40)
     with pytest.raises(ValueError, match=r"2 of 2 rows \(0, 1\) hold nothing but zeros, or numbers too small for float32"):
-        Embeddings.of(short).norms()
-    assert Embeddings.of(short).norms(zero_allowed=True).gt(0).all()
-    torch.testing.assert_close(Embeddings.of(short * 1e3).norms(), torch.full((2,), 2e-37))
+        Embeddings.from_source(short).norms()
+    assert Embeddings.from_source(short).norms(zero_allowed=True).gt(0).all()
+    torch.testing.assert_close(Embeddings.from_source(short * 1e3).norms(), torch.full((2,), 2e-37))
 
 
 def test_norms_refuse_rows_of_zeros_unless_they_are_allowed(tmp_path):
     array = np.eye(6, 4)  # the last two rows are zeros
-    source = Embeddings.of(saved(tmp_path / "q.npy", array), name="queries")
-    message = (
-        r"^queries \(.*q.npy\): 2 of 6 rows \(4, 5\) hold nothing but zeros, .*; remove the rows, and their labels: keep ="
-    )
+    source = Embeddings.from_source(saved(tmp_path / "q.npy", array), name="queries")
+    message = r"^queries \(.*q.npy\): 2 of 6 rows \(4, 5\) hold nothing but zeros, .*; remove the rows and their labels: keep ="
     with pytest.raises(ValueError, match=message):
         source.norms()
     assert source.norms(zero_allowed=True).tolist() == [1, 1, 1, 1, 0, 0]
@@ -544,10 +544,10 @@ def test_norms_refuse_rows_of_zeros_unless_they_are_allowed(tmp_path):
 @pytest.mark.parametrize("name", ["tensor", "memmap"])
 def test_rows_that_are_not_there_are_refused(sources, name, index):
     with pytest.raises(IndexError, match=rf"index holds {index[-1]}, but embeddings has rows 0 to 6"):
-        Embeddings.of(sources[name]).rows(index)
+        Embeddings.from_source(sources[name]).rows(index)
 
 
 @pytest.mark.parametrize("index", [torch.tensor([True] * 7), torch.tensor([0.0]), torch.tensor([[0]]), 3, [1, 2]])
 def test_an_index_is_a_slice_or_a_vector_of_integers(index):
     with pytest.raises(TypeError, match="but must be a slice or a 1-D integer tensor"):
-        Embeddings.of(SEVEN_BY_THREE).rows(index)
+        Embeddings.from_source(SEVEN_BY_THREE).rows(index)

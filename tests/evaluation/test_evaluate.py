@@ -14,7 +14,7 @@ from suprank.evaluation.embeddings import Embeddings
 from suprank.ranking import hierarchical_average_precision
 from suprank.ranking.exact import Places, compiled, plain
 from tests import reference
-from tests.evaluation.drawn import (
+from tests.evaluation.random_collections import (
     KS,
     ORDERINGS,
     PLENTY,
@@ -121,9 +121,9 @@ def test_a_tie_of_levels_is_no_error_for_the_coarse_level_and_one_for_the_fine_l
     assert report["ASI"] == pytest.approx((0 + 1) / 2)
 
 
-def test_weights_come_by_name_or_the_coarsest_first():
+def test_weights_come_by_name_or_the_finest_first():
     lists = query_and_list(1, 2)  # AP of the finest level 1/2, of the coarse one 1
-    assert evaluate(**lists, weights=[1, 3])["wAP"] == pytest.approx((3 * 0.5 + 1) / 4)
+    assert evaluate(**lists, weights=[3, 1])["wAP"] == pytest.approx((3 * 0.5 + 1) / 4)
     assert evaluate(**lists, weights={"label1": 1})["wAP"] == pytest.approx(1)
     named = evaluate(**lists, weights={"fine": 3, "coarse": 1}, level_names=["fine", "coarse"])
     assert named["wAP"] == pytest.approx((3 * 0.5 + 1) / 4)
@@ -145,7 +145,7 @@ def test_every_metric_of_every_query_equals_the_loops(ordering, collection, deca
     weights = data.draw(st.lists(st.integers(0, 3), min_size=collection.depth, max_size=collection.depth).filter(any))
     with using(ordering):
         report = collection.evaluated(decay=decay, weights=weights)
-    expected = collection.expected(decay=decay, weights=weights[::-1])
+    expected = collection.expected(decay=decay, weights=weights)
     for query, values in enumerate(expected):
         found = {key: report.per_query[key][query] for key in report}
         assert found == pytest.approx({key: values[key] for key in report}, abs=1e-9, rel=0, nan_ok=True)
@@ -303,8 +303,8 @@ def test_every_value_is_between_0_and_1():
 
 
 @ORDERINGS
-@pytest.mark.parametrize("budget", [1, 64 * 2**10, 2**20])
-@pytest.mark.parametrize(("queries", "items", "dim"), [(37, 0, 7), (65, 700, 19), (3, 1030, 130)])
+@pytest.mark.parametrize("budget", [1, 64 * 2**10])
+@pytest.mark.parametrize(("queries", "items", "dim"), [(37, 0, 7), (65, 350, 19), (3, 1030, 130)])
 @pytest.mark.parametrize("readings", [2, 0], ids=["rows whole", "rows in pieces"])
 def test_the_memory_budget_changes_no_bit(readings, ordering, budget, queries, items, dim, monkeypatch):
     collection = random_collection(5, queries, items, dim, classes=9, copies=(items or queries) // 3)
@@ -374,7 +374,7 @@ def test_top_k_alone_gives_what_the_full_ranking_does_with_heavy_ties():
     collection.embeddings = torch.randint(-1, 2, (50, 4), generator=generator).float().tolist()
     collection.gallery = torch.randint(-1, 2, (400, 4), generator=generator).float().tolist()
     collection.normalize = False
-    whole = collection.evaluated(ks=(1, 7, 64, 399, 400, 401))
+    whole = collection.evaluated(ks=(1, 64, 400, 401))
     keys = [key for key in whole if "@" in key and "mAP@R" not in key]
     for key in keys:
         alone = collection.evaluated(metrics=[key])
@@ -445,7 +445,7 @@ def test_with_a_gallery_the_query_is_in_its_list_unless_told():
 
 
 def test_an_opened_source_may_be_both_the_queries_and_the_gallery():
-    embeddings, labels = Embeddings.of(torch.eye(3)), [0, 1, 2]
+    embeddings, labels = Embeddings.from_source(torch.eye(3)), [0, 1, 2]
     assert evaluate(embeddings, labels, embeddings, labels)["R@1"] == 1
 
 
@@ -790,7 +790,7 @@ def test_products_beyond_float32_are_refused():
             "label0=0 stands under label1 0 and 1.*an id for each",
         ),
         ({"gallery_labels": [[0, 0], [1, 0], [2, 1], [3, -1]]}, ValueError, "label0=3 has no parent: its label1 is -1 in 1"),
-        ({"device": "meta"}, ValueError, "device='meta' is not one to evaluate on.*use 'cpu' or 'cuda'"),
+        ({"device": "meta"}, ValueError, "device='meta' is not supported.*use 'cpu' or 'cuda'"),
         ({"ks": (0,)}, ValueError, r"ks=\(0,\) must be integers of at least 1"),
         ({"ks": (1, -3)}, ValueError, r"ks=\(1, -3\)"),
         ({"ks": (1.5,)}, ValueError, r"ks=\(1.5,\)"),

@@ -76,8 +76,8 @@ def test_the_gap_of_one_query_by_hand(ranking, in_batches, overall):
 
 
 def test_the_gap_of_a_hit_rate_by_hand():
-    assert decomposability_gap(**arranged("A- B+ B- A+"), measure="R@1").value == 1 / 2  # B hits, A and overall do not
-    assert decomposability_gap(**arranged("A+ A- B+ B-"), measure="R@1").value == 0
+    assert decomposability_gap(**arranged("A- B+ B- A+"), metric="R@1").value == 1 / 2  # B hits, A and overall do not
+    assert decomposability_gap(**arranged("A+ A- B+ B-"), metric="R@1").value == 0
 
 
 def test_queries_without_positives_are_left_out_and_counted():
@@ -173,7 +173,7 @@ def test_files_a_small_budget_and_queries_in_pieces_change_nothing(tmp_path, mon
     embeddings, labels = drawn(200), torch.arange(200) % 7
     expected = decomposability_gap(embeddings, labels, 32).per_query
     np.save(tmp_path / "embeddings.npy", embeddings.numpy())
-    monkeypatch.setattr("suprank.evaluation.gap._ROW_BYTES", 4 * 4 * 33)
+    monkeypatch.setattr("suprank.evaluation.gap.measured_gap._ROW_BYTES", 4 * 4 * 33)
     seen = []
     found = decomposability_gap(
         tmp_path / "embeddings.npy", labels, 32, memory_budget=40_000, progress=lambda *step: seen.append(step)
@@ -311,7 +311,7 @@ def test_many_queries_are_bounded_at_once():
 @pytest.mark.parametrize(
     ("counts", "error", "message"),
     [
-        (([1], [1], [2], [0]), ValueError, r"good_positives at \(0,\) are 2, more than the 1 positives"),
+        (([1], [1], [2], [0]), ValueError, r"good_positives at \(0,\) are 2, but there are only 1 positives"),
         (([1], [1], [0], [3]), ValueError, r"bad_negatives at \(0,\) are 3"),
         (([1], [-1], [0], [0]), ValueError, "negatives holds -1"),
         (([1.0], [1], [0], [0]), TypeError, "positives is float64"),

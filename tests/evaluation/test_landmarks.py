@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.evaluation.landmarks import landmark_map, landmark_map_of_files, read_predictions, read_solution
-from suprank.evaluation.runs import Run
+from suprank.evaluation.landmarks import landmark_map, landmark_map_from_files, read_predictions, read_solution
+from suprank.evaluation.rankings import RankingRun
 from suprank.ranking import average_precision_at, heaviside, ranks
 
 # The data of DELF's metrics_test.py (tensorflow/models, Apache-2.0): four queries, the first without a prediction.
@@ -57,7 +57,7 @@ def test_a_repeated_prediction_scores_nothing_but_uses_up_its_place():
 
 def test_a_query_without_prediction_counts_zero_whether_it_is_missing_or_empty():
     solution = {"q": ["a"], "r": ["a"]}
-    for predictions in ({"q": ["a"]}, {"q": ["a"], "r": []}, Run.from_dict({"q": {"a": 1.0}, "r": {}})):
+    for predictions in ({"q": ["a"]}, {"q": ["a"], "r": []}, RankingRun.from_dict({"q": {"a": 1.0}, "r": {}})):
         score = landmark_map(predictions, solution)
         assert (score.mean, score.per_query, score.unanswered) == (0.5, {"q": 1.0, "r": 0.0}, 1)
     assert landmark_map({}, solution).mean == 0
@@ -80,7 +80,7 @@ def test_it_is_average_precision_at_k_of_the_ranks(k):
     assert positive.any(-1).all()
     expected = average_precision_at(ranks(scores, positive.int(), minus=heaviside), positive, k)
     order = scores.argsort(descending=True)
-    run = Run(range(20), order, scores.gather(1, order))
+    run = RankingRun(range(20), order, scores.gather(1, order))
     solution = {query: row.nonzero()[:, 0].tolist() for query, row in enumerate(positive)}
     assert list(landmark_map(run, solution, k).per_query.values()) == pytest.approx(expected.tolist())
     assert landmark_map(dict(enumerate(order)), solution, k) == landmark_map(run, solution, k)  # rows of a tensor
@@ -123,19 +123,19 @@ def test_predictions_are_read_as_kaggle_read_them(tmp_path):
 def test_files_are_scored_by_usage_and_ignored_predictions_cost_nothing(tmp_path):
     predictions = written(tmp_path, "predictions.csv", "id,images\nq1,a \nq4,x c\nq2,b x a\nq5,\n")
     solution = written(tmp_path, "solution.csv", SOLUTION)
-    public = landmark_map_of_files(predictions, solution, usage="Public")
+    public = landmark_map_from_files(predictions, solution, usage="Public")
     assert (public.mean, public.unanswered) == (pytest.approx((1 + 2 / 3) / 2), 0)
-    private = landmark_map_of_files(predictions, solution, usage="Private")
+    private = landmark_map_from_files(predictions, solution, usage="Private")
     assert private.per_query == {"q3": 0.0, "q4": 0.5}
-    assert landmark_map_of_files(predictions, solution).per_query.keys() == {"q2", "q3", "q4"}
-    assert landmark_map_of_files(predictions, solution, k=1).mean == pytest.approx(1 / 3)
+    assert landmark_map_from_files(predictions, solution).per_query.keys() == {"q2", "q3", "q4"}
+    assert landmark_map_from_files(predictions, solution, k=1).mean == pytest.approx(1 / 3)
     stranger = written(tmp_path, "stranger.csv", "id,images\nq9,a\n")
     with pytest.raises(ValueError, match="stranger.csv: query 'q9' is not in"):
-        landmark_map_of_files(stranger, solution)
+        landmark_map_from_files(stranger, solution)
 
 
 def test_a_run_saved_as_csv_is_a_prediction_file(tmp_path):
-    run = Run.from_dict({"q2": {"x": 0.1, "a": 0.9}, "q4": {"c": 0.2}})
+    run = RankingRun.from_dict({"q2": {"x": 0.1, "a": 0.9}, "q4": {"c": 0.2}})
     run.save(tmp_path / "a.csv")
     assert read_predictions(tmp_path / "a.csv") == {"q2": ["a", "x"], "q4": ["c"]}
 
@@ -153,8 +153,8 @@ def test_a_run_saved_as_csv_is_a_prediction_file(tmp_path):
         ({"q": "a b"}, {"q": ["a"]}, TypeError, "the prediction for 'q' is the text 'a b'"),
         ({"q": ["a"]}, {"q": "a b"}, TypeError, "the solution of 'q' is the text 'a b'"),
         ({"q": [7]}, {"q": ["a"]}, TypeError, "predicted ids look like 7 and those of the solution like 'a'"),
-        (Run(["q"], [[7]], [[0.5]]), {"q": ["a"]}, TypeError, "Run.named"),
-        ([("q", ["a"])], {"q": ["a"]}, TypeError, "must be a Run or a mapping"),
+        (RankingRun(["q"], [[7]], [[0.5]]), {"q": ["a"]}, TypeError, "RankingRun.named"),
+        ([("q", ["a"])], {"q": ["a"]}, TypeError, "must be a RankingRun or a mapping"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(predictions, solution, error, complaint):

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from suprank.evaluation.names import FLAT, Metric
+from suprank.evaluation.metric_names import FLAT, Metric
 from suprank.evaluation.report import Report
 
 PLENTY = settings(deadline=None, max_examples=60)
@@ -108,7 +108,7 @@ def test_what_a_report_does_not_hold_is_not_in_it(report):
     [
         ("R@7", "no R@7 in this report, the nearest is R@1; evaluate with ks that hold 7"),
         ("AP/family", "no AP/family in this report, the nearest is AP/.*; its levels are species, genus"),
-        ("P@1", "no P@1 .* the nearest is R@1; evaluate with this metric, or ask for one of R@1, AP, H-AP"),
+        ("P@1", "no P@1 .* the nearest is R@1; evaluate with this metric, or choose from R@1, AP, H-AP"),
         ("R@1/overall", "no R@1/overall .* evaluate with this metric"),
         ("NDGC", "unknown metric 'NDGC'; the nearest known name is NDCG"),
         ("AMI", "clustering"),
@@ -311,7 +311,7 @@ def test_a_truncated_file_is_refused(report, tmp_path, length):
     path = tmp_path / "report.json"
     report.save(path)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(ValueError, match="report.json is not a whole JSON file .* give the file that Report.save wrote"):
+    with pytest.raises(ValueError, match="report.json is not a complete JSON file .* give the file that Report.save wrote"):
         Report.load(path)
 
 
@@ -447,7 +447,7 @@ def test_only_the_metrics_asked_for_are_compared():
     assert report.compare(report, []).rows == ()
     with pytest.raises(KeyError, match="no NDCG in this report"):
         report.compare(report, ["NDCG"])
-    with pytest.raises(KeyError, match="R@1 was not compared; ask for one of AP"):
+    with pytest.raises(KeyError, match="R@1 was not compared; choose from AP"):
         report.compare(report, "AP")["R@1"]
     with pytest.raises(KeyError, match="the nearest known name is NDCG"):
         report.compare(report, "AP")["ndgc"]
@@ -547,11 +547,11 @@ def test_settings_come_as_they_would_from_a_file():
         ({"values": {"hit_rate@1": 0.5}}, "values hold 'hit_rate@1', .* write 'R@1'"),
         ({"values": {"accuracy": 0.5}}, "unknown metric 'accuracy'"),
         ({"values": {"AP": math.inf}}, "AP is inf"),
-        ({"queries": -1}, "queries=-1 must be a number of things"),
-        ({"items": 1.5}, "items=1.5 must be a number of things"),
+        ({"queries": -1}, "queries=-1 must be a count"),
+        ({"items": 1.5}, "items=1.5 must be a count"),
         ({"levels": ("a", "a")}, "hold a name twice"),
         ({"levels": ("a", "")}, "level name '' must be text of one line"),
-        ({"levels": ("overall",)}, "level name 'overall' stands for all levels"),
+        ({"levels": ("overall",)}, "level name 'overall' is taken"),
         ({"without_positives": {"b": 1}}, "without_positives has 'b', which levels do not have"),
         ({"without_positives": {"a": -1}}, r"without_positives\['a'\]=-1"),
         ({"per_query": {"R@1": [1, 1]}}, "per_query has 'R@1', which values do not have"),

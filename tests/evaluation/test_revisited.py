@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from suprank.evaluation.revisited import (
     GroundTruth,
     precision_at_reached,
-    protocols,
+    protocol_lists,
     read_ground_truth,
     revisited,
     revisited_values,
@@ -55,7 +55,7 @@ def usual(places):
 
 
 def test_the_three_protocols_by_hand():
-    found = protocols(GND)
+    found = protocol_lists(GND)
     assert list(found) == ["easy", "medium", "hard"]
     assert (lists(found["easy"].positives), lists(found["easy"].ignored)) == ([[0, 4], []], [[1, 2], [1, 3]])
     assert (lists(found["medium"].positives), lists(found["medium"].ignored)) == ([[0, 2, 4], [1, 3]], [[1], []])
@@ -128,7 +128,7 @@ def test_embeddings_are_judged_as_lists_that_never_had_the_ignored_images(budget
     queries, gallery = rng.standard_normal((8, 6)), rng.standard_normal((90, 6))
     report = revisited(queries, gallery, gnd, ks=(1, 5), memory_budget=budget, per_query=True, progress=False)
     scores = queries @ (gallery / np.linalg.norm(gallery, axis=1, keepdims=True)).T
-    for protocol, (positives, ignored) in protocols(gnd).items():
+    for protocol, (positives, ignored) in protocol_lists(gnd).items():
         for query in range(8):
             kept = np.setdiff1d(np.arange(90), ignored[query])
             ranked = kept[(-scores[query, kept]).argsort()]
@@ -198,8 +198,8 @@ def test_no_positives_is_nan_and_a_protocol_without_any_is_nan_without_a_warning
         (lambda: trapezoidal_average_precision([2, 2]), "distinct"),
         (lambda: precision_at_reached([1], 0), "k=0 must be 1 or more"),
         (lambda: revisited_values({"easy": [[6]]}, items=5), "place 6 of 5 items"),
-        (lambda: protocols([{"ok": [1], "junk": []}]), "needs the lists easy, hard and junk"),
-        (lambda: protocols([{"easy": [1], "hard": [1], "junk": []}]), "judges gallery image 1 twice"),
+        (lambda: protocol_lists([{"ok": [1], "junk": []}]), "needs the lists easy, hard and junk"),
+        (lambda: protocol_lists([{"easy": [1], "hard": [1], "junk": []}]), "judges gallery image 1 twice"),
         (lambda: GroundTruth(("a",), ("q",), ({"easy": [1], "hard": [], "junk": []},)), "gallery index 1, but there"),
         (lambda: GroundTruth(("a",), ("q",), ({"easy": [-1], "hard": [], "junk": []},)), "gallery index -1, but there"),
         (lambda: GroundTruth(("a",), (), ({"easy": [0], "hard": [], "junk": []},)), "judges 1 queries and names 0"),
@@ -246,11 +246,11 @@ def test_json_is_read(tmp_path):
 
 def check_content(found):
     assert (found.items, found.queries) == (("a", "b", "c", "d", "e"), ("p", "q"))
-    assert [{kind: row[kind].tolist() for kind in row} for row in found.judged] == [
+    assert [{kind: row[kind].tolist() for kind in row} for row in found.judgments] == [
         {kind: row[kind] for kind in ("easy", "hard", "junk")} for row in GND
     ]
     assert found.boxes.tolist() == [[1.5, 2, 30, 40], [0, 0, 10, 10]]
-    assert lists(protocols(found)["medium"].positives) == [[0, 2, 4], [1, 3]]
+    assert lists(protocol_lists(found)["medium"].positives) == [[0, 2, 4], [1, 3]]
 
 
 def test_a_pickle_that_runs_code_is_refused(tmp_path):

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from suprank.evaluation.block_ranking import rank_positives, top_items
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.search import Search, _torch_product, places, top
-from suprank.evaluation.targets import LabelTargets
+from suprank.evaluation.matrix_product import _torch_product
+from suprank.evaluation.positives import LabelPositives
+from suprank.evaluation.search import Search
 from suprank.ranking.exact import compiled
 from tests import reference
-from tests.evaluation.drawn import ORDERINGS, random_collection, using
+from tests.evaluation.random_collections import ORDERINGS, random_collection, using
 
 BUDGETS = pytest.mark.parametrize("budget", [None, 1, 64 * 2**10, 2**20])
 CPU = torch.device("cpu")
@@ -23,14 +25,14 @@ SHAPES = [(1, 1, 1), (3, 64, 16), (5, 65, 17), (65, 127, 3), (70, 1000, 129), (2
 
 
 def searched(queries, gallery, budget=None, normalize=True):
-    sources = [Embeddings.of(queries, "embeddings"), Embeddings.of(gallery, "gallery")]
+    sources = [Embeddings.from_source(queries, "embeddings"), Embeddings.from_source(gallery, "gallery")]
     return Search(*sources, device=CPU, memory_budget=budget, normalize=normalize)
 
 
 def all_scores(search, rows=None):
     """Every score, the pieces joined, without the columns that pad."""
     rows = np.arange(len(search.queries)) if rows is None else rows
-    pieces = [piece.clone() for _, piece in search.scored(rows)]
+    pieces = [piece.clone() for _, piece in search.score(rows)]
     return torch.cat(pieces, 1)[:, : len(search.gallery)]
 
 
@@ -59,7 +61,7 @@ def test_vectors_of_another_length_are_refused_rather_than_padded():
 
 def test_threads_multiply_in_full_precision_and_leave_the_callers_setting(monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: 4)
-    monkeypatch.setattr("suprank.evaluation.search._cpu_product", lambda dim: _torch_product)
+    monkeypatch.setattr("suprank.evaluation.matrix_product._cpu_product", lambda dim: _torch_product)
     mine, theirs, _ = random_pair(64, 200, 16)
     with using(compiled):
         search = searched(mine, theirs)
@@ -68,7 +70,7 @@ def test_threads_multiply_in_full_precision_and_leave_the_callers_setting(monkey
     torch.set_float32_matmul_precision("medium")
     try:
         blocks = np.array_split(np.arange(64), 32)
-        seen = list(search.each(lambda rows: (all_scores(search, rows), torch.get_float32_matmul_precision()), blocks))
+        seen = list(search.map_blocks(lambda rows: (all_scores(search, rows), torch.get_float32_matmul_precision()), blocks))
         assert {precision for _, precision in seen} == {"highest"}
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
@@ -115,8 +117,9 @@ for queries, items, dim in [(64, 64, 16), (65, 200, 64), (200, 1000, 130)]:
     mine = torch.randn(1, dim, generator=generator).repeat(queries, 1)
     theirs = torch.randn(1, dim, generator=generator).repeat(items, 1)
     for budget in (None, 1):
-        search = Search(Embeddings.of(mine), Embeddings.of(theirs), device=torch.device("cpu"), memory_budget=budget)
-        pieces = [piece.clone() for _, piece in search.scored(np.arange(queries))]
+        sources = Embeddings.from_source(mine), Embeddings.from_source(theirs)
+        search = Search(*sources, device=torch.device("cpu"), memory_budget=budget)
+        pieces = [piece.clone() for _, piece in search.score(np.arange(queries))]
         found = torch.cat(pieces, 1)[:, :items].unique()
         assert len(found) == 1, (queries, items, dim, budget, found.tolist())
 """
@@ -134,7 +137,7 @@ for queries, items, dim in [(64, 64, 16), (65, 200, 64), (200, 1000, 130)]:
 
 def test_padding_stands_at_minus_infinity(monkeypatch):
     monkeypatch.setattr("suprank.evaluation.search._READINGS", 0)  # rows in pieces
-    for first, piece in searched(torch.ones(2, 3), torch.ones(70, 3), budget=1).scored(np.arange(2)):
+    for first, piece in searched(torch.ones(2, 3), torch.ones(70, 3), budget=1).score(np.arange(2)):
         assert len(piece) == 2
         inside = min(64, 70 - first)
         assert (piece[:, :inside] > 0.99).all()
@@ -172,11 +175,10 @@ def test_places_are_those_of_the_total_order(ordering, budget):
     with using(ordering):
         search = searched(torch.tensor(collection.embeddings), torch.tensor(collection.gallery), budget)
     labels, gallery_labels = torch.tensor(collection.labels), torch.tensor(collection.gallery_labels)
-    hidden = torch.tensor([[query, 7 * query if query else -1] for query in range(12)])
-    targets = LabelTargets(labels, gallery_labels, hidden)
-    rows = targets.queries
-    wanted = targets.wanted(rows)
-    found = places(search.scored(rows), wanted)
+    excluded = torch.tensor([[query, 7 * query if query else -1] for query in range(12)])
+    positives = LabelPositives(labels, gallery_labels, excluded)
+    rows = positives.queries
+    found = rank_positives(search.score(rows), positives.items_of(rows))
     scores = all_scores(search)
     for row, query in enumerate(rows.tolist()):
         level = [
@@ -198,7 +200,7 @@ def test_the_top_holds_the_highest_scores_of_items_that_are_not_ignored(ordering
     ignored = torch.tensor([[-1, -1], [0, 149], [63, -1], [64, 65]])
     with using(ordering):
         search = searched(mine, theirs, budget)
-    best = top(search.scored(np.arange(4)), ignored, k)
+    best = top_items(search.score(np.arange(4)), ignored, k)
     scores = all_scores(search)
     for query in range(4):
         kept = [item for item in range(150) if item not in ignored[query].tolist()]

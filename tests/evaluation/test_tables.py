@@ -213,8 +213,8 @@ def test_the_id_column_is_no_level():
         ("q.csv", "a\n1\n\n2\n", 'line 3 is blank; delete it, or write "" for a row without a label'),
         ("q.csv", 'a\n"1\n2\n', "unexpected end of data; look for a quote that is not closed"),
         ("q.csv", b"a\n\xe9\n", "is not UTF-8 .* at byte 2.; save it as UTF-8"),
-        ("q.npy", b"hello", "this is no .npy file of numbers"),
-        ("q.parquet", b"hello", "this is no complete Parquet file"),
+        ("q.npy", b"hello", "this is not a .npy file of numbers"),
+        ("q.parquet", b"hello", "this is not a complete Parquet file"),
     ],
 )
 def test_bad_files_are_refused_with_a_way_out(tmp_path, name, content, message):
@@ -230,7 +230,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="q.csv: there is no such file"):
         read_table(tmp_path / "q.csv")
     (tmp_path / "q.csv").mkdir()
-    with pytest.raises(IsADirectoryError, match="q.csv: this is a folder, or no file"):
+    with pytest.raises(IsADirectoryError, match="q.csv: this is not a file"):
         read_table(tmp_path / "q.csv")
 
 

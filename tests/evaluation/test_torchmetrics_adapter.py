@@ -265,7 +265,7 @@ def test_without_items_there_is_nothing_to_compute():
 def test_one_role_alone_is_refused(role, missing):
     metric = RetrievalMetrics()
     metric.update(*drawn(), role=role)
-    with pytest.raises(ValueError, match=f"no item came with role '{missing}'"):
+    with pytest.raises(ValueError, match=f"no item has role '{missing}'"):
         metric.compute()
 
 
@@ -301,7 +301,7 @@ def test_ids_at_some_updates_only_are_refused():
     metric = RetrievalMetrics()
     metric.update(embeddings[:30], labels[:30], torch.arange(30))
     metric.update(embeddings[30:], labels[30:])
-    with pytest.raises(ValueError, match="30 of 40 items came with ids"):
+    with pytest.raises(ValueError, match="30 of 40 items have ids"):
         metric.compute()
 
 

@@ -19,7 +19,7 @@ from suprank.evaluation import Report, evaluate
 from suprank.evaluation.gap import decomposability_gap
 from suprank.evaluation.torchmetrics_adapter import RetrievalMetrics
 
-COUNT = 301
+COUNT = 151
 SMALL = 150_000  # bytes: several blocks of several queries
 TINY = 40_000  # bytes: the gallery does not fit either
 NAMES = ("species", "genus", "family")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from suprank.bench import timing
-from suprank.bench.settings import Settings
+from suprank.bench.settings import BenchmarkSettings
 from suprank.data import archives, in_memory
 from suprank.experiments import runner
 from suprank.experiments.runner import lock_experiment
@@ -79,7 +79,7 @@ def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(mon
     with pytest.raises(OSError, match="measure on Linux or macOS"):
         timing._peak_resident()
     with pytest.raises(ValueError, match="--max-memory"):
-        _ = Settings(device=torch.device("cpu")).limit_bytes
+        _ = BenchmarkSettings(device=torch.device("cpu")).limit_bytes
 
 
 @pytest.mark.usefixtures("elsewhere")

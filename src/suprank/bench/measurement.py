@@ -1,4 +1,4 @@
-"""Time and memory of one loss at one size, or of one evaluation."""
+"""The time and memory of one loss at one size, and of one evaluation."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """Forward + backward of one case. Without a result, `seconds` and `extra_bytes` are None and `note` says why."""
+class LossMeasurement:
+    """Forward + backward of one loss. Without a result, `seconds` and `extra_bytes` are None and `note` says why."""
 
     case: str
     kind: str
@@ -15,23 +15,23 @@ class Measurement:
     items: int
     memory: int  # 0 when the queries rank each other
     seconds: float | None = None  # median
-    runs: int = 0  # what the median is over; 1: the first timed run, which alone passed the time limit
-    fastest: float | None = None  # far below the median, it tells of a busy machine
+    runs: int = 0  # how many runs the median is over; 1 if the first timed run exceeded the time limit
+    fastest: float | None = None  # far below the median if the machine is busy
     extra_bytes: int | None = None
-    loss: float | None = None  # the value, so that two ways to compute one loss can be seen to agree
+    loss: float | None = None  # the value, to check that two ways to compute one loss agree
     note: str = ""
 
     @property
     def time_text(self) -> str:
-        return self.note or duration(self.seconds or 0.0)
+        return self.note or format_seconds(self.seconds or 0.0)
 
     @property
     def memory_text(self) -> str:
-        return self.note or size(self.extra_bytes or 0)
+        return self.note or format_bytes(self.extra_bytes or 0)
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationMeasurement:
     """One evaluator on one collection. Without a result, numbers are None and `note` says why."""
 
     evaluator: str
@@ -40,15 +40,15 @@ class Evaluated:
     queries: int
     items: int
     levels: int
-    among: bool  # the queries are the items themselves, each left out of its own ranking
+    among: bool  # whether the queries are the items, each left out of its own ranking
     seconds: float | None = None  # median
     runs: int = 0
     fastest: float | None = None
-    cpu_seconds: float | None = None  # of all threads, in the run that took the median time: user + system
-    extra_bytes: int | None = None  # peak above what the process held with the inputs in place
+    cpu_seconds: float | None = None  # user + system time of all threads, in the run of median time
+    extra_bytes: int | None = None  # peak above the memory of the process with its inputs
     peak_bytes: int | None = None  # peak of the process, inputs included; on a GPU, of torch's allocator
-    threads: int | None = None  # that torch had, on a CPU
-    values: dict[str, float] = field(default_factory=dict)  # by metric, so that evaluators can be seen to agree
+    threads: int | None = None  # of torch, on a CPU
+    values: dict[str, float] = field(default_factory=dict)  # by metric, to check that evaluators agree
     note: str = ""
 
     @property
@@ -56,18 +56,22 @@ class Evaluated:
         return f"{self.queries:,} × {self.items:,}"
 
 
-def duration(seconds: float) -> str:
-    """Example:
-    >>> duration(0.00123), duration(0.0123), duration(12.3)
-    ('1.23 ms', '12.3 ms', '12.3 s')
+def format_seconds(seconds: float) -> str:
+    """Seconds or milliseconds with three digits.
+
+    Example:
+        >>> format_seconds(0.00123), format_seconds(0.0123), format_seconds(12.3)
+        ('1.23 ms', '12.3 ms', '12.3 s')
     """
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
-def size(count: float) -> str:
-    """Example:
-    >>> size(3 * 2**19), size(5 * 2**30), size(1020 * 2**20)
-    ('1.5 MiB', '5 GiB', '1020 MiB')
+def format_bytes(count: float) -> str:
+    """MiB or GiB with three digits.
+
+    Example:
+        >>> format_bytes(3 * 2**19), format_bytes(5 * 2**30), format_bytes(1020 * 2**20)
+        ('1.5 MiB', '5 GiB', '1020 MiB')
     """
     unit, name = (2**30, "GiB") if count >= 0.9995 * 2**30 else (2**20, "MiB")
     value = count / unit

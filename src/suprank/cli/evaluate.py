@@ -212,7 +212,7 @@ def _warning(warning: Warning) -> str:
     if not isinstance(warning, QueryInGalleryWarning):
         return str(warning)
     return (
-        f"{warning.found}. To leave each query out of its own list, name the column of ids in both label files with --id, "
+        f"{warning.summary}. To leave each query out of its own list, name the column of ids in both label files with --id, "
         f"or leave out --gallery and --gallery-labels to rank the queries against each other."
     )
 
@@ -302,7 +302,7 @@ def _weights(given: list[str], levels: tuple[str, ...]) -> dict[str, float] | No
 
 def _read_report(path: Path) -> Report:
     from suprank.evaluation import Report
-    from suprank.evaluation.embeddings import check_file
+    from suprank.evaluation.embedding_files import check_file
 
     check_file(path, str(path))
     report = Report.load(path)

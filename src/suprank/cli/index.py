@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data import Manifest
-    from suprank.evaluation.embeddings import Source
+    from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.explorer.index import Index
 
 app = typer.Typer(no_args_is_help=True, help="Search embeddings by script, with an index in a folder or on a server.")
@@ -173,7 +173,7 @@ def search(
                 options = {"size": size, "resize": resize, "squash": squash}
                 _print_hits(opened, _embed_images(image, model, weights, options, device), k, filters, [*map(str, image)])
             elif embeddings is not None:
-                rows = Embeddings.of(embeddings)
+                rows = Embeddings.from_source(embeddings)
                 for start in range(0, len(rows), _QUERIES_AT_ONCE):
                     numbers = range(start, min(start + _QUERIES_AT_ONCE, len(rows)))
                     _print_hits(opened, rows.rows(slice(start, numbers.stop)).numpy(), k, filters, numbers)
@@ -256,7 +256,7 @@ def _notes_on_interrupt() -> Iterator[None]:
         raise
 
 
-def _read(path: Path, part: str | None, manifest: Path | None) -> tuple[Source, Manifest | None]:
+def _read(path: Path, part: str | None, manifest: Path | None) -> tuple[EmbeddingSource, Manifest | None]:
     from suprank.explorer.index import read_embeddings
 
     embeddings, items, note = read_embeddings(path, part, manifest)
@@ -266,12 +266,12 @@ def _read(path: Path, part: str | None, manifest: Path | None) -> tuple[Source, 
 
 
 def _ids(file: Path | None) -> NDArray[np.int64] | None:
-    from suprank.evaluation.embeddings import check_file, npy
+    from suprank.evaluation.embedding_files import check_file, open_npy
 
     if file is None:
         return None
     check_file(file, "--ids")
-    return npy(file, f"--ids ({file})")
+    return open_npy(file, f"--ids ({file})")
 
 
 def _parse_ids(texts: Sequence[str]) -> NDArray[np.int64]:

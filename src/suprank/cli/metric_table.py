@@ -30,7 +30,7 @@ def _table(report: Report) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from suprank.evaluation.names import OVERALL, Metric, parse
+    from suprank.evaluation.metric_names import OVERALL, Metric, parse
 
     together = "all levels"
     rows: dict[str, dict[str, str]] = {}

@@ -3,32 +3,34 @@
 from typing import Any
 
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.evaluate import evaluate, top_k
-from suprank.evaluation.gap import Gap, GapBounds, decomposability_gap, gap_bound, gap_bounds, refined_gap_bound
-from suprank.evaluation.landmarks import LandmarkScore, landmark_map, landmark_map_of_files, read_predictions, read_solution
+from suprank.evaluation.evaluate import evaluate
+from suprank.evaluation.gap import DecomposabilityGap, GapBounds, decomposability_gap, gap_bound, gap_bounds, refined_gap_bound
+from suprank.evaluation.landmarks import LandmarkScore, landmark_map, landmark_map_from_files, read_predictions, read_solution
+from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
-from suprank.evaluation.report import Comparison, Report
+from suprank.evaluation.rankings import Qrels, RankingRun
+from suprank.evaluation.report import Report
+from suprank.evaluation.report_comparison import ReportComparison
 from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
-from suprank.evaluation.runs import Qrels, Run
 
 __all__ = [
-    "Comparison",
+    "DecomposabilityGap",
     "Embeddings",
-    "Gap",
     "GapBounds",
     "GroundTruth",
     "LandmarkScore",
     "Qrels",
     "QueryInGalleryWarning",
+    "RankingRun",
     "Report",
+    "ReportComparison",
     "RetrievalMetrics",
-    "Run",
     "decomposability_gap",
     "evaluate",
     "gap_bound",
     "gap_bounds",
     "landmark_map",
-    "landmark_map_of_files",
+    "landmark_map_from_files",
     "read_ground_truth",
     "read_predictions",
     "read_solution",

@@ -1,7 +1,7 @@
 """GLDv2's retrieval score, mAP@100, by the rules of its own scorer (DELF), from lists or from its files.
 
-The score of the paper's H-GLDv2 tables is another: same formula, but positives are the index images of equal landmark, and
-only landmarks with a hierarchical label take part. A number should say which of the two it is.
+The paper's H-GLDv2 tables use the same formula with other positives: the index images of the same landmark, and only
+landmarks with a hierarchical label take part. Say which of the two a number is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suprank.evaluation.runs import Run, prediction_rows, table_rows, words
+from suprank.evaluation.rankings import RankingRun
+from suprank.evaluation.rankings.prediction_csv import csv_rows, prediction_rows, split_ids
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from suprank.evaluation.runs import Id
+    from suprank.evaluation.rankings.item_ids import Id
 
-    Predictions = Run | Mapping[Any, Sequence[Any] | NDArray[Any] | Tensor]
+    Predictions = RankingRun | Mapping[Any, Sequence[Any] | NDArray[Any] | Tensor]
 
 _USAGES = ("Public", "Private", "Ignored")
 
 
 @dataclass(frozen=True)
 class LandmarkScore:
-    """mAP@k, and what it is the mean of: AP@k of every query of the solution. `float(score)` is the mean.
+    """mAP@k, and the AP@k of every query of the solution. `float(score)` is the mean.
 
-    `unanswered` counts the queries without a prediction, which have AP 0 and are in the mean.
+    `unanswered` is the number of queries without a prediction, which count as 0 in the mean.
     """
 
     mean: float
@@ -50,9 +51,9 @@ def landmark_map(predictions: Predictions, solution: Mapping[Any, Collection[Any
     m_q is the number of relevant images, n_q the length of the predicted list, hits(i) how many of the first i items are new
     and relevant. `predictions` are ranked ids, best first; `solution` the relevant ids of each query.
 
-    Edges, all as DELF has them: a query without prediction (or with an empty list) counts 0; a repeated prediction scores
-    nothing, yet uses up its place; a prediction for a query that the solution lacks is an error. An empty ground truth,
-    where DELF divides by zero, is refused here, and so is an image that it names twice.
+    Edges, all as in DELF: a query without prediction (or with an empty list) counts as 0; a repeated prediction scores
+    nothing, but takes up its place; a prediction for a query that is not in the solution is an error. An empty ground
+    truth, where DELF divides by zero, is refused here, and so is an image that it names twice.
 
     Over a full ranking of distinct items it is `suprank.ranking.average_precision_at`, except that the mean there leaves out
     queries without positives.
@@ -61,17 +62,21 @@ def landmark_map(predictions: Predictions, solution: Mapping[Any, Collection[Any
         >>> landmark_map({"q": ["a", "a", "b"]}, {"q": {"a", "b"}, "unanswered": {"c"}}).per_query
         {'q': 0.8333333333333333, 'unanswered': 0.0}
     """
-    if not isinstance(predictions, Run | Mapping):
-        raise TypeError(f"predictions is a {type(predictions)}, but must be a Run or a mapping from query id to ranked ids.")
+    if not isinstance(predictions, RankingRun | Mapping):
+        raise TypeError(
+            f"predictions is a {type(predictions)}, but must be a RankingRun or a mapping from query id to ranked ids."
+        )
     if k < 1:
         raise ValueError(f"k={k} must be 1 or more; GLDv2 takes 100.")
     if not solution:
-        raise ValueError("the solution has no queries, so there is no mean; was another usage read, or every query ignored?")
-    relevant = {query: _relevant(query, items) for query, items in solution.items()}
-    _check_kinds(predictions, relevant)
-    scored: dict[Id, float] = dict.fromkeys(relevant, 0.0)
+        raise ValueError(
+            "the solution has no queries, so there is no mean; check its usage, and whether every query is ignored."
+        )
+    relevant = {query: _check_relevant(query, items) for query, items in solution.items()}
+    _check_id_types(predictions, relevant)
+    per_query: dict[Id, float] = dict.fromkeys(relevant, 0.0)
     answered = 0
-    for query, predicted in _lists(predictions):
+    for query, predicted in _ranked_lists(predictions):
         if isinstance(predicted, str):
             raise TypeError(
                 f"the prediction for {query!r} is the text {predicted!r}, but a sequence of ids is expected; split it."
@@ -81,14 +86,14 @@ def landmark_map(predictions: Predictions, solution: Mapping[Any, Collection[Any
         if query not in relevant:
             raise ValueError(
                 f"query {query!r} is predicted but not in the solution; predict its {len(relevant)} queries only, or score "
-                f"files with landmark_map_of_files, which leaves out the ids that the solution file marks as ignored."
+                f"files with landmark_map_from_files, which leaves out the ids that the solution file marks as ignored."
             )
-        scored[query] = _average_precision(predicted, relevant[query], k)
+        per_query[query] = _average_precision(predicted, relevant[query], k)
         answered += 1
-    return LandmarkScore(math.fsum(scored.values()) / len(scored), scored, len(scored) - answered, k)
+    return LandmarkScore(math.fsum(per_query.values()) / len(per_query), per_query, len(per_query) - answered, k)
 
 
-def landmark_map_of_files(
+def landmark_map_from_files(
     predictions: str | PathLike[str], solution: str | PathLike[str], *, usage: str | None = None, k: int = 100
 ) -> LandmarkScore:
     """mAP@k of a prediction file against GLDv2's solution file, as the challenge scored it.
@@ -119,7 +124,7 @@ def read_solution(path: str | PathLike[str], usage: str | None = None) -> dict[s
     for number, query, images, marked in _solution_rows(Path(path)):
         if marked == "Ignored" or images == "None" or usage not in (None, marked):
             continue
-        relevant = words(images, f"{path}:{number}")
+        relevant = split_ids(images, f"{path}:{number}")
         if not relevant or len(set(relevant)) < len(relevant):
             raise ValueError(
                 f"{path}:{number}: query {query!r} has {len(relevant)} relevant images, {len(set(relevant))} of them distinct; "
@@ -133,7 +138,7 @@ def read_predictions(path: str | PathLike[str]) -> dict[str, list[str]]:
     """The ranked images of each query in a prediction file: header `id,images`, images separated by single blanks, best first.
 
     Blank lines are skipped, one trailing blank is allowed, and a query with an empty second field has no prediction: it is
-    left out. A query twice is an error. An image twice is not: `landmark_map` knows what it costs (`Run.load` refuses it).
+    left out. A query twice is an error. An image twice is not: `landmark_map` scores it as 0 (`RankingRun.load` refuses it).
     """
     predictions: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -147,16 +152,16 @@ def read_predictions(path: str | PathLike[str]) -> dict[str, list[str]]:
 
 
 def _average_precision(predicted: Sequence[Id], relevant: frozenset[Id], k: int) -> float:
-    found: set[Id] = set()
+    hits: set[Id] = set()
     total = 0.0
     for place, item in enumerate(predicted[:k], 1):
-        if item in relevant and item not in found:
-            found.add(item)
-            total += len(found) / place
+        if item in relevant and item not in hits:
+            hits.add(item)
+            total += len(hits) / place
     return total / min(len(relevant), k)
 
 
-def _relevant(query: Id, items: Collection[Id]) -> frozenset[Id]:
+def _check_relevant(query: Id, items: Collection[Id]) -> frozenset[Id]:
     if isinstance(items, str):
         raise TypeError(f"the solution of {query!r} is the text {items!r}, but a collection of ids is expected; split it.")
     relevant = frozenset(items)
@@ -168,29 +173,29 @@ def _relevant(query: Id, items: Collection[Id]) -> frozenset[Id]:
     return relevant
 
 
-def _lists(predictions: Predictions) -> Iterator[tuple[Id, Sequence[Id]]]:
-    if isinstance(predictions, Run):
+def _ranked_lists(predictions: Predictions) -> Iterator[tuple[Id, Sequence[Id]]]:
+    if isinstance(predictions, RankingRun):
         yield from ((query, [item for item, _ in ranked]) for query, ranked in predictions)
     else:
         for query, ids in predictions.items():
             yield query, ids.tolist() if hasattr(ids, "tolist") else ids  # elements of a tensor are equal to no id
 
 
-def _check_kinds(predictions: Predictions, relevant: Mapping[Id, frozenset[Id]]) -> None:
-    """Indices predicted where the solution names images would score 0 everywhere, and look like a poor model."""
-    predicted = next((items[0] for _, items in _lists(predictions) if len(items)), None)
+def _check_id_types(predictions: Predictions, relevant: Mapping[Id, frozenset[Id]]) -> None:
+    """Refuse indices where the solution has names: they would score 0 everywhere, and look like a poor model."""
+    predicted = next((items[0] for _, items in _ranked_lists(predictions) if len(items)), None)
     named = next(iter(next(iter(relevant.values()))))
     if predicted is not None and isinstance(predicted, str) != isinstance(named, str):
         raise TypeError(
             f"predicted ids look like {predicted!r} and those of the solution like {named!r}, so none can match; "
-            f"Run.named(item_names=...) turns indices into names."
+            f"RankingRun.named(item_names=...) turns indices into names."
         )
 
 
 def _solution_rows(path: Path) -> Iterator[tuple[int, str, str, str]]:
-    """(line number, query, images as they stand, usage) of every row, checked."""
+    """(line number, query, images as text, usage) of every row, checked."""
     seen: set[str] = set()
-    for number, (query, images, marked) in table_rows(path, ("id", "images", "Usage")):
+    for number, (query, images, marked) in csv_rows(path, ("id", "images", "Usage")):
         if marked not in _USAGES:
             raise ValueError(
                 f"{path}:{number}: query {query!r} has Usage {marked!r}, which must be one of {', '.join(_USAGES)}."

@@ -1,4 +1,4 @@
-"""Sums over rankings → every metric, one value a query."""
+"""Sums over rankings → every metric, one value per query."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from suprank.evaluation.names import OVERALL, Metric
+from suprank.evaluation.metric_names import OVERALL, Metric
 from suprank.ranking.exact import RankingSums, TopSums
 from suprank.ranking.exact.tables import ideal_discount
 
@@ -23,29 +23,29 @@ _GRADED = ("H-AP", "wAP", "NDCG", "ASI")
 
 @dataclass(frozen=True)
 class MetricSettings:
-    """What the metrics of one evaluation mean: names of the levels (finest first), α of the relevance, weights of wAP."""
+    """Names of the levels (finest first), α of the relevance (`decay`), and the weights of wAP, finest level first."""
 
     level_names: tuple[str, ...]
     decay: float
-    weights: tuple[float, ...]  # in the order of the names
+    weights: tuple[float, ...]
 
     @property
     def depth(self) -> int:
         return len(self.level_names)
 
-    def number(self, name: str | None) -> int:
-        """The level's depth in the tree: 1 for the coarsest, L for the finest, which no name stands for."""
+    def level_number(self, name: str | None) -> int:
+        """The level's depth in the tree: 1 for the coarsest, L for the finest, which None stands for."""
         return self.depth if name is None else self.depth - self.level_names.index(name)
 
     def relevance(self, sizes: Integer[Tensor, "queries depth"]) -> Float[Tensor, "queries depth"]:
-        """rel of the items of level l, (l/L)^decay / |Ω^(l)| (eq:hierarchy_relevance); 0 where a level has none."""
+        """rel of the items of level l, (l/L)^decay / |Ω^(l)| (eq:hierarchy_relevance); 0 where a level has no items."""
         exactly = sizes - torch.nn.functional.pad(sizes[:, 1:], (0, 1))
         share = torch.arange(1, self.depth + 1, device=sizes.device, dtype=torch.float64) / self.depth
         return (share**self.decay / exactly.clamp(min=1)).where(exactly > 0, 0)
 
 
 def default_metrics(ks: Sequence[int], level_names: Sequence[str]) -> list[Metric]:
-    """Every metric there is: flat ones, with one level or several; and graded ones, which look at all levels."""
+    """Every metric: flat ones, at each level if there are several; and graded ones, which use all levels."""
     levels: list[str | None] = [None, *level_names, OVERALL] if len(level_names) > 1 else [None]
     at_k = [Metric(name, k, level) for name in _FLAT_AT_K for k in ks for level in levels]
     # ASI without a level is the graded one; with one level, the two are the same.
@@ -55,133 +55,130 @@ def default_metrics(ks: Sequence[int], level_names: Sequence[str]) -> list[Metri
     return [*at_k, *flat, *graded, *graded_at_k]
 
 
-class Found(NamedTuple):
-    """What was found for some queries: how many positives they have, and the sums over their rankings."""
+class QuerySums(NamedTuple):
+    """What the metrics of some queries are computed from: numbers of positives, and sums over the rankings."""
 
     sizes: Tensor  # [queries, depth], the coarsest level first
-    tallies: RankingSums | None  # None where only the top k was looked at
+    full: RankingSums | None  # None where only the top k was ranked
     top: TopSums
 
-    def joined(self, others: Sequence[Found]) -> Found:
-        """This and others, one after the other: a metric takes as many operations for a thousand queries as for one."""
-        parts = [self, *others]
-        tallies = (
-            None if self.tallies is None else RankingSums(*map(torch.cat, zip(*(part.tallies for part in parts), strict=True)))
-        )
+    @classmethod
+    def concatenate(cls, parts: Sequence[QuerySums]) -> QuerySums:
+        """All queries of the parts in one: a metric takes as many operations for a thousand queries as for one."""
+        full = None
+        if parts[0].full is not None:
+            full = RankingSums(*map(torch.cat, zip(*(part.full for part in parts), strict=True)))
         top = TopSums(*map(torch.cat, zip(*(part.top for part in parts), strict=True)))
-        return Found(torch.cat([part.sizes for part in parts]), tallies, top)
+        return cls(torch.cat([part.sizes for part in parts]), full, top)
 
 
-def measured(
-    metrics: Sequence[Metric], found: Found, ks: Sequence[int], meaning: MetricSettings
+def metric_values(
+    metrics: Sequence[Metric], sums: QuerySums, ks: Sequence[int], settings: MetricSettings
 ) -> Float[Tensor, "metrics queries"]:
-    """The value of each metric for each query, NaN without positives; `ks` are those of `found.top`."""
-    values = _Values(found, tuple(ks), meaning)
+    """The value of each metric for each query, NaN without positives; `ks` are those of `sums.top`."""
+    values = _MetricValues(sums, tuple(ks), settings)
     return torch.stack([values[metric] for metric in metrics])
 
 
-class _Values:
-    def __init__(self, found: Found, ks: tuple[int, ...], meaning: MetricSettings):
-        self.found, self.ks, self.meaning = found, ks, meaning
-        self.sizes = found.sizes.double()
+class _MetricValues:
+    def __init__(self, sums: QuerySums, ks: tuple[int, ...], settings: MetricSettings):
+        self.sums, self.ks, self.settings = sums, ks, settings
+        self.sizes = sums.sizes.double()
         exactly = self.sizes - torch.nn.functional.pad(self.sizes[:, 1:], (0, 1))
-        self.whole = (meaning.relevance(found.sizes) * exactly).sum(-1)  # Σ rel(k) over the positives
+        self.total_relevance = (settings.relevance(sums.sizes) * exactly).sum(-1)  # Σ rel(k) over the positives
 
     def __getitem__(self, metric: Metric) -> Tensor:
         if metric.level == OVERALL:
             # The mean over the levels at which the query has positives.
-            levels = [self[Metric(metric.name, metric.k, level)] for level in self.meaning.level_names]
-            # Added one after the other: torch's own sum takes an order that depends on where in the block the query is.
+            levels = [self[Metric(metric.name, metric.k, level)] for level in self.settings.level_names]
+            # Added one by one: the order in which torch's own sum adds depends on where in the block the query is.
             total, known = torch.zeros_like(levels[0]), torch.zeros_like(levels[0])
             for value in levels:
                 total, known = total + value.nan_to_num(), known + ~value.isnan()
-            return _over(total, known)
+            return _divide(total, known)
         if metric.name in ("H-P", "H-R"):
             assert metric.k is not None
             return self._graded_at(metric.name, metric.k)
         if metric.hierarchical:
             return self._graded(metric.name)
-        number = self.meaning.number(metric.level)
+        number = self.settings.level_number(metric.level)
         size = self.sizes[:, number - 1]
         if metric.k is not None:
             return self._flat_at(metric.name, metric.k, number, size)
         return self._flat(metric.name, number, size)
 
     @property
-    def tallies(self) -> RankingSums:
-        assert self.found.tallies is not None, "a metric over the full ranking needs the full ranking"
-        return self.found.tallies
+    def full(self) -> RankingSums:
+        assert self.sums.full is not None, "a metric over the full ranking needs the full ranking"
+        return self.sums.full
 
     def _flat_at(self, name: str, k: int, number: int, size: Tensor) -> Tensor:
         at = self.ks.index(k)
-        found, precision = self.found.top.found[:, at, number - 1], self.found.top.precision[:, at, number - 1]
+        hits, precision = self.sums.top.found[:, at, number - 1], self.sums.top.precision[:, at, number - 1]
         if name == "R":
-            return _over(found.clamp(max=1), size.clamp(max=1))
+            return _divide(hits.clamp(max=1), size.clamp(max=1))
         if name == "P":
-            return _over(found / k, size.clamp(max=1))
-        return _over({"TR": found, "mAP": precision}[name], size.clamp(max=k))
+            return _divide(hits / k, size.clamp(max=1))
+        return _divide({"TR": hits, "mAP": precision}[name], size.clamp(max=k))
 
     def _flat(self, name: str, number: int, size: Tensor) -> Tensor:
         if name == "MRR":
-            return _over(1 / self.tallies.first[:, number - 1], size.clamp(max=1))
+            return _divide(1 / self.full.first[:, number - 1], size.clamp(max=1))
         total = {
-            "AP": self.tallies.precision,
-            "mAP@R": self.tallies.precision_in_r,
-            "R-P": self.tallies.found_in_r,
-            "ASI": self.tallies.intersection,
+            "AP": self.full.precision,
+            "mAP@R": self.full.precision_in_r,
+            "R-P": self.full.found_in_r,
+            "ASI": self.full.intersection,
         }[name]
-        return _over(total[:, number - 1], size)
+        return _divide(total[:, number - 1], size)
 
     def _graded_at(self, name: str, k: int) -> Tensor:
         at = self.ks.index(k)
         if name == "H-R":
-            return _over(self.found.top.relevance[:, at], self.whole)
-        return self.found.top.hierarchical[:, at].where(self.whole > 0, torch.nan)
+            return _divide(self.sums.top.relevance[:, at], self.total_relevance)
+        return self.sums.top.hierarchical[:, at].where(self.total_relevance > 0, torch.nan)
 
     def _graded(self, name: str) -> Tensor:
         if name == "H-AP":
-            return _over(self.tallies.hierarchical, self.whole)
+            return _divide(self.full.hierarchical, self.total_relevance)
         if name == "ASI":
-            return _over(self.tallies.graded_intersection, self.sizes[:, 0])
+            return _divide(self.full.graded_intersection, self.sizes[:, 0])
         if name == "NDCG":
-            return _over(self.tallies.dcg, self._ideal_dcg())
+            return _divide(self.full.dcg, self._ideal_dcg())
         # Σ_l w_l · AP^(l) / Σ_l w_l over the levels at which the query has positives (Property 1).
-        weights = torch.tensor(self.meaning.weights[::-1], dtype=torch.float64, device=self.sizes.device)
+        weights = torch.tensor(self.settings.weights[::-1], dtype=torch.float64, device=self.sizes.device)
         present = weights * (self.sizes > 0)
-        precision = self.tallies.precision / self.sizes.clamp(min=1)
-        return _over((present * precision).sum(-1), present.sum(-1))
+        precision = self.full.precision / self.sizes.clamp(min=1)
+        return _divide((present * precision).sum(-1), present.sum(-1))
 
     def _ideal_dcg(self) -> Tensor:
         """iDCG of the gain 2^l − 1, as in `suprank.ranking.ideal_dcg`, from the number of items at each level."""
         table = ideal_discount(max(int(self.sizes.max()), 1), self.sizes.device)
-        steps = 2.0 ** torch.arange(self.meaning.depth, dtype=torch.float64, device=self.sizes.device)
-        return (steps * table[self.found.sizes.long()]).sum(-1)
+        steps = 2.0 ** torch.arange(self.settings.depth, dtype=torch.float64, device=self.sizes.device)
+        return (steps * table[self.sums.sizes.long()]).sum(-1)
 
 
-def _over(total: Tensor, number: Tensor) -> Tensor:
+def _divide(total: Tensor, number: Tensor) -> Tensor:
     """total / number, NaN where the number is 0."""
     return (total / number).where(number > 0, torch.nan)
 
 
-def weights_of(weights: Mapping[str, float] | Sequence[float] | None, level_names: Sequence[str]) -> tuple[float, ...]:
-    """The weights of wAP in the order of the level names, finest first; by default all the same.
-
-    A sequence is the coarsest first, as in `suprank.ranking.weighted_ap_relevance` and the losses.
-    """
+def check_weights(weights: Mapping[str, float] | Sequence[float] | None, level_names: Sequence[str]) -> tuple[float, ...]:
+    """The weights of wAP, finest level first, from weights by level name or a sequence in that order; equal by default."""
     if weights is None:
         return (1 / len(level_names),) * len(level_names)
     if isinstance(weights, Mapping):
         unknown = set(weights) - set(level_names)
         if unknown:
             raise ValueError(f"weights name the level {sorted(unknown)[0]!r}, but the levels are {', '.join(level_names)}.")
-        found = tuple(float(weights.get(name, 0)) for name in level_names)
+        values = tuple(float(weights.get(name, 0)) for name in level_names)
     else:
-        found = tuple(map(float, weights))[::-1]
-    if len(found) != len(level_names):
+        values = tuple(map(float, weights))
+    if len(values) != len(level_names):
         raise ValueError(
-            f"there are {len(found)} weights for {len(level_names)} level(s) ({', '.join(level_names)}); give one for each, "
-            f"by name, or as a sequence with the coarsest level first."
+            f"there are {len(values)} weights for {len(level_names)} level(s) ({', '.join(level_names)}); give one for each, "
+            f"by name, or as a sequence with the finest level first."
         )
-    if not all(0 <= weight < float("inf") for weight in found) or sum(found) <= 0:
+    if not all(0 <= weight < float("inf") for weight in values) or sum(values) <= 0:
         raise ValueError(f"weights={weights} must be finite, 0 or more, with at least one above 0; try 1 for every level.")
-    return found
+    return values

@@ -1,4 +1,4 @@
-"""Queries that are in the gallery themselves and stay in their own lists: each finds itself first, and R@1 is 100 %."""
+"""A warning for queries that are in the gallery and in their own lists: each finds itself first, and R@1 is 100 %."""
 
 from __future__ import annotations
 
@@ -16,75 +16,75 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.embeddings import Embeddings
 
-_SAMPLED = 256  # queries that are looked at
-_FEWEST = 8  # queries: of fewer, as in a worked example, equal rows say little, unless both are one tensor or file
+_SAMPLED = 256  # queries that are compared
+_FEWEST = 8  # queries: with fewer, as in a worked example, equal rows mean little, unless both are one tensor or file
 _COLUMNS = 8  # of an embedding that are hashed
-_LARGEST_FILE = 2**30  # bytes: a larger file is not read once more for this
-_MOST_COPIES = 16  # of a query in the gallery: with more, rows are codes that images share, and say nothing of the image
+_LARGEST_FILE = 2**30  # bytes: a larger file is not read an extra time for this
+_MOST_COPIES = 16  # of a query in the gallery: with more, rows are codes that many images share
 _BLOCK = 2**18  # rows hashed at once
-_CALLER = 4  # above `warn_of_queries_in_gallery`, `left_out` and `evaluate` or `top_k`
+_CALLER = 4  # above `warn_if_queries_in_gallery`, `excluded_items` and `evaluate` or `top_k`
 
 
 class QueryInGalleryWarning(UserWarning):
     """Most queries have an exact copy in the gallery that is not left out of their lists.
 
-    `found` is what was seen, without the way out, which differs between Python and the command line.
+    `summary` is the message without the way out, which differs between Python and the command line.
     """
 
-    def __init__(self, found: str) -> None:
+    def __init__(self, summary: str) -> None:
         super().__init__(
-            f"{found}. Leave each query out of its own list: give self_index=, or ids= and gallery_ids= (to RetrievalMetrics, "
-            f"the ids), or leave the gallery out to rank the queries against each other."
+            f"{summary}. Leave each query out of its own list: give self_index=, or ids= and gallery_ids= (ids in "
+            f"RetrievalMetrics), or leave the gallery out to rank the queries against each other."
         )
-        self.found = found
+        self.summary = summary
 
 
-def warn_of_queries_in_gallery(source: Embeddings, items: Embeddings, hidden: Tensor, *, self_index: bool) -> None:
-    """Warn if more than half of the queries have a copy in the gallery, bit for bit, and no copy is among their `hidden` items.
+def warn_if_queries_in_gallery(source: Embeddings, items: Embeddings, excluded: Tensor, *, self_index: bool) -> None:
+    """Warn if more than half of the queries have an exact copy in the gallery, and no copy is among their `excluded` items.
 
-    A sample of the queries is looked at, evenly spaced, and of the gallery a few columns; of a file beyond 1 GiB only the rows
-    of the same numbers. Rows that were normalized or rounded on one side only are not recognized. Few copies are no fault, and
-    neither are rows that many images share, such as short binary codes. `self_index` says that the hidden items were named by
-    it.
+    An evenly spaced sample of the queries is compared with a few columns of the gallery; in a file beyond 1 GiB only the rows
+    of the same numbers are compared. Rows that were normalized or rounded on one side only are not recognized. There is no
+    warning for few copies, or for rows that many images share, such as short binary codes. `self_index` says whether the
+    excluded items come from that argument.
     """
     if source.dim != items.dim:
         return
     rows = torch.arange(len(source))[:: max(1, -(-len(source) // _SAMPLED))]
     queries, same = source.rows(rows.to(source.device)).cpu(), source.is_same(items)
-    copies = _copies(rows, queries, items, same=same)
-    found = [(query, item) for query, item in copies.items() if not _leaves_out(hidden[query], queries, rows, query, items)]
-    if 2 * len(found) <= len(rows) or (len(rows) < _FEWEST and not same):
+    copies = _find_copies(rows, queries, items, same=same)
+    listed = [pair for pair in copies.items() if not _excludes_copy(excluded[pair[0]], queries, rows, pair[0], items)]
+    if 2 * len(listed) <= len(rows) or (len(rows) < _FEWEST and not same):
         return
-    query, item = found[0]
+    query, item = listed[0]
     what = "the gallery is the queries themselves" if same else "most queries are in the gallery"
-    part = "" if len(rows) == len(source) else " that were looked at"
-    said = f"{what}: {len(found)} of {len(rows)} queries{part} have an exact copy there that is not left out of their lists"
-    if self_index and int(hidden[query].max()) >= 0:
-        said += f"; self_index leaves out item {int(hidden[query, 0])} for query {query}, whose copy is item {item}"
-    warnings.warn(QueryInGalleryWarning(said), stacklevel=_CALLER)
+    part = "" if len(rows) == len(source) else " that were compared"
+    summary = f"{what}: {len(listed)} of {len(rows)} queries{part} have an exact copy there that is not left out of their lists"
+    if self_index and int(excluded[query].max()) >= 0:
+        summary += f"; self_index leaves out item {int(excluded[query, 0])} for query {query}, whose copy is item {item}"
+    warnings.warn(QueryInGalleryWarning(summary), stacklevel=_CALLER)
 
 
-def _leaves_out(hidden: Tensor, queries: Tensor, rows: Tensor, query: int, items: Embeddings) -> bool:
-    """Whether one of the hidden items is a copy of the query."""
-    named = hidden[hidden >= 0]
-    if not len(named):
+def _excludes_copy(excluded: Tensor, queries: Tensor, rows: Tensor, query: int, items: Embeddings) -> bool:
+    """Whether one of the excluded items is a copy of the query."""
+    numbers = excluded[excluded >= 0]
+    if not len(numbers):
         return False
     own = queries[int((rows == query).nonzero()[0])]
-    return bool((items.rows(named.to(items.device)).cpu() == own).all(1).any())
+    return bool((items.rows(numbers.to(items.device)).cpu() == own).all(1).any())
 
 
-def _copies(rows: Tensor, queries: Tensor, items: Embeddings, *, same: bool) -> dict[int, int]:
-    """A copy in the gallery for each of the queries that has one, by their numbers."""
-    there = rows[rows < len(items)]
-    equal = (items.rows(there.to(items.device)).cpu() == queries[: len(there)]).all(1)
-    by_number = {row: row for row in there[equal].tolist()}
+def _find_copies(rows: Tensor, queries: Tensor, items: Embeddings, *, same: bool) -> dict[int, int]:
+    """The number of a copy in the gallery, for each query that has one, by the query's number."""
+    shared = rows[rows < len(items)]
+    equal = (items.rows(shared.to(items.device)).cpu() == queries[: len(shared)]).all(1)
+    by_number = {row: row for row in shared[equal].tolist()}
     if same or 2 * len(by_number) > len(rows) or (items.on_disk and 4 * len(items) * items.dim > _LARGEST_FILE):
         return by_number
-    return _found_by_hash(rows, queries, items)
+    return _find_by_hash(rows, queries, items)
 
 
-def _found_by_hash(rows: Tensor, queries: Tensor, items: Embeddings) -> dict[int, int]:
-    """The only copy of each query that has one, wherever it is: rows of equal hashes are then compared."""
+def _find_by_hash(rows: Tensor, queries: Tensor, items: Embeddings) -> dict[int, int]:
+    """The copy of each query that has exactly one: rows of equal hashes are compared."""
     columns = torch.arange(items.dim)[:: max(1, -(-items.dim // _COLUMNS))]
     hashes, first, times = np.unique(_hashes(queries[:, columns]), return_index=True, return_counts=True)
     hashes, first = hashes[times == 1], first[times == 1]
@@ -96,9 +96,9 @@ def _found_by_hash(rows: Tensor, queries: Tensor, items: Embeddings) -> dict[int
     candidates = torch.from_numpy(np.concatenate(places))
     if not len(candidates):
         return {}
-    found = items.rows(candidates.to(items.device)).cpu()
-    query = torch.from_numpy(first[np.searchsorted(hashes, _hashes(found[:, columns]))])
-    equal = (found == queries[query]).all(1)
+    vectors = items.rows(candidates.to(items.device)).cpu()
+    query = torch.from_numpy(first[np.searchsorted(hashes, _hashes(vectors[:, columns]))])
+    equal = (vectors == queries[query]).all(1)
     query, candidates = query[equal], candidates[equal]
     only = torch.bincount(query, minlength=len(rows)) == 1
     chosen = only[query]
@@ -106,14 +106,14 @@ def _found_by_hash(rows: Tensor, queries: Tensor, items: Embeddings) -> dict[int
 
 
 def _blocks(items: Embeddings, columns: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """The chosen columns of all rows, some rows at a time."""
+    """These columns of all rows, some rows at a time."""
     rows = max(1, min(_BLOCK, 2**26 // (4 * items.dim))) if items.on_disk else _BLOCK
     for start in range(0, len(items), rows):
         yield start, items.part(slice(start, start + rows), columns)
 
 
 def _hashes(values: Tensor) -> NDArray[np.uint64]:
-    """A number for each row; rows of equal numbers have equal bits, or nearly always."""
+    """A hash of each row's bits."""
     bits = (values.contiguous() + 0.0).numpy().view(np.uint32).astype(np.uint64)  # + 0.0 makes 0.0 of −0.0
     odd = np.asarray(np.random.default_rng(0).integers(2**63, size=bits.shape[1], dtype=np.uint64)) | np.uint64(1)
     mixed = (bits + np.uint64(1)) * odd

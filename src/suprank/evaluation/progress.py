@@ -1,4 +1,4 @@
-"""How far a long evaluation has come: a line on the terminal, or whatever the caller gives."""
+"""Progress of a long evaluation: a bar on the terminal, or the caller's own function."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable
 Progress = Callable[[int, int], None]
 
 
-def progress_to(progress: bool | Progress, doing: str) -> Progress:
-    """The function to call with (done, total): the caller's own, a bar on a terminal's stderr, or nothing."""
+def progress_function(progress: bool | Progress, title: str) -> Progress:
+    """The function to call with (done, total): the caller's own, a bar on a terminal's stderr, or one that does nothing."""
     if callable(progress):
         return progress
-    return _Bar(doing) if progress and sys.stderr.isatty() else lambda done, total: None
+    return _Bar(title) if progress and sys.stderr.isatty() else lambda done, total: None
 
 
 class _Bar:
-    """One line, rewritten at most ten times a second and closed at the end; short work shows nothing."""
+    """One line, rewritten at most ten times a second and closed at the end; work of less than a second shows nothing."""
 
-    def __init__(self, doing: str):
-        self.doing, self.began, self.shown = doing, time.monotonic(), 0.0
+    def __init__(self, title: str):
+        self.title, self.began, self.shown = title, time.monotonic(), 0.0
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
@@ -31,6 +31,6 @@ class _Bar:
         left = (now - self.began) * (total - done) / max(done, 1)
         end = "\n" if done >= total else ""
         print(
-            f"\r{self.doing} {'━' * filled}{'╌' * (30 - filled)} {done}/{total}  {left:4.0f} s left", end=end, file=sys.stderr
+            f"\r{self.title} {'━' * filled}{'╌' * (30 - filled)} {done}/{total}  {left:4.0f} s left", end=end, file=sys.stderr
         )
         sys.stderr.flush()

@@ -1,8 +1,8 @@
 """Revisited Oxford and Paris (Radenović et al., CVPR 2018): three protocols, a trapezoidal AP, and mP@k.
 
 Every gallery image is easy, hard, junk or negative for a query. A protocol says which of them are positive, and which are
-taken out of the ranked list as if they were not in the gallery. The measures start from *places*: for each query the 1-based
-places of its positives in its list, the protocol's ignored images taken out.
+ignored: removed from the ranked list as if they were not in the gallery. The metrics are functions of *places*: for each
+query the 1-based places of its positives in its list, without the ignored images.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from suprank.evaluation.block_ranking import rank_positives
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.progress import progress_to
+from suprank.evaluation.positives import ListedPositives, pad_lists
+from suprank.evaluation.progress import progress_function
 from suprank.evaluation.report import Report
-from suprank.evaluation.search import Search, device_for, places
-from suprank.evaluation.targets import ListedTargets, padded
+from suprank.evaluation.search import Search, choose_device
 from suprank.files.revisited import read_content
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from suprank.evaluation.embeddings import Source
+    from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.evaluation.progress import Progress
 
 KINDS = ("easy", "hard", "junk")
@@ -40,7 +41,7 @@ PROTOCOLS = {  # protocol: (the kinds that are positive, the kinds that are igno
 }
 
 
-class Judged(NamedTuple):
+class ProtocolLists(NamedTuple):
     """One protocol: for each query the gallery indices of its positives, and of the images to ignore; both ascending."""
 
     positives: list[NDArray[np.int64]]
@@ -49,22 +50,24 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GroundTruth:
-    """The file of a revisited dataset: names of the gallery images and of the queries, and how each query judges the gallery.
+    """The file of a revisited dataset: names of the gallery images and of the queries, and the judgments of each query.
 
-    `judged[q]` maps "easy", "hard" and "junk" to gallery indices. `boxes` `[queries, 4]` are the regions to crop queries to,
+    `judgments[q]` maps "easy", "hard" and "junk" to gallery indices. `boxes` `[queries, 4]` are the regions to crop queries to,
     as x1, y1, x2, y2 in pixels (`bbx` in the file); None where the file has none.
     """
 
     items: tuple[str, ...]
     queries: tuple[str, ...]
-    judged: Sequence[Mapping[str, NDArray[np.int64]]]
+    judgments: Sequence[Mapping[str, NDArray[np.int64]]]
     boxes: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        if len(self.judged) != len(self.queries):
-            raise ValueError(f"the ground truth judges {len(self.judged)} queries and names {len(self.queries)}; one each.")
-        object.__setattr__(self, "judged", tuple(_lists(row, query) for query, row in enumerate(self.judged)))
-        for query, lists in zip(self.queries, self.judged, strict=True):
+        if len(self.judgments) != len(self.queries):
+            raise ValueError(
+                f"the ground truth judges {len(self.judgments)} queries and names {len(self.queries)}; give one list for each."
+            )
+        object.__setattr__(self, "judgments", tuple(_check_lists(row, query) for query, row in enumerate(self.judgments)))
+        for query, lists in zip(self.queries, self.judgments, strict=True):
             indices = np.concatenate([lists[kind] for kind in KINDS])
             if indices.size and (indices.min() < 0 or indices.max() >= len(self.items)):
                 raise ValueError(
@@ -73,7 +76,7 @@ class GroundTruth:
                 )
 
 
-def protocols(ground_truth: GroundTruth | Sequence[Mapping[str, ArrayLike]]) -> dict[str, Judged]:
+def protocol_lists(ground_truth: GroundTruth | Sequence[Mapping[str, ArrayLike]]) -> dict[str, ProtocolLists]:
     """Positives and ignored images of every query under each protocol; from `read_ground_truth`, or the pickle's `gnd` list.
 
         easy:    easy positive,           hard and junk ignored
@@ -84,10 +87,12 @@ def protocols(ground_truth: GroundTruth | Sequence[Mapping[str, ArrayLike]]) -> 
     one query is an error.
     """
     rows = (
-        ground_truth.judged if isinstance(ground_truth, GroundTruth) else [_lists(row, i) for i, row in enumerate(ground_truth)]
+        ground_truth.judgments
+        if isinstance(ground_truth, GroundTruth)
+        else [_check_lists(row, i) for i, row in enumerate(ground_truth)]
     )
     return {
-        name: Judged(*([np.sort(np.concatenate([row[kind] for kind in kinds])) for row in rows] for kinds in both))
+        name: ProtocolLists(*([np.sort(np.concatenate([row[kind] for kind in kinds])) for row in rows] for kinds in both))
         for name, both in PROTOCOLS.items()
     }
 
@@ -96,14 +101,14 @@ def trapezoidal_average_precision(places: ArrayLike, positives: int | None = Non
     """AP = 1/m · Σ_{j=0..} ½ · (j/r_j + (j+1)/(r_j+1)), r_j the 0-based place of the j-th positive; NaN without positives.
 
     The area under the precision-recall curve, by trapezoids: each positive adds 1/m times the mean of the precision just
-    before it (1 where r_j = 0) and with it. `suprank.ranking.average_precision` takes the latter alone, so it is never
+    before it (1 where r_j = 0) and with it. `suprank.ranking.average_precision` takes only the latter, so it is never
     lower: the difference is 1/m · Σ_j (r_j − j) / (2·r_j·(r_j+1)), 0 while positives come first without a gap, and at most
     1/(4m) · Σ_{j<m} 1/(2j+1), which positives at places 2, 4, 6, … reach. That is 0.25 for one positive at place 2 (0.25
-    here, 0.5 there), 0.053 for ten, 0.008 for a hundred. Quote the two apart.
+    here, 0.5 there), 0.053 for ten, 0.008 for a hundred. Do not mix the two.
 
     `places` are 1-based, in any order. `positives` is m, where some were not retrieved and add nothing; by default all were.
     """
-    zero_based = _ascending(places) - 1
+    zero_based = _check_places(places) - 1
     m = len(zero_based) if positives is None else positives
     if m < len(zero_based):
         raise ValueError(f"positives={m}, but {len(zero_based)} places are given; m counts all positives, retrieved or not.")
@@ -118,22 +123,22 @@ def trapezoidal_average_precision(places: ArrayLike, positives: int | None = Non
 def precision_at_reached(places: ArrayLike, k: int) -> float:
     """P@k of the protocol: the share of positives in the first k_q = min(k, place of the last positive); NaN without positives.
 
-    Where all positives stand before place k, the rest of the list is not held against the query: three positives at places 1,
-    2, 3 have P@10 = 1, where the usual one is 0.3. Give the places of all positives, or the last is not the last.
+    If all positives come before place k, the rest of the list does not count: three positives at places 1, 2, 3 have
+    P@10 = 1, where the usual one is 0.3. Give the places of all positives, because the last one matters.
     """
     if k < 1:
         raise ValueError(f"k={k} must be 1 or more: a precision needs a list.")
-    found = _ascending(places)
-    if not len(found):
+    ascending = _check_places(places)
+    if not len(ascending):
         return math.nan
-    reached = min(int(found[-1]), k)
-    return int((found <= reached).sum()) / reached
+    reached = min(int(ascending[-1]), k)
+    return int((ascending <= reached).sum()) / reached
 
 
 def revisited_values(
     places_by_protocol: Mapping[str, Sequence[ArrayLike]], items: int, ks: Sequence[int] = (1, 5, 10)
 ) -> dict[str, Any]:
-    """Places → values: what the protocol reports. `places_by_protocol[protocol][q]` are the places of all positives of query q.
+    """Places → the values that the benchmark reports; `places_by_protocol[protocol][q]` has the places of all positives.
 
     For each protocol p: `mAP/p` and `mP@k/p`, means over the queries that have positives (NaN if none has);
     `AP/p` and `P@k/p`, the same query by query, NaN without positives; `without_positives/p`, how many those are. `items` is
@@ -141,15 +146,15 @@ def revisited_values(
     """
     report: dict[str, Any] = {}
     for protocol, lists in places_by_protocol.items():
-        for query, found in enumerate(lists):
-            last = int(_ascending(found)[-1]) if np.size(found) else 0
+        for query, places in enumerate(lists):
+            last = int(_check_places(places)[-1]) if np.size(places) else 0
             if last > items:
                 raise ValueError(
                     f"query {query} has a positive at place {last} of {items} items ({protocol}); count places from 1."
                 )
-        values = {"AP": np.array([trapezoidal_average_precision(found) for found in lists])}
+        values = {"AP": np.array([trapezoidal_average_precision(places) for places in lists])}
         for k in ks:
-            values[f"P@{k}"] = np.array([precision_at_reached(found, k) for found in lists])
+            values[f"P@{k}"] = np.array([precision_at_reached(places, k) for places in lists])
         valid = ~np.isnan(values["AP"])
         for name, per_query in values.items():
             report[f"m{name}/{protocol}"] = float(per_query[valid].mean()) if valid.any() else math.nan
@@ -159,94 +164,96 @@ def revisited_values(
 
 
 def revisited(
-    queries: Source,
-    gallery: Source,
+    queries: EmbeddingSource,
+    gallery: EmbeddingSource,
     ground_truth: GroundTruth | Sequence[Mapping[str, ArrayLike]],
-    ks: Sequence[int] = (1, 5, 10),
-    device: torch.device | str | None = None,
-    memory_budget: int | None = None,
-    progress: bool | Progress = True,
     *,
+    ks: Sequence[int] = (1, 5, 10),
     normalize: bool = True,
     per_query: bool = False,
     bootstrap: int = 0,
     seed: int = 0,
+    device: torch.device | str | None = None,
+    memory_budget: int | None = None,
+    progress: bool | Progress = True,
 ) -> Report:
-    """Rank the gallery for every query, exactly, and measure it by the three protocols of revisited Oxford and Paris.
+    """Rank the gallery for every query, exactly, and evaluate it by the three protocols of revisited Oxford and Paris.
 
     The report has `AP/easy`, `AP/medium`, `AP/hard`, whose means are the protocol's mAP (trapezoidal, see
-    `trapezoidal_average_precision`), and `P@1/easy`, … for its mP@k (see `precision_at_reached`). Distractors are more gallery
-    items, after those that the ground truth numbers. Arguments are otherwise as in `evaluate`.
+    `trapezoidal_average_precision`), and `P@1/easy`, … for its mP@k (see `precision_at_reached`). Distractors are additional
+    gallery items, after those that the ground truth numbers. Arguments are otherwise as in `evaluate`.
     """
-    source, items = Embeddings.of(queries, "queries"), Embeddings.of(gallery, "gallery")
-    lists = protocols(ground_truth)
-    for protocol, judged in lists.items():
-        if len(judged.positives) != len(source):
-            raise ValueError(f"the ground truth judges {len(judged.positives)} queries and there are {len(source)}; one each.")
-        last = max((int(one.max()) for one in (*judged.positives, *judged.ignored) if len(one)), default=0)
+    source, items = Embeddings.from_source(queries, "queries"), Embeddings.from_source(gallery, "gallery")
+    protocols = protocol_lists(ground_truth)
+    for protocol, lists in protocols.items():
+        if len(lists.positives) != len(source):
+            raise ValueError(
+                f"the ground truth judges {len(lists.positives)} queries and there are {len(source)}; give one list for each."
+            )
+        last = max((int(one.max()) for one in (*lists.positives, *lists.ignored) if len(one)), default=0)
         if last >= len(items):
             raise ValueError(
                 f"the ground truth names item {last} ({protocol}), but the gallery has items 0 to {len(items) - 1}."
             )
-    where = device_for(device, source)
-    search = Search(source, items, device=where, memory_budget=memory_budget, normalize=normalize)
-    show = progress_to(progress, "evaluating")
-    found: dict[str, list[NDArray[np.int64]]] = {}
-    for number, (protocol, judged) in enumerate(lists.items()):
-        targets = ListedTargets(*(torch.from_numpy(padded(part)).to(where) for part in judged))
-        found[protocol] = []
-        for block in search.blocks(targets.positives()):
-            rows = targets.queries[block]
-            level, place = places(search.scored(rows), targets.wanted(rows))
-            found[protocol] += [row[kept].cpu().numpy() for row, kept in zip(place, level > 0, strict=True)]
-            show(number * len(source) + block.stop, len(lists) * len(source))
-    measured = revisited_values(found, len(items), ks)
-    names = [f"{name}/{protocol}" for name in ("AP", *(f"P@{k}" for k in ks)) for protocol in lists]
+    device = choose_device(device, source)
+    search = Search(source, items, device=device, memory_budget=memory_budget, normalize=normalize)
+    show = progress_function(progress, "evaluating")
+    places: dict[str, list[NDArray[np.int64]]] = {}
+    for number, (protocol, lists) in enumerate(protocols.items()):
+        positives = ListedPositives(*(torch.from_numpy(pad_lists(part)).to(device) for part in lists))
+        places[protocol] = []
+        for block in search.blocks(positives.counts()):
+            rows = positives.queries[block]
+            level, place = rank_positives(search.score(rows), positives.items_of(rows))
+            places[protocol] += [row[positive].cpu().numpy() for row, positive in zip(place, level > 0, strict=True)]
+            show(number * len(source) + block.stop, len(protocols) * len(source))
+    values = revisited_values(places, len(items), ks)
+    names = [f"{name}/{protocol}" for name in ("AP", *(f"P@{k}" for k in ks)) for protocol in protocols]
     report = Report(
-        values={name: measured[f"m{name}"] for name in names},
+        values={name: values[f"m{name}"] for name in names},
         queries=len(source),
         items=len(items),
-        levels=tuple(lists),
-        without_positives={protocol: measured[f"without_positives/{protocol}"] for protocol in lists},
+        levels=tuple(protocols),
+        without_positives={protocol: values[f"without_positives/{protocol}"] for protocol in protocols},
         settings={"protocol": "revisited Oxford and Paris", "average_precision": "trapezoidal", "ks": list(ks)},
-        per_query={name: measured[name] for name in names},
+        per_query={name: values[name] for name in names},
     )
     if bootstrap:
         report = report.with_intervals(bootstrap, seed=seed)
     return report if per_query else replace(report, per_query=None)
 
 
-def _ascending(places: ArrayLike) -> NDArray[np.int64]:
-    found = _integers(places, "places")
-    found = np.sort(found)
-    if found.size and (found[0] < 1 or (np.diff(found) == 0).any()):
-        raise ValueError(f"places {found[:10].tolist()} must be distinct and count from 1: one image stands at each place.")
-    return found
+def _check_places(places: ArrayLike) -> NDArray[np.int64]:
+    """The places in ascending order."""
+    ascending = np.sort(_integers(places, "places"))
+    if ascending.size and (ascending[0] < 1 or (np.diff(ascending) == 0).any()):
+        raise ValueError(f"places {ascending[:10].tolist()} must be distinct and count from 1: each place has one image.")
+    return ascending
 
 
 def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
-    found = np.asarray(values)
-    if found.size == 0:
+    array = np.asarray(values)
+    if array.size == 0:
         return np.zeros(0, np.int64)
-    if found.dtype.kind == "f" and (found == np.floor(found)).all():  # Matlab, where these files come from, has no others
-        found = found.astype(np.int64)
-    if found.dtype.kind not in "iu":
-        raise TypeError(f"{name} has dtype {found.dtype}, but must be whole numbers.")
-    return found.astype(np.int64).reshape(-1)
+    if array.dtype.kind == "f" and (array == np.floor(array)).all():  # the files come from Matlab, which has floats only
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {array.dtype}, but must be whole numbers.")
+    return array.astype(np.int64).reshape(-1)
 
 
-def _lists(row: Mapping[str, ArrayLike], query: int) -> dict[str, NDArray[np.int64]]:
+def _check_lists(row: Mapping[str, ArrayLike], query: int) -> dict[str, NDArray[np.int64]]:
     if not isinstance(row, Mapping) or not set(KINDS) <= set(row):
-        found = sorted(row) if isinstance(row, Mapping) else type(row).__name__
+        given = sorted(row) if isinstance(row, Mapping) else type(row).__name__
         raise ValueError(
-            f"gnd[{query}] has {found}, but needs the lists easy, hard and junk; the original Oxford and Paris files "
+            f"gnd[{query}] has {given}, but needs the lists easy, hard and junk; the original Oxford and Paris files "
             f"have ok and junk only: use the revisited ones."
         )
     lists = {kind: _integers(row[kind], f"gnd[{query}][{kind!r}]") for kind in KINDS}
     values, counts = np.unique(np.concatenate(list(lists.values())), return_counts=True)
     if (counts > 1).any():
         raise ValueError(
-            f"gnd[{query}] judges gallery image {values[counts > 1][0]} twice; it is easy, hard or junk, and once."
+            f"gnd[{query}] judges gallery image {values[counts > 1][0]} twice; give it once, as easy, hard or junk."
         )
     return lists
 
@@ -255,9 +262,9 @@ def _lists(row: Mapping[str, ArrayLike], query: int) -> dict[str, NDArray[np.int
 
 
 def read_ground_truth(path: str | PathLike[str]) -> GroundTruth:
-    """`gnd_roxford5k.pkl`, `gnd_rparis6k.pkl`, or the same as `.json`: keys `imlist`, `qimlist` and `gnd`.
+    """Read `gnd_roxford5k.pkl`, `gnd_rparis6k.pkl`, or the same as `.json`: keys `imlist`, `qimlist` and `gnd`.
 
-    No code of a pickle is run: see `suprank.files.revisited`.
+    No code in a pickle is run: see `suprank.files.revisited`.
     """
     items, queries, rows = read_content(Path(path))
     boxes = np.array([row["bbx"] for row in rows], np.float64).reshape(-1, 4) if all("bbx" in row for row in rows) else None

@@ -1,4 +1,4 @@
-"""What chance may do to a mean over queries: bootstrap intervals, the paired randomization test, Holm's correction."""
+"""Statistics of means over queries: bootstrap intervals, the paired randomization test, Holm's correction."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ _BLOCK = 2**22  # numbers held at once: 32 MiB of float64, whatever the number o
 _EQUAL = 1e-9
 
 
+def mean_over_queries(values: Float[np.ndarray, " queries"]) -> float:
+    """The mean of the values that are not NaN; NaN when there is none."""
+    valid = values[~np.isnan(values)]
+    return float(valid.mean()) if len(valid) else float("nan")
+
+
 def bootstrap_interval(
     values: Float[np.ndarray, "queries metrics"], *, samples: int = 1000, confidence: float = 0.95, seed: int = 0
 ) -> Float[np.ndarray, "metrics 2"]:
-    """Percentile bootstrap over queries: where the mean falls when as many queries are drawn again, with replacement.
+    """Percentile bootstrap over queries: the spread of the mean over queries that are drawn again, with replacement.
 
         mean*_b = Σ_q c_bq·v_q / Σ_q c_bq,   c_b ~ Multinomial(n, 1/n),   b = 1..samples
         [low, high] = quantiles (1 ± confidence)/2 of mean*_1, mean*_2, … (linear between samples)
 
     Row m of the result is (low, high) of metric m. All metrics share the draws c_b, so that a metric's interval does not
-    depend on its company. A query whose value is NaN is left out of both sums, for that metric alone; a draw of such
-    queries only gives no mean and is left out too. A metric with no value at all has the interval (NaN, NaN), one with a
-    single value an interval of no width. Values are finite or NaN.
+    depend on which other metrics are given. A query whose value is NaN is left out of both sums, for that metric only; a
+    draw that has only such queries has no mean and is left out too. A metric with no value at all has the interval
+    (NaN, NaN), one with a single value an interval of no width. Values are finite or NaN.
 
     Time grows with queries × samples × metrics; memory with queries × metrics, plus a fixed 32 MiB for the draws.
     """
@@ -40,7 +46,7 @@ def bootstrap_interval(
     defined = ~np.isnan(values)
     if not defined.any():
         return np.full((metrics, 2), np.nan)
-    # Side by side, so that one product with the draws gives the sums and the numbers of queries.
+    # Concatenated, so that one product with the draws gives the sums and the numbers of queries.
     both = np.concatenate([np.where(defined, values, 0.0), defined], axis=1)
     sums = np.concatenate([drawn @ both for drawn in _draws(queries, samples, seed)])
     total, count = sums[:, :metrics], sums[:, metrics:]
@@ -75,21 +81,21 @@ def paired_randomization(difference: Float[np.ndarray, " queries"], *, samples: 
 def paired_randomizations(
     difference: Float[np.ndarray, "queries metrics"], *, samples: int = 10_000, seed: int = 0
 ) -> Float[np.ndarray, " metrics"]:
-    """`paired_randomization` of every column. All share the drawn signs, so p does not depend on a metric's company."""
+    """`paired_randomization` of every column. All share the drawn signs, so a metric's p does not depend on the others."""
     difference = _matrix(difference, "difference")
     _check_samples(samples)
     queries, metrics = difference.shape
     defined = ~np.isnan(difference)
     difference = np.where(defined, difference, 0.0)
-    moved = difference != 0
+    nonzero = difference != 0
     p_values = np.empty(metrics)
-    exact = moved.sum(0) < int(samples).bit_length()  # 2ⁿ ≤ samples
+    exact = nonzero.sum(0) < int(samples).bit_length()  # 2ⁿ ≤ samples
     for column in np.flatnonzero(exact):
-        small = difference[moved[:, column], column]
-        p_values[column] = _as_far(_every_assignment(len(small)), small[:, None])[0] / 2 ** len(small)
+        small = difference[nonzero[:, column], column]
+        p_values[column] = _count_as_far(_every_assignment(len(small)), small[:, None])[0] / 2 ** len(small)
     drawn = np.flatnonzero(~exact)
     if drawn.size:
-        far = _as_far(_drawn_assignments(queries, samples, seed), difference[:, drawn])
+        far = _count_as_far(_drawn_assignments(queries, samples, seed), difference[:, drawn])
         p_values[drawn] = (1 + far) / (1 + samples)
     p_values[~defined.any(0)] = np.nan
     return p_values
@@ -100,7 +106,7 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
 
         p̃_(i) = max_{j ≤ i} min(1, (m − j + 1)·p_(j)),   p_(1) ≤ … ≤ p_(m)
 
-    NaN, a test that could not be made, stays NaN and does not count in m.
+    NaN, a test without queries, stays NaN and does not count in m.
 
     Example:
         >>> holm(np.array([0.01, 0.04, 0.03])).round(4).tolist()
@@ -108,8 +114,8 @@ def holm(p_values: Float[np.ndarray, " tests"]) -> Float[np.ndarray, " tests"]:
     """
     p_values = np.asarray(p_values, dtype=np.float64)
     corrected = np.full_like(p_values, np.nan)
-    made = np.flatnonzero(~np.isnan(p_values))
-    order = made[np.argsort(p_values[made], kind="stable")]
+    defined = np.flatnonzero(~np.isnan(p_values))
+    order = defined[np.argsort(p_values[defined], kind="stable")]
     factors = np.arange(len(order), 0, -1)
     corrected[order] = np.maximum.accumulate(np.minimum(1, factors * p_values[order]))
     return corrected
@@ -139,7 +145,7 @@ def _drawn_assignments(queries: int, samples: int, seed: int) -> Iterator[Float[
         yield np.unpackbits(packed, axis=1, count=queries).astype(np.float64)
 
 
-def _as_far(
+def _count_as_far(
     assignments: Iterable[Float[np.ndarray, "block queries"]], difference: Float[np.ndarray, "queries metrics"]
 ) -> Float[np.ndarray, " metrics"]:
     """How many assignments give a sum as far from 0 as the sum of the differences themselves, or farther."""
@@ -152,7 +158,7 @@ def _as_far(
 
 
 def _rows(width: int, rows: int) -> Iterator[range]:
-    """The numbers 0..rows−1 in runs such that a run of rows of that width holds no more than a block."""
+    """The numbers 0..rows−1 in ranges such that a range of rows of that width holds no more than a block."""
     step = max(1, _BLOCK // max(1, width))
     for start in range(0, rows, step):
         yield range(start, min(start + step, rows))

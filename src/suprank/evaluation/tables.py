@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.evaluation.embeddings import check_file, npy, open_parquet
+from suprank.evaluation.embedding_files import check_file, open_npy, open_parquet
 
 if TYPE_CHECKING:
     import os
@@ -290,7 +290,7 @@ def _check_header(names: tuple[str, ...], path: Path) -> None:
 
 
 def _npy(path: Path) -> Table:
-    array = npy(path, str(path))
+    array = open_npy(path, str(path))
     if array.dtype.kind not in "iu":
         raise TypeError(f"{path} holds {array.dtype}, but labels are integers; look whether embeddings were meant.")
     if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:

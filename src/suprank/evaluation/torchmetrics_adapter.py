@@ -1,4 +1,4 @@
-"""Evaluation as a torchmetrics `Metric`: embeddings come in batch by batch, on one process or many."""
+"""`RetrievalMetrics`: evaluation as a torchmetrics `Metric`, which collects embeddings batch by batch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 from torchmetrics.utilities.distributed import gather_all_tensors
 
+from suprank.evaluation.arguments import check_ks
 from suprank.evaluation.evaluate import evaluate
-from suprank.evaluation.inputs import checked_ks
-from suprank.evaluation.names import parse
+from suprank.evaluation.metric_names import parse_metric
 from suprank.ranking.relevance import check_labels
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _NO_ID = -1
 
 
 class RetrievalMetrics(Metric):
-    """Every metric of `evaluate` over all the embeddings that were given to `update`, on all processes together.
+    """Every metric of `evaluate` over all the embeddings that were given to `update`, gathered from all processes.
 
     In a Lightning module, with one set whose images are ranked against each other:
 
@@ -50,14 +50,14 @@ class RetrievalMetrics(Metric):
 
     and with two dataloaders, queries and a gallery: `update(..., role=("query", "gallery")[dataloader_idx])`.
 
-    Give each image's id, such as its index in the dataset. Then an image counts once however often it comes: a
-    `DistributedSampler` repeats some so that all processes have as many. Items are put in the order of their ids, so that
-    any number of processes gives the same values to the last digit. And an item of the gallery with the query's id is the
-    query itself, which is not in its own list; ids are those of images, whatever their role, so queries and gallery of
-    two datasets need different ones. Without ids, repeated samples are taken for images of their own.
+    Give each image's id, such as its index in the dataset. Then an image counts once even if it is repeated, as a
+    `DistributedSampler` does to give all processes equally many. Items are sorted by their ids, so that any number of
+    processes gives the same values to the last digit. And an item of the gallery with the query's id is the query itself,
+    which is not in its own list; ids identify images, whatever their role, so queries and gallery of two datasets need
+    different ones. Without ids, repeated samples count as different images.
 
     Arguments are as in `evaluate`, then those of `torchmetrics.Metric`, such as `compute_on_cpu=True`, which keeps
-    embeddings out of the GPU's memory. Embeddings are kept in the dtype that they come in.
+    embeddings out of the GPU's memory. Embeddings keep their dtype.
     """
 
     is_differentiable = False
@@ -73,12 +73,12 @@ class RetrievalMetrics(Metric):
 
     def __init__(
         self,
+        *,
+        metrics: Sequence[str] | None = None,
         ks: Sequence[int] = (1, 10, 100),
         level_names: Sequence[str] | None = None,
         decay: float = 1.0,
         weights: Mapping[str, float] | Sequence[float] | None = None,
-        metrics: Sequence[str] | None = None,
-        *,
         normalize: bool = True,
         memory_budget: int | None = None,
         **kwargs: Any,
@@ -87,11 +87,11 @@ class RetrievalMetrics(Metric):
         if isinstance(metrics, str):
             raise TypeError(f"metrics={metrics!r} must be a sequence of names; write [{metrics!r}].")
         self.options: dict[str, Any] = {
-            "ks": checked_ks(ks),
+            "ks": check_ks(ks),
             "level_names": level_names,
             "decay": decay,
             "weights": weights,
-            "metrics": None if metrics is None else [str(parse(metric)) for metric in metrics],
+            "metrics": None if metrics is None else [str(parse_metric(metric)) for metric in metrics],
             "normalize": normalize,
             "memory_budget": memory_budget,
         }
@@ -107,7 +107,7 @@ class RetrievalMetrics(Metric):
         *,
         role: Literal["both", "query", "gallery"] = "both",
     ) -> None:
-        """Take in a batch: of images that are queries and in the gallery, or the one or the other.
+        """Add a batch of images that are queries, gallery items, or both.
 
         Labels are as in `evaluate`: finest first, −1 for none. Ids are 0 or more.
         """
@@ -130,7 +130,7 @@ class RetrievalMetrics(Metric):
                     f"ids are {ids.dtype} {tuple(ids.shape)}, but must be {len(embeddings)} integers of 0 or more, such as "
                     f"the images' indices in the dataset."
                 )
-        if labels.dtype == torch.uint64:  # else they are looked at when all are there: a GPU is not made to wait
+        if labels.dtype == torch.uint64:  # other labels are checked in `compute`, so that a GPU need not wait here
             check_labels(labels.long(), "labels", unsigned=True)
         self._report = None
         self.embeddings.append(embeddings.detach())
@@ -140,60 +140,60 @@ class RetrievalMetrics(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """The mean of each metric over the queries, as float64 scalars, by the keys of `evaluate`; for `log_dict`."""
-        self._report = self._evaluated()
+        self._report = self._evaluate()
         return {key: torch.tensor(value, dtype=torch.float64, device=self.device) for key, value in self._report.values.items()}
 
     def report(self) -> Report:
-        """The same as a `Report`, with the values of each query. All processes must call it, as they must `compute`."""
+        """The same as a `Report`, with the values of each query. As with `compute`, all processes must call it."""
         if self._report is None or self._computed is None:
             self.compute()
         assert self._report is not None
         return self._report
 
     def reset(self) -> None:
-        """Forget all that was taken in."""
+        """Forget all batches."""
         super().reset()
         self._report = None
 
-    def _evaluated(self) -> Report:
+    def _evaluate(self) -> Report:
         if not len(self.embeddings):
-            raise ValueError("RetrievalMetrics was given no embeddings; call update() before compute().")
+            raise ValueError("RetrievalMetrics has no embeddings; call update() before compute().")
         embeddings = dim_zero_cat(self.embeddings)
-        shared = self._is_synced and self.process_group is None  # else processes hold different items
+        synced = self._is_synced and self.process_group is None  # else processes hold different items
         labels, ids, roles = (dim_zero_cat(state).cpu().numpy() for state in (self.labels, self.ids, self.roles))
         known = ids != _NO_ID
         if known.any() != known.all():
             raise ValueError(
-                f"{int(known.sum())} of {len(ids)} items came with ids, and a repeated item cannot be told from a new one "
-                f"without; give ids at every update(), or at none."
+                f"{int(known.sum())} of {len(ids)} items have ids, and without an id a repeated item looks like a new one; "
+                f"give ids at every update(), or at none."
             )
-        named = bool(known.all())
-        queries, gallery = (_once(ids, labels, roles & _ROLES[role] > 0, named) for role in ("query", "gallery"))
-        for found, role in ((queries, "query"), (gallery, "gallery")):
-            if not len(found):
-                raise ValueError(f"no item came with role {role!r} or 'both'; both are needed to rank one for the other.")
+        with_ids = bool(known.all())
+        queries, gallery = (_unique_rows(ids, labels, roles & _ROLES[role] > 0, with_ids) for role in ("query", "gallery"))
+        for rows, role in ((queries, "query"), (gallery, "gallery")):
+            if not len(rows):
+                raise ValueError(f"no item has role {role!r} or 'both'; both queries and gallery items are needed.")
         if np.array_equal(queries, gallery):
             return evaluate(
-                _taken(embeddings, queries),
+                _take(embeddings, queries),
                 labels[queries],
-                ids=ids[queries] if named else None,
+                ids=ids[queries] if with_ids else None,
                 progress=False,
-                distributed=shared,
+                distributed=synced,
                 per_query=True,
                 **self.options,
             )
-        if named:
-            _refuse_two_images_of_one_id(ids, labels, queries, gallery)
+        if with_ids:
+            _check_shared_ids(ids, labels, queries, gallery)
         return evaluate(
-            _taken(embeddings, queries),
+            _take(embeddings, queries),
             labels[queries],
-            _taken(embeddings, gallery),
+            _take(embeddings, gallery),
             labels[gallery],
-            self_index=None if named else _positions(queries, gallery),
-            ids=ids[queries] if named else None,
-            gallery_ids=ids[gallery] if named else None,
+            self_index=None if with_ids else _positions(queries, gallery),
+            ids=ids[queries] if with_ids else None,
+            gallery_ids=ids[gallery] if with_ids else None,
             progress=False,
-            distributed=shared,
+            distributed=synced,
             per_query=True,
             **self.options,
         )
@@ -201,14 +201,14 @@ class RetrievalMetrics(Metric):
     def _sync_dist(
         self, dist_sync_fn: Callable[..., list[Tensor]] = gather_all_tensors, process_group: Any | None = None
     ) -> None:
-        """As torchmetrics does it, also where a process has no items: it must know the shapes of the others'."""
+        """Gather as torchmetrics does, but also if a process has no items: it has to know the shapes of the others'."""
         shape = [0, 0, 0]
         if len(self.embeddings):
             first = self.embeddings[0]
             shape = [first.shape[1], self.labels[0].shape[1], _DTYPES.index(first.dtype)]
         device = self.embeddings[0].device if len(self.embeddings) else self.device
         gathered = dist_sync_fn(torch.tensor(shape, device=device), group=process_group or self.process_group)
-        shapes = {tuple(found.tolist()) for found in gathered if found[0]}
+        shapes = {tuple(one.tolist()) for one in gathered if one[0]}
         if len(shapes) > 1:
             listed = " and ".join(f"{dim}-d {_DTYPES[dtype]} with {depth} level(s)" for dim, depth, dtype in sorted(shapes))
             raise ValueError(f"processes hold different embeddings, {listed}; use one model and one dtype on all.")
@@ -227,42 +227,44 @@ def _not_integers(values: Tensor) -> bool:
     return values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
 
 
-def _taken(embeddings: Tensor, rows: NDArray[np.int64]) -> Tensor:
-    """The rows, without a copy where they are all."""
+def _take(embeddings: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """The rows, without a copy if they are all rows."""
     if len(rows) == len(embeddings) and (rows == np.arange(len(rows))).all():
         return embeddings
     return embeddings[torch.from_numpy(rows).to(embeddings.device)]
 
 
-def _once(ids: NDArray[np.int64], labels: NDArray[np.int64], chosen: NDArray[np.bool_], named: bool) -> NDArray[np.int64]:
-    """The numbers of the chosen items in the order of their ids, one for each id; without ids, all of them as they came."""
+def _unique_rows(
+    ids: NDArray[np.int64], labels: NDArray[np.int64], chosen: NDArray[np.bool_], with_ids: bool
+) -> NDArray[np.int64]:
+    """The numbers of the chosen items in the order of their ids, one for each id; without ids, all in order of arrival."""
     rows = np.flatnonzero(chosen)
-    if not named:
+    if not with_ids:
         return rows
     unique, first, inverse = np.unique(ids[rows], return_index=True, return_inverse=True)
     same = (labels[rows] == labels[rows[first[inverse]]]).all(1)
     if not same.all():
-        _refuse(int(unique[inverse[int(np.flatnonzero(~same)[0])]]))
+        _raise_ambiguous_id(int(unique[inverse[int(np.flatnonzero(~same)[0])]]))
     return rows[first]
 
 
-def _refuse_two_images_of_one_id(
+def _check_shared_ids(
     ids: NDArray[np.int64], labels: NDArray[np.int64], queries: NDArray[np.int64], gallery: NDArray[np.int64]
 ) -> None:
     shared, mine, theirs = np.intersect1d(ids[queries], ids[gallery], assume_unique=True, return_indices=True)
     different = (labels[queries[mine]] != labels[gallery[theirs]]).any(1)
     if different.any():
-        _refuse(int(shared[int(np.flatnonzero(different)[0])]))
+        _raise_ambiguous_id(int(shared[int(np.flatnonzero(different)[0])]))
 
 
-def _refuse(number: int) -> None:
+def _raise_ambiguous_id(number: int) -> None:
     raise ValueError(
-        f"id {number} came with different labels, but one id stands for one image, in queries and gallery alike; where these "
+        f"id {number} came with different labels, but one id stands for one image, in queries and gallery alike; if these "
         f"are two datasets, add the length of the one to the indices of the other."
     )
 
 
 def _positions(queries: NDArray[np.int64], gallery: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each query, by the number it came in with, is in the gallery; −1 where it is not."""
+    """The place of each query in the gallery; −1 if it is not there."""
     at = np.searchsorted(gallery, queries).clip(max=len(gallery) - 1)
     return np.where(gallery[at] == queries, at, -1)

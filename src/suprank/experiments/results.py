@@ -55,7 +55,7 @@ def read_outcomes(runs: Iterable[Combination], folder: Path) -> Outcomes:
 
 def metric_names(metrics: Iterable[str]) -> list[str]:
     """Names of metrics, checked and spelled as reports spell them; each once."""
-    from suprank.evaluation.names import parse
+    from suprank.evaluation.metric_names import parse
 
     return list(dict.fromkeys(str(parse(metric)) for metric in metrics))
 

@@ -21,7 +21,7 @@ from suprank.data.datasets import Broken, ImageDataset, Item
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
 from suprank.data.workers import cores, ignore_signals, loader_batches
-from suprank.evaluation.targets import check_tree
+from suprank.evaluation.arguments import check_tree
 from suprank.training.seeds import seed_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from suprank.evaluation.names import parse
+from suprank.evaluation.metric_names import parse_metric
 from suprank.models.config import EmbedderConfig
 from suprank.training.loss_names import LOSSES
 from suprank.training.objective import build_loss
@@ -458,8 +458,8 @@ class EvaluationConfig(Part):
     def _metrics_exist(self) -> Self:
         if self.metrics is not None and not self.metrics:
             raise ValueError("metrics=[] names none; name one or more, or leave it out to have all that apply")
-        chosen = None if self.metrics is None else {str(parse(name)) for name in self.metrics}
-        best = None if self.best is None else str(parse(self.best))
+        chosen = None if self.metrics is None else {str(parse_metric(name)) for name in self.metrics}
+        best = None if self.best is None else str(parse_metric(self.best))
         if best is not None and chosen is not None and best not in chosen:
             raise ValueError(f"best={self.best!r} is not among metrics={list(self.metrics or ())}; add it there")
         return self

@@ -18,10 +18,10 @@ from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSe
 from suprank.embedding.parts import PARTS
 from suprank.embedding.query_gallery import build_query_gallery, common_levels, ranked_parts
 from suprank.evaluation import evaluate
-from suprank.evaluation.inputs import chosen_metrics
+from suprank.evaluation.arguments import parse_metrics
 from suprank.evaluation.metrics import default_metrics
-from suprank.evaluation.names import parse
-from suprank.evaluation.targets import check_tree
+from suprank.evaluation.metric_names import parse_metric
+from suprank.evaluation.arguments import check_tree
 from suprank.training import distributed
 from suprank.training.manifests import manifest_of
 
@@ -276,7 +276,7 @@ def _check_labels(manifests: dict[str, Manifest], levels: tuple[str, ...], about
 
 def _metrics(asked: Sequence[str] | None, levels: tuple[str, ...], about: str) -> tuple[str, ...]:
     try:
-        chosen = default_metrics(KS, levels) if asked is None else chosen_metrics(asked, levels)
+        chosen = default_metrics(KS, levels) if asked is None else parse_metrics(asked, levels)
     except ValueError as error:
         raise ValueError(f"evaluation.metrics, for {about}: {error}") from error
     return tuple(map(str, chosen))
@@ -287,7 +287,7 @@ def _best(test: _TestSet, asked: str | None) -> str:
     if asked is None:
         return usual if usual in test.metrics else test.metrics[0]
     try:
-        best = str(parse(asked))
+        best = str(parse_metric(asked))
     except ValueError as error:
         raise ValueError(f"evaluation.best: {error}") from error
     if best not in test.metrics:

@@ -140,11 +140,11 @@ class EvaluationInput:
         coded = labels_from(table, gallery_table, levels=levels, without=[] if id_column is None else [id_column])
         ids = None if id_column is None else ids_from(table, id_column)
         gallery_ids = None if id_column is None or gallery_table is None else ids_from(gallery_table, id_column)
-        queries = Embeddings.of(embeddings, "embeddings")
+        queries = Embeddings.from_source(embeddings, "embeddings")
         table.check_rows(len(queries), queries.name)
         items = None
         if gallery is not None and gallery_table is not None:
-            items = Embeddings.of(Path(gallery), "gallery")
+            items = Embeddings.from_source(Path(gallery), "gallery")
             gallery_table.check_rows(len(items), items.name)
         return cls(queries=queries, gallery=items, labels=coded, ids=ids, gallery_ids=gallery_ids)
 
@@ -158,8 +158,8 @@ class EvaluationInput:
 
         names, queries, gallery = read_folder(folder, levels)
         return cls(
-            queries=Embeddings.of(queries.embeddings, str(folder)),
-            gallery=None if gallery is None else Embeddings.of(gallery.embeddings, f"the gallery of {folder}"),
+            queries=Embeddings.from_source(queries.embeddings, str(folder)),
+            gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {folder}"),
             labels=Labels(names, queries.labels, None if gallery is None else gallery.labels),
             ids=queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
@@ -188,8 +188,8 @@ class EvaluationInput:
         source = source.with_levels(levels or source.levels)
         queries, gallery = source.queries, None if source.against_each_other else source.gallery
         return cls(
-            queries=Embeddings.of(queries.embeddings, source.name),
-            gallery=None if gallery is None else Embeddings.of(gallery.embeddings, f"the gallery of {source.name}"),
+            queries=Embeddings.from_source(queries.embeddings, source.name),
+            gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {source.name}"),
             labels=Labels(source.levels, queries.labels, None if gallery is None else gallery.labels),
             ids=queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,

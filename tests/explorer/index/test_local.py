@@ -68,7 +68,7 @@ def test_an_approximate_index_finds_on_the_same_queries_what_its_info_says(tmp_p
     assert said["at"] == 10
     assert said["items"] == 2000
     assert 0.9 < said["value"] < 1.0001
-    known = exact_neighbors(Embeddings.of(vectors), 10)
+    known = exact_neighbors(Embeddings.from_source(vectors), 10)
     np.testing.assert_array_equal(known.best, _others(best(vectors[known.rows], vectors, 11)[0], known.rows))
     found = _others(index.search(vectors[known.rows], 11).ids, known.rows)
     assert share(found, known.best) >= said["value"] - 5e-5  # it is rounded

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 from suprank.evaluation import Embeddings, evaluate
 from suprank.evaluation.search import Search
 from suprank.ranking.exact import Places, fused, kernels, plain
-from tests.evaluation.drawn import assert_same, random_collection, using
+from tests.evaluation.random_collections import assert_same, random_collection, using
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FEW = settings(max_examples=12, deadline=None)
@@ -169,6 +169,6 @@ def test_copies_of_an_item_score_the_same_on_a_gpu(queries, items, dim):
     generator = torch.Generator().manual_seed(0)
     theirs = torch.randn(1, dim, generator=generator).repeat(items, 1).cuda()
     mine = torch.randn(queries, dim, generator=generator).cuda()
-    search = Search(Embeddings.of(mine), Embeddings.of(theirs), device=torch.device("cuda"))
-    ((_, scores),) = search.scored(np.arange(queries))
+    search = Search(Embeddings.from_source(mine), Embeddings.from_source(theirs), device=torch.device("cuda"))
+    ((_, scores),) = search.score(np.arange(queries))
     assert (scores[:, :items] == scores[:, :1]).all()

@@ -49,16 +49,16 @@ def sample_queries(source: Source, seed: int = 0, pairs: int | None = None) -> N
 
 def score_blocks(source: Source, rows: NDArray[np.int64]) -> Iterator[ScoreBlock]:
     """Score the queries of these rows, some at a time. The scores equal those of `evaluate` to the last bit."""
-    queries = Embeddings.of(source.queries.embeddings, "embeddings")
-    items = queries if source.against_each_other else Embeddings.of(source.gallery.embeddings, "gallery")
-    search = Search(queries, items, device=torch.device("cpu"), wanted=len(items))
+    queries = Embeddings.from_source(source.queries.embeddings, "embeddings")
+    items = queries if source.against_each_other else Embeddings.from_source(source.gallery.embeddings, "gallery")
+    search = Search(queries, items, device=torch.device("cpu"), positives_per_query=len(items))
     labels = source.gallery.labels.astype(np.int32)
     step = max(1, _BLOCK // len(items))
     for first in range(0, len(rows), step):
         some = rows[first : first + step]
         scores = np.empty((len(some), len(items)), np.float32)
         ignored = [source.self_rows(int(row)) for row in some]
-        for start, piece in search.scored(some):
+        for start, piece in search.score(some):
             width = min(piece.shape[1], len(items) - start)
             scores[:, start : start + width] = piece[:, :width].numpy()
         levels = _levels(source.queries.labels[some].astype(np.int32), labels)

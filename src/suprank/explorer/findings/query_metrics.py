@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.evaluation import Comparison, Report
+    from suprank.evaluation import ReportComparison, Report
     from suprank.explorer.source import Source
 
 KS = (1, 10, 100)
@@ -98,7 +98,7 @@ def reorder_queries(report: Report, rows: NDArray[np.int64]) -> Report:
     return replace(report, per_query={key: values[rows] for key, values in report.per_query.items()}, query_ids=None)
 
 
-def compare_reports(own: Report, other: Report, metrics: Sequence[str] | None = None) -> Comparison:
+def compare_reports(own: Report, other: Report, metrics: Sequence[str] | None = None) -> ReportComparison:
     """Paired randomization test of these metrics, or of all that both have; `other` in our order (`reorder_queries`)."""
     return replace(own, query_ids=None).compare(replace(other, query_ids=None), metrics=metrics)
 

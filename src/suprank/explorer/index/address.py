@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.evaluation.embeddings import Source
+    from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.explorer.index.milvus import MilvusIndex
     from suprank.explorer.index.protocol import Index, Progress, Where
     from suprank.explorer.index.qdrant import QdrantIndex
@@ -119,7 +119,7 @@ def open_index(address: str | PathLike[str], *, timeout: float = TIMEOUT) -> Ind
 
 def build_index(
     address: str | PathLike[str],
-    embeddings: Source,
+    embeddings: EmbeddingSource,
     manifest: Manifest | None = None,
     *,
     part: str | None = None,
@@ -161,7 +161,7 @@ def _server_class(address: Address) -> type[QdrantIndex] | type[MilvusIndex]:
 class IndexInput(NamedTuple):
     """Embeddings to be indexed, the manifest of their rows if there is one, and a note on what was left out."""
 
-    embeddings: Source
+    embeddings: EmbeddingSource
     manifest: Manifest | None
     note: str = ""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suprank.evaluation.evaluate import top_k
+from suprank.evaluation import top_k
 from suprank.explorer.index.protocol import unit_rows
 
 if TYPE_CHECKING:

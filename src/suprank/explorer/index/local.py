@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
-    from suprank.evaluation.embeddings import Embeddings, Source
+    from suprank.evaluation.embeddings import Embeddings, EmbeddingSource
 
 RECALL_AT = 10
 _MAX_REMOVED = 0.25  # share of removed vectors; a change that leaves more drops them
@@ -87,7 +87,7 @@ class LocalIndex:
     def build(
         cls,
         folder: str | PathLike[str],
-        embeddings: Source,
+        embeddings: EmbeddingSource,
         manifest: Manifest | None = None,
         *,
         ids: NDArray[np.int64] | None = None,
@@ -173,7 +173,7 @@ class LocalIndex:
 
     def add(
         self,
-        embeddings: Source,
+        embeddings: EmbeddingSource,
         manifest: Manifest | None = None,
         *,
         ids: NDArray[np.int64] | None = None,

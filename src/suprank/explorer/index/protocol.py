@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
-    from suprank.evaluation.embeddings import Source
+    from suprank.evaluation.embeddings import EmbeddingSource
 
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -55,7 +55,7 @@ class Index(Protocol):
 
     def add(
         self,
-        embeddings: Source,
+        embeddings: EmbeddingSource,
         manifest: Manifest | None = None,
         *,
         ids: NDArray[np.int64] | None = None,
@@ -147,9 +147,9 @@ def _first_ids(ids: NDArray[np.int64], shown: int = 3) -> str:
 BLOCK_BYTES = 32 * 2**20  # of float32 at once: faiss assigns large blocks faster than small ones
 
 
-def open_embeddings(source: Source, dim: int | None = None, address: str = "the index") -> Embeddings:
+def open_embeddings(source: EmbeddingSource, dim: int | None = None, address: str = "the index") -> Embeddings:
     """Open the embeddings and check their dimensions against those of the index, if known."""
-    embeddings = Embeddings.of(source)
+    embeddings = Embeddings.from_source(source)
     if dim is not None and embeddings.dim != dim:
         raise ValueError(
             f"{embeddings.name} have {embeddings.dim} dimensions and {address} has {dim}; embed with the model that the index "

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
-    from suprank.evaluation.embeddings import Source
+    from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.explorer.index.address import Address
 
 BATCH_NUMBERS = 2**18
@@ -112,7 +112,7 @@ class ServerIndex(ABC):
     def build(
         cls,
         address: Address,
-        embeddings: Source,
+        embeddings: EmbeddingSource,
         manifest: Manifest | None = None,
         *,
         ids: NDArray[np.int64] | None = None,
@@ -130,7 +130,7 @@ class ServerIndex(ABC):
 
     def add(
         self,
-        embeddings: Source,
+        embeddings: EmbeddingSource,
         manifest: Manifest | None = None,
         *,
         ids: NDArray[np.int64] | None = None,

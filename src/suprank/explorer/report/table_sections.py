@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suprank.evaluation.names import OVERALL, Metric, parse
+from suprank.evaluation.metric_names import OVERALL, Metric, parse_metric
 from suprank.explorer.findings.query_metrics import compare_reports
 from suprank.explorer.report.page import Section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from suprank.evaluation import Comparison, Report
-    from suprank.evaluation.report import Compared
+    from suprank.evaluation import ReportComparison, Report
+    from suprank.evaluation.report_comparison import MetricComparison
     from suprank.explorer.findings.collect import RunFindings
 
 SIGNIFICANT = 0.05  # a difference is marked if its Holm-corrected p is below this
@@ -72,19 +72,19 @@ def table_keys(reports: Sequence[Report]) -> list[str]:
     for name in TABLE_METRICS:
         if name == "H-AP" and len(first.levels) == 1:  # equals AP
             continue
-        keys = [key for key in shared if _without_level(key) == name and parse(key).level != OVERALL]
-        plain = [key for key in keys if parse(key).level is not None] or keys
-        rows += [key for key in keys if parse(key).hierarchical] if parse(name).hierarchical else plain
+        keys = [key for key in shared if _without_level(key) == name and parse_metric(key).level != OVERALL]
+        plain = [key for key in keys if parse_metric(key).level is not None] or keys
+        rows += [key for key in keys if parse_metric(key).hierarchical] if parse_metric(name).hierarchical else plain
     return rows
 
 
-def metric_rows(reports: Sequence[Report], comparison: Comparison | None = None) -> list[list[MetricRow]]:
+def metric_rows(reports: Sequence[Report], comparison: ReportComparison | None = None) -> list[list[MetricRow]]:
     """The rows of the table, grouped by metric."""
     groups: dict[str, list[MetricRow]] = {}
     several = len(reports[0].levels) > 1
     for key in table_keys(reports):
         name = _without_level(key)
-        level = parse(key).level or ("all" if several else "")
+        level = parse_metric(key).level or ("all" if several else "")
         cells = tuple(Cell(_percent(report[key]), _interval(report, key)) for report in reports)
         columns = _comparison_columns(comparison[key]) if comparison is not None else {}
         groups.setdefault(name, []).append(MetricRow(name, level, cells, **columns))
@@ -92,11 +92,11 @@ def metric_rows(reports: Sequence[Report], comparison: Comparison | None = None)
 
 
 def _without_level(key: str) -> str:
-    metric = parse(key)
+    metric = parse_metric(key)
     return str(Metric(metric.name, metric.k))
 
 
-def _comparison_columns(row: Compared) -> dict[str, str]:
+def _comparison_columns(row: MetricComparison) -> dict[str, str]:
     """The difference, its p-value and, if significant, a mark."""
     columns = {"difference": _percent(row.difference, sign=True), "p": _p_value(row.p_holm)}
     if not row.p_holm < SIGNIFICANT:  # NaN is not significant either

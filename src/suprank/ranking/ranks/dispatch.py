@@ -103,7 +103,7 @@ def resolve_implementation(using: Implementation | ImplementationName) -> Implem
 SORT_FROM = 16
 """Positives per query (on average) from which sorting, in `levelwise` and `sorting`, pays against `chunked`'s pairs.
 
-The two sides met at 8 to 20 positives from 256 to 8,192 items (`python benchmarks/choice.py`).
+The two sides met at 8 to 20 positives from 256 to 8,192 items (`python benchmarks/sort_threshold.py`).
 """
 
 

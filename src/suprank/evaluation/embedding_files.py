@@ -1,0 +1,213 @@
+"""Files of embeddings: `.npy` and `.pt` are memory-mapped, `.parquet` is copied to a temporary file that is."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import torch
+
+from suprank.files.plain_pickle import why_unread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+BLOCK_BYTES = 4 * 2**20  # read at once: large enough for a disk, small beside any memory budget
+_NO_NULLS = "fill it in, or remove the row and its label."
+
+
+def open_embeddings(path: Path, name: str, column: str | None) -> Tensor | NDArray[Any]:
+    """The matrix in a .npy, .pt or .parquet file, memory-mapped; errors call it `name`."""
+    extension = path.suffix.lower()
+    if extension not in (".npy", ".pt", ".parquet"):
+        raise ValueError(
+            f"{name}: {path.suffix or 'no extension'!r} cannot be read; save the embeddings as .npy, .parquet or .pt."
+        )
+    check_file(path, name)
+    if extension == ".parquet":
+        return _copy_parquet(path, name, column)
+    return open_npy(path, name) if extension == ".npy" else _open_pt(path, name)
+
+
+def check_file(path: Path, name: str) -> None:
+    """Raise unless `path` is a file."""
+    if not path.exists():
+        raise FileNotFoundError(f"{name}: there is no such file; check the path (the working folder is {Path.cwd()}).")
+    if not path.is_file():
+        raise IsADirectoryError(f"{name}: this is not a file; give the path of a file.")
+
+
+def open_npy(path: Path, name: str) -> NDArray[Any]:
+    """The array of a .npy file, memory-mapped. Arrays of Python objects are refused: reading them would run their code."""
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            shape, _, dtype = header[version](file)
+            size = path.stat().st_size - file.tell()
+    except (ValueError, KeyError) as error:
+        raise ValueError(f"{name}: this is not a .npy file of numbers ({error}); write it with np.save.") from error
+    if dtype.hasobject:
+        raise TypeError(f"{name} holds Python objects, which could run code when read; save an array of numbers.")
+    needed = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if size < needed:
+        raise ValueError(
+            f"{name}: the file is cut short: shape {shape} takes {needed} bytes, but there are {size}; copy it again."
+        )
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _open_pt(path: Path, name: str) -> Tensor:
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged pickle can raise anything
+        reason = why_unread(error)
+        raise ValueError(f"{name}: torch cannot read it ({reason}); save one tensor with torch.save(tensor, path).") from error
+    if not isinstance(loaded, torch.Tensor):
+        raise TypeError(
+            f"{name} holds a {type(loaded).__name__}, but must hold one tensor; write it with torch.save(tensor, path)."
+        )
+    return loaded.detach()
+
+
+def open_parquet(path: Path, name: str) -> Any:
+    """The `pyarrow.parquet.ParquetFile`, which the caller closes. Column chunks are read through a small buffer."""
+    try:
+        import pyarrow.parquet  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise ImportError(f'{name}: reading .parquet needs pyarrow; pip install "suprank[cli]"', name="pyarrow") from error
+    try:
+        file = pyarrow.parquet.ParquetFile(path, buffer_size=2**20)
+    except ValueError as error:  # ArrowInvalid among them
+        raise ValueError(f"{name}: this is not a complete Parquet file ({error}); write or copy it again.") from error
+    columns = file.schema_arrow.names
+    for twice in (column for column in columns if columns.count(column) > 1):
+        file.close()
+        raise ValueError(f"{name} has two columns called {twice!r}; rename one.")
+    return file
+
+
+def _copy_parquet(path: Path, name: str, column: str | None) -> NDArray[Any]:
+    """The rows of a Parquet file, copied to an unnamed temporary file, which is memory-mapped."""
+    with open_parquet(path, name) as file:
+        columns = _embedding_columns(file.schema_arrow, name, column)
+        count = file.metadata.num_rows
+        if count == 0:
+            return np.empty((0, 1), np.float32)  # `Embeddings` refuses it, as it does other empty sources
+        matrices = _read_matrices(file, columns, name)
+        first = next(matrices)
+        shape, needed = (count, first.shape[1]), count * first.shape[1] * first.dtype.itemsize
+        if not needed:
+            return np.empty(shape, np.float32)
+        folder = tempfile.gettempdir()
+        no_space = (
+            f"{name} takes {needed / 2**30:.2f} GiB as a memory-mapped copy, which does not fit in {folder} "
+            f"({{}}); free some space, or point TMPDIR to a larger disk."
+        )
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise OSError(no_space.format(f"{free / 2**30:.2f} GiB free"))
+        with tempfile.TemporaryFile(dir=folder) as copy:
+            try:
+                _write(copy, first)
+                for matrix in matrices:
+                    _write(copy, matrix)
+                copy.flush()
+            except OSError as error:  # written, not mapped: on a full disk, writing to a map kills the process
+                raise OSError(no_space.format(error.strerror or error)) from error
+            return np.memmap(copy, first.dtype, "r", shape=shape)
+
+
+def _write(copy: BinaryIO, matrix: NDArray[Any]) -> None:
+    copy.write(np.ascontiguousarray(matrix).data.cast("B"))
+
+
+def _embedding_columns(schema: Any, name: str, column: str | None) -> list[str]:
+    """The column of float lists, or else all columns, if they are all floats."""
+    import pyarrow.types as kinds  # type: ignore[import-untyped, unused-ignore]
+
+    def is_vector(kind: Any) -> bool:
+        listed = kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)
+        return bool(listed and kinds.is_floating(kind.value_type))
+
+    fields = [field for field in schema if field.name != "__index_level_0__"]  # what pandas adds
+    present = ", ".join(f"{field.name} ({field.type})" for field in fields[:20]) or "no columns"
+    vectors = [field.name for field in fields if is_vector(field.type)]
+    if column is not None:
+        if column in vectors or any(field.name == column and kinds.is_floating(field.type) for field in fields):
+            return [column]
+        raise ValueError(f"{name}: {column!r} is not a column of float lists; there are {present}.")
+    if "embedding" in vectors or len(vectors) == 1:
+        return ["embedding"] if "embedding" in vectors else vectors
+    if vectors:
+        raise ValueError(f"{name}: {', '.join(vectors)} are all float lists; rename the right one to `embedding`.")
+    if fields and all(kinds.is_floating(field.type) for field in fields):
+        return [field.name for field in fields]
+    raise ValueError(
+        f"{name} has {present}, but must have a column of float lists, best called `embedding`, or only float columns, "
+        f"one per dimension."
+    )
+
+
+def _read_matrices(file: Any, columns: list[str], name: str) -> Iterator[NDArray[Any]]:
+    """Blocks of rows, one per record batch, as float16 if all columns are float16 and as float32 otherwise."""
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+
+    metadata = file.metadata
+    inside = tuple(f"{column}." for column in columns)  # a list's numbers are the leaf `embedding.list.element`
+    paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    chosen = [index for index, path in enumerate(paths) if path in columns or path.startswith(inside)]
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    values = sum(group.column(index).num_values for group in groups for index in chosen)
+    rows = max(1, BLOCK_BYTES // (4 * max(1, values // metadata.num_rows)))
+    kinds = [file.schema_arrow.field(column).type for column in columns]
+    half = all((kind if pa.types.is_floating(kind) else kind.value_type) == pa.float16() for kind in kinds)
+    start, dim = 0, None
+    try:
+        for batch in file.iter_batches(batch_size=rows, columns=columns):
+            if not len(batch):  # a row group without rows
+                continue
+            matrix = _batch_matrix(batch, columns, dim, start, name)
+            with np.errstate(all="ignore"):
+                yield matrix.astype(np.float16 if half else np.float32, copy=False)
+            start, dim = start + len(matrix), matrix.shape[1]
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"{name}: the file cannot be read to its end ({error}); write or copy it again.") from error
+
+
+def _batch_matrix(batch: Any, columns: list[str], dim: int | None, start: int, name: str) -> NDArray[Any]:
+    import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+    import pyarrow.compute as pc  # type: ignore[import-untyped, unused-ignore]
+
+    arrays = [batch.column(column) for column in columns]
+    for column, array in zip(columns, arrays, strict=True):
+        _check_no_null(array, start, f"{name}, column {column}")
+    if pa.types.is_floating(arrays[0].type):
+        return np.stack([array.to_numpy(zero_copy_only=False) for array in arrays], axis=1)
+    (array,) = arrays
+    lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+    dim = int(lengths[0]) if dim is None else dim
+    for row in np.flatnonzero(lengths != dim)[:1].tolist():
+        raise ValueError(
+            f"{name}, column {columns[0]}: row {start + row} has {lengths[row]} numbers and the rows before have {dim}, "
+            f"but all embeddings need the same dimension."
+        )
+    values = array.flatten()
+    if values.null_count:
+        row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]) // dim
+        raise ValueError(f"{name}, column {columns[0]}: row {start + row} has a null among its numbers; {_NO_NULLS}")
+    return values.to_numpy(zero_copy_only=False).reshape(len(array), dim)
+
+
+def _check_no_null(array: Any, start: int, name: str) -> None:
+    if array.null_count:
+        row = start + int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        raise ValueError(f"{name}: row {row} is null; {_NO_NULLS}")

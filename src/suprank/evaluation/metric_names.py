@@ -1,0 +1,123 @@
+"""Names of metrics: `R@10`, `mAP@R`, `AP/genus`. Every spelling is parsed to one key."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+OVERALL = "overall"  # in place of a level's name: the mean over the levels
+
+AT_K = ("R", "TR", "P", "mAP", "H-P", "H-R")  # written with a k: R@10
+FULL = ("AP", "mAP@R", "R-P", "MRR", "H-AP", "wAP", "NDCG", "ASI")  # over the full ranking, without a k
+FLAT = ("R", "TR", "P", "mAP", "AP", "mAP@R", "R-P", "MRR", "ASI")  # binary positives: one variant for each level
+
+# Lowercase, with - for _ and spaces. "AP" covers the three APs, which differ by their k: none, a number or R.
+_SPELLINGS = {
+    **{name.lower(): name for name in (*AT_K, *FULL) if name not in ("mAP", "mAP@R")},
+    **dict.fromkeys(("map", "average-precision", "mean-average-precision"), "AP"),
+    "hit-rate": "R",
+    **dict.fromkeys(("r-precision", "rp"), "R-P"),
+    **{"precision": "P", "mean-reciprocal-rank": "MRR", "hap": "H-AP", "h-precision": "H-P", "h-recall": "H-R"},
+}
+_REFUSED = {
+    **dict.fromkeys(("ami", "nmi"), "it scores a clustering, not a ranking; leave it out"),
+    "recall": "it may mean R@k (any positive in the top k) or TR@k (the share of them); write one of the two",
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric in its parts: `R@10/genus` has name "R", k 10, level "genus". `str` gives the key; `parse_metric` reads it.
+
+    Without a level, a flat metric is that of the finest level, and ASI is the hierarchical one. A level's name may contain
+    any character but a line break, even "/" and "@": the first "/" ends the metric.
+    """
+
+    name: str
+    k: int | None = None
+    level: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in AT_K + FULL:
+            raise ValueError(
+                f"metric name {self.name!r} is none of {', '.join(AT_K + FULL)}; parse_metric() accepts other spellings."
+            )
+        if self.name in AT_K and self.k is None:
+            raise ValueError(f"{self.name} needs the length k of the list; write {self.name}@1 or {self.name}@10.")
+        if self.name in FULL and self.k is not None:
+            raise ValueError(f"{self.name} is over the full ranking and takes no k={self.k!r}; write {self.name}.")
+        if self.k is not None and (isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1):
+            raise ValueError(f"k={self.k!r} must be an integer of at least 1; write {self.name}@1 or {self.name}@10.")
+        if self.level is not None:
+            if self.name not in FLAT:
+                flat = str(Metric(self.name, self.k))
+                raise ValueError(f"{flat} looks at all levels at once and has no version at {self.level!r}; write {flat}.")
+            check_level_name(self.level)
+
+    def __str__(self) -> str:
+        key = self.name if self.k is None else f"{self.name}@{self.k}"
+        return key if self.level is None else f"{key}/{self.level}"
+
+    @property
+    def full_ranking(self) -> bool:
+        """Whether it needs more than the top k of the ranking and the number of positives."""
+        return self.k is None
+
+    @property
+    def hierarchical(self) -> bool:
+        """Whether it grades the items by level, instead of counting them as positive or negative at one level."""
+        return self.name not in FLAT or (self.name == "ASI" and self.level is None)
+
+
+def parse_metric(text: str) -> Metric:
+    """Parse the name of a metric: our keys in any case, pytorch-metric-learning's names and common spellings.
+
+    Example:
+        >>> parse_metric("mAP@R/genus")
+        Metric(name='mAP@R', k=None, level='genus')
+        >>> [str(parse_metric(name)) for name in ("precision_at_1", "mean_average_precision_at_r", "hit_rate@10", "map")]
+        ['P@1', 'mAP@R', 'R@10', 'AP']
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"a metric is named by text such as 'R@1', not by {text!r}.")
+    head, slash, level = text.partition("/")
+    spelling = head.strip().lower().replace("_", "-").replace(" ", "-")
+    base, at, k = spelling.partition("@" if "@" in spelling else "-at-")
+    refused = _REFUSED.get(base)
+    if refused:
+        raise ValueError(f"metric {head!r} is refused: {refused}.")
+    if base not in _SPELLINGS:
+        raise ValueError(f"unknown metric {head!r}; {_suggestion(base, k)}.")
+    return Metric(*_split_k(_SPELLINGS[base], at, k), level=level if slash else None)
+
+
+def check_level_name(level: str) -> None:
+    """Refuse a name that cannot follow the "/" of a key: an empty one, or one with line breaks."""
+    if not isinstance(level, str) or not level or "\n" in level or "\r" in level:
+        raise ValueError(f"level name {level!r} must be text of one line, at least one character long; rename the level.")
+
+
+def _split_k(name: str, at: str, k: str) -> tuple[str, int | None]:
+    """The name and its k, from the text before and after the @."""
+    if not at:
+        return name, None
+    if name == "AP" and k == "r":
+        return "mAP@R", None
+    if not (k.isascii() and k.isdigit()):
+        also = " or R" if name == "AP" else ""
+        raise ValueError(f"k={k!r} must be an integer of at least 1{also}; write {'mAP' if name == 'AP' else name}@10.")
+    return ("mAP" if name == "AP" else name), int(k)
+
+
+def _suggestion(base: str, k: str) -> str:
+    """The nearest metric, with the k that was given, or else a list of all."""
+    close = difflib.get_close_matches(base, [*_SPELLINGS, *_REFUSED], n=1)
+    if not close:
+        return "choose from " + ", ".join([f"{name}@k" for name in AT_K] + list(FULL))
+    if close[0] in _REFUSED:
+        return f"the nearest name is {close[0]}, and that is refused: {_REFUSED[close[0]]}"
+    name = _SPELLINGS[close[0]]
+    if name == "AP" and k:
+        name = "mAP"
+    key = f"{name}@{k.upper() or 'k'}" if name in AT_K else name
+    return f"the nearest known name is {key}"

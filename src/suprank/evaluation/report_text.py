@@ -1,0 +1,143 @@
+"""A report as text: an aligned table for a terminal, CSV, and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import unicodedata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from suprank.evaluation.metric_names import OVERALL, Metric, parse_metric
+from suprank.files.spreadsheets import safe_cell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from suprank.evaluation.report import Report
+
+_NAN = "--"
+_JOINERS = "\u200c\u200d"  # of no width, and part of how Persian, Hindi and others are written
+_LATEX = str.maketrans(
+    {
+        **{special: f"\\{special}" for special in "&%$#_{}"},
+        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"<": r"\textless{}", ">": r"\textgreater{}", "\n": " ", "\r": " "},
+    }
+)
+
+
+def table(report: Report) -> str:
+    """See `Report.table`."""
+    metrics = {key: parse_metric(key) for key in report.values}
+    present = {metric.level for metric in metrics.values()}
+    known = [None, *(level for level in report.levels if level != OVERALL)]
+    columns = [level for level in known if level in present]
+    columns += sorted(level for level in present.difference(known, [OVERALL]) if level is not None)
+    columns += [OVERALL] if OVERALL in present else []
+    rows: dict[str, dict[str | None, str]] = {}
+    for key, metric in metrics.items():
+        row = rows.setdefault(str(Metric(metric.name, metric.k)), {})
+        if metric.level is not None or metric.hierarchical or f"{key}/{''.join(report.levels[:1])}" not in report.values:
+            row[metric.level] = key
+    columns = [level for level in columns if any(level in row for row in rows.values())]
+    cells = [["%", *rows]]
+    for level in columns:
+        name = ("value" if len(columns) == 1 else "all levels") if level is None else level
+        cells.append([name, *_value_cells(report, [row.get(level) for row in rows.values()])])
+    return "\n".join([*_heading(report), "", *align_columns(list(zip(*cells, strict=True)))])
+
+
+def _heading(report: Report) -> list[str]:
+    lines = [f"{_number(report.queries, 'query', 'queries')}, {_number(report.items, 'item', 'items')}"]
+    without = [f"{count:,} ({_printable(level)})" for level, count in report.without_positives.items() if count]
+    if without:
+        lines.append(f"queries without positives, left out: {', '.join(without)}")
+    settings = report.settings.get("intervals")
+    if report.intervals and isinstance(settings, Mapping) and "confidence" in settings:
+        lines.append(f"[low, high]: {100 * settings['confidence']:g}% bootstrap intervals over queries")
+    return lines
+
+
+def _value_cells(report: Report, keys: list[str | None]) -> list[str]:
+    """A column of values and intervals, each aligned with those above and below it."""
+    values = [None if key is None else percent(report.values[key]) for key in keys]
+    bounds = [None if key is None else (report.intervals or {}).get(key) for key in keys]
+    lows, highs = ([None if pair is None else percent(pair[end]) for pair in bounds] for end in (0, 1))
+    width, low_width, high_width = (max((len(text or "") for text in column), default=0) for column in (values, lows, highs))
+    interval_width = len(", []") + 1 + low_width + high_width if low_width else 0
+    return [
+        (value or "").rjust(width) + (f" [{low:>{low_width}}, {high:>{high_width}}]" if low else " " * interval_width)
+        for value, low, high in zip(values, lows, highs, strict=True)
+    ]
+
+
+def csv_rows(report: Report, *, raw: bool) -> str:
+    """See `Report.to_csv`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["metric", "level", "value", "low", "high"])
+    for key, value in report.values.items():
+        metric = parse_metric(key)
+        bounds = (report.intervals or {}).get(key, ("", ""))
+        level = metric.level or ""
+        writer.writerow([Metric(metric.name, metric.k), level if raw else safe_cell(level), value, *bounds])
+    return text.getvalue()
+
+
+def latex_escaped(text: str) -> str:
+    """The text with LaTeX's special characters escaped."""
+    return text.translate(_LATEX)
+
+
+def latex_line(label: str, cells: Sequence[str]) -> str:
+    """One line of a LaTeX table."""
+    return " & ".join([label, *cells]).lstrip(" ") + r" \\"
+
+
+def percent(value: float, decimals: int = 2, *, sign: str = "") -> str:
+    """A fraction in percent, NaN as ``--``."""
+    return _NAN if math.isnan(value) else f"{100 * value:{sign}.{decimals}f}"
+
+
+def p_value_text(p_value: float) -> str:
+    """Four decimals, or an exponent for p-values that these would round to 0."""
+    if math.isnan(p_value):
+        return _NAN
+    return f"{p_value:.4f}" if p_value >= 5e-5 else f"{p_value:.1e}"
+
+
+def align_columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of equal width as a terminal shows them: the first to the left, the others to the right."""
+    printable = [[_printable(cell) for cell in line] for line in lines]
+    widths = [max(map(_width, column)) for column in zip(*printable, strict=True)]
+    aligned = []
+    for line in printable:
+        padding = [" " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)]
+        aligned.append("  ".join([line[0] + padding[0], *map("".join, zip(padding[1:], line[1:], strict=True))]).rstrip())
+    return aligned
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _printable(text: str) -> str:
+    """The text with control characters, which could move a terminal's cursor, written as escapes."""
+    return "".join(
+        char if char.isprintable() or unicodedata.category(char) == "Zs" or char in _JOINERS else ascii(char)[1:-1]
+        for char in text
+    )
+
+
+def _width(text: str) -> int:
+    """Cells in a terminal: two for Chinese, Japanese, Korean characters and emoji, none for combining marks."""
+    return sum(
+        0
+        if unicodedata.category(char) in ("Mn", "Me") or char in _JOINERS
+        else 2
+        if unicodedata.east_asian_width(char) in "WF"
+        else 1
+        for char in text
+    )
