@@ -272,7 +272,15 @@ def _evaluate_revisited(
     queries, gallery = read_revisited(folder, truth)
     with terminal.progress("evaluating", quiet) as progress:
         return evaluation.revisited(
-            queries, gallery, truth, ks, device, budget, progress, per_query=per_query, bootstrap=bootstrap
+            queries,
+            gallery,
+            truth,
+            ks=ks,
+            device=device,
+            memory_budget=budget,
+            progress=progress,
+            per_query=per_query,
+            bootstrap=bootstrap,
         )
 
 
