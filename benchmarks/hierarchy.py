@@ -40,7 +40,7 @@ from suprank.hierarchy.embedding import embed_labels, read_embedding
 from suprank.hierarchy.project import record_step
 from suprank.hierarchy.review import open_branch
 from suprank.hierarchy.review.web import create_app
-from suprank.web.serving import server_url, bind_socket, make_server
+from suprank.web.serving import bind_socket, make_server, server_url
 
 CASES = {"vectors": 6_000, "spelling": 20_000}
 DIM, LATENT, GROUP = 768, 64, 300

@@ -19,12 +19,16 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from suprank.bench.loss_workload import LossWorkload
-from suprank.losses import RankLoss, SupAP, SupHAP, roadmap
+from suprank.losses import Combined, PairCalibration, RankLoss, SupAP, SupHAP, roadmap
 from suprank.ranking import SupStep, common_level, heaviside, tree_relevance
 from suprank.ranking.ranks import fused
 
 GPU = torch.device("cuda")
 NEVER = 10**9
+
+
+def roadmap_of_pairs() -> Combined:
+    return roadmap(decomposability=PairCalibration())
 
 
 def milliseconds(call: Callable[[], object], runs: int = 5) -> float:
@@ -89,7 +93,7 @@ def skipping() -> None:
 
 
 def compiled() -> None:
-    for batch, make in itertools.product((256, 1024, 4096), (SupAP, SupHAP, roadmap)):
+    for batch, make in itertools.product((256, 1024, 4096), (SupAP, SupHAP, roadmap_of_pairs)):
         embeddings, labels, _, _ = LossWorkload(batch).inputs(GPU)
         loss = make().cuda()
         found = []

@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 
 from suprank import losses
 from suprank.bench.loss_workload import DIM, LossWorkload
-from suprank.ranking import definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,14 +102,14 @@ LOSS_CASES: dict[str, LossCase] = {
         LossCase("SmoothRecall", "ours", lambda _: losses.SmoothRecall()),
         LossCase("PairCalibration", "ours", lambda _: losses.PairCalibration()),
         LossCase("ProxySoftmax", "ours", _proxies),
-        LossCase("roadmap", "ours", lambda _: losses.roadmap()),
-        LossCase("rod_recall", "ours", lambda _: losses.rod_recall()),
+        LossCase("roadmap", "ours", lambda _: losses.roadmap(decomposability=losses.PairCalibration())),
+        LossCase("rod_recall", "ours", lambda _: losses.rod_recall(decomposability=losses.PairCalibration())),
         LossCase("SupHAP", "ours", lambda _: losses.SupHAP(), takes_memory=True),
         LossCase("SmoothHAP", "ours", lambda _: losses.SmoothHAP()),
-        LossCase("happier", "ours", lambda workload: losses.happier(_proxies(workload))),
+        LossCase("happier", "ours", lambda workload: losses.happier(decomposability=_proxies(workload))),
         LossCase("SupNDCG", "ours", lambda _: losses.SupNDCG()),
         LossCase("SmoothNDCG", "ours", lambda _: losses.SmoothNDCG()),
-        LossCase("rod_ndcg", "ours", lambda workload: losses.rod_ndcg(_proxies(workload))),
+        LossCase("rod_ndcg", "ours", lambda workload: losses.rod_ndcg(decomposability=_proxies(workload))),
         LossCase("SupAP, CUDA graph", "ours", lambda _: losses.SupAP(), graphed=True),
         LossCase("SupHAP, CUDA graph", "ours", lambda _: losses.SupHAP(), graphed=True),
         LossCase("FastAP", "baseline", lambda _: losses.FastAP(), takes_memory=True),
@@ -131,7 +130,7 @@ LOSS_CASES: dict[str, LossCase] = {
         _peer("SmoothAPLoss"),
         _peer("FastAPLoss"),
         LossCase("PML TripletMarginLoss, semi-hard", "peer", lambda _: MinedTriplets(), takes_tree=False),
-        LossCase("plain torch SupAP", "plain torch", lambda _: losses.SupAP(using=definition)),
-        LossCase("plain torch SupHAP", "plain torch", lambda _: losses.SupHAP(using=definition)),
+        LossCase("plain torch SupAP", "plain torch", lambda _: losses.SupAP(using="definition")),
+        LossCase("plain torch SupHAP", "plain torch", lambda _: losses.SupHAP(using="definition")),
     ]
 }

@@ -30,12 +30,12 @@ def _table(report: Report) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from suprank.evaluation.metric_names import OVERALL, Metric, parse
+    from suprank.evaluation.metric_names import OVERALL, Metric, parse_metric
 
     together = "all levels"
     rows: dict[str, dict[str, str]] = {}
     for key in report.values:
-        metric = parse(key)
+        metric = parse_metric(key)
         column = metric.level or (together if metric.hierarchical and len(report.levels) > 1 else report.levels[0])
         rows.setdefault(str(Metric(metric.name, metric.k)), {})[column] = key
     columns = [name for name in (*report.levels, OVERALL, together) if any(name in cells for cells in rows.values())]

@@ -55,9 +55,9 @@ def read_outcomes(runs: Iterable[Combination], folder: Path) -> Outcomes:
 
 def metric_names(metrics: Iterable[str]) -> list[str]:
     """Names of metrics, checked and spelled as reports spell them; each once."""
-    from suprank.evaluation.metric_names import parse
+    from suprank.evaluation.metric_names import parse_metric
 
-    return list(dict.fromkeys(str(parse(metric)) for metric in metrics))
+    return list(dict.fromkeys(str(parse_metric(metric)) for metric in metrics))
 
 
 def summary_table(outcomes: Outcomes, metrics: Sequence[str] = (), *, default: Sequence[str] = SWEEP_METRICS) -> Table:

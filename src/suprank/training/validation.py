@@ -18,10 +18,9 @@ from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSe
 from suprank.embedding.parts import PARTS
 from suprank.embedding.query_gallery import build_query_gallery, common_levels, ranked_parts
 from suprank.evaluation import evaluate
-from suprank.evaluation.arguments import parse_metrics
-from suprank.evaluation.metrics import default_metrics
+from suprank.evaluation.arguments import check_tree, parse_metrics
 from suprank.evaluation.metric_names import parse_metric
-from suprank.evaluation.arguments import check_tree
+from suprank.evaluation.metrics import default_metrics
 from suprank.training import distributed
 from suprank.training.manifests import manifest_of
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.evaluation import ReportComparison, Report
+    from suprank.evaluation import Report, ReportComparison
     from suprank.explorer.source import Source
 
 KS = (1, 10, 100)

@@ -15,7 +15,7 @@ from suprank.explorer.report.page import Section
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from suprank.evaluation import ReportComparison, Report
+    from suprank.evaluation import Report, ReportComparison
     from suprank.evaluation.report_comparison import MetricComparison
     from suprank.explorer.findings.collect import RunFindings
 
