@@ -104,7 +104,7 @@ def _draw_collection(file: Path, items: int, dim: int) -> tuple[NDArray[Any], Ma
     for start in range(0, items, BLOCK):
         written[start : start + BLOCK] = _vectors(classes[start : start + BLOCK], groups, dim, 1_000_000 + start)
     written.flush()
-    manifest = Manifest.of(
+    manifest = Manifest.from_columns(
         {
             "path": [f"{one % groups}/{one}/{place}.jpg" for place, one in enumerate(classes)],
             "split": ["gallery"] * items,

@@ -168,7 +168,7 @@ def _manifest(folder: Path, root: Path, prefix: str) -> Manifest:
     """In the order of ImageFolder: classes by name, then files by name."""
     inner = [Path(path).relative_to(folder).as_posix() for path, _ in ImageFolder(folder).samples]
     columns = {"path": [prefix + path for path in inner], "split": ["train"] * len(inner)}
-    return Manifest.of(columns | {"label_class": [path.split("/")[0] for path in inner]}, root=root)
+    return Manifest.from_columns(columns | {"label_class": [path.split("/")[0] for path in inner]}, root=root)
 
 
 # Loaders

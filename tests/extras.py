@@ -3,6 +3,7 @@
 Distributions that an extra brings, directly or through others, are importable; all others that are installed here are not.
 """
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -70,8 +71,71 @@ def blocked_modules(extras):
     )
 
 
+def _blocked(extras):
+    return f"BLOCKED, THERE = set({blocked_modules(extras)!r}), {distributions(extras)!r}\n"
+
+
 def python(extras, script, *arguments, cwd=None):
-    """A script with these extras alone."""
-    blocked = f"BLOCKED, THERE = set({blocked_modules(extras)!r}), {distributions(extras)!r}\n"
-    command = [sys.executable, "-c", blocked + BLOCK + script, *map(str, arguments)]
+    """Run a script with these extras alone."""
+    command = [sys.executable, "-c", _blocked(extras) + BLOCK + script, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, check=False)
+
+
+FORK = """
+import io, json, os, sys, traceback
+from contextlib import redirect_stderr, redirect_stdout
+import torch, typer, pyarrow  # which every set of extras has: imported once
+import suprank.cli.main
+
+def outcome(step):
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said), redirect_stdout(io.StringIO()):
+            if isinstance(step, str):
+                exec(step, {})
+            else:
+                sys.argv = ["suprank", *step]
+                suprank.cli.main.main()
+    except SystemExit as end:
+        return end.code or 0, said.getvalue()
+    except BaseException:
+        return -1, traceback.format_exc()
+    return 0, said.getvalue()
+
+torch.set_num_threads(1)
+found = []
+for blocked, there, steps in json.load(sys.stdin):
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        BLOCKED.clear(), BLOCKED.update(blocked)
+        THERE.update(there)
+        with open(writing, "w") as pipe:
+            json.dump([outcome(step) for step in steps], pipe)
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        found.append(json.load(pipe))
+    os.wait()
+print(json.dumps(found))
+"""
+
+
+def outcomes(cases, cwd):
+    """(exit code, stderr) of each step of each (extras, steps) case; a step is the words of a command, or Python code.
+
+    Each case runs in a fork of one process, in which nothing but its extras can be imported; all include `cli`.
+    """
+    described = [
+        (blocked_modules(extras.split(",")), sorted(distributions(extras.split(","))), _as_text(steps))
+        for extras, steps in cases
+    ]
+    command = [sys.executable, "-c", _blocked(["cli"]) + BLOCK + FORK]
+    ended = subprocess.run(
+        command, input=json.dumps(described), capture_output=True, text=True, timeout=300, cwd=cwd, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return [[tuple(one) for one in steps] for steps in json.loads(ended.stdout.splitlines()[-1])]
+
+
+def _as_text(steps):
+    return [step if isinstance(step, str) else [str(word) for word in step] for step in steps]

@@ -51,7 +51,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "ranking/exact/numba_loops.py": {"numba"},
     "evaluation/embedding_files.py": {"pyarrow"},
     "evaluation/search.py": {"threadpoolctl"},
-    "evaluation/tables.py": {"pyarrow"},
+    "evaluation/label_tables.py": {"pyarrow"},
     "evaluation/torchmetrics_adapter.py": {"torchmetrics"},
 }
 ONLY_FOR_TYPES = {"jaxtyping"}

@@ -95,7 +95,7 @@ def test_the_saved_model_of_every_preset_says_how_it_reads(tmp_path, photos, pre
     tiny.embedder(**config.evaluation_input, mean=config.model.mean, std=config.model.std).save(tmp_path)
     reading = ImageLoaderSettings.for_model(Embedder.load(tmp_path))
     assert repr(reading.transform) == repr(judge._reading.transform)
-    assert (reading.at_least, reading.settings) == (judge._reading.at_least, judge._reading.settings)
+    assert (reading.min_short_side, reading.settings) == (judge._reading.min_short_side, judge._reading.settings)
     assert Embedder.load(tmp_path).config.precision == config.engine.precision
 
 

@@ -48,16 +48,16 @@ def archive(name):
 
 
 def test_a_manifest_without_test_images_says_how_to_have_some():
-    command = ("data", "import", "folder", "--root", "photos", "--out", "m.parquet")
+    command = ("data", "import", "folder", "photos", "--out", "m.parquet")
     said = done(*command).stderr
-    assert "no test images, and so no metrics" in said
+    assert "has nothing to evaluate on" in said
     assert "import again with --holdout-classes 0.5." in said
     assert done(*command, "--holdout-classes", 0.5).stderr == ""
     assert done(*command, "--split", "test").stderr == ""
 
 
 def test_a_folder_tree_becomes_a_manifest(folder):
-    manifest, said = imported("folder", "--root", "photos", "--split", "test")
+    manifest, said = imported("folder", "photos", "--split", "test")
     assert said.splitlines() == ["test: 36 images, 9 class, 3 group", "m.parquet: 36 images"]
     assert manifest.levels == ("class", "group")
     assert manifest.splits == {"test": 36}
@@ -67,14 +67,22 @@ def test_a_folder_tree_becomes_a_manifest(folder):
     assert manifest.labels[-1].tolist() == [8, 2]
 
 
+def test_the_root_may_be_given_as_an_option_as_in_older_versions_but_once():
+    assert imported("folder", "--root", "photos")[1] == imported("folder", "photos")[1]
+    command = ("data", "import", "folder", "--out", "m.parquet")
+    assert "as ROOT and with --root; give it once" in refused(*command, "photos", "--root", "photos")
+    assert "it is missing; give the folder of the images" in refused(*command)
+    assert "--root" not in done("data", "import", "sop", "--help").stdout
+
+
 def test_levels_can_be_named_and_a_csv_can_be_written(folder):
-    manifest, _ = imported("folder", "--root", "photos", "--level", "species", "--level", "genus", out="made/m.csv")
+    manifest, _ = imported("folder", "photos", "--level", "species", "--level", "genus", out="made/m.csv")
     assert manifest.levels == ("species", "genus")
     assert (folder / "made/m.csv").read_text().splitlines()[1].replace('"', "") == "group0/class00/0.png,train,class00,group0"
 
 
 def test_held_out_classes_are_in_test_alone_and_their_groups_on_both_sides():
-    options = ("folder", "--root", "photos", "--holdout-classes", 0.4)
+    options = ("folder", "photos", "--holdout-classes", 0.4)
     manifest, said = imported(*options)
     assert said.splitlines()[:2] == ["train: 20 images, 5 class, 3 group", "test: 16 images, 4 class, 3 group"]
     train, test = (manifest.split(split).labels for split in ("train", "test"))
@@ -88,8 +96,8 @@ def test_held_out_classes_are_in_test_alone_and_their_groups_on_both_sides():
 
 @pytest.mark.parametrize("name", ["p.zip", "p.tar"])
 def test_an_archive_is_read_without_unpacking(name):
-    plain, _ = imported("folder", "--root", "photos")
-    packed, _ = imported("folder", "--root", archive(name), out="packed.parquet")
+    plain, _ = imported("folder", "photos")
+    packed, _ = imported("folder", archive(name), out="packed.parquet")
     assert (packed.labels == plain.labels).all()
     assert packed.paths[0].as_py().startswith(f"{name}::")
     assert "36 PNG RGB" in done("data", "check", "packed.parquet").stdout
@@ -105,7 +113,7 @@ def test_a_table_of_ones_own_with_names_boxes_and_ids():
     )
     corners = [argument for edge in ("x1", "y1", "x2", "y2") for argument in ("--box", edge)]
     columns = ("--path", "file", "--level", "species", "--level", "genus", "--id", "name", *corners)
-    manifest, said = imported("csv", "--root", "photos", "--table", "birds.csv", "--all", "test", *columns)
+    manifest, said = imported("csv", "photos", "--table", "birds.csv", "--all", "test", *columns)
     assert said.splitlines()[0] == "test: 3 images, 3 species, 2 genus"
     assert manifest.levels == ("species", "genus")
     assert manifest.table["id"].to_pylist() == ["a", "b", "c"]
@@ -116,21 +124,21 @@ def test_a_pack_brings_its_table_in_the_archive():
     table("manifest.csv", "path,split,label_thing", "group0/class00/0.png,train,x", "group0/class01/0.png,test,y")
     with zipfile.ZipFile(archive("pack.zip"), "a") as file:
         file.write("manifest.csv")
-    manifest, _ = imported("csv", "--root", "pack.zip")
+    manifest, _ = imported("csv", "pack.zip")
     assert manifest.splits == {"train": 1, "test": 1}
     assert done("data", "check", "m.parquet").exit_code == 0
 
 
 def test_a_benchmark_is_compared_with_what_is_published(folder):
     miniatures.sop(folder / "sop")
-    manifest, said = imported("sop", "--root", "sop")
+    manifest, said = imported("sop", "sop")
     assert "train: 4 images, 3 product, 2 category; published: 59,551 images, 11,318 product, 12 category" in said
     assert manifest.levels == ("product", "category")
 
 
 def test_further_test_sets_go_beside_the_main_manifest(folder):
     miniatures.dyml(folder / "dyml")
-    _, said = imported("dyml-animal", "--root", "dyml")
+    _, said = imported("dyml-animal", "dyml")
     for suffix in ("fine", "middle", "coarse"):
         assert f"m-{suffix}.parquet: 8 images" in said
         assert set(Manifest.read(f"m-{suffix}.parquet").splits) == {"query", "gallery"}
@@ -153,7 +161,7 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
         options["progress"](36, 36)
         return Manifest.read("m.parquet")
 
-    imported("folder", "--root", "photos")
+    imported("folder", "photos")
     (folder / "photos/LICENSES.txt").write_text("free")
     monkeypatch.setattr("suprank.data.importers.glyphs.read", drawn)
     monkeypatch.setattr("suprank.data.importers.emoji.read", drawn)
@@ -171,37 +179,37 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("folder", "--root", "nowhere"), "nowhere is not there; folder expects under it:"),
-        (("folder", "--root", "photos", "--out", "m.txt"), "m.txt must end in .parquet or .csv."),
-        (("folder", "--root", "photos", "--level", "a"), "levels are named (a), but folders are 2 deep"),
-        (("folder", "--root", "photos", "--split", "valid"), "split 'valid' is unknown; an image is one of train, test"),
-        (("folder", "--root", "photos", "--holdout-classes", "1.5"), "must lie between 0 and 1"),
-        (("folder", "--root", "photos", "--holdout-classes", "0.1"), "Possible fractions: 0.333333 to 0.666667"),
-        (("folder", "--root", "photos", "--holdout-classes", "0.5", "--shared", "order"), "choose from class, group"),
-        (("folder", "--root", "photos", "--seed", "1"), "add --holdout-classes 0.5"),
-        (("folder", "--root", "bad.zip"), "bad.zip cannot be read as zip"),
-        (("folder", "--root", "bad.tar"), "bad.tar cannot be read as tar"),
-        (("folder", "--root", "bad.tar.gz"), "compressed as a whole"),
-        (("csv", "--root", "photos"), "photos has no manifest.csv"),
-        (("csv", "--root", "photos", "--table", "gone.csv"), "has no gone.csv"),
-        (("csv", "--root", "photos", "--table", "t.csv"), "name the label columns with levels (--level)"),
-        (("csv", "--root", "photos", "--table", "t.csv", "--level", "speices"), "did you mean 'species'?"),
-        (("csv", "--root", "photos", "--table", "t.csv", "--level", "species"), "has no column 'path'"),
+        (("folder", "nowhere"), "nowhere does not exist; folder expects under it:"),
+        (("folder", "photos", "--out", "m.txt"), "m.txt must end in .parquet or .csv."),
+        (("folder", "photos", "--level", "a"), "levels are named (a), but folders are 2 deep"),
+        (("folder", "photos", "--split", "valid"), "split 'valid' is unknown; a split is one of train, test"),
+        (("folder", "photos", "--holdout-classes", "1.5"), "must lie between 0 and 1"),
+        (("folder", "photos", "--holdout-classes", "0.1"), "Possible fractions: 0.333333 to 0.666667"),
+        (("folder", "photos", "--holdout-classes", "0.5", "--shared", "order"), "choose from class, group"),
+        (("folder", "photos", "--seed", "1"), "add --holdout-classes 0.5"),
+        (("folder", "bad.zip"), "bad.zip cannot be read as zip"),
+        (("folder", "bad.tar"), "bad.tar cannot be read as tar"),
+        (("folder", "bad.tar.gz"), "compressed as a whole"),
+        (("csv", "photos"), "photos has no manifest.csv"),
+        (("csv", "photos", "--table", "gone.csv"), "has no gone.csv"),
+        (("csv", "photos", "--table", "t.csv"), "name the label columns with levels (--level)"),
+        (("csv", "photos", "--table", "t.csv", "--level", "speices"), "did you mean 'species'?"),
+        (("csv", "photos", "--table", "t.csv", "--level", "species"), "has no column 'path'"),
         (
-            ("csv", "--root", "photos", "--table", "t.csv", "--path", "file", "--level", "species"),
+            ("csv", "photos", "--table", "t.csv", "--path", "file", "--level", "species"),
             "has no column 'split'",
         ),
         (
-            ("csv", "--root", "photos", "--table", "t.csv", "--path", "file", "--level", "species", "--all", "test"),
+            ("csv", "photos", "--table", "t.csv", "--path", "file", "--level", "species", "--all", "test"),
             "t.csv:3: 'species' is blank; fill it in, leave the row out, or give it the split distractor.",
         ),
         (
-            ("csv", "--root", "photos", "--table", "out.csv", "--path", "file", "--level", "species", "--all", "test"),
+            ("csv", "photos", "--table", "out.csv", "--path", "file", "--level", "species", "--all", "test"),
             "path '../a.png' leads out of the root",
         ),
-        (("sop", "--root", "photos"), "photos/Ebay_train.txt is not there; sop expects under photos:"),
-        (("glyphs", "--font", "gone.ttf"), "gone.ttf: there is no such font file"),
-        (("flowers", "--root", "photos"), "No such command 'flowers'"),
+        (("sop", "photos"), "photos/Ebay_train.txt does not exist; sop expects under photos:"),
+        (("glyphs", "--font", "gone.ttf"), "gone.ttf does not exist; fonts are"),
+        (("flowers", "photos"), "No such command 'flowers'"),
     ],
 )
 def test_what_cannot_be_imported_is_said_plainly_and_nothing_is_written(folder, arguments, message):
@@ -216,7 +224,7 @@ def test_what_cannot_be_imported_is_said_plainly_and_nothing_is_written(folder, 
 
 def test_a_manifest_cannot_be_written_where_there_is_no_folder_to_make():
     table("file", "in the way")
-    said = refused("data", "import", "folder", "--root", "photos", "--out", "file/m.parquet")
+    said = refused("data", "import", "folder", "photos", "--out", "file/m.parquet")
     assert "file/m.parquet cannot be written: the folder cannot be made" in said
 
 
@@ -224,7 +232,7 @@ def test_a_manifest_cannot_be_written_where_there_is_no_folder_to_make():
 
 
 def test_a_sound_collection_passes_and_its_classes_are_counted():
-    imported("folder", "--root", "photos", "--holdout-classes", 0.4)
+    imported("folder", "photos", "--holdout-classes", 0.4)
     result = done("data", "check", "m.parquet", "--out", "found.json")
     assert result.stdout.splitlines() == [
         "36 images in 36 files: 20 train, 16 test",
@@ -244,7 +252,7 @@ def test_a_sound_collection_passes_and_its_classes_are_counted():
 
 
 def test_broken_missing_and_leaking_images_are_named_and_the_exit_code_is_1(folder):
-    imported("folder", "--root", "photos", "--holdout-classes", 0.4)
+    imported("folder", "photos", "--holdout-classes", 0.4)
     manifest = Manifest.read("m.parquet")
     train, test = (manifest.split(split).paths.to_pylist() for split in ("train", "test"))
     (folder / "photos" / train[0]).write_text("no image")
@@ -264,7 +272,7 @@ def test_broken_missing_and_leaking_images_are_named_and_the_exit_code_is_1(fold
 
 
 def test_a_sheet_is_drawn_and_the_tree_is_printed():
-    imported("folder", "--root", "photos")
+    imported("folder", "photos")
     said = done("data", "show", "m.parquet", "--level", "group", "--per-class", 5, "--size", 32, "--most", 2).stdout
     assert said.splitlines()[:5] == [
         "group0  12 images, 3 class",
@@ -290,7 +298,7 @@ def size_of(picture):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("check", "gone.parquet"), "gone.parquet: the manifest is not there"),
+        (("check", "gone.parquet"), "gone.parquet: the manifest does not exist"),
         (("check", "photos"), "a manifest is a .parquet or .csv file"),
         (("check", "bad.parquet"), "bad.parquet is not a complete Parquet file"),
         (("check", "m.parquet", "--split", "valid"), "there is no split 'valid' here; choose from train"),
@@ -302,6 +310,6 @@ def size_of(picture):
     ],
 )
 def test_what_cannot_be_checked_or_shown_is_said_plainly(arguments, message):
-    imported("folder", "--root", "photos")
+    imported("folder", "photos")
     table("bad.parquet", "no Parquet")
     assert message in refused("data", *arguments)

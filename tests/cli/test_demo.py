@@ -198,7 +198,7 @@ def test_a_manifest_elsewhere_is_found_by_a_relative_path(training, folder, monk
 
 def test_a_core_trains_one_network_at_a_time(training, monkeypatch):
     for cores, at_once in ((1, 1), (2, 2), (16, 2)):
-        monkeypatch.setattr("suprank.data.workers.cores", lambda cores=cores: cores)
+        monkeypatch.setattr("suprank.data.workers.default_workers", lambda cores=cores: cores)
         done("demo", "--data", "m.parquet")
         assert training.calls[-1][1] == at_once
 
@@ -286,7 +286,7 @@ def test_one_level_is_enough(training):
         "split": ["test" if path < "group3" else "train" for path in whole.paths.to_pylist()],
         "label_class": [path.split("/")[1] for path in whole.paths.to_pylist()],
     }
-    Manifest.of(columns, root=whole.root).save("one.parquet")
+    Manifest.from_columns(columns, root=whole.root).save("one.parquet")
     shown = done("demo", "--data", "one.parquet").stdout
     assert "test   72 images: 18 class\n" in shown
     assert row(shown, "H-AP")[-1] == "+12.5"
@@ -330,7 +330,7 @@ def test_a_fault_of_ours_keeps_its_traceback(training):
         (("--seed", "-1"), "run.seed: -1 should be greater than or equal to 0"),
         (("--seed", str(2**31)), "run.seed: 2147483648 should be less than 2147483648"),
         (("--seed", str(2**70)), "run.seed"),
-        (("--data", "gone.parquet"), "gone.parquet: the manifest is not there"),
+        (("--data", "gone.parquet"), "gone.parquet: the manifest does not exist"),
         (("--data", "emojis"), "a manifest is a .parquet or .csv file"),
         (("--data", "train.parquet"), "there is no split 'test' here"),
         (("--data", "test.parquet"), "there is no split 'train' here"),

@@ -78,7 +78,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
         "label_class": [*labels, labels[0]],
         "id": [*(f"photograph {place}" for place in range(len(paths))), "photograph 0"],
     }
-    manifest = Manifest.of(columns, root=folder / "photos")
+    manifest = Manifest.from_columns(columns, root=folder / "photos")
     manifest.save("q.parquet")
     embed(manifest="q.parquet")
     query, gallery = (read_embedded("e", part) for part in ("query", "gallery"))
@@ -166,7 +166,7 @@ def test_a_missing_image_or_root_is_named(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--manifest", "gone.parquet"), "gone.parquet: the manifest is not there"),
+        (("--manifest", "gone.parquet"), "gone.parquet: the manifest does not exist"),
         (("--model", "resnet5O"), "resnet50"),
         (("--model", "gone/model"), "gone/model is not a folder; give a saved embedder, or the name of a timm backbone."),
         (("--model", "photos"), "photos is not a folder of a saved embedder"),

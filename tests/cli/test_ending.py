@@ -2,12 +2,12 @@
 
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from suprank.data import Manifest
-from suprank.training.loop import train
 from suprank.training.recipe import to_toml
 from tests.cli.commands import ended
 from tests.models.tiny import embedder
@@ -24,62 +24,12 @@ COMMANDS = {
     ),
     "train, a test image": (TRAIN, "3-1.png"),
     "train, a training image": (TRAIN, "3-5.png"),
-    "train, a test image held in memory": ((*TRAIN, "data.hold=true"), "3-1.png"),
-    "train, a training image held in memory": ((*TRAIN, "data.hold=true"), "3-5.png"),
+    "train, a training image in memory": ((*TRAIN, "data.hold=true"), "3-5.png"),
     "report": (("report", "run", "--out", "page", "--device", "cpu", "--quiet"), "3-1.png"),
     "explore": (("explore", "run", "--port", 0, "--device", "cpu", "--quiet"), "3-1.png"),
 }
 
-HARMS = dict.fromkeys(COMMANDS, ("broken",)) | dict.fromkeys(("embed", "report"), ("broken", "missing"))
-
-
-def prepared(folder):
-    """The folder with pictures, a model, and a recipe."""
-    pictures(folder)
-    embedder(dim=8).save(folder / "model")
-    (folder / "mine.toml").write_text(to_toml(recipe("manifest.parquet", evaluation={"batch_size": 4})))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """How each command ended where an image is broken, and where it is missing."""
-    trained = prepared(tmp_path_factory.mktemp("trained"))
-    train(recipe(trained / "manifest.parquet", run={"epochs": 1}), trained / "run")
-    cases = {}
-    for command, (arguments, image) in COMMANDS.items():
-        for harm in HARMS[command]:
-            place = prepared(tmp_path_factory.mktemp("case"))
-            if arguments[1] == "run":  # that has not been embedded
-                shutil.copytree(trained / "run", place / "run")
-                text = (trained / "run/recipe.toml").read_text().replace(str(trained), str(place))
-                (place / "run/recipe.toml").write_text(text.replace("workers = 0", "workers = 2"))
-            if harm == "broken":
-                (place / image).write_bytes(b"no picture")
-            else:
-                (place / image).unlink()
-            cases[f"{command}, {harm}"] = {"arguments": [str(one) for one in arguments], "folder": str(place)}
-    return ended(cases)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("command", "harm"), [(command, harm) for command, harms in HARMS.items() for harm in harms])
-def test_a_command_that_meets_a_bad_image_names_it_and_ends_at_once(results, command, harm):
-    result = results[f"{command}, {harm}"]
-    assert result["code"] == 2, result
-    assert result["seconds"] < SECONDS
-    assert result["left"] == []
-    assert COMMANDS[command][1] in result["stderr"]
-    assert "Traceback" not in result["stderr"]
-
-
-def many(folder):
-    """The folder with a manifest of so many rows that there is always something left to do."""
-    prepared(folder)
-    one = Manifest.read(folder / "manifest.parquet").split("test")
-    rows = one.take(np.tile(np.arange(len(one)), 5000))
-    rows.save(folder / "many.parquet")
-    return str(folder)
+HARMS = dict.fromkeys(COMMANDS, ("broken",)) | {"embed": ("broken", "missing")}
 
 
 LONG = {
@@ -99,20 +49,58 @@ SIGNALS = {
 CODES = {"Ctrl-C": 130, "SIGTERM to train alone": 143}
 
 
+def prepare(folder):
+    """Write pictures, a model, a recipe, and a run that has not been embedded."""
+    pictures(folder)
+    embedder(dim=8).save(folder / "model")
+    settings = recipe("manifest.parquet", evaluation={"batch_size": 4}, data={"workers": 2})
+    (folder / "mine.toml").write_text(to_toml(settings))
+    shutil.copytree(folder / "model", folder / "run/model")
+    shutil.copy(folder / "mine.toml", folder / "run/recipe.toml")
+    return folder
+
+
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    """How commands ended that were stopped, or lost a worker, while they were at work."""
+def results(tmp_path_factory):
+    """How each command ended with a broken or missing image; and how it ended when it was stopped or lost a worker at work."""
+    source = prepare(tmp_path_factory.mktemp("source"))
+    test = Manifest.read(source / "manifest.parquet").split("test")
+    test.take(np.tile(np.arange(len(test)), 2000)).save(source / "many.parquet")  # there is always something left to do
+
+    def copy():
+        return Path(shutil.copytree(source, tmp_path_factory.mktemp("case"), dirs_exist_ok=True))
+
     cases = {}
+    for command, (arguments, image) in COMMANDS.items():
+        for harm in HARMS[command]:
+            place = copy()
+            if harm == "broken":
+                (place / image).write_bytes(b"no picture")
+            else:
+                (place / image).unlink()
+            cases[f"{command}, {harm}"] = {"arguments": [str(one) for one in arguments], "folder": str(place)}
     for name, (command, to, number) in SIGNALS.items():
-        place = many(tmp_path_factory.mktemp("case"))
-        cases[name] = {"arguments": LONG[command], "folder": place, "to": to, "signal": number, "ready": READY[command]}
+        stop = {"to": to, "signal": number, "ready": READY[command]}
+        cases[name] = {"arguments": LONG[command], "folder": str(copy())} | stop
+    shutil.rmtree(source)  # so that each manifest finds the images beside it
     return ended(cases)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("command", "harm"), [(command, harm) for command, harms in HARMS.items() for harm in harms])
+def test_a_command_that_meets_a_bad_image_names_it_and_ends_at_once(results, command, harm):
+    result = results[f"{command}, {harm}"]
+    assert result["code"] == 2, result
+    assert result["seconds"] < SECONDS
+    assert result["left"] == []
+    assert COMMANDS[command][1] in result["stderr"]
+    assert "Traceback" not in result["stderr"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIGNALS)
-def test_a_command_that_is_stopped_or_loses_a_worker_ends_with_all_its_processes(stopped, name):
-    result = stopped[name]
+def test_a_command_that_is_stopped_or_loses_a_worker_ends_with_all_its_processes(results, name):
+    result = results[name]
     _, to, number = SIGNALS[name]
     assert result["code"] == (2 if to == "worker" else CODES.get(name, -number)), result
     assert result["seconds"] < SECONDS

@@ -14,8 +14,7 @@ from suprank.cli import terminal
 from suprank.data import Manifest
 from suprank.evaluation import evaluate
 from suprank.experiments import Combination, runs_csv
-from suprank.files.spreadsheets import safe_cell
-from suprank.hierarchy.strict import csv_bytes
+from suprank.files.spreadsheets import csv_bytes, safe_cell
 from tests.cli.collection import done, invoke, photographs, refused
 from tests.hierarchy.branches import plain, write_branch
 
@@ -36,7 +35,7 @@ def folder(tmp_path, monkeypatch):
     photographs(tmp_path / "photos", groups=1, classes=2, images=2)
     paths = [f"group0/class0{one}/{image}.png" for one in range(2) for image in range(2)]
     columns = {"path": [*paths, f"{EVIL}.png"], "split": ["test"] * 5, f"label_{EVIL}": [EVIL, EVIL, "b", "b", "b"]}
-    Manifest.of(columns, root=tmp_path / "photos").save("m.parquet")
+    Manifest.from_columns(columns, root=tmp_path / "photos").save("m.parquet")
     with open("table.csv", "w", newline="", encoding="utf-8") as file:  # noqa: PTH123
         csv.writer(file).writerows([["path", "split", f"label_{EVIL}"], [paths[0], "test", EVIL], [paths[1], "test", EVIL]])
     return tmp_path
@@ -54,8 +53,8 @@ def test_control_characters_are_spelt_out_as_json_does():
         ("data", "show", "m.parquet", "--split", "test"),
         ("data", "show", "m.parquet", "--level", "none"),
         ("data", "check", "m.parquet", "-q"),
-        ("data", "import", "csv", "--root", "photos", "--table", "table.csv", "--out", "n.parquet"),
-        ("data", "import", "csv", "--root", "photos", "--table", "table.csv", "--level", "none", "--out", "n.parquet"),
+        ("data", "import", "csv", "photos", "--table", "table.csv", "--out", "n.parquet"),
+        ("data", "import", "csv", "photos", "--table", "table.csv", "--level", "none", "--out", "n.parquet"),
         ("evaluate", "--embeddings", "e.npy", "--labels", "labels.csv", "-q"),
         ("evaluate", "--embeddings", "e.npy", "--labels", "labels.csv", "--level", "none"),
         ("evaluate", "--embeddings", "e.npy", "--labels", "labels.csv"),
@@ -149,7 +148,7 @@ def test_a_file_that_would_run_code_is_refused_in_our_words(capsys):
     for name in ("evil.pt", "old.pt"):
         said = refused("evaluate", "--embeddings", name, "--labels", "labels.csv", "--level", "label")
         assert "weights_only" not in said, said
-        assert "not loaded" in said or "no file of torch.save" in said, said
+        assert "not loaded" in said or "not written by torch.save" in said, said
         assert "mmap" not in said, said
     said = refused("models", "create", "test_resnet", "--weights", "evil.pt", "--out", "m")
     assert "weights_only" not in said
@@ -161,7 +160,7 @@ def test_no_message_quotes_the_content_of_a_file_that_is_no_image(folder):
     (folder / "photos/link.png").symlink_to(folder / "secret")
     (folder / "photos/pbm.png").write_bytes(b"P6 hunter2secret 5 255 ")
     columns = {"path": ["link.png", "pbm.png"], "split": ["test"] * 2, "label_a": ["a", "b"]}
-    Manifest.of(columns, root=folder / "photos").save("s.parquet")
+    Manifest.from_columns(columns, root=folder / "photos").save("s.parquet")
     result = invoke("data", "check", "s.parquet", "--out", "c.json", "-q")
     assert result.exit_code == 1
     assert "is not an image" in result.output

@@ -382,7 +382,7 @@ def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_t
     assert "warning" not in invoke("--embeddings", "q.npy", "--labels", "q.csv", "--device", "cpu").stderr
 
 
-@pytest.mark.filterwarnings("always::suprank.evaluation.tables.LabelSpellingWarning")
+@pytest.mark.filterwarnings("always::suprank.evaluation.label_tables.LabelSpellingWarning")
 def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder):
     np.save(folder / "g.npy", np.load(folder / "q.npy")[::-1] + 0.01)
     count = len(np.load(folder / "q.npy"))

@@ -113,7 +113,7 @@ def test_embeddings_in_a_file_with_their_manifest_as_argument_or_option(folder, 
 def test_an_index_is_used_and_said(folder, explored):
     np.save("many.npy", np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32))
     rows = {"path": [f"{row}.png" for row in range(2000)], "split": ["test"] * 2000}
-    Manifest.of(rows, root=".", levels=()).save("many.parquet")
+    Manifest.from_columns(rows, root=".", levels=()).save("many.parquet")
     build_index("i", np.load("many.npy"), kind="ivf").close()
     client, _ = explored("many.npy", "--manifest", "many.parquet", "--index", "i")
     assert "approximate search (ivf, finds " in client.get("/item/a/gallery/7").text

@@ -82,7 +82,7 @@ def test_ctrl_c_ends_with_a_plain_message_and_the_shells_code(monkeypatch, capsy
 
     monkeypatch.chdir(tmp_path)
     photographs(tmp_path / "photos", groups=1, classes=2, images=1)
-    Manifest.of(
+    Manifest.from_columns(
         {
             "path": ["group0/class00/0.png", "group0/class01/0.png"],
             "split": ["train", "test"],
@@ -90,7 +90,7 @@ def test_ctrl_c_ends_with_a_plain_message_and_the_shells_code(monkeypatch, capsy
         },
         root=tmp_path / "photos",
     ).save("m.parquet")
-    monkeypatch.setattr("suprank.data.check.contents", interrupted)
+    monkeypatch.setattr("suprank.data.check.scan_files", interrupted)
     monkeypatch.setattr(sys, "argv", ["suprank", "data", "check", "m.parquet"])
     with pytest.raises(SystemExit) as end:
         main()

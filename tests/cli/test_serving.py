@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     done("embed", "--model", place / "model", "--manifest", place / "m.parquet", "--out", place / "e", *FAST)
     rows = [f"{row}.png" for row in range(4000)]
     columns = {"path": rows, "split": ["test"] * len(rows), "label_class": [f"c{row % 600}" for row in range(len(rows))]}
-    Manifest.of(columns, root=place).save(place / "many.parquet")
+    Manifest.from_columns(columns, root=place).save(place / "many.parquet")
     np.save(place / "many.npy", np.random.default_rng(0).normal(size=(len(rows), 64)).astype(np.float32))
     small_project(place / "project")
     return place

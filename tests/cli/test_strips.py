@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 from starlette.testclient import TestClient
-from suprank.workflows.explorers import _embed_function, _source
+from suprank.cli.explore import _embedding, _source
 from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, create_app
 from tests.cli.collection import done, photographs
 from tests.models.tiny import embedder
@@ -25,9 +25,9 @@ from tests.training.runs import recipe
 from suprank.training.loop import train
 
 torch.set_num_threads(1)
-photographs(Path("photos"), images=4)
+photographs(Path("photos"), images=3)
 strips = [Path("photos/group0/class00/0.png"), Path("photos/group0/class00/1.png"), Path("photos/group2/class22/0.png")]
-done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.3, "--out", "m.parquet")
+done("data", "import", "folder", "photos", "--holdout-classes", 0.3, "--out", "m.parquet")
 embedder(dim=8).save("model")
 embed = ("embed", "--model", "model", "--manifest", "m.parquet", "--split", "train", "--split", "test", "--workers", 0)
 settings = {"images": {"size": 32, "resize": 256, "test_resize": 256}, "run": {"epochs": 1}, "model": {"dim": 8}}
@@ -39,16 +39,16 @@ def everything(name):
     yield "check"
     done("data", "show", "m.parquet", "--out", f"{name}.png")
     yield "show"
-    done(*embed, "--out", name, "--size", 224, "--resize", 256)
+    done(*embed, "--out", name, "--size", 64, "--resize", 128)
     yield "embed"
-    done(*embed, "--out", f"{name}-cropped", "--size", 224, "--resize", 0)
+    done(*embed, "--out", f"{name}-cropped", "--size", 64, "--resize", 0)
     yield "embed, only cropped"
-    done(*embed, "--out", f"{name}-squashed", "--size", 224, "--resize", 224, "--squash")
+    done(*embed, "--out", f"{name}-squashed", "--size", 64, "--resize", 64, "--squash")
     yield "embed, squashed"
     train(recipe("m.parquet", **settings, batch={"size": 8, "images_per_class": 2}), f"{name}-run")
     yield "train"
     source, _ = _source(Path(name), None, None, None, lambda *_: None)
-    app = create_app(Explorer([ExplorerRun(source, ExactSearch(source.gallery), _embed_function(Path(name), "model", "cpu"))]))
+    app = create_app(Explorer([ExplorerRun(source, ExactSearch(source.gallery), _embedding(Path(name), "model", "cpu"))]))
     client = TestClient(app, base_url="http://127.0.0.1:8000")
     for strip in strips[:2]:
         answer = client.post("/upload", files={"image": ("a.png", strip.read_bytes(), "image/png")})

@@ -36,4 +36,4 @@ def folder(root, count=6, kind="PNG", suffix="png", **columns):
         "label_fine": [f"f{place // 2}" for place in range(count)],
         "label_coarse": ["c"] * count,
     }
-    return Manifest.of(given | columns, root=root)
+    return Manifest.from_columns(given | columns, root=root)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.data import archives
-from suprank.data.archives import Archive, UnreadableArchiveError
+from suprank.data.archives import Archive, UnreadableArchiveError, write_images_zip
 
 CONTENT = {"a.txt": b"alpha", "b/c.bin": bytes(range(256)) * 40, "empty": b"", "ünï/日本.jpg": b"\xff\xd8" * 99}
 
@@ -133,7 +133,7 @@ def test_a_compressed_tar_that_hides_its_ending_is_refused_by_content(tmp_path):
 def test_other_archives_damaged_ones_and_absent_ones_say_so(tmp_path):
     with pytest.raises(UnreadableArchiveError, match=r"x.rar is not a .zip or .tar file"):
         Archive(tmp_path / "x.rar")
-    with pytest.raises(FileNotFoundError, match=r"the archive .*none.zip is not there"):
+    with pytest.raises(FileNotFoundError, match=r"the archive .*none.zip does not exist"):
         Archive(tmp_path / "none.zip")
     for name, content in [("x.zip", b"no zip at all"), ("x.zip", b""), ("x.tar", b"no tar" * 200), ("x.tar", b"")]:
         (tmp_path / name).write_bytes(content)
@@ -185,7 +185,7 @@ def test_a_member_that_unpacks_to_more_than_any_image_is_refused(tmp_path, monke
     monkeypatch.setattr(archives, "MAX_BYTES", 1000)
     path = zipped(tmp_path / "x.zip", {"bomb": bytes(1001), "fine": bytes(1000)})
     assert Archive(path).read("fine") == bytes(1000)
-    with pytest.raises(UnreadableArchiveError, match="member 'bomb' has 1,001 bytes; more than 1,000 are no image"):
+    with pytest.raises(UnreadableArchiveError, match="member 'bomb' has 1,001 bytes; an image has at most 1,000"):
         Archive(path).read("bomb")
 
 
@@ -199,7 +199,7 @@ def test_a_member_that_lies_about_its_size_is_not_unpacked_further(tmp_path):
 def test_an_archive_written_to_since_it_was_listed_is_not_read_at_old_offsets(tmp_path):
     archive = Archive(zipped(tmp_path / "x.zip", {"a": b"old"}))
     zipped(tmp_path / "x.zip", {"b": b"newer", "a": b"new"})
-    with pytest.raises(UnreadableArchiveError, match="written to since it was listed"):
+    with pytest.raises(UnreadableArchiveError, match="has changed since it was listed"):
         archive.read("a")
     assert Archive(tmp_path / "x.zip").read("a") == b"new"
 
@@ -245,3 +245,14 @@ def test_pickles_are_compact(tmp_path):
     pickled = pickle.dumps(archive)
     assert len(pickled) < 2000 * (len("folder/00000.jpg") + 48) + 2000
     assert pickle.loads(pickled).read("folder/01999.jpg") == b""
+
+
+def test_archives_of_equal_images_are_equal_to_the_byte(tmp_path):
+    images = [("a/b.png", b"first"), ("c.png", b"second")]
+    (tmp_path / "again").mkdir()
+    assert write_images_zip(tmp_path, images) == ["images.zip::a/b.png", "images.zip::c.png"]
+    write_images_zip(tmp_path / "again", images)
+    assert (tmp_path / "images.zip").read_bytes() == (tmp_path / "again" / "images.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "images.zip") as archive:
+        assert archive.read("c.png") == b"second"
+        assert {member.compress_type for member in archive.infolist()} == {zipfile.ZIP_STORED}

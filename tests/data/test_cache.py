@@ -1,4 +1,4 @@
-"""Generated sets are kept whole or not at all."""
+"""Generated sets are in the cache completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.data.cache import cache_folder, cache_key, kept
+from suprank.data.cache import build_once, cache_folder, cache_key
 
 
 def _write(folder: Path) -> None:
@@ -23,7 +23,7 @@ def _write_slowly(folder: Path) -> None:
 
 
 def _kept_slowly(cache: str) -> None:
-    kept("set", "k", _write_slowly, cache=cache)
+    build_once("set", "k", _write_slowly, cache=cache)
 
 
 def test_the_folder_is_the_one_given_else_the_environments_else_the_users(monkeypatch, tmp_path):
@@ -43,7 +43,7 @@ def test_keys_tell_parts_from_their_concatenation():
 def test_a_set_is_built_once(tmp_path):
     built = []
     for _ in range(2):
-        folder = kept("set", "k", lambda folder: (built.append(folder), _write(folder)), cache=tmp_path)
+        folder = build_once("set", "k", lambda folder: (built.append(folder), _write(folder)), cache=tmp_path)
     assert folder == tmp_path / "set" / "k"
     assert (folder / "a.txt").read_text() == "made"
     assert len(built) == 1
@@ -56,9 +56,9 @@ def test_an_interrupted_build_leaves_nothing_and_the_next_starts_again(tmp_path,
         raise error
 
     with pytest.raises(error):
-        kept("set", "k", interrupted, cache=tmp_path)
+        build_once("set", "k", interrupted, cache=tmp_path)
     assert list((tmp_path / "set").iterdir()) == []
-    assert (kept("set", "k", _write, cache=tmp_path) / "a.txt").is_file()
+    assert (build_once("set", "k", _write, cache=tmp_path) / "a.txt").is_file()
 
 
 def test_processes_that_build_at_once_all_succeed(tmp_path):
@@ -75,9 +75,9 @@ def test_processes_that_build_at_once_all_succeed(tmp_path):
 def test_the_second_to_finish_takes_the_firsts(tmp_path):
     def overtaken(folder: Path) -> None:
         _write(folder)
-        kept("set", "k", lambda faster: (faster / "b.txt").write_text("first"), cache=tmp_path)
+        build_once("set", "k", lambda faster: (faster / "b.txt").write_text("first"), cache=tmp_path)
 
-    folder = kept("set", "k", overtaken, cache=tmp_path)
+    folder = build_once("set", "k", overtaken, cache=tmp_path)
     assert [path.name for path in folder.iterdir()] == ["b.txt"]
 
 
@@ -85,11 +85,11 @@ def test_what_a_killed_build_left_is_removed_a_day_later(tmp_path):
     (tmp_path / "set" / ".k-old").mkdir(parents=True)
     (tmp_path / "set" / ".k-new").mkdir()
     os.utime(tmp_path / "set" / ".k-old", (0, 0))
-    kept("set", "k", _write, cache=tmp_path)
+    build_once("set", "k", _write, cache=tmp_path)
     assert sorted(path.name for path in (tmp_path / "set").iterdir()) == [".k-new", "k"]
 
 
 def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file/set: set would be kept there.* set SUPRANK_CACHE"):
-        kept("set", "k", _write, cache=tmp_path / "file")
+    with pytest.raises(OSError, match="file/set, the cache of set, is not writable .* set SUPRANK_CACHE"):
+        build_once("set", "k", _write, cache=tmp_path / "file")

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from suprank.data.check import checked
-from suprank.data.duplicates import copies, ranked
-from suprank.data.file_scan import contents
-from suprank.data.files import Files
+from suprank.data.check import check_manifest
+from suprank.data.duplicates import digest_codes, find_duplicates
+from suprank.data.file_scan import scan_files
+from suprank.data.image_files import ImageFiles
 from suprank.data.manifest import Manifest
 from tests.data.pictures import encoded, folder, smooth
 
@@ -23,7 +23,7 @@ SHARED = Path(__file__).parents[2] / "../shared/data"
 
 
 def test_a_sound_collection_is_ok(tmp_path):
-    found = checked(folder(tmp_path))
+    found = check_manifest(folder(tmp_path))
     assert found.ok
     assert found.splits == {"train": 3, "test": 3}
     assert found.classes.counts == {"fine": {"train": 2, "test": 2}, "coarse": {"train": 1, "test": 1}}
@@ -40,7 +40,7 @@ def test_a_sound_collection_is_ok(tmp_path):
         "pixels: short side 48 to 48, median 48; long side 64 to 64, median 64",
         "formats: 6 PNG RGB",
         "1 class has one image in train",
-        "1 class has one image in test, and so nothing to retrieve",
+        "1 class has one image in test, and so no positive to retrieve",
     ]
 
 
@@ -49,12 +49,12 @@ def test_images_far_longer_than_wide_are_named_with_their_size_and_are_no_error(
     Image.new("RGB", (5000, 100)).save(tmp_path / "a1.png")
     Image.new("RGB", (1, 500_000)).save(tmp_path / "a2.png")
     Image.new("RGB", (3200, 100)).save(tmp_path / "a4.png")
-    found = checked(manifest)
+    found = check_manifest(manifest)
     assert found.ok
     assert found.elongated == (("a1.png", 5000, 100), ("a2.png", 1, 500_000))
     named = "a1.png (5,000 × 100 pixels); a2.png (1 × 500,000 pixels)"
-    assert found.sentences()[-1] == f"2 files are more than 32 times as long as wide, seen in part: {named}"
-    assert checked(manifest, decode=False).elongated == ()
+    assert found.sentences()[-1] == f"2 files are more than 32 times as long as wide, so only the middle is used: {named}"
+    assert check_manifest(manifest, decode=False).elongated == ()
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def troubled(tmp_path):
 
 
 def test_every_trouble_is_found_and_said(troubled):
-    found = checked(troubled, workers=2)
+    found = check_manifest(troubled, workers=2)
     assert not found.ok
     assert found.missing == ("a5.png",)
     (broken,) = found.broken
@@ -80,7 +80,7 @@ def test_every_trouble_is_found_and_said(troubled):
     assert found.copies.within == {"train": 1}
     assert found.classes.two_parents == ("fine 'f0' stands under coarse 'c' and 'd'",)
     assert found.sentences()[-7:] == [
-        "1 class has one image in test, and so nothing to retrieve",
+        "1 class has one image in test, and so no positive to retrieve",
         "1 image of train is a copy of another one there",
         "1 file has copies with another label: train a0.png = train a1.png = test a4.png",
         "not a tree: fine 'f0' stands under coarse 'c' and 'd'",
@@ -88,11 +88,11 @@ def test_every_trouble_is_found_and_said(troubled):
         f"1 file is broken: a3.png ({broken[1]})",
         "1 file is missing: a5.png",
     ]
-    assert found.sentences() == checked(troubled, workers=1).sentences()
+    assert found.sentences() == check_manifest(troubled, workers=1).sentences()
 
 
 def test_json_holds_everything(troubled):
-    found = json.loads(checked(troubled).to_json())
+    found = json.loads(check_manifest(troubled).to_json())
     assert found["ok"] is False
     assert found["missing"] == ["a5.png"]
     assert found["leaks"] == [[["train", "a0.png"], ["train", "a1.png"], ["test", "a4.png"]]]
@@ -100,17 +100,17 @@ def test_json_holds_everything(troubled):
 
 
 def test_each_part_can_be_left_out(troubled):
-    labels = checked(troubled, decode=False, hashes=False)
+    labels = check_manifest(troubled, decode=False, hashes=False)
     assert (labels.missing, labels.broken, labels.copies.across, labels.sides) == (("a5.png",), (), (), {})
-    assert not checked(troubled, decode=False).broken
-    assert checked(troubled, decode=False).copies.leaks
-    assert checked(troubled, hashes=False).broken
-    assert not checked(troubled, hashes=False).copies.leaks
+    assert not check_manifest(troubled, decode=False).broken
+    assert check_manifest(troubled, decode=False).copies.leaks
+    assert check_manifest(troubled, hashes=False).broken
+    assert not check_manifest(troubled, hashes=False).copies.leaks
 
 
 def test_one_path_in_two_splits_leaks_even_without_hashes(tmp_path):
     manifest = folder(tmp_path, path=["a0.png"] * 2 + ["a1.png"] * 2 + ["a2.png"] * 2)
-    found = checked(manifest, decode=False, hashes=False)
+    found = check_manifest(manifest, decode=False, hashes=False)
     assert found.files == 3
     assert found.copies.leaks == ((("train", "a1.png"), ("test", "a1.png")),)
     assert found.copies.within == {"train": 1, "test": 1}
@@ -124,7 +124,7 @@ def test_queries_in_the_gallery_are_no_leak_and_queries_without_an_answer_are_co
         label_fine=["x", "x", "x", "y", "y", None],
         label_coarse=["c", "c", "c", "c", "c", None],
     )
-    found = checked(manifest)
+    found = check_manifest(manifest)
     assert found.ok
     assert found.classes.unanswerable == 2
     assert found.classes.counts["fine"] == {"query": 2, "gallery": 1}
@@ -138,8 +138,8 @@ def test_archives_that_are_missing_or_unreadable_are_reported_with_their_images(
         archive.writestr("a.png", encoded(smooth()))
     (tmp_path / "bad.zip").write_bytes(b"bad")
     paths = ["bad.zip::a.png", "good.zip::a.png", "gone.zip::a.png", "bad.zip::b.png", "good.zip::b.png"]
-    manifest = Manifest.of({"path": paths, "split": ["train"] * 5}, root=tmp_path, levels=())
-    found = checked(manifest)
+    manifest = Manifest.from_columns({"path": paths, "split": ["train"] * 5}, root=tmp_path, levels=())
+    found = check_manifest(manifest)
     assert found.missing == ("gone.zip::a.png", "good.zip::b.png")
     assert [path for path, _ in found.broken] == ["bad.zip::a.png", "bad.zip::b.png"]
     assert "cannot be read as zip" in found.broken[0][1]
@@ -152,7 +152,7 @@ def test_files_that_cannot_be_read_are_not_copies_of_each_other(tmp_path):
         archive.writestr("a", b"content a"), archive.writestr("b", b"content b")
     (tmp_path / "x.zip").write_bytes((tmp_path / "x.zip").read_bytes().replace(b"content", b"CONTENT"))
     columns = {"path": ["x.zip::a", "x.zip::b"], "split": ["train", "test"]}
-    found = checked(Manifest.of(columns, root=tmp_path, levels=()))
+    found = check_manifest(Manifest.from_columns(columns, root=tmp_path, levels=()))
     assert [path for path, _ in found.broken] == ["x.zip::a", "x.zip::b"]
     assert found.copies.across == ()
 
@@ -161,7 +161,7 @@ def test_when_all_is_missing_there_is_still_a_report(tmp_path):
     manifest = folder(tmp_path)
     for file in tmp_path.iterdir():
         file.unlink()
-    found = checked(manifest)
+    found = check_manifest(manifest)
     assert len(found.missing) == 6
     assert found.sentences()[-1].endswith("; and 1 more")
 
@@ -169,7 +169,7 @@ def test_when_all_is_missing_there_is_still_a_report(tmp_path):
 def test_progress_rises_to_the_number_of_files(tmp_path):
     manifest = folder(tmp_path, count=70)
     seen = []
-    checked(manifest, progress=lambda done, total: seen.append((done, total)))
+    check_manifest(manifest, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (70, 70)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
@@ -178,7 +178,7 @@ def test_an_interruption_ends_it_at_once(tmp_path):
     manifest = folder(tmp_path, count=400)
     read, before = [], set(threading.enumerate())  # other tests may have left threads
 
-    class Counting(Files):
+    class Counting(ImageFiles):
         def read(self, path):
             read.append(path)
             return super().read(path)
@@ -187,7 +187,7 @@ def test_an_interruption_ends_it_at_once(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        contents(Counting(tmp_path), manifest.paths.chunk(0), workers=2, progress=interrupted)
+        scan_files(Counting(tmp_path), manifest.paths.chunk(0), workers=2, progress=interrupted)
     assert len(read) < 400
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("ThreadPoolExecutor")]
 
@@ -198,7 +198,7 @@ def test_an_interruption_ends_it_at_once(tmp_path):
 def test_class_sizes_are_binned_by_doubling(tmp_path, sizes, expected):
     labels = [f"class {place}" for place, size in enumerate(sizes) for _ in range(size)]
     columns = {"path": ["a.png"] * len(labels), "split": ["train"] * len(labels), "label_a": labels}
-    assert checked(Manifest.of(columns, root=tmp_path), decode=False, hashes=False).classes.sizes == expected
+    assert check_manifest(Manifest.from_columns(columns, root=tmp_path), decode=False, hashes=False).classes.sizes == expected
 
 
 @given(
@@ -208,9 +208,9 @@ def test_copies_are_those_a_dictionary_finds(rows):
     content = [place for place, _, _ in rows]
     splits, labels = [split for _, split, _ in rows], [label for _, _, label in rows]
     paths = [f"{number}.png" for number in range(len(rows))]
-    manifest = Manifest.of({"path": paths, "split": splits, "label_a": labels}, root=".")
+    manifest = Manifest.from_columns({"path": paths, "split": splits, "label_a": labels}, root=".")
     groups = {one: [row for row, other in enumerate(content) if other == one] for one in dict.fromkeys(content)}
-    found = copies(manifest, np.array(content))
+    found = find_duplicates(manifest, np.array(content))
 
     def said(several_of):
         return tuple(
@@ -228,14 +228,16 @@ def test_copies_are_those_a_dictionary_finds(rows):
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1))
 def test_equal_digests_get_equal_numbers_and_others_do_not(digests):
-    numbers = ranked(np.array(digests, np.uint64)).tolist()
+    numbers = digest_codes(np.array(digests, np.uint64)).tolist()
     assert len(set(zip(digests, numbers, strict=True))) == len(set(digests)) == len(set(numbers))
 
 
 @pytest.mark.skipif(not (SHARED / "omniglot35.zip").is_file(), reason="needs ../shared/data")
 def test_a_pack_of_real_images_is_whole():
-    archive = Files(SHARED).archive("omniglot35.zip")
+    archive = ImageFiles(SHARED).archive("omniglot35.zip")
     paths = [f"omniglot35.zip::{name}" for name in archive.members if name.endswith(".png")][::8]
-    found = checked(Manifest.of({"path": pa.array(paths), "split": ["train"] * len(paths)}, root=SHARED, levels=()))
+    found = check_manifest(
+        Manifest.from_columns({"path": pa.array(paths), "split": ["train"] * len(paths)}, root=SHARED, levels=())
+    )
     assert found.ok
     assert (found.images, found.kinds) == (4058, {"PNG L": 4058})

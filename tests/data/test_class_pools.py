@@ -1,4 +1,4 @@
-"""Dealing in turns."""
+"""Pools that draw every item before any item is drawn again."""
 
 from collections import Counter
 
@@ -6,46 +6,46 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.data.class_pools import Deck, Decks, RowsByClass, equal_parts, occurrence
+from suprank.data.class_pools import ClassPools, RowsByClass, ShuffledPool, equal_shares, previous_occurrences
 
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 30), min_size=1, max_size=12), st.integers(0, 2**32))
-def test_every_card_comes_before_any_comes_again(size, hands, seed):
-    deck = Deck(np.arange(size), np.random.default_rng(seed))
-    dealt = Counter()
-    for count in hands:
-        hand = Counter(deck.dealt(count))
-        assert hand.total() == count
-        assert max(hand.values(), default=0) <= -(-count // size)  # twice in a hand only where it must be
-        dealt += hand
-        times = [dealt[card] for card in range(size)]
+def test_every_item_is_drawn_before_any_is_drawn_again(size, counts, seed):
+    pool = ShuffledPool(np.arange(size), np.random.default_rng(seed))
+    drawn = Counter()
+    for count in counts:
+        draw = Counter(pool.draw(count))
+        assert draw.total() == count
+        assert max(draw.values(), default=0) <= -(-count // size)  # twice in a draw only where it must be
+        drawn += draw
+        times = [drawn[item] for item in range(size)]
         assert max(times) - min(times) <= 1
 
 
 def test_each_round_has_another_order():
-    deck = Deck(np.arange(20), np.random.default_rng(0))
-    assert len({tuple(deck.dealt(20 - 1) + deck.dealt(1)) for _ in range(5)}) == 5
+    pool = ShuffledPool(np.arange(20), np.random.default_rng(0))
+    assert len({tuple(pool.draw(20 - 1) + pool.draw(1)) for _ in range(5)}) == 5
 
 
 def test_rows_are_found_by_class():
-    rows = RowsByClass.of(np.array([7, 5, 7, 900, 5]))
-    assert [rows.of_class(which).tolist() for which in range(len(rows))] == [[1, 4], [0, 2], [3]]
-    assert sorted(Decks(rows, np.random.default_rng(0)).dealt(1, 2)) == [0, 2]
+    rows = RowsByClass.from_labels(np.array([7, 5, 7, 900, 5]))
+    assert [rows.class_rows(which).tolist() for which in range(len(rows))] == [[1, 4], [0, 2], [3]]
+    assert sorted(ClassPools(rows, np.random.default_rng(0)).draw(1, 2)) == [0, 2]
 
 
 def test_occurrences_are_counted_in_order():
-    assert occurrence(np.array([7, 5, 7, 7])).tolist() == [0, 0, 1, 2]
+    assert previous_occurrences(np.array([7, 5, 7, 7])).tolist() == [0, 0, 1, 2]
 
 
 def test_parts_are_equal_as_far_as_the_sizes_go():
     sizes = np.array([[50, 40], [3, 40], [40, 3], [5, 5], [1, 2]])
-    assert equal_parts(sizes, 10).tolist() == [[5, 5], [3, 7], [7, 3], [5, 5], [3, 7]]  # last: 3 rounds of (1, 2), and 1 more
-    assert equal_parts(np.array([[9, 9, 9]]), 10).tolist() == [[3, 3, 4]]
+    assert equal_shares(sizes, 10).tolist() == [[5, 5], [3, 7], [7, 3], [5, 5], [3, 7]]  # last: 3 rounds of (1, 2), and 1 more
+    assert equal_shares(np.array([[9, 9, 9]]), 10).tolist() == [[3, 3, 4]]
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(0, 60))
 def test_parts_sum_to_the_whole_and_nobody_gives_another_round_before_all_gave_one(sizes, total):
-    given_ = equal_parts(np.array([sizes]), total)[0]
+    given_ = equal_shares(np.array([sizes]), total)[0]
     assert given_.sum() == total
     rounds = total // sum(sizes)
     assert all(rounds * size <= part <= (rounds + 1) * size for part, size in zip(given_.tolist(), sizes, strict=True))

@@ -14,7 +14,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 
 from suprank.data.archives import UnreadableArchiveError
-from suprank.data.datasets import Batch, Broken, ImageDataset, Item, collated
+from suprank.data.datasets import BrokenImage, ImageBatch, ImageDataset, ImageItem, collate
 from suprank.data.images import BrokenImageError
 from suprank.data.manifest import Manifest
 from suprank.system import torchvision_operators
@@ -23,13 +23,13 @@ from tests.data.pictures import encoded, folder, smooth, tensor
 
 def manifest_of(root, paths, **columns):
     given = {"path": paths, "split": ["test"] * len(paths), "label_a": ["x"] * len(paths)}
-    return Manifest.of(given | columns, root=root)
+    return Manifest.from_columns(given | columns, root=root)
 
 
 def test_an_item_is_the_image_its_labels_and_its_row(tmp_path):
     dataset = ImageDataset(folder(tmp_path), tensor)
     item = dataset[5]
-    assert isinstance(item, Item)
+    assert isinstance(item, ImageItem)
     assert (item.image == tensor(smooth(seed=5))).all()
     assert item.labels.tolist() == [2, 0]
     assert item.labels.dtype == torch.int64
@@ -46,11 +46,11 @@ def test_labels_of_an_item_can_be_changed_without_changing_the_manifest(tmp_path
 
 
 def test_without_labels_or_transform_there_is_the_picture_alone(tmp_path):
-    manifest = Manifest.of(folder(tmp_path).table.select(["path", "split"]), root=tmp_path, levels=())
+    manifest = Manifest.from_columns(folder(tmp_path).table.select(["path", "split"]), root=tmp_path, levels=())
     item = ImageDataset(manifest)[0]
     assert isinstance(item.image, Image.Image)
     assert item.labels.shape == (0,)
-    batch = collated([item, item])
+    batch = collate([item, item])
     assert (len(batch.images), batch.labels.shape) == (2, (2, 0))
 
 
@@ -73,7 +73,7 @@ def test_pixels_and_order_are_those_of_torchvisions_image_folder(tmp_path):
 def test_large_jpegs_are_decoded_at_a_fraction_when_the_transform_needs_no_more(tmp_path):
     manifest = folder(tmp_path, kind="JPEG", suffix="jpg")
     assert ImageDataset(manifest)[0].image.size == (64, 48)
-    assert ImageDataset(manifest, at_least=24)[0].image.size == (32, 24)
+    assert ImageDataset(manifest, min_short_side=24)[0].image.size == (32, 24)
 
 
 # Boxes
@@ -87,13 +87,13 @@ def boxed(root, box, **options):
 def test_a_box_is_cropped_in_pixels_of_the_full_image(tmp_path):
     manifest = boxed(tmp_path, [10.4, 20.0, 29.6, 60.0])
     whole = ImageDataset(manifest, crop_boxes=False)[0].image
-    for at_least in (None, 8):  # a fraction would be another scale
-        found = ImageDataset(manifest, at_least=at_least)[0].image
+    for min_short_side in (None, 8):  # a fraction would be another scale
+        found = ImageDataset(manifest, min_short_side=min_short_side)[0].image
         assert (np.asarray(found) == np.asarray(whole)[20:60, 10:30]).all()
 
 
 def test_a_row_without_a_box_is_the_whole_image(tmp_path):
-    assert ImageDataset(boxed(tmp_path, None), at_least=30)[0].image.size == (40, 30)
+    assert ImageDataset(boxed(tmp_path, None), min_short_side=30)[0].image.size == (40, 30)
 
 
 def test_boxes_are_those_of_the_image_turned_upright(tmp_path):
@@ -107,11 +107,11 @@ def test_boxes_are_those_of_the_image_turned_upright(tmp_path):
 def test_a_box_is_cut_at_the_border_and_refused_mostly_outside(tmp_path):
     assert ImageDataset(boxed(tmp_path, [-1, 50, 81, 65]))[0].image.size == (80, 10)
     for box in ([70, 0, 91, 10], [100, 0, 120, 10], [5.1, 0, 5.2, 9]):
-        with pytest.raises(BrokenImageError, match=r"a.jpg: the box .* lies outside of the image, which has 80 × 60 pixels"):
+        with pytest.raises(BrokenImageError, match=r"a.jpg: the box .* is outside of the image, which has 80 × 60 pixels"):
             ImageDataset(boxed(tmp_path, box))[0]
 
 
-# Broken images
+# BrokenImage images
 
 
 @pytest.fixture
@@ -133,9 +133,9 @@ def test_a_broken_image_raises_and_names_the_file(partly_broken):
 
 def test_skipped_images_are_counted_beside_the_batch(partly_broken):
     dataset = ImageDataset(partly_broken, tensor, on_broken="skip")
-    assert dataset[1] == Broken(1, "a1.png", dataset[1].reason)
+    assert dataset[1] == BrokenImage(1, "a1.png", dataset[1].reason)
     assert dataset[1].reason.startswith("cannot be decoded")
-    batches = list(DataLoader(dataset, batch_size=3, collate_fn=collated))
+    batches = list(DataLoader(dataset, batch_size=3, collate_fn=collate))
     assert [batch.indices.tolist() for batch in batches] == [[0, 2], [3, 5]]
     assert [[broken.path for broken in batch.broken] for batch in batches] == [["a1.png"], ["a4.png"]]
     assert batches[0].images.shape == (2, 3, 48, 64)
@@ -144,7 +144,7 @@ def test_skipped_images_are_counted_beside_the_batch(partly_broken):
 
 def test_a_batch_that_lost_all_its_images_is_empty(partly_broken):
     dataset = ImageDataset(partly_broken, tensor, on_broken="skip")
-    batch = collated([dataset[1], dataset[4]])
+    batch = collate([dataset[1], dataset[4]])
     assert (len(batch.images), batch.labels.shape, len(batch.indices), len(batch.broken)) == (0, (0, 0), 0, 2)
 
 
@@ -178,9 +178,9 @@ def test_bad_arguments_are_refused(tmp_path):
         ImageDataset(manifest, on_broken="ignore")
     with pytest.raises(FileNotFoundError, match="the root .* is not a folder"):
         ImageDataset(Manifest(manifest.table, tmp_path / "none", manifest.levels))
-    pictures = [Item(torch.zeros(3, 4, 5), torch.tensor([0]), 0), Item(torch.zeros(3, 4, 6), torch.tensor([0]), 1)]
+    pictures = [ImageItem(torch.zeros(3, 4, 5), torch.tensor([0]), 0), ImageItem(torch.zeros(3, 4, 6), torch.tensor([0]), 1)]
     with pytest.raises(ValueError, match=r"shapes \[3, 4, 5\] and \[3, 4, 6\]; let the transform"):
-        collated(pictures)
+        collate(pictures)
 
 
 # Workers
@@ -200,10 +200,10 @@ def packed(root):
 def test_two_workers_give_what_none_give_from_one_archive(tmp_path, start):
     dataset = packed(tmp_path)
     dataset[0]  # the parent has the archive open when it forks
-    workers = DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=collated, multiprocessing_context=start)
+    workers = DataLoader(dataset, batch_size=2, num_workers=2, collate_fn=collate, multiprocessing_context=start)
     for _ in range(2 if start == "fork" else 1):
-        for found, expected in zip(workers, DataLoader(dataset, batch_size=2, collate_fn=collated), strict=True):
-            assert isinstance(found, Batch)
+        for found, expected in zip(workers, DataLoader(dataset, batch_size=2, collate_fn=collate), strict=True):
+            assert isinstance(found, ImageBatch)
             assert (found.images == expected.images).all()
             assert found.indices.tolist() == expected.indices.tolist()
             assert found.broken == expected.broken
@@ -231,5 +231,5 @@ def test_what_spawned_workers_are_sent_is_about_as_large_as_the_paths(tmp_path):
 def test_a_file_too_large_to_be_an_image_is_skipped_too(tmp_path):
     with (tmp_path / "large.png").open("wb") as file:
         file.truncate((1 << 30) + 1)  # sparse: takes no room
-    manifest = Manifest.of({"path": ["large.png"], "split": ["test"]}, root=tmp_path, levels=())
-    assert "are no image" in ImageDataset(manifest, on_broken="skip")[0].reason
+    manifest = Manifest.from_columns({"path": ["large.png"], "split": ["test"]}, root=tmp_path, levels=())
+    assert "an image has at most" in ImageDataset(manifest, on_broken="skip")[0].reason

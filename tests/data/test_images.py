@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from suprank.data.images import BrokenImageError, Facts, decoded, facts
+from suprank.data.images import BrokenImageError, ImageInfo, decode_image, inspect_image
 from tests.data.pictures import encoded, smooth
 
 
@@ -25,8 +25,8 @@ def pixels(picture):
 def test_a_plain_picture_of_every_format_is_what_pil_decodes(kind):
     data = encoded(smooth(), kind)
     with Image.open(io.BytesIO(data)) as theirs:
-        assert (pixels(decoded(data, "a")) == pixels(theirs.convert("RGB"))).all()
-        assert facts(data, "a") == Facts(kind, theirs.mode, 64, 48)
+        assert (pixels(decode_image(data, "a")) == pixels(theirs.convert("RGB"))).all()
+        assert inspect_image(data, "a") == ImageInfo(kind, theirs.mode, 64, 48)
 
 
 # Modes
@@ -38,23 +38,23 @@ def test_a_plain_picture_of_every_format_is_what_pil_decodes(kind):
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "PPM"])
 def test_sixteen_bits_are_scaled_by_257_not_cut_off(value, expected, kind):
     data = encoded(Image.fromarray(np.full((2, 3), value, np.uint16)), kind)
-    assert (pixels(decoded(data, "a")) == expected).all()
+    assert (pixels(decode_image(data, "a")) == expected).all()
 
 
 def test_floats_and_long_integers_are_stretched_from_least_to_greatest():
     ramp = np.array([[-2.0, 0.0, 2.0]], np.float32)
-    assert pixels(decoded(encoded(Image.fromarray(ramp), "TIFF"), "a"))[0, :, 0].tolist() == [0, 128, 255]
+    assert pixels(decode_image(encoded(Image.fromarray(ramp), "TIFF"), "a"))[0, :, 0].tolist() == [0, 128, 255]
     ramp = np.array([[-100_000, 0, 100_000]], np.int32)
-    assert pixels(decoded(encoded(Image.fromarray(ramp), "TIFF"), "a"))[0, :, 0].tolist() == [0, 128, 255]
-    assert (pixels(decoded(encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "a")) == 0).all()
-    with pytest.raises(BrokenImageError, match="a.tif: holds pixels that are not finite"):
-        decoded(encoded(Image.fromarray(np.array([[np.nan, 1]], np.float32)), "TIFF"), "a.tif")
+    assert pixels(decode_image(encoded(Image.fromarray(ramp), "TIFF"), "a"))[0, :, 0].tolist() == [0, 128, 255]
+    assert (pixels(decode_image(encoded(Image.fromarray(np.ones((2, 2), np.float32)), "TIFF"), "a")) == 0).all()
+    with pytest.raises(BrokenImageError, match="a.tif: has pixels that are not finite"):
+        decode_image(encoded(Image.fromarray(np.array([[np.nan, 1]], np.float32)), "TIFF"), "a.tif")
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P"])
 def test_one_bit_gray_and_palette_become_rgb(mode):
     picture = smooth().convert(mode)
-    assert (pixels(decoded(encoded(picture), "a")) == pixels(picture.convert("RGB"))).all()
+    assert (pixels(decode_image(encoded(picture), "a")) == pixels(picture.convert("RGB"))).all()
 
 
 def test_transparency_lies_on_white():
@@ -62,24 +62,24 @@ def test_transparency_lies_on_white():
     for row, pixel in enumerate([(10, 20, 30, 255), (10, 20, 30, 0), (0, 0, 0, 51)]):
         quarter.putpixel((0, row), pixel)
     for kind in ("PNG", "TIFF"):
-        assert pixels(decoded(encoded(quarter, kind), "a"))[:, 0].tolist() == [[10, 20, 30], [255] * 3, [204] * 3]
+        assert pixels(decode_image(encoded(quarter, kind), "a"))[:, 0].tolist() == [[10, 20, 30], [255] * 3, [204] * 3]
 
 
 def test_gray_with_alpha_and_palette_with_transparency_lie_on_white():
     gray = Image.merge("LA", [Image.new("L", (2, 1), 7), Image.frombytes("L", (2, 1), b"\xff\0")])
-    assert pixels(decoded(encoded(gray), "a"))[0, :, 0].tolist() == [7, 255]
+    assert pixels(decode_image(encoded(gray), "a"))[0, :, 0].tolist() == [7, 255]
     palette = Image.frombytes("P", (2, 1), b"\0\1")
     palette.putpalette([1, 2, 3, 4, 5, 6])
     for kind, transparency in [("PNG", 1), ("PNG", b"\xff\0"), ("GIF", 1)]:
         data = encoded(palette, kind, transparency=transparency)
-        assert pixels(decoded(data, "a"))[0].tolist() == [[1, 2, 3], [255] * 3]
+        assert pixels(decode_image(data, "a"))[0].tolist() == [[1, 2, 3], [255] * 3]
 
 
 @pytest.mark.parametrize(
     ("picture", "transparency"), [(Image.new("RGB", (1, 1), (9, 8, 7)), (9, 8, 7)), (Image.new("L", (1, 1), 9), 9)]
 )
 def test_a_transparent_color_without_alpha_lies_on_white(picture, transparency):
-    assert pixels(decoded(encoded(picture, transparency=transparency), "a")).tolist() == [[[255] * 3]]
+    assert pixels(decode_image(encoded(picture, transparency=transparency), "a")).tolist() == [[[255] * 3]]
 
 
 def test_cmyk_jpegs_are_inverted_as_adobe_writes_them():
@@ -91,20 +91,20 @@ def test_cmyk_jpegs_are_inverted_as_adobe_writes_them():
             data = data[:at] + b"\2" + data[at + 1 :]
         with Image.open(io.BytesIO(data)) as theirs:
             assert theirs.mode == "CMYK"
-            assert (pixels(decoded(data, "a")) == pixels(theirs.convert("RGB"))).all()
+            assert (pixels(decode_image(data, "a")) == pixels(theirs.convert("RGB"))).all()
         if mode == "CMYK":
-            assert abs(pixels(decoded(data, "a")) - pixels(smooth())).mean() < 4
+            assert abs(pixels(decode_image(data, "a")) - pixels(smooth())).mean() < 4
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
 def test_of_an_animation_the_first_frame_is_shown(kind):
     frames = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **({"lossless": True} if kind == "WEBP" else {}))
-    assert (pixels(decoded(data, "a")) == [255, 0, 0]).all()
+    assert (pixels(decode_image(data, "a")) == [255, 0, 0]).all()
 
 
 def test_color_profiles_are_ignored_and_damaged_ones_too():
-    assert (pixels(decoded(encoded(smooth(), icc_profile=b"no profile"), "a")) == pixels(smooth())).all()
+    assert (pixels(decode_image(encoded(smooth(), icc_profile=b"no profile"), "a")) == pixels(smooth())).all()
 
 
 # Orientation
@@ -123,7 +123,7 @@ def test_every_orientation_is_turned_as_pil_turns_it(orientation, kind):
     data = encoded(smooth(), kind, **options)
     with Image.open(io.BytesIO(data)) as theirs:
         expected = ImageOps.exif_transpose(theirs).convert("RGB")
-    found = decoded(data, "a")
+    found = decode_image(data, "a")
     assert (pixels(found) == pixels(expected)).all()
     assert (pixels(ImageOps.exif_transpose(found)) == pixels(found)).all(), "it would be turned twice"
 
@@ -131,20 +131,20 @@ def test_every_orientation_is_turned_as_pil_turns_it(orientation, kind):
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", [3, 4])
 def test_orientation_is_read_in_both_byte_orders_and_types(order, kind):
-    assert decoded(encoded(smooth(64, 48), "JPEG", exif=exif(6, order, kind)), "a").size == (48, 64)
+    assert decode_image(encoded(smooth(64, 48), "JPEG", exif=exif(6, order, kind)), "a").size == (48, 64)
 
 
 @given(st.binary(max_size=40), st.booleans())
 def test_damaged_exif_leaves_the_picture_as_it_is_and_says_nothing(junk, begins_well):
     data = encoded(smooth(8, 6), "JPEG", exif=b"Exif\0\0" + (b"II*\0\x08\0\0\0" if begins_well else b"") + junk)
-    assert decoded(data, "a").size in [(8, 6), (6, 8)]
+    assert decode_image(data, "a").size in [(8, 6), (6, 8)]
 
 
 # JPEGs at a fraction of their size
 
 
 @pytest.mark.parametrize(
-    ("size", "at_least", "expected"),
+    ("size", "min_short_side", "expected"),
     [
         ((1600, 1200), None, (1600, 1200)),
         ((1600, 1200), 601, (1600, 1200)),
@@ -159,18 +159,18 @@ def test_damaged_exif_leaves_the_picture_as_it_is_and_says_nothing(junk, begins_
         ((100, 80), 256, (100, 80)),
     ],
 )
-def test_a_jpeg_is_decoded_no_smaller_than_asked_for(size, at_least, expected):
-    assert decoded(encoded(smooth(*size), "JPEG"), "a", at_least=at_least).size == expected
+def test_a_jpeg_is_decoded_no_smaller_than_asked_for(size, min_short_side, expected):
+    assert decode_image(encoded(smooth(*size), "JPEG"), "a", min_short_side=min_short_side).size == expected
 
 
-@given(width=st.integers(1, 300), height=st.integers(1, 300), at_least=st.integers(1, 300))
-@example(width=219, height=219, at_least=55)
+@given(width=st.integers(1, 300), height=st.integers(1, 300), min_short_side=st.integers(1, 300))
+@example(width=219, height=219, min_short_side=55)
 @settings(max_examples=30, deadline=None)
-def test_the_short_side_never_falls_below_what_is_asked_for_nor_stays_over_twice_that(width, height, at_least):
-    found = decoded(encoded(smooth(width, height), "JPEG"), "a", at_least=at_least)
+def test_the_short_side_never_falls_below_what_is_asked_for_nor_stays_over_twice_that(width, height, min_short_side):
+    found = decode_image(encoded(smooth(width, height), "JPEG"), "a", min_short_side=min_short_side)
     short = min(width, height)
-    assert min(found.size) >= min(short, at_least)
-    assert min(found.size) <= 2 * at_least or min(found.size) == -(-short // 8)  # 219 px, 55 asked for: a half, 110
+    assert min(found.size) >= min(short, min_short_side)
+    assert min(found.size) <= 2 * min_short_side or min(found.size) == -(-short // 8)  # 219 px, 55 asked for: a half, 110
     assert abs(found.width * height - found.height * width) <= 8 * max(width, height)
 
 
@@ -178,18 +178,20 @@ def test_the_short_side_never_falls_below_what_is_asked_for_nor_stays_over_twice
 def test_a_fraction_shows_the_same_as_all_of_it_resized(orientation):
     data = encoded(smooth(1600, 1200, seed=3), "JPEG", quality=90, exif=exif(orientation))
     size = (342, 256) if orientation == 1 else (256, 342)
-    full, draft = (decoded(data, "a", at_least=asked).resize(size, Image.Resampling.BILINEAR) for asked in (None, 256))
+    full, draft = (
+        decode_image(data, "a", min_short_side=asked).resize(size, Image.Resampling.BILINEAR) for asked in (None, 256)
+    )
     assert abs(pixels(full) - pixels(draft)).mean() < 0.5
 
 
 def test_other_formats_are_decoded_in_full():
-    assert decoded(encoded(smooth(640, 480)), "a", at_least=10).size == (640, 480)
+    assert decode_image(encoded(smooth(640, 480)), "a", min_short_side=10).size == (640, 480)
 
 
-@pytest.mark.parametrize("at_least", [0, -1, (0, -5)])
-def test_at_least_nothing_is_refused(at_least):
+@pytest.mark.parametrize("min_short_side", [0, -1, (0, -5)])
+def test_at_least_nothing_is_refused(min_short_side):
     with pytest.raises(ValueError, match="must be a number of pixels of at least 1"):
-        decoded(encoded(smooth()), "a", at_least=at_least)
+        decode_image(encoded(smooth()), "a", min_short_side=min_short_side)
 
 
 # No image
@@ -207,20 +209,20 @@ def test_at_least_nothing_is_refused(at_least):
     ],
 )
 def test_what_is_no_image_is_named_with_the_reason(data, reason):
-    for read in (decoded, facts):
+    for read in (decode_image, inspect_image):
         with pytest.raises(BrokenImageError, match=f"^photos/a.jpg: {reason}"):
             read(data, "photos/a.jpg")
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000"])
-@pytest.mark.parametrize("at_least", [None, 8])
-def test_a_truncated_picture_is_broken_whether_decoded_in_full_or_not(kind, at_least):
+@pytest.mark.parametrize("min_short_side", [None, 8])
+def test_a_truncated_picture_is_broken_whether_decoded_in_full_or_not(kind, min_short_side):
     data = encoded(smooth(128, 96), kind)
     cut = data[: len(data) * 2 // 3]
     with pytest.raises(BrokenImageError, match="^a.x: cannot be decoded"):
-        decoded(cut, "a.x", at_least=at_least)
+        decode_image(cut, "a.x", min_short_side=min_short_side)
     with pytest.raises(BrokenImageError, match="^a.x: cannot be decoded"):
-        facts(cut, "a.x")
+        inspect_image(cut, "a.x")
 
 
 def claimed(width, height):
@@ -236,15 +238,15 @@ def claimed(width, height):
 @pytest.mark.parametrize("size", [(100_000, 100_000), (13_378, 13_378), (2**31 - 1, 2**31 - 1)])
 def test_a_bomb_is_refused_before_it_is_decoded(size):
     with pytest.raises(BrokenImageError, match=rf"a.png: claims {size[0]:,} × {size[1]:,} pixels, and more than 178,956,970"):
-        decoded(claimed(*size), "a.png")
+        decode_image(claimed(*size), "a.png")
 
 
 def test_the_limit_can_be_set_and_pil_does_not_warn_below_it():
     with pytest.raises(BrokenImageError, match="claims 64 × 48 pixels, and more than 3,071"):
-        decoded(encoded(smooth()), "a", max_pixels=64 * 48 - 1)
-    assert decoded(encoded(smooth()), "a", max_pixels=64 * 48).size == (64, 48)
+        decode_image(encoded(smooth()), "a", max_pixels=64 * 48 - 1)
+    assert decode_image(encoded(smooth()), "a", max_pixels=64 * 48).size == (64, 48)
     with pytest.raises(BrokenImageError, match="cannot be decoded"):  # over PIL's limit for a warning, under ours
-        decoded(claimed(10_000, 10_000), "a")
+        decode_image(claimed(10_000, 10_000), "a")
 
 
 def test_a_webp_that_claims_too_much_is_refused():
@@ -252,7 +254,7 @@ def test_a_webp_that_claims_too_much_is_refused():
     at = data.index(b"VP8L") + 9
     data[at : at + 4] = struct.pack("<I", 16383 | 16383 << 14)
     with pytest.raises(BrokenImageError, match="^a: "):
-        decoded(bytes(data), "a")
+        decode_image(bytes(data), "a")
 
 
 @settings(max_examples=150, deadline=None)
@@ -262,7 +264,7 @@ def test_damage_gives_a_picture_or_a_broken_image_error_and_no_warning(data, kin
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
-        found = decoded(bytes(content), "a", max_pixels=10**6).mode
+        found = decode_image(bytes(content), "a", max_pixels=10**6).mode
     except BrokenImageError as error:
         found = str(error)[:3]
     assert found in ("RGB", "a: ")
@@ -279,5 +281,5 @@ def test_warnings_of_pil_are_not_heard_and_filters_are_left_alone_by_threads():
             theirs.load()
     assert heard, "PIL has nothing to warn of here any more"
     with ThreadPoolExecutor(4) as pool:
-        assert all(picture.size == (64, 48) for picture in pool.map(lambda _: decoded(odd, "a"), range(40)))
+        assert all(picture.size == (64, 48) for picture in pool.map(lambda _: decode_image(odd, "a"), range(40)))
     assert list(warnings.filters) == before

@@ -1,4 +1,4 @@
-"""Images held in memory are those that the dataset would decode, pixel by pixel, in every kind of worker."""
+"""Images in memory are those that the dataset would decode, pixel by pixel, in every kind of worker."""
 
 import pickle
 import zipfile
@@ -10,15 +10,15 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from suprank.data import (
-    Broken,
+    BrokenImage,
     BrokenImageError,
     ImageDataset,
     InMemoryImages,
     Manifest,
-    at_least,
-    collated,
+    collate,
     eval_transform,
     in_memory,
+    min_short_side,
     train_transform,
 )
 from tests.data.pictures import encoded, smooth, tensor
@@ -31,7 +31,7 @@ def pictures(root, count=40):
         (root / path).write_bytes(encoded(smooth(60 + row, 90 - row // 2, seed=row), "JPEG" if row % 2 else "PNG"))
     boxes = [[3, 4, 40, 45] if row % 3 == 0 else None for row in range(count)]
     labels = [f"k{row % 5}" for row in range(count)]
-    return Manifest.of({"path": paths, "split": ["train"] * count, "label_kind": labels, "box": boxes}, root=root)
+    return Manifest.from_columns({"path": paths, "split": ["train"] * count, "label_kind": labels, "box": boxes}, root=root)
 
 
 def same(one, other):
@@ -80,9 +80,9 @@ def test_without_a_transform_an_item_holds_the_picture(tmp_path):
 
 def test_fractions_of_large_jpegs_are_held_at_the_size_they_were_decoded_to(tmp_path):
     (tmp_path / "a.jpg").write_bytes(encoded(smooth(160, 120), "JPEG"))
-    manifest = Manifest.of({"path": ["a.jpg"], "split": ["test"]}, root=tmp_path, levels=())
+    manifest = Manifest.from_columns({"path": ["a.jpg"], "split": ["test"]}, root=tmp_path, levels=())
     transform = eval_transform(24, resize=30)
-    dataset = ImageDataset(manifest, transform, at_least=at_least(transform))
+    dataset = ImageDataset(manifest, transform, min_short_side=min_short_side(transform))
     kept = InMemoryImages(dataset)
     assert kept.nbytes == 3 * 40 * 30
     assert same(kept[0], dataset[0])
@@ -115,8 +115,8 @@ def test_workers_decode_the_same_and_leave_random_numbers_alone(tmp_path):
 def test_loaders_workers_share_the_memory(tmp_path, start):
     dataset = ImageDataset(pictures(tmp_path, 8), corner)
     kept = InMemoryImages(dataset)
-    loader = DataLoader(kept, batch_size=4, num_workers=1, collate_fn=collated, multiprocessing_context=start)
-    for found, expected in zip(loader, DataLoader(dataset, batch_size=4, collate_fn=collated), strict=True):
+    loader = DataLoader(kept, batch_size=4, num_workers=1, collate_fn=collate, multiprocessing_context=start)
+    for found, expected in zip(loader, DataLoader(dataset, batch_size=4, collate_fn=collate), strict=True):
         assert (found.images == expected.images).all()
     assert kept._pixels.is_shared() == (start == "spawn"), "what is forked is shared as it is; what is sent moves there once"
 
@@ -129,7 +129,7 @@ def test_a_transform_never_changes_what_is_held(tmp_path):
     assert (kept._pixels == before).all()
 
 
-# Broken images
+# BrokenImage images
 
 
 def test_broken_images_raise_or_are_kept_as_such(tmp_path):
@@ -141,7 +141,7 @@ def test_broken_images_raise_or_are_kept_as_such(tmp_path):
     dataset = ImageDataset(manifest, eval_transform(16, resize=20), on_broken="skip")
     kept = InMemoryImages(dataset)
     for row in (2, 5):
-        assert isinstance(kept[row], Broken)
+        assert isinstance(kept[row], BrokenImage)
         assert kept[row] == dataset[row]
     assert same(kept[3], dataset[3])
     assert same(kept[4], dataset[4])
@@ -149,7 +149,7 @@ def test_broken_images_raise_or_are_kept_as_such(tmp_path):
 
 def test_all_may_be_broken(tmp_path):
     (tmp_path / "a.png").write_bytes(b"")
-    manifest = Manifest.of({"path": ["a.png"], "split": ["test"]}, root=tmp_path, levels=())
+    manifest = Manifest.from_columns({"path": ["a.png"], "split": ["test"]}, root=tmp_path, levels=())
     kept = InMemoryImages(ImageDataset(manifest, on_broken="skip"))
     assert kept.nbytes == 0
     assert kept[0].reason == "is empty."
@@ -158,7 +158,7 @@ def test_all_may_be_broken(tmp_path):
 def test_members_of_archives_are_held_too(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("a.png", encoded(smooth()))
-    manifest = Manifest.of({"path": ["x.zip::a.png"], "split": ["test"]}, root=tmp_path, levels=())
+    manifest = Manifest.from_columns({"path": ["x.zip::a.png"], "split": ["test"]}, root=tmp_path, levels=())
     dataset = ImageDataset(manifest)
     assert same(pickle.loads(pickle.dumps(InMemoryImages(dataset)))[0], dataset[0])
 
@@ -169,28 +169,28 @@ def test_members_of_archives_are_held_too(tmp_path):
 def test_the_size_is_estimated_before_and_known_after(tmp_path):
     dataset = ImageDataset(pictures(tmp_path))
     exact = sum(3 * dataset[row].image.width * dataset[row].image.height for row in range(40))
-    assert in_memory.estimated_bytes(dataset) == exact, "all are looked at where they are few"
+    assert in_memory.estimate_bytes(dataset) == exact, "all are looked at where they are few"
     assert InMemoryImages(dataset).nbytes == exact
 
 
 def test_more_than_the_limit_is_refused_before_anything_is_decoded(tmp_path, monkeypatch):
     dataset = ImageDataset(pictures(tmp_path))
     told = []
-    size = in_memory.estimated_bytes(dataset)
-    with pytest.raises(ValueError, match=r"40 decoded images take 0.0 GiB or more.*set data.hold=false"):
+    size = in_memory.estimate_bytes(dataset)
+    with pytest.raises(ValueError, match=r"40 decoded images take 0.0 GiB or more.*set data.cache_images=false"):
         InMemoryImages(dataset, limit=size - 1, progress=lambda *counted: told.append(counted))
     assert told == []
     assert InMemoryImages(dataset, limit=size).nbytes == size
-    monkeypatch.setattr(held, "free_memory", lambda: 2 * size - 2)
-    with pytest.raises(ValueError, match="by default, half of the free memory"):
+    monkeypatch.setattr(in_memory, "free_memory", lambda: 2 * size - 2)
+    with pytest.raises(ValueError, match="by default half of the free memory"):
         InMemoryImages(dataset)
 
 
 def test_an_estimate_that_was_too_low_is_noticed_on_the_way(tmp_path, monkeypatch):
     dataset = ImageDataset(pictures(tmp_path))
-    size = in_memory.estimated_bytes(dataset)
-    monkeypatch.setattr(held, "estimated_bytes", lambda dataset: 0)
-    with pytest.raises(ValueError, match="set data.hold=false"):
+    size = in_memory.estimate_bytes(dataset)
+    monkeypatch.setattr(in_memory, "estimate_bytes", lambda dataset: 0)
+    with pytest.raises(ValueError, match="set data.cache_images=false"):
         InMemoryImages(dataset, limit=size - 1)
 
 

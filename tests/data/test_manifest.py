@@ -20,7 +20,7 @@ BIRDS = {
 
 
 def birds(**changed):
-    return Manifest.of(BIRDS | changed, root="photos")
+    return Manifest.from_columns(BIRDS | changed, root="photos")
 
 
 def test_ids_are_places_in_the_sorted_names_and_stay_in_subsets():
@@ -48,7 +48,7 @@ def test_splits_are_counted_in_their_usual_order():
 
 @pytest.mark.parametrize("extension", ["parquet", "csv"])
 def test_a_saved_manifest_comes_back_whole(tmp_path, extension):
-    manifest = Manifest.of(
+    manifest = Manifest.from_columns(
         BIRDS | {"id": ["1", "2", "3", "3"], "box": [None, [0, 0, 5, 6.5], None, None], "artist": ["x", "y", "ü,\n", '"']},
         root=tmp_path,
     )
@@ -82,7 +82,7 @@ def test_parquet_keeps_ids_over_many_row_groups_with_unlike_labels(tmp_path):
 
 def test_a_moved_manifest_finds_its_images_from_its_own_folder(tmp_path):
     (tmp_path / "old" / "images").mkdir(parents=True)
-    Manifest.of(BIRDS, root=tmp_path / "old" / "images").save(tmp_path / "old" / "m.parquet")
+    Manifest.from_columns(BIRDS, root=tmp_path / "old" / "images").save(tmp_path / "old" / "m.parquet")
     (tmp_path / "old").rename(tmp_path / "new")
     assert Manifest.read(tmp_path / "new" / "m.parquet").root.resolve() == (tmp_path / "new" / "images").resolve()
     assert Manifest.read(tmp_path / "new" / "m.parquet", root="/elsewhere").root.as_posix() == "/elsewhere"
@@ -97,8 +97,8 @@ def test_a_csv_of_ones_own_needs_no_json_and_keeps_leading_zeros(tmp_path):
 
 def test_levels_may_be_chosen_or_none():
     table = pa.table(BIRDS)
-    assert Manifest.of(table, root=".", levels=["family"]).names == {"family": ("Corvidae", "Troglodytidae")}
-    unlabeled = Manifest.of({"path": ["a"], "split": ["query"]}, root=".", levels=())
+    assert Manifest.from_columns(table, root=".", levels=["family"]).names == {"family": ("Corvidae", "Troglodytidae")}
+    unlabeled = Manifest.from_columns({"path": ["a"], "split": ["query"]}, root=".", levels=())
     assert unlabeled.levels == ()
     assert unlabeled.labels.shape == (1, 0)
     with pytest.raises(ValueError, match="no labels"):
@@ -106,7 +106,7 @@ def test_levels_may_be_chosen_or_none():
 
 
 def test_an_unlabeled_manifest_stays_so_in_a_file(tmp_path):
-    Manifest.of({"path": ["a"], "split": ["query"]}, root=".", levels=()).save(tmp_path / "q.parquet")
+    Manifest.from_columns({"path": ["a"], "split": ["query"]}, root=".", levels=()).save(tmp_path / "q.parquet")
     assert Manifest.read(tmp_path / "q.parquet").levels == ()
 
 
@@ -139,7 +139,7 @@ def test_labels_with_two_parents_are_named():
 
 def test_many_labels_with_two_parents_are_counted():
     names = [f"s{i}" for i in range(9)] * 2
-    manifest = Manifest.of(
+    manifest = Manifest.from_columns(
         {"path": names, "split": ["train"] * 18, "label_fine": names, "label_coarse": ["x"] * 9 + ["y"] * 9}, root="."
     )
     assert len(manifest.two_parents()) == 6
@@ -172,7 +172,7 @@ def test_the_tree_of_a_subset_keeps_ids_and_says_what_is_not_there():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"split": ["train", "train", "test", "valid"]}, "split 'valid' is unknown; an image is one of train, test"),
+        ({"split": ["train", "train", "test", "valid"]}, "split 'valid' is unknown; a split is one of train, test"),
         ({"split": ["train", "train", "test", None]}, "split None is unknown"),
         ({"path": ["a", "b", "", "d"]}, r"1 of 4 rows \(2\) have no path"),
         ({"path": ["a", "../b", "c", "d"]}, r"path '\.\./b' leads out of the root"),
@@ -217,22 +217,22 @@ def test_whole_numbers_are_labels_by_their_digits():
         ({"paths": ["a"], "split": ["train"], "label_x": ["b"]}, None, "did you mean 'paths'"),
         ({"path": ["a"], "split": ["train"], "species": ["b"]}, None, "no label column: it has path, split, species"),
         ({"path": ["a"], "split": ["train"], "label_genus": ["b"]}, ["genius"], "did you mean 'label_genus'"),
-        ({"path": ["a"], "split": ["train"], "label_genus": ["b"]}, ["genus", "genus"], "asked for twice"),
+        ({"path": ["a"], "split": ["train"], "label_genus": ["b"]}, ["genus", "genus"], "is named twice"),
     ],
 )
 def test_missing_columns_are_named(columns, levels, message):
     with pytest.raises(ValueError, match=message):
-        Manifest.of(columns, root=".", levels=levels)
+        Manifest.from_columns(columns, root=".", levels=levels)
 
 
 def test_two_columns_of_one_name_are_refused():
     table = pa.table([["a"], ["train"], ["x"], ["y"]], names=["path", "split", "label_x", "label_x"])
     with pytest.raises(ValueError, match="two columns called 'label_x'"):
-        Manifest.of(table, root=".")
+        Manifest.from_columns(table, root=".")
 
 
 def test_files_that_are_no_manifests(tmp_path):
-    with pytest.raises(FileNotFoundError, match="is not there"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         Manifest.read(tmp_path / "none.parquet")
     with pytest.raises(ValueError, match="a .parquet or .csv file"):
         Manifest.read(tmp_path / "m.json")
@@ -287,7 +287,7 @@ def test_any_names_survive_both_files_and_any_order_of_rows(tmp_path_factory, ro
     folder = tmp_path_factory.mktemp("m")
     fine, coarse, split = zip(*rows, strict=True)
     columns = {"path": [f"{i}.png" for i in range(len(rows))], "split": split, "label_a": fine, "label_b": coarse}
-    manifest = Manifest.of(columns, root=".")
+    manifest = Manifest.from_columns(columns, root=".")
     for extension in ("csv", "parquet"):
         manifest.save(folder / f"m.{extension}")
         again = Manifest.read(folder / f"m.{extension}")
@@ -296,7 +296,7 @@ def test_any_names_survive_both_files_and_any_order_of_rows(tmp_path_factory, ro
         ]
     order = list(range(len(rows)))
     random.shuffle(order)
-    shuffled = Manifest.of({name: [values[i] for i in order] for name, values in columns.items()}, root=".")
+    shuffled = Manifest.from_columns({name: [values[i] for i in order] for name, values in columns.items()}, root=".")
     assert shuffled.names == manifest.names
     assert (shuffled.labels == manifest.labels[order]).all()
 
@@ -317,22 +317,22 @@ def test_damaged_metadata_is_an_error_that_names_the_file(tmp_path, meta):
 
 def test_a_dictionary_that_repeats_a_name_makes_one_class_of_it(tmp_path):
     labels = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["x", "x", "y"]))
-    manifest = Manifest.of({"path": ["a", "b", "c"], "split": ["train"] * 3, "label_s": labels}, root=tmp_path)
+    manifest = Manifest.from_columns({"path": ["a", "b", "c"], "split": ["train"] * 3, "label_s": labels}, root=tmp_path)
     assert manifest.names["s"] == ("x", "y")
     assert manifest.labels[:, 0].tolist() == [0, 0, 1]
 
 
 def test_boxes_are_the_same_in_csv_and_parquet(tmp_path):
     box = [[1023.456, 0.1, 2000.53, 1234567.0]]
-    manifest = Manifest.of({"path": ["a"], "split": ["train"], "label_s": ["x"], "box": box}, root=tmp_path)
+    manifest = Manifest.from_columns({"path": ["a"], "split": ["train"], "label_s": ["x"], "box": box}, root=tmp_path)
     for name in ("m.csv", "m.parquet"):
         manifest.save(tmp_path / name)
         assert Manifest.read(tmp_path / name).table["box"].to_pylist() == manifest.table["box"].to_pylist()
 
 
 def test_a_mask_of_another_length_is_refused(tmp_path):
-    manifest = Manifest.of({"path": ["a", "b"], "split": ["train"] * 2, "label_s": ["x", "y"]}, root=tmp_path)
-    with pytest.raises(ValueError, match=r"the mask has shape \[1\], and the manifest 2 rows"):
+    manifest = Manifest.from_columns({"path": ["a", "b"], "split": ["train"] * 2, "label_s": ["x", "y"]}, root=tmp_path)
+    with pytest.raises(ValueError, match=r"the mask has shape \[1\], but the manifest has 2 rows"):
         manifest.take(np.array([True]))
 
 

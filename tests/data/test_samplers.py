@@ -119,7 +119,7 @@ def test_fixed_numbers_of_batches_go_on_where_the_last_epoch_ended():
 
 def test_structure_agrees_with_pytorch_metric_learning():
     labels = np.repeat(np.arange(30), 9)
-    theirs = np.array(list(pml.BalancedBatchSampler(labels, 4, batch_size=40, length_before_new_iter=400))).reshape(-1, 40)
+    theirs = np.array(list(pml.MPerClassSampler(labels, 4, batch_size=40, length_before_new_iter=400))).reshape(-1, 40)
     for batches in (theirs, np.array(list(BalancedBatchSampler(labels, 40)))):
         assert all(sorted(Counter(labels[batch].tolist()).values()) == [4] * 10 for batch in batches)
 
@@ -150,7 +150,7 @@ def test_every_pair_of_categories_makes_five_batches_half_and_half():
 
 def test_the_structure_of_hierarchical_batches_agrees_with_pytorch_metric_learning():
     ours = list(HierarchicalBatchSampler(SOP, 64))
-    theirs = list(pml.HierarchicalBatchSampler(SOP, 64, 4, batches_per_super_tuple=5))
+    theirs = list(pml.HierarchicalSampler(SOP, 64, 4, batches_per_super_tuple=5))
 
     def structure(batches):
         return sorted(sorted(Counter(SOP[batch, 1].tolist()).items()) for batch in batches)
@@ -328,7 +328,7 @@ def test_loaders_take_them(workers):
 
 def test_a_state_of_other_labels_or_settings_is_refused():
     state = m_per_class_sampler(seed=1).state_dict()
-    with pytest.raises(ValueError, match="of other batches than this sampler's: seed was 1 and is 2"):
+    with pytest.raises(ValueError, match="saved by a sampler with other settings: seed was 1 and is 2"):
         m_per_class_sampler(seed=2).load_state_dict(state)
     with pytest.raises(ValueError, match="labels was '[0-9a-f]+' and is '[0-9a-f]+'"):
         BalancedBatchSampler(SOP[::-1], 64, seed=1).load_state_dict(state)
@@ -369,7 +369,7 @@ def test_impossible_requests_say_what_is_possible(settings, says):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"labels": FEW}, "level=1 must be a column .* and they have 1; labels of one level are for BalancedBatchSampler"),
+        ({"labels": FEW}, "level=1 must be a column .* and they have 1; use BalancedBatchSampler for labels of one level"),
         ({"level": 2}, "level=2 must be a column .* and they have 2; try 1"),
         ({"coarse_per_batch": 6}, "coarse_per_batch=6 must be between 1 and 5: level 1 has 5 classes"),
         ({"batch_size": 8, "coarse_per_batch": 3}, "must be between 1 and 2: .* batch_size=8 has room for 2 of 4 images each"),
@@ -377,7 +377,7 @@ def test_impossible_requests_say_what_is_possible(settings, says):
         ({"labels": TWO[:, [0, 0]] // [1, 2] * [0, 1]}, "fine class 0 is under the coarse classes 0 and 1"),
         (
             {"labels": np.stack([np.arange(400)] * 2, 1), "coarse_per_batch": 3},
-            "10,586,800 combinations, .* as batches=1000",
+            "10,586,800 combinations, .* with batches=1000",
         ),
     ],
 )

@@ -16,7 +16,7 @@ def manifest_of(classes, *, splits=None, levels=("species", "genus", "family")):
     """One image for each (species, genus, family, ...)."""
     columns = {f"label_{level}": list(column) for level, column in zip(levels, zip(*classes, strict=True), strict=True)}
     paths = [f"{index}.jpg" for index in range(len(classes))]
-    return Manifest.of({"path": paths, "split": splits or ["train"] * len(classes), **columns}, root=".")
+    return Manifest.from_columns({"path": paths, "split": splits or ["train"] * len(classes), **columns}, root=".")
 
 
 def sides(manifest, level=0):
@@ -86,7 +86,9 @@ def test_groups_too_small_for_the_fraction_can_be_let_go():
     found = holdout_classes(manifest, 0.2, shared="family")
     assert sum(split == {"test"} for split in sides(found).values()) == 4
     assert all(split == {"train", "test"} for split in sides(found, 2).values())
-    with pytest.raises(ValueError, match=r"0.1 to 0.9 .shared='family'.; 0.05 to 0.95 .shared='species', which lets"):
+    with pytest.raises(
+        ValueError, match=r"0.1 to 0.9 .shared='family'.; 0.05 to 0.95 .shared='species', which shares no groups"
+    ):
         holdout_classes(manifest, 0.01, shared="family")
 
 
@@ -160,8 +162,8 @@ def test_seeds_differ_and_every_class_has_its_turn():
         ({"fraction": 0}, "fraction=0 must lie between 0 and 1, because train and test both need classes; try 0.5"),
         ({"fraction": 1.0}, "fraction=1.0 must lie between"),
         ({"fraction": float("nan")}, "fraction=nan must lie between"),
-        ({"level": "order"}, "level='order' is no level here; choose from species, genus, family"),
-        ({"shared": "order"}, "shared='order' is no level here"),
+        ({"level": "order"}, "level='order' is not a level of this manifest; choose from species, genus, family"),
+        ({"shared": "order"}, "shared='order' is not a level of this manifest"),
         ({"level": "genus", "shared": "species"}, "shared='species' is finer than 'genus', .*choose from genus, family"),
         ({"level": "family"}, "there are 1 classes of 'family' outside distractors, and a split needs two"),
     ],
@@ -179,8 +181,8 @@ def test_a_class_in_two_groups_is_refused():
 
 
 def test_a_manifest_without_labels_or_classes_is_refused():
-    manifest = Manifest.of({"path": ["1.jpg"], "split": ["train"]}, root=".", levels=())
-    with pytest.raises(ValueError, match="has no labels, and so no classes to hold out"):
+    manifest = Manifest.from_columns({"path": ["1.jpg"], "split": ["train"]}, root=".", levels=())
+    with pytest.raises(ValueError, match="has no labels, and so no classes to split"):
         holdout_classes(manifest)
     with pytest.raises(ValueError, match="there are 0 classes of 'species'"):
         holdout_classes(manifest_of([("jay",)], splits=["distractor"], levels=("species",)))
@@ -189,4 +191,4 @@ def test_a_manifest_without_labels_or_classes_is_refused():
 def test_a_finer_class_under_two_of_the_level_may_not_be_on_both_sides():
     columns = {"path": list("abcd"), "split": ["train"] * 4, "label_f": list("xxyz"), "label_g": list("ghgh")}
     with pytest.raises(ValueError, match="f 'x' stands under two g, one for train and one for test"):
-        holdout_classes(Manifest.of(columns, root="."), 0.5, level="g")
+        holdout_classes(Manifest.from_columns(columns, root="."), 0.5, level="g")

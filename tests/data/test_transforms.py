@@ -15,8 +15,8 @@ from suprank.data.transforms import (
     IMAGENET_STD,
     PRESETS,
     Normalize,
-    at_least,
     eval_transform,
+    min_short_side,
     train_transform,
     v2,
 )
@@ -110,12 +110,12 @@ def test_training_crops_repeat_with_torchs_seed_and_differ_without():
 
 
 def test_sizes_that_a_decoded_image_needs():
-    assert at_least(eval_transform()) == 256
-    assert at_least(PRESETS["sop"].train) == 256
-    assert at_least(PRESETS["landmarks-bench"].test) == 1024
-    assert at_least(eval_transform(resize=None)) is None
+    assert min_short_side(eval_transform()) == 256
+    assert min_short_side(PRESETS["sop"].train) == 256
+    assert min_short_side(PRESETS["landmarks-bench"].test) == 1024
+    assert min_short_side(eval_transform(resize=None)) is None
     # The flattest crop of 0.16 of the area of a square of 647 pixels: sqrt(0.16 · 647² / 1.33) = 224.4 pixels high.
-    assert at_least(train_transform()) == 647
+    assert min_short_side(train_transform()) == 647
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_bytes_normalized_as_a_batch_are_what_the_transform_gives():
 
 
 def test_normalize_refuses_numbers_and_odd_colors():
-    with pytest.raises(TypeError, match="must be bytes"):
+    with pytest.raises(TypeError, match="must be uint8"):
         Normalize()(torch.zeros(3, 2, 2))
     with pytest.raises(ValueError, match="three numbers each"):
         Normalize(std=(1, 1, 0))

@@ -77,7 +77,7 @@ def test_what_was_read_is_written_byte_for_byte(tree):
     ("before", "after", "complaint"),
     [
         ('"version": 1', '"version": 2', "has version 2, and this suprank reads 1"),
-        ('"suprank.label-tree"', '"other"', "is no label tree"),
+        ('"suprank.label-tree"', '"other"', "is not a label tree"),
         ('"crow", "parent": "Corvidae"', '"crow", "parent": "Paridae"', "species 'crow' stands under 'Paridae', which is no"),
         ('"name": "jay"', '"name": "crow"', "two classes of species called 'crow'"),
         ('"name": "jay"', '"name": ""', "class 1 of species must have a name"),

@@ -11,7 +11,7 @@ from suprank.embedding.query_gallery import common_levels
 def part(labels, split="test", **columns):
     """Rows with these labels, and their embeddings: row numbers."""
     given = {"path": [f"{split}{row}.png" for row in range(len(labels))], "split": [split] * len(labels), "label_kind": labels}
-    return np.arange(len(labels))[:, None], Manifest.of(given | columns, root=".")
+    return np.arange(len(labels))[:, None], Manifest.from_columns(given | columns, root=".")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,6 @@ def test_levels_are_those_that_all_parts_have_or_those_asked_for():
     assert common_levels([two], ["group", "kind"], about="x") == ("group", "kind")
     with pytest.raises(ValueError, match="x has no level 'group'; choose from kind"):
         common_levels([two, one], ["group"], about="x")
-    bare = Manifest.of({"path": ["a"], "split": ["test"]}, root=".", levels=())
+    bare = Manifest.from_columns({"path": ["a"], "split": ["test"]}, root=".", levels=())
     with pytest.raises(ValueError, match="x: the images have no labels, so nothing is relevant"):
         common_levels([bare], about="x")

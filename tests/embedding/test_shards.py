@@ -67,7 +67,7 @@ def test_after_an_interruption_the_rest_is_computed_and_no_more(tmp_path, batch,
 @pytest.mark.parametrize("crash", range(6))
 def test_a_crash_while_writing_any_part_or_the_result_costs_that_file_alone(tmp_path, monkeypatch, crash):
     whole = written(tmp_path / "whole").read_bytes()
-    real, begun = shards.writing_atomically, []
+    real, begun = shards.atomic_writer, []
 
     def breaking(path):
         begun.append(path.name)
@@ -75,7 +75,7 @@ def test_a_crash_while_writing_any_part_or_the_result_costs_that_file_alone(tmp_
             raise OSError("power cut")
         return real(path)
 
-    monkeypatch.setattr(shards, "writing_atomically", breaking)
+    monkeypatch.setattr(shards, "atomic_writer", breaking)
     with pytest.raises(OSError, match="power cut"):
         written(tmp_path / "out")
     monkeypatch.undo()

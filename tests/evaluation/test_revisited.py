@@ -255,7 +255,7 @@ def check_content(found):
 
 def test_a_pickle_that_runs_code_is_refused(tmp_path):
     (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(CONTENT | {"more": datetime.date(2018, 6, 1)}))
-    with pytest.raises(ValueError, match="gnd.pkl was not read: it asks for datetime.date"):
+    with pytest.raises(ValueError, match="gnd.pkl was not loaded: it asks for datetime.date"):
         read_ground_truth(tmp_path / "gnd.pkl")
 
 

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.data.datasets import Broken
+from suprank.data.datasets import BrokenImage
 from suprank.evaluation import evaluate
 from suprank.explorer import Source, embeddings_folder, shared_levels
 from suprank.explorer.source import join_manifests
@@ -172,7 +172,7 @@ def test_broken_images_are_left_out_with_their_rows(tmp_path, pictures):
 
 
 def test_images_without_labels_are_searched_and_not_judged(tmp_path, pictures):
-    bare = Manifest.of({"path": pictures.paths, "split": ["test"] * 24}, root=pictures.root, levels=())
+    bare = Manifest.from_columns({"path": pictures.paths, "split": ["test"] * 24}, root=pictures.root, levels=())
     source = Source.read(runs.embeddings(tmp_path / "e", bare, runs.vectors(pictures)))
     assert source.levels == ()
     assert source.top_k([0], 3)[0].shape == (1, 3)
@@ -199,10 +199,10 @@ def test_pictures_come_from_files_and_zips_and_say_why_they_do_not(tmp_path):
     assert source.gallery.picture(0).size == (48, 40)
     plain = runs.collection(tmp_path / "f", extension="jpg")
     source = Source.from_arrays("x", runs.vectors(plain), plain)
-    assert source.gallery.picture(7, at_least=10).mode == "RGB"
+    assert source.gallery.picture(7, min_short_side=10).mode == "RGB"
     (tmp_path / "f" / "pictures" / "0-0-0.jpg").unlink()
     gone = source.gallery.picture(0)
-    assert isinstance(gone, Broken)
+    assert isinstance(gone, BrokenImage)
     assert "is not under" in gone.reason
     shutil.rmtree(tmp_path / "f")
     fresh = Source.from_arrays("x", runs.vectors(plain), plain)

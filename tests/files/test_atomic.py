@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.files.atomic import DiskFullError, explain_full_disk, is_stream, write_atomically, writing_atomically
+from suprank.files.atomic import DiskFullError, atomic_writer, explain_full_disk, is_stream, write_atomically
 from tests.disks import disk_of
 
 
@@ -27,7 +27,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(tmp_
 
 
 def test_other_errors_stay_what_they_are(tmp_path):
-    with pytest.raises(FileNotFoundError), writing_atomically(tmp_path / "none" / "file"):
+    with pytest.raises(FileNotFoundError), atomic_writer(tmp_path / "none" / "file"):
         pass
     with pytest.raises(PermissionError, match="mine"), explain_full_disk("a"):
         raise PermissionError("mine")

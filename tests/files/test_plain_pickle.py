@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from suprank.files.plain_pickle import unpickled
+from suprank.files.plain_pickle import load_plain_pickle
 
 CONTENT = {"names": ["a", "b"], "rows": [{"box": [1.5, 2, 30, 40], "easy": [4, 0]}, {"easy": []}], "none": None}
 
@@ -15,7 +15,7 @@ CONTENT = {"names": ["a", "b"], "rows": [{"box": [1.5, 2, 30, 40], "easy": [4, 0
 @pytest.mark.parametrize("protocol", range(6))
 def test_containers_numbers_and_text_of_any_protocol_are_read(tmp_path, protocol):
     (tmp_path / "plain.pkl").write_bytes(pickle.dumps(CONTENT, protocol=protocol))
-    assert unpickled(str(tmp_path / "plain.pkl")) == CONTENT
+    assert load_plain_pickle(str(tmp_path / "plain.pkl")) == CONTENT
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -33,19 +33,19 @@ def test_containers_numbers_and_text_of_any_protocol_are_read(tmp_path, protocol
 )
 def test_arrays_keep_their_type_shape_and_values(tmp_path, array, protocol):
     (tmp_path / "plain.pkl").write_bytes(pickle.dumps([array], protocol=protocol))
-    (found,) = unpickled(tmp_path / "plain.pkl")
+    (found,) = load_plain_pickle(tmp_path / "plain.pkl")
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     assert found.tolist() == array.tolist()
 
 
 def test_scalars_tuples_and_sets_become_plain(tmp_path):
     (tmp_path / "plain.pkl").write_bytes(pickle.dumps({"number": np.int64(7), "pair": (1, np.float32(0.5)), "one": {3}}))
-    assert unpickled(tmp_path / "plain.pkl") == {"number": 7, "pair": [1, 0.5], "one": [3]}
+    assert load_plain_pickle(tmp_path / "plain.pkl") == {"number": 7, "pair": [1, 0.5], "one": [3]}
 
 
 def test_python_2_text_is_read_as_latin_1(tmp_path):
     (tmp_path / "plain.pkl").write_bytes(b"U\x05all_\xe9.")  # SHORT_BINSTRING, as Python 2 wrote its str
-    assert unpickled(tmp_path / "plain.pkl") == "all_é"
+    assert load_plain_pickle(tmp_path / "plain.pkl") == "all_é"
 
 
 class Payload:
@@ -64,8 +64,8 @@ def test_a_pickle_that_runs_code_is_refused_and_did_not_run_it(tmp_path, protoco
     for function, argument in [(os.mkdir, str(mark)), (eval, f"__import__('os').mkdir({str(mark)!r})")]:
         path = tmp_path / "plain.pkl"
         path.write_bytes(pickle.dumps(CONTENT | {"more": Payload(function, argument)}, protocol=protocol))
-        with pytest.raises(ValueError, match=r"plain.pkl was not read: it asks for .*\.(mkdir|eval), and only containers"):
-            unpickled(path)
+        with pytest.raises(ValueError, match=r"plain.pkl was not loaded: it asks for .*\.(mkdir|eval), and only containers"):
+            load_plain_pickle(path)
         assert not mark.exists()
     pickle.loads(path.read_bytes())  # it would have
     assert mark.exists()
@@ -84,7 +84,7 @@ def test_a_pickle_that_runs_code_is_refused_and_did_not_run_it(tmp_path, protoco
 def test_whatever_is_not_plain_is_refused(tmp_path, harmful, complaint):
     (tmp_path / "plain.pkl").write_bytes(pickle.dumps(CONTENT | {"more": harmful}))
     with pytest.raises(ValueError, match=complaint):
-        unpickled(tmp_path / "plain.pkl")
+        load_plain_pickle(tmp_path / "plain.pkl")
 
 
 def test_an_array_whose_bytes_do_not_fill_it_is_refused(tmp_path):
@@ -92,14 +92,14 @@ def test_an_array_whose_bytes_do_not_fill_it_is_refused(tmp_path):
     assert whole.count(b"K\x06\x85") == 1  # its shape, (6,)
     (tmp_path / "plain.pkl").write_bytes(whole.replace(b"K\x06\x85", b"K\x60\x85"))
     with pytest.raises(ValueError, match="not a readable pickle"):
-        unpickled(tmp_path / "plain.pkl")
+        load_plain_pickle(tmp_path / "plain.pkl")
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", pickle.dumps(CONTENT)[:-40], b"(lp0\ng0\na."])
 def test_a_file_that_is_cut_or_refers_to_itself_is_refused(tmp_path, content):
     (tmp_path / "plain.pkl").write_bytes(content)
     with pytest.raises(ValueError, match="plain.pkl is not a readable pickle"):
-        unpickled(tmp_path / "plain.pkl")
+        load_plain_pickle(tmp_path / "plain.pkl")
 
 
 def test_what_is_named_often_is_built_once(tmp_path):
@@ -107,5 +107,5 @@ def test_what_is_named_often_is_built_once(tmp_path):
     for _ in range(60):
         laughs = [laughs, laughs]  # written out, 2⁶⁰ lists
     (tmp_path / "laughs.pkl").write_bytes(pickle.dumps(laughs))
-    found = unpickled(tmp_path / "laughs.pkl")
+    found = load_plain_pickle(tmp_path / "laughs.pkl")
     assert found[0] is found[1]

@@ -180,7 +180,7 @@ def photographs(names, split=None, **more):
         "split": split or ["train"] * len(names),
         "label_landmark": names,
     }
-    return Manifest.of(columns | more, root=".")
+    return Manifest.from_columns(columns | more, root=".")
 
 
 def test_a_manifest_gets_the_groups_above_the_landmark(project):
@@ -230,7 +230,7 @@ def test_a_manifest_of_labels_by_any_spelling_and_distractors_stay():
 
 def test_export_writes_the_manifest_of_the_project(tmp_path):
     columns = {"path": ["a", "b"], "split": ["train", "test"], "label_species": ["jay", "teal"]}
-    Manifest.of(columns, root=tmp_path).save(tmp_path / "m.parquet")
+    Manifest.from_columns(columns, root=tmp_path).save(tmp_path / "m.parquet")
     project = write_branch(plain(tmp_path / "p"))
     with pytest.raises(ValueError, match="knows no manifest"):
         export_branch(project, tmp_path / "out", "final", manifest_out=tmp_path / "new.parquet")

@@ -71,7 +71,7 @@ MALFORMED = {
     "no rows": (HEADER, "1: it has no rows"),
     "quote never closed": (HEADER + b'1,a\n2,"b\n3,c\n', "3: a quote is opened that is never closed"),
     "letters after a quote": (HEADER + b'1,"a"b\n', "2: wrong quoting"),
-    "Latin-1": (HEADER + b"1,a\n2,caf\xe9\n", "3: category holds the byte 0xE9, which is no UTF-8"),
+    "Latin-1": (HEADER + b"1,a\n2,caf\xe9\n", "3: category holds the byte 0xE9, which is not UTF-8"),
     "UTF-16": ("landmark_id,category\n1,a\n".encode("utf-16"), "1: there is no column"),
     "NUL among letters": (HEADER + "1,é\0\n".encode(), "2: category holds a NUL"),
     "NUL": (HEADER + b"1,a\0b\n", "2: category holds a NUL"),
@@ -101,7 +101,7 @@ def test_bad_rows_can_be_left_out_and_are_listed_with_their_lines(tmp_path):
     assert [(one.line, one.problem.split(";")[0]) for one in found.rejects] == [
         (3, "landmark_id is 'x'"),
         (4, "1 cells"),
-        (5, "category holds the byte 0xE9, which is no UTF-8 (Latin-1?)"),
+        (5, "category holds the byte 0xE9, which is not UTF-8 (Latin-1?)"),
         (6, "category holds a NUL"),
     ]
     begun = create_project(tmp_path / "p", read_recipe("hgldv2"), found)
@@ -166,7 +166,7 @@ def test_labels_of_tables_by_columns_that_are_named(tmp_path):
 
 def test_labels_of_a_manifest_weigh_as_many_images(tmp_path):
     columns = {"path": ["a", "b", "c"], "split": ["train"] * 3, "label_species": ["jay", "crow", "jay"]}
-    Manifest.of(columns, root=tmp_path).save(tmp_path / "m.parquet")
+    Manifest.from_columns(columns, root=tmp_path).save(tmp_path / "m.parquet")
     assert [(one.text, one.weight) for one in read_manifest_labels(tmp_path / "m.parquet", "species").rows] == [
         ("crow", 1),
         ("jay", 2),

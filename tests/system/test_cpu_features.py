@@ -92,7 +92,7 @@ def test_forbidden_amx_is_capped_with_a_sentence_and_remembered(machine, tmp_pat
     [
         (DIES, "pass", "would end the process with SIGILL; use fp32"),
         (DIES_UNLESS_CAPPED, SIGILL_HERE, f"again with {VARIABLE}={CAP} in its"),
-        (DIES_UNLESS_CAPPED, "raise RuntimeError", "torch has computed in this process already"),
+        (DIES_UNLESS_CAPPED, "raise RuntimeError", "torch has already computed in this process"),
     ],
     ids=["it dies capped too", "too late in this process", "this process cannot tell"],
 )

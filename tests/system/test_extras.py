@@ -1,43 +1,16 @@
 """The tables of extras: what they name is enough, and is what a missing part names, in the shell and in Python."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from suprank.cli.app import app
-from suprank.system.extras import OPTIONAL, PACKAGES, VERBS, extras_of
+from suprank.system.extras import OPTIONAL, PACKAGES, VERBS, required_extras
 from tests.cli.collection import done, photographs
-from tests.extras import PROJECT, distributions, python
+from tests.extras import PROJECT, distributions, outcomes, python
 from tests.hierarchy.branches import plain, write_branch
 from tests.models.tiny import embedder
-
-RUN = """
-import io, json, sys
-from contextlib import redirect_stderr, redirect_stdout
-from suprank.cli.main import main
-ended = []
-for words in json.loads(sys.argv[1]):
-    sys.argv = ["suprank", *words]
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said), redirect_stdout(io.StringIO()):
-            main()
-    except SystemExit as end:
-        ended.append((end.code or 0, said.getvalue()))
-    except BaseException as error:
-        ended.append((-1, repr(error)))
-print(json.dumps(ended))
-"""
-
-
-def run(extras, commands, folder):
-    """How each command ends, exit code and stderr, where nothing but these extras is installed. All in one process."""
-    commands = [[str(word) for word in words] for words in commands]
-    ended = python(extras, RUN, json.dumps(commands), cwd=folder)
-    assert ended.returncode == 0, ended.stderr
-    return [tuple(one) for one in json.loads(ended.stdout.splitlines()[-1])]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +20,7 @@ def folder(tmp_path_factory):
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+        done("data", "import", "folder", "photos", "--split", "test", "--out", "m.parquet")
         embedder(dim=8).save("model")
         embedder(dim=8).save("run/model")
         Path("run/recipe.toml").write_text(RECIPE)
@@ -94,17 +67,11 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
 }
 
 
-def test_a_verb_that_lacks_a_part_names_the_extras_that_suffice(folder):
-    for verb, (code, said) in zip(NEEDS_MORE, run(["cli"], NEEDS_MORE.values(), folder), strict=True):
-        assert code == 1, (verb, code, said)
-        assert said.endswith(f'which is not installed; pip install "suprank[{extras_of(verb.split())}]"\n'), (verb, said)
-
-
 SUFFICE = {  # calls of the verbs that do something small
     "bench": [("bench", "losses", "--device", "cpu", "--batch", 16, "--loss", "SupAP", "--repeats", 1, "--out", "b")],
     "cli,vision": [
         ("recipes",),
-        ("data", "import", "folder", "--root", "photos", "--out", "n.parquet"),
+        ("data", "import", "folder", "photos", "--out", "n.parquet"),
         ("data", "show", "m.parquet", "--out", "s.png"),
         ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES),
         ("evaluate", "--embeddings", "f", "-q"),
@@ -122,7 +89,11 @@ SUFFICE = {  # calls of the verbs that do something small
         ("index", "search", "j", "--image", "photos/group0/class00/0.png", "--model", "model", *IMAGES[:6]),
         ("report", "e", "--out", "page.html", "--queries", 1, "--top", 2, "-q"),
     ],
-    "cli,export": [("models", "export", "--model", "model", "--out", "m.pt2")],
+    "cli,export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
+    VERBS["demo"]: [
+        "from suprank.system import torchvision_operators as t; t.declare(); import suprank.experiments.parallel, "
+        "suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE"
+    ],
     "hierarchy": [
         ("hierarchy", "new", "q", "--labels", "labels.txt"),
         ("hierarchy", "embed", "q", "-q"),
@@ -133,18 +104,25 @@ SUFFICE = {  # calls of the verbs that do something small
 }
 
 
+@pytest.fixture(scope="module")
+def results(folder):
+    """The outcomes of `NEEDS_MORE` with `cli` alone, and of each set of extras in `SUFFICE`."""
+    needs_more, *suffice = outcomes([("cli", NEEDS_MORE.values()), *SUFFICE.items()], folder)
+    return needs_more, dict(zip(SUFFICE, suffice, strict=True))
+
+
+@pytest.mark.slow
+def test_a_verb_that_lacks_a_part_names_the_extras_that_suffice(results):
+    for verb, (code, said) in zip(NEEDS_MORE, results[0], strict=True):
+        assert code == 1, (verb, code, said)
+        assert said.endswith(f'which is not installed; pip install "suprank[{required_extras(verb.split())}]"\n'), (verb, said)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("extras", SUFFICE)
-def test_the_extras_of_a_verb_suffice(folder, extras):
-    for words, (code, said) in zip(SUFFICE[extras], run(extras.split(","), SUFFICE[extras], folder), strict=True):
-        assert code == 0, (words, said)
-
-
-@pytest.mark.slow
-def test_the_extras_of_the_demo_suffice_for_what_it_imports():
-    parts = "suprank.experiments.parallel, suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE"
-    ended = python(VERBS["demo"].split(","), f"from suprank import torchvision_operators as t; t.declare(); import {parts}")
-    assert ended.returncode == 0, ended.stderr
+def test_the_extras_of_a_verb_suffice(results, extras):
+    for step, (code, said) in zip(SUFFICE[extras], results[1][extras], strict=True):
+        assert code == 0, (step, said)
 
 
 IMPORT = """

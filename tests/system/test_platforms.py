@@ -13,7 +13,6 @@ from suprank.bench.settings import BenchmarkSettings
 from suprank.data import archives, in_memory
 from suprank.experiments import runner
 from suprank.experiments.runner import lock_experiment
-from suprank.hierarchy.alone import alone
 from suprank.system import platforms
 from suprank.training.config import TrainConfig
 from suprank.training.run_folder import RunFolder
@@ -84,10 +83,7 @@ def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(mon
 
 @pytest.mark.usefixtures("elsewhere")
 def test_where_nothing_locks_a_folder_it_is_said_and_the_work_is_done(tmp_path):
-    for holding in (
-        lambda: alone(tmp_path),
-        lambda: lock_experiment(tmp_path),
-    ):
+    for holding in (lambda: lock_experiment(tmp_path),):
         with pytest.warns(RuntimeWarning, match="this system cannot lock"), holding():
             pass
     config = TrainConfig.model_validate({"data": {"manifest": "m"}, "loss": {"name": "roadmap"}})
@@ -98,17 +94,14 @@ def test_where_nothing_locks_a_folder_it_is_said_and_the_work_is_done(tmp_path):
 @pytest.mark.usefixtures("elsewhere")
 def test_a_member_of_an_archive_is_read_at_its_place(tmp_path):
     (tmp_path / "a").write_bytes(bytes(range(256)))
-    file = archives._opened(str(tmp_path / "a"), archives._version((tmp_path / "a").stat()))
+    file = archives._open(str(tmp_path / "a"), archives._version((tmp_path / "a").stat()))
     assert file.read(3, 200) + file.read(2, 7) == bytes([200, 201, 202, 7, 8])
 
 
 def test_runs_are_stopped_without_hangups_and_groups_of_processes(monkeypatch):
     monkeypatch.delattr(os, "killpg")
     monkeypatch.delattr(signal, "SIGHUP")
-    with (
-        runner._catch_signals() as caught,
-        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
-    ):
+    with runner._catch_signals() as caught, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         runner._kill(process)
         assert process.wait() == -signal.SIGKILL
     assert caught == []

@@ -1,5 +1,6 @@
-"""torchvision imports beside any torch. Each case is a process of its own: an operator once declared stays."""
+"""torchvision imports beside any torch. Each case is a fork of one process that has torch: an operator once declared stays."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -8,33 +9,44 @@ import pytest
 
 from suprank.system import torchvision_operators
 
-HEAD = """
+FORK = """
+import json, os, sys, traceback
 import torch
 from suprank.system import torchvision_operators
 from suprank.system.torchvision_operators import declare
+
+errors = {}
+for name, code in json.load(sys.stdin).items():
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        with open(writing, "w") as pipe:
+            try:
+                exec(code, globals())
+            except BaseException:
+                pipe.write(traceback.format_exc())
+        os._exit(0)
+    os.close(writing)
+    with open(reading) as pipe:
+        errors[name] = pipe.read()
+    if os.wait()[1]:
+        errors[name] += "it died"
+print(json.dumps(errors))
 """
 
+FITTING = """
+library = torch.library.Library("torchvision", "DEF")  # stands for the compiled library of a fitting torchvision
+load = lambda path: library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+torch.ops.load_library = load
+"""
 
-def run(code):
-    command = [sys.executable, "-c", HEAD + textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_torchvision_and_timm_import_after_the_declaration():
-    run(
-        """
+CASES = {
+    "torchvision and timm import after the declaration": """
         declare()
         import torchvision, timm
         from torchvision.transforms import v2
         assert v2.Resize(4)(torch.zeros(3, 8, 8)).shape == (3, 4, 4)
-        """
-    )
-
-
-def test_an_import_that_failed_before_succeeds_after_it_and_it_declares_once():
-    run(
-        """
+        """,
+    "an import that failed before succeeds after it, and it declares once": """
         try:
             import torchvision
             declarations = 0  # this torchvision fits this torch
@@ -49,24 +61,35 @@ def test_an_import_that_failed_before_succeeds_after_it_and_it_declares_once():
             torchvision.ops.nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
         except RuntimeError as error:
             assert declarations and "Couldn't load custom C++ ops" in str(error)
-        """
-    )
+        """,
+    "it does nothing if the real operators are loaded": f"""{FITTING}
+load("")
+declare()
+assert not torchvision_operators._declared
+assert torch.ops.torchvision.nms
+""",
+    "it does nothing if the real operators can be loaded": f"""{FITTING}
+declare()
+assert not torchvision_operators._declared
+assert torch.ops.torchvision.nms
+""",
+    "packages that import torchvision work after the declaration": "declare(); import lightning, torchmetrics",
+    "our packages that import torchvision work without it": "from suprank.evaluation import RetrievalMetrics",
+}
 
 
-@pytest.mark.parametrize("loaded", [True, False])
-def test_it_does_nothing_where_the_real_operators_are_loaded_or_can_be(loaded):
-    run(
-        f"""
-        library = torch.library.Library("torchvision", "DEF")  # stands for the compiled library of a fitting torchvision
-        load = lambda path: library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        torch.ops.load_library = load
-        if {loaded}:
-            load("")
-        declare()
-        assert not torchvision_operators._declared
-        assert torch.ops.torchvision.nms
-        """
-    )
+@pytest.fixture(scope="module")
+def errors():
+    """The traceback of each case, "" where it succeeded."""
+    cases = json.dumps({name: textwrap.dedent(code) for name, code in CASES.items()})
+    done = subprocess.run([sys.executable, "-c", FORK], input=cases, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_torchvision_is_imported_beside_any_torch(errors, case):
+    assert errors[case] == ""
 
 
 def test_without_torchvision_the_extra_is_named(monkeypatch):
@@ -74,11 +97,3 @@ def test_without_torchvision_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(torchvision_operators, "_exists", lambda operator: False)
     with pytest.raises(ImportError, match=r'pip install "suprank\[vision\]"'):
         torchvision_operators.declare()
-
-
-def test_what_imports_torchvision_on_the_way_works_after_the_declaration():
-    run("declare(); import lightning, torchmetrics")
-
-
-def test_what_imports_torchvision_on_the_way_works_in_a_fresh_process():
-    run("from suprank.evaluation import RetrievalMetrics")

@@ -50,7 +50,7 @@ def pictures(folder: Path, *, classes: int = CLASSES, tests: int = TEST, noise: 
             ):
                 column.append(value)
     file = folder / "manifest.parquet"
-    Manifest.of(columns, root=folder).save(file)
+    Manifest.from_columns(columns, root=folder).save(file)
     return file
 
 

@@ -35,7 +35,7 @@ def collection(root, classes=6, images=4, broken=()):
         (root / path).write_bytes(data[:60] if row in broken else data)
     paths, kinds, groups = zip(("t.png", "other", "other"), *rows, strict=True)
     splits = ["test", *["train"] * len(rows)]
-    return Manifest.of({"path": paths, "split": splits, "label_kind": kinds, "label_group": groups}, root=root)
+    return Manifest.from_columns({"path": paths, "split": splits, "label_kind": kinds, "label_group": groups}, root=root)
 
 
 def recipe(workers=0, **parts):
@@ -87,7 +87,7 @@ def test_labels_are_numbered_from_0_over_the_training_images(tmp_path):
     assert feed.labels.tolist() == [[row // 4, row // 8] for row in range(24)]
     assert feed.labels.dtype == torch.int64
     assert feed.paths[0].as_py() == "0.png"
-    last = Manifest.of(
+    last = Manifest.from_columns(
         {"path": ["a", "b", "c"], "split": ["test", "train", "train"], "label_k": ["a", "c", "b"]}, root=tmp_path
     )
     assert TrainBatches.of(recipe(batch={"size": 2, "images_per_class": 1}), last).labels.tolist() == [[1], [0]]
@@ -111,7 +111,7 @@ def test_labels_that_are_no_tree_finest_first_are_warned_of(tmp_path, caplog, le
     ordered = {name: columns[name] for name in ("path", "split", *(f"label_{level}" for level in levels))}
     TrainBatches.of(recipe(), manifest)
     assert caplog.text == ""
-    TrainBatches.of(recipe(batch={"size": 4}), Manifest.of(ordered, root=tmp_path))
+    TrainBatches.of(recipe(batch={"size": 4}), Manifest.from_columns(ordered, root=tmp_path))
     assert "training labels of" in caplog.text
     assert ("finest first" if levels[0] == "group" else "under two parents") in caplog.text
 
@@ -274,9 +274,9 @@ def test_crops_are_those_of_the_recipe(tmp_path):
     feed = TrainBatches.of(recipe(images=crops), manifest)
     expected = train_transform(16, resize=20, scale=(1.0, 1.0), ratio=(1.2, 1.2), flip=1.0, mean=None)
     assert repr(feed._images.images.transform) == repr(expected)
-    assert feed._images.images.at_least is None
+    assert feed._images.images.min_short_side is None
     fast = TrainBatches.of(recipe(data={"fast_jpeg": True}), manifest)
-    assert fast._images.images.at_least == 47  # 16 / sqrt(0.16 · 0.75)
+    assert fast._images.images.min_short_side == 47  # 16 / sqrt(0.16 · 0.75)
 
 
 def test_the_hierarchical_sampler_takes_its_level_by_name(tmp_path):
@@ -314,7 +314,7 @@ def test_what_the_images_cannot_give_is_refused(tmp_path, parts, world, complain
 def test_a_manifest_without_training_images_or_labels_is_refused(tmp_path):
     with pytest.raises(ValueError, match="m.parquet has no images to train on, only test"):
         TrainBatches.of(recipe(), collection(tmp_path).split("test"))
-    bare = Manifest.of({"path": ["0.png"], "split": ["train"]}, root=tmp_path, levels=())
+    bare = Manifest.from_columns({"path": ["0.png"], "split": ["train"]}, root=tmp_path, levels=())
     with pytest.raises(ValueError, match="m.parquet has no labels to train with"):
         TrainBatches.of(recipe(), bare)
 

@@ -322,7 +322,7 @@ def two_ranks():
 @pytest.mark.parametrize(
     ("tables", "told"),
     [
-        ({"data": {"manifest": "nowhere.parquet"}}, "nowhere.parquet: the manifest is not there"),
+        ({"data": {"manifest": "nowhere.parquet"}}, "nowhere.parquet: the manifest does not exist"),
         ({"run": {"epochs": 7}}, "holds a run of another recipe"),
     ],
     ids=["manifest", "folder"],

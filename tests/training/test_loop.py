@@ -280,7 +280,7 @@ def test_other_images_are_not_resumed(manifest, tmp_path):
     table = Manifest.read(mine)
     columns = {name: table.table[name].to_pylist() for name in table.table.column_names}
     columns["path"] = columns["path"][::-1]
-    Manifest.of(columns, root=Path(table.root)).save(mine)
+    Manifest.from_columns(columns, root=Path(table.root)).save(mine)
     with pytest.raises(ValueError, match="the training images or their labels are not those of the run that is resumed"):
         train(recipe(mine), tmp_path / "run", resume=True)
 

@@ -524,7 +524,7 @@ def manifest_of(root, levels, test):
     columns = {"path": [f"{row}.png" for row in rows], "split": splits}
     for depth, level in enumerate(levels):
         columns[f"label_{level}"] = [f"{level} {one % CLASSES // 2**depth if depth else one}" for one in fine]
-    return Manifest.of(columns, root=root)
+    return Manifest.from_columns(columns, root=root)
 
 
 @pytest.fixture(scope="module")

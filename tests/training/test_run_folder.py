@@ -84,7 +84,7 @@ def test_a_folder_of_other_things_is_left_as_it_is():
     Path("thesis").mkdir()
     Path("thesis/chapter1.tex").touch()
     for resume in (False, True):
-        with pytest.raises(RunFolderError, match="thesis is not empty, and no folder of a run: it has chapter1.tex"):
+        with pytest.raises(RunFolderError, match="thesis is not empty and not the folder of a run: it has chapter1.tex"):
             RunFolder.open("thesis", recipe(), resume=resume)
     assert list(Path("thesis").iterdir()) == [Path("thesis/chapter1.tex")]
 

@@ -70,7 +70,7 @@ def manifest_of(photos, split="test", **columns):
         "label_class": ["" if hidden else path.split("/")[1] for path, hidden in zip(paths, blank, strict=True)],
         "label_group": ["" if hidden else path.split("/")[0] for path, hidden in zip(paths, blank, strict=True)],
     }
-    return Manifest.of(given | columns, root=photos)
+    return Manifest.from_columns(given | columns, root=photos)
 
 
 LAYOUTS = {
@@ -100,7 +100,7 @@ def test_the_report_is_that_of_embed_and_evaluate(tmp_path, photos, layout):
 
 def test_further_test_sets_are_judged_by_the_levels_they_have(tmp_path, photos):
     both = manifest_of(photos)
-    groups = Manifest.of(both.table.drop_columns(["label_class"]), root=photos)
+    groups = Manifest.from_columns(both.table.drop_columns(["label_class"]), root=photos)
     groups.save(tmp_path / "groups.parquet")
     data = {"tests": {"coarse": str(tmp_path / "groups.parquet")}, "levels": ["class", "group"]}
     judge = Validator.of(recipe(data=data), both)
@@ -159,7 +159,7 @@ def test_test_sets_that_cannot_be_judged_are_refused_before_training(tmp_path, p
     wrong = manifest.with_columns(label_group=[f"g{row % 3}" for row in range(len(manifest))])
     with pytest.raises(ValueError, match="m.parquet: labels must form a tree, but class=0 stands under group"):
         Validator.of(recipe(), wrong)
-    bare = Manifest.of(manifest.table.select(["path", "split"]), root=photos, levels=())
+    bare = Manifest.from_columns(manifest.table.select(["path", "split"]), root=photos, levels=())
     with pytest.raises(ValueError, match="m.parquet: the images have no labels"):
         Validator.of(recipe(), bare)
 
@@ -171,9 +171,9 @@ def test_the_transform_is_the_recipes(photos):
     assert "Resize(size=[40, 40], interpolation=InterpolationMode.NEAREST" in shown
     assert "CenterCrop(size=(32, 32))" in shown
     assert "Resize" not in repr(Validator.of(recipe(), manifest)._reading.transform)
-    assert judge._reading.at_least is None
+    assert judge._reading.min_short_side is None
     fast = Validator.of(recipe(images={"test_resize": 40}, data={"fast_jpeg": True}), manifest)
-    assert fast._reading.at_least == 40
+    assert fast._reading.min_short_side == 40
 
 
 def test_progress_counts_images_and_then_queries(photos):

@@ -24,7 +24,7 @@ def write(folder, part, labels, *, split=None, paths=None, **columns):
         "label_kind": labels,
         **columns,
     }
-    Manifest.of(given, root=".").save(folder / part / "items.parquet")
+    Manifest.from_columns(given, root=".").save(folder / part / "items.parquet")
     embeddings = np.random.default_rng([count, *part.encode()]).normal(size=(count, 4)).astype(np.float32)
     np.save(folder / part / "embeddings.npy", embeddings)
     return embeddings
@@ -86,7 +86,7 @@ def test_levels_are_those_asked_for_in_their_order(tmp_path):
 def test_images_without_labels_are_sent_where_ground_truth_is_read(tmp_path):
     for part in ("query", "gallery"):
         (tmp_path / part).mkdir()
-        Manifest.of({"path": ["a"], "split": [part]}, root=".", levels=()).save(tmp_path / part / "items.parquet")
+        Manifest.from_columns({"path": ["a"], "split": [part]}, root=".", levels=()).save(tmp_path / part / "items.parquet")
         np.save(tmp_path / part / "embeddings.npy", np.ones((1, 2), np.float32))
     with pytest.raises(ValueError, match="no labels.*--ground-truth gnd_roxford5k.pkl"):
         read_folder(tmp_path, [])

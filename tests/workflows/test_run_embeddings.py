@@ -139,6 +139,6 @@ def test_a_picture_is_embedded_as_the_test_images_are(tmp_path, pictures):
 
 
 def test_a_manifest_of_train_alone_has_nothing_to_look_at(tmp_path, pictures):
-    run = made(tmp_path / "run", Manifest.of(pictures.with_columns(split=["train"] * 24).table, root=pictures.root))
+    run = made(tmp_path / "run", Manifest.from_columns(pictures.with_columns(split=["train"] * 24).table, root=pictures.root))
     with pytest.raises(ValueError, match="no test images to look at"):
         open_source(run, device="cpu")

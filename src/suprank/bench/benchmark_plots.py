@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 from suprank.bench.evaluation_benchmark import FLOOR, TARGET
 from suprank.bench.measurement import format_bytes, format_seconds
-from suprank.files.atomic import writing_atomically
+from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -123,7 +123,7 @@ def draw_losses(run: LossBenchmarkRun, path: Path) -> None:
             memory.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, handlelength=3)
     keys = "forward + backward; solid: suprank; dashed: pytorch-metric-learning; dotted: plain torch; hollow: timed in one run"
     figure.suptitle(f"{run.hardware}\n{keys}", fontsize=10)
-    with writing_atomically(path) as file:
+    with atomic_writer(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=150)
 
 
@@ -170,7 +170,7 @@ def draw_evaluation(run: EvaluationBenchmarkRun, path: Path) -> None:
     if handles:
         figure.legend(list(handles.values()), list(handles), loc="outside right upper", frameon=False, handlelength=3)
     figure.suptitle(run.hardware, fontsize=10)
-    with writing_atomically(path) as file:
+    with atomic_writer(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=150)
 
 

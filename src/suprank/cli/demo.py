@@ -57,11 +57,11 @@ def demo(
         runs = {label: (_recipe(name, recipe, seed, epochs), folder / recipe) for label, recipe in METHODS.items()}
 
         from suprank.cli.experiments import TrainingDisplay
-        from suprank.data.workers import cores
+        from suprank.data.workers import default_workers
         from suprank.experiments.parallel import TrainingError, train_in_parallel
 
         try:
-            stopped = train_in_parallel(runs, min(len(runs), cores()), TrainingDisplay())
+            stopped = train_in_parallel(runs, min(len(runs), default_workers()), TrainingDisplay())
         except TrainingError as error:
             terminal.echo(f"suprank: {error}", err=True)
             raise typer.Exit(1) from None

@@ -323,7 +323,7 @@ def _embed_images(
             raise FileNotFoundError(f"there is no image {file}; check the path (the working folder is {Path.cwd()}).")
     absolute = [file.resolve() for file in files]
     paths = [file.relative_to(file.anchor).as_posix() for file in absolute]
-    manifest = Manifest.of({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
+    manifest = Manifest.from_columns({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
     embedder = load_embedder(model, weights)
     reading = loader_settings(embedder, {**options, "fast_jpeg": False}, 16, 0, "raise")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -2,7 +2,7 @@
 
 import sys
 
-from suprank.system.extras import extras_of
+from suprank.system.extras import required_extras
 
 INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
 
@@ -19,7 +19,7 @@ def main() -> None:
         package = (error.name or "").partition(".")[0]
         if package in ("", "suprank"):  # a bug of ours: show the traceback
             raise
-        extras = extras_of(sys.argv[1:], package)
+        extras = required_extras(sys.argv[1:], package)
         print(f'suprank: this needs {package}, which is not installed; pip install "suprank[{extras}]"', file=sys.stderr)
         raise SystemExit(1) from None
     except (KeyboardInterrupt, SystemExit) as end:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import typer
 
-from suprank.files.atomic import FULL, DiskFullError
+from suprank.files.atomic import DISK_FULL, DiskFullError
 from suprank.files.writable import check_folder, check_writable
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def plain_errors(smaller: str) -> Iterator[None]:
         error.message = escaped(error.message)
         raise
     except OSError as error:
-        if error.errno in FULL and not isinstance(error, DiskFullError):
+        if error.errno in DISK_FULL and not isinstance(error, DiskFullError):
             error = DiskFullError(error.filename or "what was to be written", error)
         raise typer.BadParameter(_message(error)) from error
     except (ValueError, TypeError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""Labeled image collections: the manifest, images read through it, batches drawn from it, and importers."""
+"""Labeled image collections: manifests, datasets, batch samplers, transforms and importers."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,53 +12,53 @@ with explain_missing_extra(__name__):
 
 if TYPE_CHECKING:
     from suprank.data.archives import UnreadableArchiveError
-    from suprank.data.check import Checked, checked
-    from suprank.data.contact_sheet import contact_sheet
-    from suprank.data.datasets import Batch, Broken, ImageDataset, Item, collated
+    from suprank.data.check import ManifestReport, check_manifest
+    from suprank.data.contact_sheets import contact_sheet
+    from suprank.data.datasets import BrokenImage, ImageBatch, ImageDataset, ImageItem, collate
     from suprank.data.images import BrokenImageError
     from suprank.data.in_memory import InMemoryImages
     from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
-    from suprank.data.transforms import PRESETS, Normalize, at_least, eval_transform, train_transform
+    from suprank.data.transforms import PRESETS, Normalize, eval_transform, min_short_side, train_transform
 
 __all__ = [
     "PRESETS",
     "BalancedBatchSampler",
-    "Batch",
-    "Broken",
+    "BrokenImage",
     "BrokenImageError",
-    "Checked",
     "HierarchicalBatchSampler",
+    "ImageBatch",
     "ImageDataset",
+    "ImageItem",
     "InMemoryImages",
-    "Item",
     "LabelTree",
     "Manifest",
+    "ManifestReport",
     "Normalize",
     "UnreadableArchiveError",
-    "at_least",
-    "checked",
-    "collated",
+    "check_manifest",
+    "collate",
     "contact_sheet",
     "eval_transform",
     "holdout_classes",
+    "min_short_side",
     "train_transform",
 ]
 
-# These take a second or more to import, for torch and torchvision; a manifest does not.
-_WHERE = {
+# Imported when first used, because torch and torchvision take a second or more; a manifest needs neither.
+_LAZY = {
     "archives": ["UnreadableArchiveError"],
-    "check": ["Checked", "checked"],
-    "datasets": ["Batch", "Broken", "ImageDataset", "Item", "collated"],
+    "check": ["ManifestReport", "check_manifest"],
+    "datasets": ["ImageBatch", "BrokenImage", "ImageDataset", "ImageItem", "collate"],
     "in_memory": ["InMemoryImages"],
     "images": ["BrokenImageError"],
     "samplers": ["HierarchicalBatchSampler", "BalancedBatchSampler"],
-    "contact_sheet": ["contact_sheet"],
-    "transforms": ["PRESETS", "Normalize", "at_least", "eval_transform", "train_transform"],
+    "contact_sheets": ["contact_sheet"],
+    "transforms": ["PRESETS", "Normalize", "min_short_side", "eval_transform", "train_transform"],
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _WHERE.items():
+    for module, names in _LAZY.items():
         if name in names:
             with explain_missing_extra(__name__):
                 return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,4 +1,4 @@
-"""Members of zip and tar archives, read at random by workers and threads at once: a list of offsets, and no cursor."""
+"""Random access to the members of .zip and .tar archives, by threads and worker processes at once; and writing a .zip."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 import zipfile
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OPEN_AT_ONCE = 64
-"""Archives kept open in a process. Google Landmarks has 500; a process may often open no more than 1,024 files."""
+"""Archives that a process keeps open. Google Landmarks has 500; a process can often open no more than 1,024 files."""
 
 MAX_BYTES = 1 << 30
-"""What one file or member may hold: no image has more, and a few megabytes of zip can claim terabytes."""
+"""The largest file or member that is read: no image is larger, and a few megabytes of zip can claim terabytes."""
 
 Entry: TypeAlias = "tuple[int, int, int, int, int]"
-"""offset, bytes stored, bytes of content, CRC-32 (−1: none), method. The offset is of a zip's local header, of a tar's data."""
+"""(offset, stored bytes, content bytes, CRC-32 or −1, method). The offset is that of a zip's local header or a tar's data."""
 
-# Methods of zip are positive; these say why a member cannot be read.
+# Methods of zip are positive; negative ones say why a member cannot be read.
 _ENCRYPTED, _LINK, _SPARSE, _SPECIAL = -1, -2, -3, -4
 _REFUSED = {
     _ENCRYPTED: "is encrypted; write the archive again without a password",
@@ -46,113 +46,117 @@ _LZMA_ENDS_ITSELF = 0x2
 
 
 class UnreadableArchiveError(ValueError):
-    """An archive that is damaged, or of a kind that has no random access, or a member of it that is."""
+    """An archive or a member is damaged, or of a kind that has no random access."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """Where each member lies. Names are sorted in one `bytes`, numbers are in one array: some 100 bytes a member, that forked
-    workers share and that pickle as they are; a dictionary of strings would do neither."""
+    """The index of an archive: sorted names in one `bytes`, and their entries in one array.
+
+    It takes about 100 bytes a member, which forked workers share and which pickle as they are, unlike a dictionary.
+    """
 
     names: bytes
     ends: NDArray[np.int64]
     entries: NDArray[np.int64]
 
     @classmethod
-    def of(cls, found: dict[bytes, Entry]) -> Members:
-        names = sorted(found)
+    def from_entries(cls, by_name: dict[bytes, Entry]) -> Members:
+        names = sorted(by_name)
         ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
-        entries = np.array([found[name] for name in names], np.int64).reshape(-1, 5)
+        entries = np.array([by_name[name] for name in names], np.int64).reshape(-1, 5)
         return cls(b"".join(names), ends, entries)
 
     def __len__(self) -> int:
         return len(self.ends)
 
     def __iter__(self) -> Iterator[str]:
-        return (self._name(place).decode(errors="surrogateescape") for place in range(len(self)))
+        return (self._name(index).decode(errors="surrogateescape") for index in range(len(self)))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.entry(name) is not None
 
     def entry(self, name: str) -> Entry | None:
         wanted = name.encode(errors="surrogateescape")
-        place = bisect_left(range(len(self)), wanted, key=self._name)
-        if place == len(self) or self._name(place) != wanted:
+        index = bisect_left(range(len(self)), wanted, key=self._name)
+        if index == len(self) or self._name(index) != wanted:
             return None
-        return tuple(self.entries[place].tolist())
+        return tuple(self.entries[index].tolist())
 
-    def _name(self, place: int) -> bytes:
-        return self.names[int(self.ends[place - 1]) if place else 0 : int(self.ends[place])]
+    def _name(self, index: int) -> bytes:
+        return self.names[int(self.ends[index - 1]) if index else 0 : int(self.ends[index])]
 
 
 class Archive:
     """A .zip or an uncompressed .tar file, listed once.
 
-    ImageLoaderSettings goes through `os.pread`, which has no position to share: any number of threads and forked processes read from one
-    descriptor. Pickling takes the list along, and opens the file again where it arrives.
+    It is read with `os.pread`, which has no file position, so that any number of threads and forked processes can share one
+    descriptor. Pickling includes the list of members; the file is opened again in the other process.
 
-    Names: of two members with one name the later counts, as for `unzip` and `tar`; a leading `./` or `/` is dropped, and a
-    backslash is a slash. Folders are no members. A hard link in a tar is the member it links to.
+    Of two members with one name the later counts, as for `unzip` and `tar`; a leading `./` or `/` is dropped, and a backslash
+    is a slash. Folders are not members. A hard link in a tar is the member it links to.
 
-    Raises FileNotFoundError where there is no such file, UnreadableArchiveError where it is damaged or compressed as a whole.
+    Raises FileNotFoundError if there is no such file, UnreadableArchiveError if it is damaged or compressed as a whole.
     """
 
     def __init__(self, path: Path) -> None:
-        listed = _LISTED.get(path.suffix.lower())
-        if listed is None:
-            raise UnreadableArchiveError(_why_not(path))
+        list_members = _LISTING.get(path.suffix.lower())
+        if list_members is None:
+            raise UnreadableArchiveError(_unsupported(path))
         self.path = path
         try:
             self._version = _version(path.stat())
-            self.members = Members.of(listed(path))
+            self.members = Members.from_entries(list_members(path))
         except FileNotFoundError:
-            raise FileNotFoundError(f"the archive {path} is not there.") from None
+            raise FileNotFoundError(f"the archive {path} does not exist.") from None
         except UnreadableArchiveError:
             raise
-        # What zipfile and tarfile raise on damaged files is not settled: they trust lengths and offsets that they read.
+        # zipfile and tarfile can raise anything on damaged files, because they trust the lengths and offsets they read.
         except Exception as error:
             raise UnreadableArchiveError(
                 f"{path} cannot be read as {path.suffix[1:]} ({error}); it is damaged or incomplete: copy it again."
             ) from error
 
     def read(self, member: str) -> bytes:
-        """The content of a member, its checksum verified where there is one (zip)."""
+        """The content of a member; in a zip, its checksum is verified."""
         entry = self.members.entry(member)
         if entry is None:
             raise FileNotFoundError(f"{self.path} has no member {member!r}.")
         try:
             return self._content(entry)
         except (UnreadableArchiveError, zlib.error, lzma.LZMAError, OSError, EOFError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # of the disk; bz2 raises it without a number
+            if (
+                isinstance(error, OSError) and error.errno is not None
+            ):  # an error of the disk; bz2 raises OSError without a number
                 raise
-            raise UnreadableArchiveError(f"{self.path}: member {member!r} {_reason(error)}.") from error
+            raise UnreadableArchiveError(f"{self.path}: member {member!r} {_problem(error)}.") from error
 
     def _content(self, entry: Entry) -> bytes:
         offset, stored, size, crc, method = entry
         if method in _REFUSED:
             raise UnreadableArchiveError(_REFUSED[method])
-        if method not in _CONTENT:
-            raise UnreadableArchiveError(f"is compressed by method {method}; only stored, deflate, bzip2 and lzma are read")
+        if method not in _DECOMPRESS:
+            raise UnreadableArchiveError(f"is compressed by method {method}; only stored, deflate, bzip2 and lzma can be read")
         if max(size, stored) > MAX_BYTES:
-            raise UnreadableArchiveError(f"has {size:,} bytes; more than {MAX_BYTES:,} are no image")
-        file = _opened(str(self.path), self._version)
+            raise UnreadableArchiveError(f"has {size:,} bytes; an image has at most {MAX_BYTES:,}")
+        file = _open(str(self.path), self._version)
         if self.path.suffix.lower() == ".zip":
             offset = _data_offset(file, offset)
-        content = _CONTENT[method](file.read(stored, offset), size)
+        content = _DECOMPRESS[method](file.read(stored, offset), size)
         if len(content) != size or (crc >= 0 and zlib.crc32(content) != crc):
-            raise UnreadableArchiveError("is damaged: its length or checksum is not the recorded one; copy the archive again")
+            raise UnreadableArchiveError("is damaged: its length or checksum is wrong; copy the archive again")
         return content
 
 
-def _reason(error: Exception) -> str:
+def _problem(error: Exception) -> str:
     return str(error) if isinstance(error, UnreadableArchiveError) else f"is damaged ({error}); copy the archive again"
 
 
-def _why_not(path: Path) -> str:
+def _unsupported(path: Path) -> str:
     name = path.name.lower()
     if name.endswith((".tgz", ".tbz2", ".txz")) or ".tar." in name:
         return f"{path} is compressed as a whole, so it has no random access; unpack it, or make it an uncompressed .tar."
-    return f"{path} is not a .zip or .tar file, the archives that are read; unpack it, or pack it again as one of these."
+    return f"{path} is not a .zip or .tar file; unpack it, or pack it again as one of these."
 
 
 # Listing
@@ -161,7 +165,7 @@ def _why_not(path: Path) -> str:
 def _zip_entries(path: Path) -> dict[bytes, Entry]:
     with zipfile.ZipFile(path) as archive:
         return {
-            _plain(info.filename): (info.header_offset, info.compress_size, info.file_size, info.CRC, _zip_method(info))
+            _normalize(info.filename): (info.header_offset, info.compress_size, info.file_size, info.CRC, _zip_method(info))
             for info in archive.infolist()
             if not info.filename.endswith(("/", "\\"))
         }
@@ -179,49 +183,49 @@ _LZMA_WITH_END = 1000 + zipfile.ZIP_LZMA
 
 
 def _tar_entries(path: Path) -> dict[bytes, Entry]:
-    """One pass over the headers, which seeks past the data."""
+    """One pass over the headers, seeking past the data."""
     with path.open("rb") as file:
         start = file.read(8)
     for magic, name in _COMPRESSED.items():
         if start.startswith(magic):
             raise UnreadableArchiveError(f"{path} is compressed with {name}, which has no random access; unpack it to a .tar.")
-    found: dict[bytes, Entry] = {}
+    entries: dict[bytes, Entry] = {}
     with tarfile.open(path, "r:") as archive:
         while (member := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # it would keep an object for each, a gigabyte a million
+            archive.members = []  # type: ignore[attr-defined]  # it would keep an object for each member: a gigabyte for a million
             if not member.isdir():
-                found[_plain(member.name)] = _tar_entry(member, found)
-    return found
+                entries[_normalize(member.name)] = _tar_entry(member, entries)
+    return entries
 
 
-def _tar_entry(member: tarfile.TarInfo, found: dict[bytes, Entry]) -> Entry:
-    if member.islnk() and _plain(member.linkname) in found:  # the file a hard link means comes before it
-        return found[_plain(member.linkname)]
+def _tar_entry(member: tarfile.TarInfo, entries: dict[bytes, Entry]) -> Entry:
+    if member.islnk() and _normalize(member.linkname) in entries:  # a hard link comes after the file it means
+        return entries[_normalize(member.linkname)]
     refused = _LINK if member.islnk() or member.issym() else _SPARSE if member.issparse() else 0 if member.isreg() else _SPECIAL
     return (member.offset_data, member.size, member.size, -1, refused)
 
 
-def _plain(name: str) -> bytes:
+def _normalize(name: str) -> bytes:
     name = name.replace("\\", "/")
     while name.startswith(("./", "/")):
         name = name.removeprefix(".").removeprefix("/")
     return name.encode(errors="surrogateescape")
 
 
-_LISTED: dict[str, Callable[[Path], dict[bytes, Entry]]] = {".zip": _zip_entries, ".tar": _tar_entries}
+_LISTING: dict[str, Callable[[Path], dict[bytes, Entry]]] = {".zip": _zip_entries, ".tar": _tar_entries}
 
 
-# ImageLoaderSettings
+# Reading
 
 
 class _File:
-    """A descriptor that closes when nobody reads from it any more, so that one thread may evict what another is using."""
+    """A descriptor that is closed when nobody uses it any more, so that one thread may evict what another is reading."""
 
     def __init__(self, path: str, version: tuple[int, int]) -> None:
-        # The flags are of Unix, and of Windows.
+        # One flag exists on Unix, the other on Windows.
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         if _version(os.fstat(self._descriptor)) != version:
-            raise UnreadableArchiveError("cannot be read, for the archive was written to since it was listed; start again")
+            raise UnreadableArchiveError("cannot be read, because the archive has changed since it was listed; start again")
 
     def read(self, size: int, offset: int) -> bytes:
         parts = []
@@ -229,7 +233,7 @@ class _File:
             parts.append(part)
             size, offset = size - len(part), offset + len(part)
         if size:
-            raise UnreadableArchiveError("is not all there: the archive is damaged or incomplete; copy it again")
+            raise UnreadableArchiveError("is incomplete: the archive is damaged or truncated; copy it again")
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def __del__(self) -> None:
@@ -241,7 +245,7 @@ _SEEKING = threading.Lock()
 
 
 def _read_at(descriptor: int, size: int, offset: int) -> bytes:
-    """`os.pread`; on Windows, which has none, one thread at a time."""
+    """`os.pread`, or on Windows, which has none, seek and read, one thread at a time."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, size, offset)
     with _SEEKING:
@@ -250,8 +254,8 @@ def _read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
-def _opened(path: str, version: tuple[int, int]) -> _File:
-    """The one open file of this process for this version of an archive; a forked process may go on with its parent's."""
+def _open(path: str, version: tuple[int, int]) -> _File:
+    """The open file of this version of an archive, shared by the process; a forked process may use its parent's."""
     return _File(path, version)
 
 
@@ -260,14 +264,14 @@ def _version(status: os.stat_result) -> tuple[int, int]:
 
 
 def _data_offset(file: _File, header: int) -> int:
-    """Where the data begin: the local header repeats the name and has extra fields of its own, which no other place tells."""
+    """The offset of the data: the local header repeats the name and has extra fields whose length is stored only there."""
     signature, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size, header))
     if signature != b"PK\3\4":
-        raise UnreadableArchiveError("is not where the archive's list says; the archive is damaged: copy it again")
+        raise UnreadableArchiveError("is not where the archive's index says; the archive is damaged: copy it again")
     return header + _LOCAL_HEADER.size + name + extra
 
 
-def _inflated(data: bytes, size: int) -> bytes:
+def _inflate(data: bytes, size: int) -> bytes:
     return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
 
 
@@ -276,16 +280,36 @@ def _from_bzip2(data: bytes, size: int) -> bytes:
 
 
 def _from_lzma(data: bytes, size: int, ends_itself: bool = False) -> bytes:
-    """Zip's variant, given the header of a .lzma file: 4 bytes of versions and lengths, 5 of properties, the data."""
+    """Zip's variant of LZMA (4 bytes of versions and lengths, 5 of properties, the data), given the header of a .lzma file."""
     length = b"\xff" * 8 if ends_itself else size.to_bytes(8, "little")
     decompressor = lzma.LZMADecompressor(lzma.FORMAT_ALONE)
     return decompressor.decompress(data[4:9] + length + data[9:], size + 1)
 
 
-_CONTENT: dict[int, Callable[[bytes, int], bytes]] = {
+_DECOMPRESS: dict[int, Callable[[bytes, int], bytes]] = {
     zipfile.ZIP_STORED: lambda data, size: data,
-    zipfile.ZIP_DEFLATED: _inflated,
+    zipfile.ZIP_DEFLATED: _inflate,
     zipfile.ZIP_BZIP2: _from_bzip2,
     zipfile.ZIP_LZMA: _from_lzma,
     _LZMA_WITH_END: lambda data, size: _from_lzma(data, size, ends_itself=True),
 }
+
+
+# Writing
+
+
+IMAGES_ZIP = "images.zip"
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of the format, so that equal content gives equal bytes
+
+
+def write_images_zip(folder: Path, images: Iterable[tuple[str, bytes]]) -> list[str]:
+    """Write (name, encoded image) pairs into `images.zip` in the folder, and return their paths for a manifest.
+
+    They are stored, not compressed, because images are compressed already.
+    """
+    paths = []
+    with zipfile.ZipFile(folder / IMAGES_ZIP, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in images:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
+            paths.append(f"{IMAGES_ZIP}::{name}")
+    return paths

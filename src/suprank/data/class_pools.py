@@ -1,4 +1,4 @@
-"""Rows by class, and how they are dealt: in random order, and each in its turn."""
+"""Rows grouped by class, and pools that draw from each class in random order without repeats."""
 
 from __future__ import annotations
 
@@ -17,88 +17,89 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowsByClass:
-    """Rows grouped by their class, the classes in the order of their ids: `sizes[i]` of class i, from `starts[i]` on."""
+    """Rows sorted by class, in the order of the class ids: `sizes[i]` rows of class i, from `starts[i]` on."""
 
     rows: Integers
     starts: Integers
     sizes: Integers
 
     @classmethod
-    def of(cls, ids: Integers) -> RowsByClass:
-        rows = np.argsort(ids, kind="stable")
-        starts = np.flatnonzero(np.diff(ids[rows], prepend=ids[rows[0]] - 1))
-        return cls(rows, starts, np.diff(starts, append=len(ids)))
+    def from_labels(cls, labels: Integers) -> RowsByClass:
+        rows = np.argsort(labels, kind="stable")
+        starts = np.flatnonzero(np.diff(labels[rows], prepend=labels[rows[0]] - 1))
+        return cls(rows, starts, np.diff(starts, append=len(labels)))
 
-    def of_class(self, which: int) -> Integers:
-        return self.rows[self.starts[which] : self.starts[which] + self.sizes[which]]
+    def class_rows(self, index: int) -> Integers:
+        return self.rows[self.starts[index] : self.starts[index] + self.sizes[index]]
 
     def __len__(self) -> int:
         return len(self.sizes)
 
 
-class Deck:
-    """Cards dealt in rounds: every card comes once, in random order, before any comes again.
+class ShuffledPool:
+    """Draws items in rounds: every item is drawn once, in random order, before any is drawn again.
 
-    A hand holds a card twice only when it is larger than the deck; then it holds every card equally often, give or take one.
+    One draw contains an item twice only if it is larger than the pool; then it contains every item equally often, give or take
+    one.
     """
 
-    def __init__(self, cards: Sequence[Any] | Integers, rng: np.random.Generator) -> None:
-        self._cards = np.asarray(cards)
+    def __init__(self, items: Sequence[Any] | Integers, rng: np.random.Generator) -> None:
+        self._items = np.asarray(items)
         self._rng = rng
-        self._pile: list[Any] = []  # what is left of this round
+        self._remaining: list[Any] = []  # of this round
 
-    def dealt(self, count: int) -> list[Any]:
-        """The next `count` cards; whole rounds of a large hand leave the pile as it is."""
-        rounds, rest = divmod(count, len(self._cards))
-        hand = self._cards.tolist() * rounds
-        if rest > len(self._pile):
+    def draw(self, count: int) -> list[Any]:
+        """The next `count` items; whole rounds within a large draw leave the remaining ones as they are."""
+        rounds, rest = divmod(count, len(self._items))
+        drawn = self._items.tolist() * rounds
+        if rest > len(self._remaining):
             self._begin_round()
-        hand += self._pile[:rest]
-        del self._pile[:rest]
-        return hand
+        drawn += self._remaining[:rest]
+        del self._remaining[:rest]
+        return drawn
 
     def _begin_round(self) -> None:
-        """Lay a round under the pile, those that the pile holds at its end, or a hand could hold them twice."""
-        held = set(self._pile)
-        fresh = self._rng.permutation(self._cards).tolist()
-        self._pile += [card for card in fresh if card not in held] + [card for card in fresh if card in held]
+        """Append a round, with the items that remain from the last one at its end, or a draw could contain them twice."""
+        remaining = set(self._remaining)
+        fresh = self._rng.permutation(self._items).tolist()
+        self._remaining += [item for item in fresh if item not in remaining] + [item for item in fresh if item in remaining]
 
 
-class Decks:
-    """A deck of the rows of each class, made when first dealt from: an epoch may need few of many."""
+class ClassPools:
+    """A `ShuffledPool` of the rows of each class, created when first used: an epoch may need few of many classes."""
 
     def __init__(self, rows: RowsByClass, rng: np.random.Generator) -> None:
         self._rows, self._rng = rows, rng
-        self._decks: dict[int, Deck] = {}
+        self._pools: dict[int, ShuffledPool] = {}
 
-    def dealt(self, which: int, count: int) -> list[int]:
-        """The next `count` rows of a class."""
-        if which not in self._decks:
-            self._decks[which] = Deck(self._rows.of_class(which), self._rng)
-        return self._decks[which].dealt(count)
+    def draw(self, index: int, count: int) -> list[int]:
+        """The next `count` rows of class `index`."""
+        if index not in self._pools:
+            self._pools[index] = ShuffledPool(self._rows.class_rows(index), self._rng)
+        return self._pools[index].draw(count)
 
 
-def equal_parts(sizes: Integers, total: int) -> Integers:
-    """How many of `total` each column gives, in every row of `sizes [rows, columns]`: equal parts, as far as the sizes go.
+def equal_shares(sizes: Integers, total: int) -> Integers:
+    """Divide `total` among the columns of `sizes [rows, columns]`, in every row: equal shares, as far as the sizes go.
 
-    Who has less than its part gives all, and the others more; if all together have less than `total`, they give all they have
-    as often as it fits, and then equal parts of the rest. Sums to `total` in every row.
+    A column with less than its share gives all it has, and the others give more. If all together have less than `total`, they
+    give everything as many times as it fits, and then equal shares of the rest. Every row sums to `total`.
     """
     rows, columns = sizes.shape
-    given = sizes * (total // sizes.sum(axis=1, keepdims=True))
-    left = total - given.sum(axis=1)
+    shares = sizes * (total // sizes.sum(axis=1, keepdims=True))
+    left = total - shares.sum(axis=1)
     order = np.argsort(sizes, axis=1, kind="stable")
-    for place in range(columns):  # the smallest first: what it lacks is shared among those after it
-        who = (np.arange(rows), order[:, place])
-        part = np.minimum(sizes[who], left // (columns - place))
-        given[who] += part
-        left -= part
-    return given
+    for place in range(columns):  # the smallest first: what it lacks is divided among those after it
+        column = (np.arange(rows), order[:, place])
+        share = np.minimum(sizes[column], left // (columns - place))
+        shares[column] += share
+        left -= share
+    return shares
 
 
-def occurrence(items: Integers) -> Integers:
+def previous_occurrences(items: Integers) -> Integers:
     """How often each entry occurred before it: [7, 5, 7, 7] → [0, 0, 1, 2]."""
-    by_item = RowsByClass.of(items)
+    by_item = RowsByClass.from_labels(items)
     count = np.empty_like(items)
     count[by_item.rows] = np.arange(len(items)) - np.repeat(by_item.starts, by_item.sizes)
     return count

@@ -1,4 +1,4 @@
-"""The columns of a manifest, checked at the door: which there must be, what their cells may hold."""
+"""Checks of a manifest's columns: which are required, and what their cells may hold."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PREFIX = "label_"
-"""What label columns begin with; the level is called what follows."""
+"""The prefix of label columns; the name of the level follows it."""
 
 SPLITS = ("train", "test", "query", "gallery", "distractor")
-"""`test`: every image a query against the others. `query` and `gallery`: the first are ranked against the second.
-`distractor`: joins the gallery, and is positive for nobody, so that its labels may be blank."""
+"""`test`: every image is a query against the others. `query` and `gallery`: queries are ranked against the gallery.
+`distractor`: joins the gallery and is positive for no query, so that its labels may be blank."""
 
 _OUTSIDE = r"^[/\\]|^[A-Za-z]:[/\\]|(^|[/\\]|::)\.\.([/\\]|::|$)"
-_NAMED = 5
+_SHOWN = 5
 
 
 def label_columns(names: Sequence[str], levels: Sequence[str] | None, about: str) -> list[str]:
     """The label columns, finest first: those of `levels`, or all that begin with `label_`."""
     if levels is None:
-        found = [name for name in names if name.startswith(PREFIX)]
-        if not found:
+        labels = [name for name in names if name.startswith(PREFIX)]
+        if not labels:
             raise ValueError(
-                f"{about} has no label column: it has {', '.join(names)}. Call them label_<level>, finest first, or say that "
-                f"there are none with levels=()."
+                f"{about} has no label column: it has {', '.join(names)}. Call label columns label_<level>, finest first, "
+                f"or give levels=() if there are none."
             )
-        return found
+        return labels
     chosen = [level if level in names and level.startswith(PREFIX) else PREFIX + level for level in levels]
     for column in chosen:
-        required(names, column, about)
+        require_column(names, column, about)
         if chosen.count(column) > 1:
-            raise ValueError(f"{about}: level {column.removeprefix(PREFIX)!r} was asked for twice; name each once.")
+            raise ValueError(f"{about}: level {column.removeprefix(PREFIX)!r} is named twice; name each once.")
     return chosen
 
 
-def required(names: Sequence[str], column: str, about: str) -> None:
-    """Raise unless there is a column of this name; the nearest is suggested."""
+def require_column(names: Sequence[str], column: str, about: str) -> None:
+    """Raise unless there is a column of this name; the error suggests the nearest name."""
     if column not in names:
         nearest = difflib.get_close_matches(column, names, n=1)
         guess = f"did you mean {nearest[0]!r}?" if nearest else f"it has {', '.join(names)}."
         raise ValueError(f"{about} has no column {column!r}; {guess}")
 
 
-def checked_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Table:
-    """The table with path, split, labels, id and box checked, typed and in this order, then the other columns."""
+def check_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Table:
+    """Check path, split, labels, id and box. Return the table with these columns typed and in this order, then the others."""
     names = table.column_names
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{about} has two columns called {name!r}; rename one.")
     for name in ("path", "split"):
-        required(names, name, about)
+        require_column(names, name, about)
     if not table.num_rows:
         raise ValueError(f"{about} has no rows; a manifest has one for each image.")
     columns = {name: _text(table[name], name, about) for name in ("path", "split")}
@@ -69,7 +69,7 @@ def checked_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Tabl
         _refuse(_blank(columns["id"]), about, "have no id", "rows with equal ids are one image; fill it in, or drop the column")
     if "box" in names:
         columns["box"] = _boxes(table["box"], about)
-    # Label columns that were not asked for would look like levels to whoever reads the file next.
+    # Label columns that are no levels here would look like levels when the file is read again.
     others = [name for name in names if name not in columns and not name.startswith(PREFIX)]
     return pa.table(columns | {name: table[name].combine_chunks() for name in others})
 
@@ -80,14 +80,14 @@ def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
         raise TypeError(
             f"{about}: column {name!r} holds {column.type}, but must hold text (or whole numbers, for labels and ids)."
         )
-    return _combined(column.cast(pa.string()))
+    return _one_chunk(column.cast(pa.string()))
 
 
 def _label(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
-    """Text, as a dictionary where it already is one: four million names are not written out to be counted again."""
+    """Text as a dictionary array; one that is given stays, so that four million names are not expanded to be counted again."""
     if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
         column = pa.chunked_array([_text(column, name, about)]).dictionary_encode()
-    coded = _combined(column.unify_dictionaries())
+    coded = _one_chunk(column.unify_dictionaries())
     empty = pc.index(coded.dictionary, pa.scalar("", pa.string())).as_py()
     if empty < 0:
         return coded
@@ -97,7 +97,7 @@ def _label(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
     )
 
 
-def _combined(column: pa.ChunkedArray) -> pa.Array:
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     combined = column.combine_chunks()
     return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
 
@@ -107,10 +107,10 @@ def _blank(column: pa.Array) -> pa.Array:
 
 
 def _refuse(bad: pa.Array, about: str, what: str, way_out: str) -> None:
-    """Raise where any row is bad, naming the first few, counted from 0 as in Python."""
+    """Raise if any row is bad; the error lists the first few, counted from 0 as in Python."""
     rows = np.flatnonzero(np.asarray(bad))
     if len(rows):
-        first = ", ".join(str(row) for row in rows[:_NAMED]) + (", ..." if len(rows) > _NAMED else "")
+        first = ", ".join(str(row) for row in rows[:_SHOWN]) + (", ..." if len(rows) > _SHOWN else "")
         raise ValueError(f"{about}: {len(rows):,} of {len(bad):,} rows ({first}) {what}; {way_out}.")
 
 
@@ -120,8 +120,8 @@ def _check_paths(paths: pa.Array, about: str) -> None:
     if pc.any(outside).as_py():
         first = paths.filter(outside)[0].as_py()
         raise ValueError(
-            f"{about}: path {first!r} leads out of the root; paths are relative to it and climb nowhere. Give a root "
-            f"that holds all images."
+            f"{about}: path {first!r} leads out of the root; paths are relative to the root and may not contain '..'. Give a "
+            f"root that contains all images."
         )
 
 
@@ -129,7 +129,7 @@ def _check_splits(splits: pa.Array, about: str) -> None:
     known = pc.is_in(splits, value_set=pa.array(SPLITS))
     if not pc.all(known).as_py():
         wrong = splits.filter(pc.invert(known))[0].as_py()
-        raise ValueError(f"{about}: split {wrong!r} is unknown; an image is one of {', '.join(SPLITS)}.")
+        raise ValueError(f"{about}: split {wrong!r} is unknown; a split is one of {', '.join(SPLITS)}.")
 
 
 def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: str) -> None:
@@ -148,18 +148,18 @@ def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: st
                 pc.and_(blank, columns[below].is_valid()),
                 about,
                 f"have a {below} but no {name}",
-                "a class stands under one of the next level; fill it in, or blank both",
+                "every class has a parent at the next level; fill it in, or leave both blank",
             )
 
 
 def _boxes(column: pa.ChunkedArray, about: str) -> pa.Array:
-    # Lists of any length, all of four: pyarrow up to 25 cannot read nulls among lists of fixed size back from Parquet.
+    # Lists of variable length, though all have four: pyarrow up to 25 cannot read nulls among fixed-size lists from Parquet.
     kind = pa.list_(pa.float32())
     if pa.types.is_string(column.type) or pa.types.is_null(column.type):
         boxes = pa.array([_box(cell, row, about) for row, cell in enumerate(column.to_pylist())], kind)
     else:
         try:
-            boxes = _combined(column.cast(kind))
+            boxes = _one_chunk(column.cast(kind))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise TypeError(
                 f"{about}: column 'box' holds {column.type}, but must hold four numbers: x1, y1, x2, y2."

@@ -1,4 +1,4 @@
-"""A manifest's images for torch's DataLoader: decoded, cropped, transformed, and their labels beside them."""
+"""The images and labels of a manifest as a torch dataset."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from suprank.data.files import Files
-from suprank.data.images import BrokenImageError, decoded
+from suprank.data.image_files import ImageFiles
+from suprank.data.images import BrokenImageError, decode_image
 from suprank.data.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -23,47 +23,48 @@ if TYPE_CHECKING:
 ON_BROKEN = ("raise", "skip")
 
 
-class Item(NamedTuple):
-    """One image. `labels` are its ids, finest first, of shape [levels]; `index` is its row in the manifest."""
+class ImageItem(NamedTuple):
+    """One image with its label ids `[levels]`, finest first, and its row in the manifest."""
 
     image: Any
     labels: Tensor
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
 
 
-class Broken(NamedTuple):
-    """An image that could not be read, in place of an `Item`: the row, the path, and why."""
+class BrokenImage(NamedTuple):
+    """An image that could not be read, in place of an `ImageItem`: its row, its path, and the reason."""
 
     index: int  # type: ignore[assignment]
     path: str
     reason: str
 
 
-class Batch(NamedTuple):
-    """What `collated` makes of items: images stacked, labels [images, levels], rows [images], and the broken ones aside."""
+class ImageBatch(NamedTuple):
+    """The result of `collate`: stacked images, labels `[images, levels]`, rows `[images]`, and the broken images."""
 
     images: Any
     labels: Tensor
     indices: Tensor
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenImage, ...]
 
 
-class ImageDataset(Dataset[Item | Broken]):
-    """The images of a manifest; `dataset[row]` is an `Item`.
+class ImageDataset(Dataset[ImageItem | BrokenImage]):
+    """The images of a manifest; `dataset[row]` is an `ImageItem`.
 
-    `transform` takes the PIL image in RGB and returns anything; without one the item holds the PIL image. `at_least` is how
-    many pixels the short side must have for it, so that large JPEGs are decoded at a fraction of their size (see `decoded`);
-    leave it None for a transform that crops before it resizes, unless the crop's share is reckoned in.
+    `transform` takes the PIL image in RGB and returns anything; without one the item holds the PIL image. `min_short_side` is
+    how many pixels the short side must have for it, so that large JPEGs are decoded at a fraction of their size (see
+    `decode_image`); leave it None for a transform that crops before it resizes, unless you account for the crop.
 
-    Rows with a `box` are cropped to it first, unless `crop_boxes=False`. Boxes are in pixels of the full image as it is
-    seen, upright, so those rows are decoded in full. A box that sticks out is cut at the border; one with more than half of
-    its area outside was made for an image of another size, and the image counts as broken.
+    Rows with a `box` are cropped to it first, unless `crop_boxes=False`. Boxes are in pixels of the full upright image, so
+    those rows are decoded in full. A box is clipped to the image; one with more than half of its area outside was made for an
+    image of another size, and the image counts as broken.
 
-    An image that is missing, damaged or no image raises an error that names it; with `on_broken="skip"` a `Broken` stands
-    in its place, which `collated` puts aside. Errors of the transform are always raised, with a note that names the image.
+    A missing or damaged file, or one that is not an image, raises an error that names it; with `on_broken="skip"` the item is a
+    `BrokenImage`, which `collate` sets aside. Errors of the transform are always raised, with a note that names the image.
 
-    Archives are listed when the dataset is made, so that workers need not, whether forked or spawned: the lists are
-    compact, and travel along. An archive that cannot be listed raises here, even with `on_broken="skip"`.
+    Archives are listed when the dataset is created, so that workers need not list them: the lists are compact, and are shared
+    with forked workers and pickled for spawned ones. An archive that cannot be listed raises here, even with
+    `on_broken="skip"`.
     """
 
     def __init__(
@@ -72,19 +73,19 @@ class ImageDataset(Dataset[Item | Broken]):
         transform: Callable[[Image.Image], Any] | None = None,
         *,
         on_broken: str = "raise",
-        at_least: int | tuple[int, int] | None = None,
+        min_short_side: int | tuple[int, int] | None = None,
         crop_boxes: bool = True,
     ) -> None:
         if on_broken not in ON_BROKEN:
             raise ValueError(f"on_broken={on_broken!r} must be 'raise' or 'skip'.")
         self.manifest, self.transform = manifest, transform
-        self.on_broken, self.at_least, self.crop_boxes = on_broken, at_least, crop_boxes
-        self.files = Files(manifest.root)
+        self.on_broken, self.min_short_side, self.crop_boxes = on_broken, min_short_side, crop_boxes
+        self.files = ImageFiles(manifest.root)
         self.files.index(manifest.paths)
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """Ids of all images `[images, levels]`, finest first; −1 where there is none."""
+        """Label ids of all images `[images, levels]`, finest first; −1 if there is none."""
         return self.manifest.labels
 
     @property
@@ -94,15 +95,15 @@ class ImageDataset(Dataset[Item | Broken]):
     def __len__(self) -> int:
         return len(self.manifest)
 
-    def __getitem__(self, index: int) -> Item | Broken:
+    def __getitem__(self, index: int) -> ImageItem | BrokenImage:
         row = self._row(index)
         path = self.paths[row].as_py()
         try:
-            image: Any = self._picture(row, path)
-        except (ValueError, FileNotFoundError, PermissionError) as error:  # of archives and images: ValueErrors
+            image: Any = self._load(row, path)
+        except (ValueError, FileNotFoundError, PermissionError) as error:  # errors of archives and images are ValueErrors
             if self.on_broken == "skip":
-                return Broken(row, path, str(error).removeprefix(f"{path}: "))
-            error.add_note(f"Image {row} under {self.files.root}; on_broken='skip' leaves such images out and counts them.")
+                return BrokenImage(row, path, str(error).removeprefix(f"{path}: "))
+            error.add_note(f"Image {row} under {self.files.root}; on_broken='skip' leaves such images out and reports them.")
             raise
         if self.transform is not None:
             try:
@@ -110,7 +111,7 @@ class ImageDataset(Dataset[Item | Broken]):
             except Exception as error:
                 error.add_note(f"While transforming image {row}, {path}.")
                 raise
-        return Item(image, torch.from_numpy(self.labels[row].copy()), row)
+        return ImageItem(image, torch.from_numpy(self.labels[row].copy()), row)
 
     def _row(self, index: int) -> int:
         row = operator.index(index)
@@ -118,43 +119,43 @@ class ImageDataset(Dataset[Item | Broken]):
             raise IndexError(f"there is no image {row}; the manifest has {len(self):,}.")
         return row % len(self)
 
-    def _picture(self, row: int, path: str) -> Image.Image:
+    def _load(self, row: int, path: str) -> Image.Image:
         box = self.manifest.table["box"][row].as_py() if self.crop_boxes and "box" in self.manifest.table.column_names else None
         data = self.files.read(path)
         if box is None:
-            return decoded(data, path, at_least=self.at_least)
-        return _cropped(decoded(data, path), box, path)
+            return decode_image(data, path, min_short_side=self.min_short_side)
+        return _crop(decode_image(data, path), box, path)
 
 
-def _cropped(picture: Image.Image, box: Sequence[float], path: str) -> Image.Image:
+def _crop(picture: Image.Image, box: Sequence[float], path: str) -> Image.Image:
     left, top, right, bottom = (round(edge) for edge in box)
     inside = max(left, 0), max(top, 0), min(right, picture.width), min(bottom, picture.height)
     width, height = inside[2] - inside[0], inside[3] - inside[1]
     if width < 1 or height < 1 or 2 * width * height < (right - left) * (bottom - top):
         raise BrokenImageError(
-            f"{path}: the box {', '.join(f'{edge:g}' for edge in box)} lies outside of the image, which has {picture.width} × "
+            f"{path}: the box {', '.join(f'{edge:g}' for edge in box)} is outside of the image, which has {picture.width} × "
             f"{picture.height} pixels; was it made smaller? Give boxes for its size, or use crop_boxes=False."
         )
     return picture.crop(inside)
 
 
-def collated(items: Sequence[Item | Broken]) -> Batch:
-    """A batch of the items that are whole, in their order; for `DataLoader(dataset, collate_fn=collated)`.
+def collate(items: Sequence[ImageItem | BrokenImage]) -> ImageBatch:
+    """Make a batch of the items that could be read, in their order; for `DataLoader(dataset, collate_fn=collate)`.
 
-    Images are stacked as torch's `default_collate` does; PIL images stay a list. Where nothing is whole, `images` and `indices`
-    are empty tensors of shape [0] and `labels` is one of shape [0, 0]: look at `len(batch.indices)` before using a batch that
-    may have lost all.
+    Images are stacked as by torch's `default_collate`; PIL images stay a list. If no image could be read, `images` and
+    `indices` are empty tensors of shape [0] and `labels` is one of shape [0, 0]: check `len(batch.indices)` before using a
+    batch whose images may all be broken.
     """
-    whole = [item for item in items if isinstance(item, Item)]
-    broken = tuple(item for item in items if isinstance(item, Broken))
-    if not whole:
-        return Batch(torch.empty(0), torch.empty((0, 0), dtype=torch.int64), torch.empty(0, dtype=torch.int64), broken)
-    images = [item.image for item in whole]
+    good = [item for item in items if isinstance(item, ImageItem)]
+    broken = tuple(item for item in items if isinstance(item, BrokenImage))
+    if not good:
+        return ImageBatch(torch.empty(0), torch.empty((0, 0), dtype=torch.int64), torch.empty(0, dtype=torch.int64), broken)
+    images = [item.image for item in good]
     _check_shapes(images)
-    return Batch(
+    return ImageBatch(
         images if isinstance(images[0], Image.Image) else default_collate(images),
-        torch.stack([item.labels for item in whole]),
-        torch.tensor([item.index for item in whole]),
+        torch.stack([item.labels for item in good]),
+        torch.tensor([item.index for item in good]),
         broken,
     )
 

@@ -1,4 +1,4 @@
-"""Rows that hold the same content: in several splits, within one, under different labels."""
+"""Rows with the same content: in several splits, within one split, or under different labels."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 EVALUATION = ("test", "query", "gallery")
 
 Group: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Rows with one content, as (split, path), in the order of the manifest."""
+"""Rows with the same content, as (split, path), in the order of the manifest."""
 
 
 @dataclass(frozen=True)
-class Copies:
-    """across: contents that are in several splits; within: split → its images beyond the first of each content;
-    contradictions: contents with several finest labels."""
+class Duplicates:
+    """Groups of rows with the same content.
+
+    across          contents in several splits
+    within          split → number of its images beyond the first of each content
+    contradictions  contents with several finest labels
+    """
 
     across: tuple[Group, ...]
     within: dict[str, int]
@@ -32,7 +36,7 @@ class Copies:
 
     @property
     def leaks(self) -> tuple[Group, ...]:
-        """Those of `across` that are in train and in test, query or gallery: a model would be judged on what it has seen."""
+        """Groups in train and in test, query or gallery: a model would be evaluated on images it was trained on."""
         return tuple(group for group in self.across if _leaks({split for split, _ in group}))
 
 
@@ -40,22 +44,22 @@ def _leaks(splits: set[str]) -> bool:
     return "train" in splits and not splits.isdisjoint(EVALUATION)
 
 
-def copies(manifest: Manifest, content: NDArray[np.int64]) -> Copies:
-    """The copies, where rows with equal numbers in `content` hold the same."""
+def find_duplicates(manifest: Manifest, content: NDArray[np.int64]) -> Duplicates:
+    """Group the rows with equal numbers in `content`."""
     split = split_codes(manifest)
-    held, by = _pairs(content, split, len(SPLITS))
-    distinct, rows = np.bincount(by, minlength=len(SPLITS)), np.bincount(split, minlength=len(SPLITS))
+    contents, splits = _pairs(content, split, len(SPLITS))
+    distinct, rows = np.bincount(splits, minlength=len(SPLITS)), np.bincount(split, minlength=len(SPLITS))
     within = {name: int(rows[code] - distinct[code]) for code, name in enumerate(SPLITS) if rows[code] > distinct[code]}
     contradictions: tuple[Group, ...] = ()
     if manifest.levels:
         label = manifest.labels[:, 0]
         labeled, _ = _pairs(content[label >= 0], label[label >= 0], len(manifest.names[manifest.levels[0]]))
         contradictions = _groups(manifest, content, _repeated(labeled))
-    return Copies(_groups(manifest, content, _repeated(held)), within, contradictions)
+    return Duplicates(_groups(manifest, content, _repeated(contents)), within, contradictions)
 
 
-def ranked(digests: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """A number for each digest `[files, 2]`, equal where digests are."""
+def digest_codes(digests: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """A number for each digest `[files, 2]`; equal digests have equal numbers."""
     order = np.lexsort((digests[:, 1], digests[:, 0]))
     changed = (digests[order][1:] != digests[order][:-1]).any(1)
     numbers = np.zeros(len(digests), np.int64)
@@ -64,7 +68,7 @@ def ranked(digests: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def split_codes(manifest: Manifest) -> NDArray[np.int64]:
-    """The split of each row, as its place in `SPLITS`."""
+    """The split of each row, as its index in `SPLITS`."""
     return np.asarray(pc.index_in(manifest.table["split"], value_set=pa.array(SPLITS)), np.int64)
 
 
@@ -80,7 +84,7 @@ def _repeated(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _groups(manifest: Manifest, content: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[Group, ...]:
-    """For each wanted content its rows; groups stand in the order of their first rows."""
+    """The rows of each wanted content, in the order of their first rows."""
     rows = np.flatnonzero(np.isin(content, wanted))
     some = manifest.table.select(["split", "path"]).take(pa.array(rows))
     groups: dict[int, list[tuple[str, str]]] = {}

@@ -1,4 +1,4 @@
-"""What the samplers share: epochs, the parts of several processes, and resuming in the middle of an epoch."""
+"""The base of the batch samplers: epochs, distributed processes, and resuming in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from suprank.data.class_pools import Integers
 
 
-class GlobalBatches(Sampler[list[int]], ABC):
-    """Batches of rows for `DataLoader(batch_sampler=...)`; a subclass says which batches make a pass through the data.
+class GlobalBatchSampler(Sampler[list[int]], ABC):
+    """Batches of rows for `DataLoader(batch_sampler=...)`; a subclass defines the batches of one pass through the data.
 
-    They depend on the labels, the settings, the seed and the epoch alone (and on numpy, whose random streams may change with
-    its version).
+    They depend only on the labels, the settings, the seed and the epoch (and on numpy, whose random streams may change with its
+    version).
 
     **Epochs.** Each iteration is the next epoch, also after one that was abandoned; `set_epoch` chooses another. An epoch is
-    `len(self)` consecutive batches of the endless sequence of passes: one pass, unless `batches` says otherwise.
+    `len(self)` consecutive batches of the endless sequence of passes: one pass, unless `batches` is given.
 
     **Processes.** `batch_size` is that of all processes together: process `rank` of `world_size` gets its part of the global
-    batch, in whole groups of a class. (Lightning Fabric wants `setup_dataloaders(..., use_distributed_sampler=False)`.)
+    batch, in whole groups of a class. (With Lightning Fabric, use `setup_dataloaders(..., use_distributed_sampler=False)`.)
 
-    **Resuming.** `state_dict(consumed)` is a few numbers. A sampler of the same labels and settings that loads them yields
-    exactly the batches that were left, on any number of processes. The workers of a loader fetch ahead, so only the training
-    loop knows how many batches of this epoch it has consumed, and should say so. Unless it does, those handed to the loader
-    count, which is right for `num_workers=0` only.
+    **Resuming.** `state_dict(consumed)` is a few numbers. A sampler with the same labels and settings that loads them yields
+    exactly the remaining batches, on any number of processes. The workers of a loader fetch ahead, so only the training loop
+    knows how many batches of this epoch it has consumed, and should pass that number. Otherwise those handed to the loader
+    count, which is correct only for `num_workers=0`.
     """
 
     def __init__(
@@ -67,32 +67,32 @@ class GlobalBatches(Sampler[list[int]], ABC):
     @property
     @abstractmethod
     def pass_length(self) -> int:
-        """Batches of one pass through the data."""
+        """The number of batches of one pass through the data."""
 
     @abstractmethod
-    def batches_of_pass(self, number: int) -> Iterable[Integers]:
-        """The global batches of a pass, the same whenever asked: `[batch_size]` rows each, the groups of a class together."""
+    def pass_batches(self, number: int) -> Iterable[Integers]:
+        """The global batches of a pass: `[batch_size]` rows each, groups of a class together. The same at every call."""
 
     def random(self, number: int) -> np.random.Generator:
-        """The random numbers of a pass."""
+        """The random generator of a pass."""
         return np.random.default_rng([self.seed, number])
 
     @property
     def epoch(self) -> int:
-        """The epoch of the latest iteration; before the first, and after `set_epoch` or `load_state_dict`, of the next one."""
+        """The epoch of the latest iteration, or of the next one before the first and after `set_epoch` or `load_state_dict`."""
         return self._epoch
 
     def set_epoch(self, epoch: int, *, consumed: int = 0) -> None:
-        """Make the next iteration that of `epoch` (from 0), without the first `consumed` batches."""
-        self._epoch, self._position = self._place(epoch, consumed)
+        """Start the next iteration at `epoch` (from 0), after its first `consumed` batches."""
+        self._epoch, self._position = self._normalized_position(epoch, consumed)
         self._begun = False
 
     def __len__(self) -> int:
-        """Batches of a whole epoch: every epoch has as many. An iteration that resumes an epoch yields those left of it."""
+        """The number of batches of every full epoch. An iteration that resumes an epoch yields only the remaining ones."""
         return self.pass_length if self.batches is None else self.batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        # This runs when the first batch is asked for. A loader may well make an iterator and drop it: that counts for nothing.
+        # This runs when the first batch is requested: an iterator that a loader creates and drops does not count.
         if self._begun:
             self.set_epoch(self._epoch + 1)
         self._begun = True
@@ -102,28 +102,28 @@ class GlobalBatches(Sampler[list[int]], ABC):
         at = end - len(self) + self._position
         while at < end:
             number, skipped = divmod(at, self.pass_length)
-            for batch in islice(self.batches_of_pass(number), skipped, skipped + end - at):
+            for batch in islice(self.pass_batches(number), skipped, skipped + end - at):
                 at += 1
                 self._position = at - (end - len(self))
                 yield batch[mine].tolist()
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """Where training stands after `consumed` batches of this epoch, those before a resume included.
+        """The position after `consumed` batches of this epoch, including those before a resume.
 
-        None: those handed out so far. After a whole epoch it stands at the beginning of the next.
+        None: those handed out so far. After a whole epoch, the position is the beginning of the next one.
         """
-        epoch, consumed = self._place(self._epoch, self._position if consumed is None else consumed)
+        epoch, consumed = self._normalized_position(self._epoch, self._position if consumed is None else consumed)
         return {**self._settings, "epoch": epoch, "consumed": consumed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration continue where `state` stood; a state of other labels or settings is refused."""
-        ours = self._settings.items()
-        differing = [f"{name} was {state.get(name)!r} and is {value!r}" for name, value in ours if state.get(name) != value]
-        if differing:
-            raise ValueError(f"the state is of other batches than this sampler's: {'; '.join(differing)}.")
+        """Continue with the next iteration from `state`; a state of other labels or settings is refused."""
+        settings = self._settings.items()
+        changes = [f"{name} was {state.get(name)!r} and is {value!r}" for name, value in settings if state.get(name) != value]
+        if changes:
+            raise ValueError(f"the state was saved by a sampler with other settings: {'; '.join(changes)}.")
         self.set_epoch(state["epoch"], consumed=state["consumed"])
 
-    def _place(self, epoch: int, consumed: int) -> tuple[int, int]:
+    def _normalized_position(self, epoch: int, consumed: int) -> tuple[int, int]:
         if epoch < 0:
             raise ValueError(f"epoch={epoch} must be 0 or more.")
         if not 0 <= consumed <= len(self):

@@ -1,4 +1,4 @@
-"""A manifest's images decoded once and kept in memory, for sets that are small beside it."""
+"""A dataset whose images are decoded once and kept in memory, for collections that fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from suprank.data.datasets import Broken, ImageDataset, Item
+from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
 from suprank.data.images import BrokenImageError
 from suprank.data.workers import ignore_signals, loader_batches
 from suprank.system.platforms import memory_bytes
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_TOGETHER = 32  # images that a worker decodes at a time
-_SAMPLED = 64  # images from which the size of all is estimated
+_BATCH = 32  # images that a worker decodes at a time
+_SAMPLED = 64  # images from which the size of all images is estimated
 _GIB = 2**30
 
 
 class InMemoryImages(ImageDataset):
     """The same items as those of `dataset`, without reading or decoding anything again.
 
-    Every image is kept in bytes, at the size it was decoded to (see `ImageDataset` on boxes and `at_least`). The dataset's
-    transform is applied whenever an item is asked for; it is given the bytes `[3, height, width]`, which the transforms of
-    `suprank.data` take in place of a picture, with the same result, and must not write to them. Without a transform, the item
-    holds the picture.
+    Every image is stored as uint8, at the size it was decoded to (see `ImageDataset` on boxes and `min_short_side`). The
+    dataset's transform is applied at every access. It gets a uint8 tensor `[3, height, width]`, to which it must not write; the
+    transforms of `suprank.data` accept it in place of a PIL image, with the same result. Without a transform, the item holds a
+    PIL image.
 
-    `workers` processes decode (0: this one); `progress(done, total)` counts images. Workers of a loader share the memory,
-    whether forked or spawned. Processes that train together do not: each holds its own.
+    `workers` processes decode (0: this process); `progress(done, total)` counts images. The workers of a loader share the
+    memory, whether forked or spawned. The processes of distributed training do not: each has a copy.
 
-    Refused, before decoding all, where the images would take more than `limit` bytes; by default, half of the memory that is
-    free. Under `on_broken="skip"` broken images are kept as such.
+    Images that would take more than `limit` bytes (by default half of the free memory) are refused before all are decoded. With
+    `on_broken="skip"` broken images stay broken.
     """
 
     def __init__(
@@ -54,99 +54,99 @@ class InMemoryImages(ImageDataset):
     ) -> None:
         vars(self).update(vars(dataset))
         limit = free_memory() // 2 if limit is None else limit
-        _check_fits(estimated_bytes(dataset), limit, len(dataset))
+        _check_fits(estimate_bytes(dataset), limit, len(dataset))
         pieces: list[Tensor] = []
         shapes: list[tuple[int, int]] = []
-        taken = 0
+        size = 0
         self._broken: dict[int, str] = {}
-        with closing(_decoded(dataset, workers)) as decoded:
-            for piece in decoded:
+        with closing(_decode_all(dataset, workers)) as decoded_pieces:
+            for piece in decoded_pieces:
                 shapes += piece.shapes
                 self._broken |= {broken.index: broken.reason for broken in piece.broken}
-                pieces.append(piece.pixels.clone())  # what a worker sent takes an open file
-                taken += len(piece.pixels)
-                _check_fits(taken, limit, len(dataset))
+                pieces.append(piece.pixels.clone())  # a tensor from a worker keeps a file open
+                size += len(piece.pixels)
+                _check_fits(size, limit, len(dataset))
                 if progress is not None:
                     progress(len(shapes), len(dataset))
         self._shapes = np.array(shapes, np.int64).reshape(-1, 2)
         self._ends = np.cumsum(3 * self._shapes.prod(1))
-        self._pixels = _joined(pieces)
+        self._pixels = _concatenate(pieces)
 
     @property
     def nbytes(self) -> int:
-        """What the pixels take."""
+        """The size of all pixels in bytes."""
         return len(self._pixels)
 
-    def _picture(self, row: int, path: str) -> Any:
+    def _load(self, row: int, path: str) -> Any:
         if row in self._broken:
             raise BrokenImageError(f"{path}: {self._broken[row]}")
         height, width = self._shapes[row].tolist()
         end = int(self._ends[row])
-        # Rows of pixels, as PIL has them, and a view [3, height, width] on them, as torchvision makes of a PIL image.
+        # PIL's memory layout, and a view [3, height, width] of it, as torchvision makes of a PIL image.
         pixels = self._pixels[end - 3 * height * width : end].view(height, width, 3)
         return Image.fromarray(pixels.numpy()) if self.transform is None else pixels.permute(2, 0, 1)
 
 
-def estimated_bytes(dataset: ImageDataset) -> int:
-    """About what all pixels of a dataset take, from a few images all over it."""
+def estimate_bytes(dataset: ImageDataset) -> int:
+    """Estimate the bytes of all decoded images of a dataset from a few of them."""
     rows = np.unique(np.linspace(0, len(dataset) - 1, _SAMPLED).astype(np.int64)).tolist()
-    reader = _bare(dataset)
-    reader.on_broken = "skip"  # an error is for the pass through all of them
-    sizes = [3 * item.image.width * item.image.height for item in map(reader.__getitem__, rows) if isinstance(item, Item)]
+    reader = _without_transform(dataset)
+    reader.on_broken = "skip"  # errors are raised when all images are decoded
+    sizes = [3 * item.image.width * item.image.height for item in map(reader.__getitem__, rows) if isinstance(item, ImageItem)]
     return round(sum(sizes) / len(sizes) * len(dataset)) if sizes else 0
 
 
 def free_memory() -> int:
-    """Bytes that programs can still have: of the machine, and of the container where there is one."""
-    found = memory_bytes("SC_AVPHYS_PAGES") or memory_bytes() or sys.maxsize  # what no system tells, nothing bounds
-    told = Path("/proc/meminfo")
-    for line in told.read_text().splitlines() if told.is_file() else ():
-        if line.startswith("MemAvailable:"):  # counts what the system only caches
-            found = int(line.split()[1]) * 1024
-    most = Path("/sys/fs/cgroup/memory.max")
-    text = most.read_text().strip() if most.is_file() else "max"
-    return found if text == "max" else min(found, int(text))
+    """The memory in bytes that is still available: of the machine, and of the container if there is one."""
+    available = memory_bytes("SC_AVPHYS_PAGES") or memory_bytes() or sys.maxsize  # no limit if the system does not say
+    meminfo = Path("/proc/meminfo")
+    for line in meminfo.read_text().splitlines() if meminfo.is_file() else ():
+        if line.startswith("MemAvailable:"):  # includes what the system only caches
+            available = int(line.split()[1]) * 1024
+    cgroup = Path("/sys/fs/cgroup/memory.max")
+    limit = cgroup.read_text().strip() if cgroup.is_file() else "max"
+    return available if limit == "max" else min(available, int(limit))
 
 
 class _Piece(NamedTuple):
-    """Pixels of some images, one after the other, row by row; their (height, width), (0, 0) for broken ones; and those."""
+    """Pixels of some images, one after the other, row by row; their (height, width), (0, 0) if broken; and the broken ones."""
 
     pixels: Tensor
     shapes: list[tuple[int, int]]
-    broken: list[Broken]
+    broken: list[BrokenImage]
 
 
-def _decoded(dataset: ImageDataset, workers: int) -> Generator[_Piece]:
-    rows = [list(range(start, min(start + _TOGETHER, len(dataset)))) for start in range(0, len(dataset), _TOGETHER)]
+def _decode_all(dataset: ImageDataset, workers: int) -> Generator[_Piece]:
+    rows = [list(range(start, min(start + _BATCH, len(dataset)))) for start in range(0, len(dataset), _BATCH)]
     loader: DataLoader[Any] = DataLoader(
-        _bare(dataset),
+        _without_transform(dataset),
         batch_sampler=rows,
         num_workers=min(workers, len(rows)),
-        collate_fn=_flat,
+        collate_fn=_collate_pixels,
         worker_init_fn=ignore_signals,
-        generator=torch.Generator(),  # else it would draw from the process's own random numbers
+        generator=torch.Generator(),  # otherwise it would draw from torch's global generator
     )
     return loader_batches(loader)
 
 
-def _bare(dataset: ImageDataset) -> ImageDataset:
+def _without_transform(dataset: ImageDataset) -> ImageDataset:
     """The dataset without its transform."""
-    bare = copy.copy(dataset)
-    bare.transform = None
-    return bare
+    plain = copy.copy(dataset)
+    plain.transform = None
+    return plain
 
 
-def _flat(items: Sequence[Item | Broken]) -> _Piece:
+def _collate_pixels(items: Sequence[ImageItem | BrokenImage]) -> _Piece:
     arrays: list[NDArray[np.uint8]] = [
-        np.asarray(item.image) if isinstance(item, Item) else np.empty((0, 0, 3), np.uint8) for item in items
+        np.asarray(item.image) if isinstance(item, ImageItem) else np.empty((0, 0, 3), np.uint8) for item in items
     ]
     pixels = np.concatenate([array.ravel() for array in arrays])
-    broken = [item for item in items if isinstance(item, Broken)]
+    broken = [item for item in items if isinstance(item, BrokenImage)]
     return _Piece(torch.from_numpy(pixels), [(array.shape[0], array.shape[1]) for array in arrays], broken)
 
 
-def _joined(pieces: list[Tensor]) -> Tensor:
-    """All pieces in one. Empties the list on the way, so that no more than a piece is ever held twice."""
+def _concatenate(pieces: list[Tensor]) -> Tensor:
+    """Join all pieces, and empty the list on the way, so that no more than one piece is in memory twice."""
     whole = torch.empty(sum(map(len, pieces)), dtype=torch.uint8)
     end = len(whole)
     while pieces:
@@ -159,6 +159,6 @@ def _joined(pieces: list[Tensor]) -> Tensor:
 def _check_fits(size: int, limit: int, images: int) -> None:
     if size > limit:
         raise ValueError(
-            f"{images:,} decoded images take {size / _GIB:.1f} GiB or more, and at most {limit / _GIB:.1f} GiB of them are "
-            f"held (by default, half of the free memory); set data.hold=false, which decodes them whenever they are needed."
+            f"{images:,} decoded images take {size / _GIB:.1f} GiB or more, and at most {limit / _GIB:.1f} GiB may be cached "
+            f"(by default half of the free memory); set data.cache_images=false to decode images whenever they are needed."
         )

@@ -1,4 +1,4 @@
-"""The one dataset format: a row an image, with its path, its split and one label column a level."""
+"""The manifest, the one dataset format: a row per image, with its path, its split and one label column per level."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from suprank.data.columns import PREFIX, SPLITS, checked_table, label_columns
-from suprank.data.table_file import read_table_file
+from suprank.data.columns import PREFIX, SPLITS, check_table, label_columns
 from suprank.data.tree import NO_PARENT, LabelTree
-from suprank.files.atomic import write_atomically, writing_atomically
+from suprank.files.atomic import atomic_writer, write_atomically
+from suprank.files.tables import read_table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 VERSION = 1
 _META = b"suprank.manifest"
 _META_TYPES: dict[str, Any] = {"root": str, "relative_root": str | None, "levels": list, "names": dict}
-_NAMED = 5  # labels that sentences about the tree name before they only count
+_SHOWN = 5  # labels that sentences about the tree list before they only count
 
 Columns: TypeAlias = "Mapping[str, Any] | pa.Table"
-"""What `Manifest.of` takes: names to sequences, numpy or arrow arrays; or an arrow table."""
+"""What `Manifest.from_columns` takes: names → sequences, numpy or arrow arrays; or an arrow table."""
 
 
 class Manifest:
-    """A labeled image collection: where each image is, which split it belongs to, and its class at every level.
+    """A labeled image collection: the path of each image, its split, and its class at every level.
 
     Columns: `path` (relative to `root`; a file, or `archive.zip::member`, or `archive.tar::member`), `split`, one
     `label_<level>` for each level, finest first, with readable names; optionally `id` (rows with equal ids are one image) and
     `box` (x1, y1, x2, y2 in pixels: what to crop the image to); then whatever else was given.
 
-    Integer ids of classes are places in `names[level]`. They are made once, in alphabetical order of the names, saved with
-    the manifest, and kept by subsets, so that a model's classes mean the same in every split and every later run.
+    The integer id of a class is its index in `names[level]`. Ids are assigned once, in alphabetical order of the names, saved
+    with the manifest, and kept by subsets, so that a model's classes mean the same in every split and every later run.
 
     Example:
-        >>> birds = Manifest.of({"path": ["a.jpg", "b.jpg", "c.jpg"], "split": ["train", "train", "test"],
+        >>> birds = Manifest.from_columns({"path": ["a.jpg", "b.jpg", "c.jpg"], "split": ["train", "train", "test"],
         ...                      "label_species": ["jay", "crow", "wren"],
         ...                      "label_family": ["Corvidae", "Corvidae", "Troglodytidae"]}, root=".")
         >>> birds.levels, birds.splits
@@ -57,11 +57,11 @@ class Manifest:
     """
 
     def __init__(self, table: pa.Table, root: Path, levels: tuple[str, ...]) -> None:
-        """For `of`, `read` and subsets, which have checked: label columns are dictionary arrays, all with the same ids."""
+        """For internal use; call `from_columns` or `read`. Label columns are dictionary arrays, all with the same ids."""
         self.table, self.root, self.levels = table, root, levels
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         columns: Columns,
         *,
@@ -70,21 +70,21 @@ class Manifest:
         about: str = "the manifest",
         names: Mapping[str, Sequence[str]] | None = None,
     ) -> Manifest:
-        """The checked manifest; errors call it `about`.
+        """Check the columns and make a manifest of them; errors call it `about`.
 
-        `levels`, finest first, says which columns `label_<level>` are labels; without it all of them are, in their order.
-        `levels=()` makes an unlabeled manifest. `names` gives ids that were made before.
+        `levels`, finest first, names the columns `label_<level>` to use; by default all of them, in their order. `levels=()`
+        makes an unlabeled manifest. `names` gives ids that were assigned before.
 
-        Refused: no rows; a path that is blank, absolute or climbs out of the root with `..`; a split not in `SPLITS`; a
-        blank label, except in `distractor` rows; a blank above a label; a blank id; a box that is not x1 < x2, y1 < y2.
+        Refused are a table without rows; a path that is blank, absolute or contains `..`; a split not in `SPLITS`; a blank
+        label, except in `distractor` rows; a label whose parent is blank; a blank id; a box that is not x1 < x2, y1 < y2.
         """
         table = columns if isinstance(columns, pa.Table) else _table(columns, about)
         chosen = label_columns(table.column_names, levels, about)
-        table = checked_table(table, chosen, about)
+        table = check_table(table, chosen, about)
         for column in chosen:
             given = None if names is None else names.get(column.removeprefix(PREFIX))
-            place = table.column_names.index(column)
-            table = table.set_column(place, column, _encoded(table[column], given, column, about))
+            index = table.column_names.index(column)
+            table = table.set_column(index, column, _encode_labels(table[column], given, column, about))
         return cls(table, Path(root), tuple(column.removeprefix(PREFIX) for column in chosen))
 
     @classmethod
@@ -95,26 +95,26 @@ class Manifest:
         root: str | os.PathLike[str] | None = None,
         levels: Sequence[str] | None = None,
     ) -> Manifest:
-        """A manifest from a .parquet or .csv file.
+        """Read a manifest from a .parquet or .csv file.
 
-        Ids, levels and root are those it was saved with: in a Parquet file's own metadata, in `<name>.csv.json` beside a CSV.
-        A CSV without that file gets ids from its names. `root` overrides where the images are; a saved
-        root that is gone is looked for from the manifest's own folder. `levels` picks some of the levels.
+        Ids, levels and root are those it was saved with: in the metadata of a Parquet file, or in `<name>.csv.json` beside a
+        CSV. A CSV without that file gets new ids. `root` overrides where the images are; if the saved root does not exist, it
+        is looked for relative to the manifest. `levels` selects some of the levels.
         """
         path = Path(path)
         if path.suffix.lower() not in (".parquet", ".csv"):
             raise ValueError(f"{path}: a manifest is a .parquet or .csv file, and this one ends in {path.suffix!r}.")
         if not path.is_file():
-            where = "a folder" if path.is_dir() else f"not there (the working folder is {Path.cwd()})"
-            raise FileNotFoundError(f"{path}: the manifest is {where}; make one with `suprank data import`.")
+            problem = "is a folder" if path.is_dir() else f"does not exist (the working folder is {Path.cwd()})"
+            raise FileNotFoundError(f"{path}: the manifest {problem}; make one with `suprank data import`.")
         table, meta = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
         if levels is None and "levels" in meta:
             levels = meta["levels"]
-        found = Path(root) if root is not None else _root(meta, path.parent)
-        return cls.of(table, root=found, levels=levels, about=str(path), names=meta.get("names"))
+        images = Path(root) if root is not None else _find_root(meta, path.parent)
+        return cls.from_columns(table, root=images, levels=levels, about=str(path), names=meta.get("names"))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a .parquet file, or a .csv file and a .csv.json beside it with ids, levels and root. All or nothing."""
+        """Write a .parquet file, or a .csv file with a .csv.json beside it for ids, levels and root. Writes are atomic."""
         path = Path(path)
         if path.suffix.lower() not in (".parquet", ".csv"):
             raise ValueError(f"{path}: a manifest is saved as .parquet or .csv, not as {path.suffix or 'no extension'!r}.")
@@ -122,9 +122,9 @@ class Manifest:
         meta = json.dumps(self._meta(path.parent), ensure_ascii=False)
         if path.suffix.lower() == ".csv":
             write_atomically(path.with_name(path.name + ".json"), meta.encode())
-        with writing_atomically(path) as file:
+        with atomic_writer(path) as file:
             if path.suffix.lower() == ".csv":
-                pyarrow.csv.write_csv(_flat(self.table), file)
+                pyarrow.csv.write_csv(_to_text(self.table), file)
             else:
                 pq.write_table(self.table.replace_schema_metadata({_META: meta}), file, compression="zstd")
 
@@ -143,78 +143,80 @@ class Manifest:
 
     @cached_property
     def splits(self) -> dict[str, int]:
-        """How many images each split has, in the order of `SPLITS`; splits without images are left out."""
+        """The number of images of each split, in the order of `SPLITS`; empty splits are left out."""
         counted = {row["values"]: row["counts"] for row in pc.value_counts(self.table["split"]).to_pylist()}
         return {split: counted[split] for split in SPLITS if split in counted}
 
     @cached_property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """Level → the name of each id. A subset has the names of the whole, so that ids stay."""
+        """Level → the name of each id. A subset has all names of the manifest it is from, so that ids stay the same."""
         return {level: tuple(self.table[PREFIX + level].chunk(0).dictionary.to_pylist()) for level in self.levels}
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Ids `[images, levels]`, finest first; −1 where the label is blank."""
+        """Label ids `[images, levels]`, finest first; −1 for a blank label."""
         columns = [pc.fill_null(self.table[PREFIX + level].chunk(0).indices, -1) for level in self.levels]
         if not columns:
             return np.empty((len(self), 0), np.int64)
         return np.stack([np.asarray(column, np.int64) for column in columns], axis=1)
 
     def take(self, rows: NDArray[Any] | Sequence[int]) -> Manifest:
-        """The rows of a boolean mask, or of row numbers in their order; with the ids and names of the whole."""
+        """Select rows by a boolean mask, or by row numbers in their order; ids and names stay the same."""
         chosen = np.asarray(rows)
         if chosen.dtype == np.bool_ and chosen.shape != (len(self),):
             raise ValueError(
-                f"the mask has shape {list(chosen.shape)}, and the manifest {len(self):,} rows; give one for each."
+                f"the mask has shape {list(chosen.shape)}, but the manifest has {len(self):,} rows; give one value for each."
             )
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
         return Manifest(_one_chunk(self.table.take(pa.array(chosen))), self.root, self.levels)
 
     def split(self, *names: str) -> Manifest:
-        """The images of these splits, in their order here."""
+        """Select the images of these splits, in the order of the manifest."""
         unknown = [name for name in names if name not in self.splits]
         if unknown or not names:
-            there = ", ".join(self.splits)
+            choices = ", ".join(self.splits)
             raise ValueError(
-                f"there is no split {unknown[0]!r} here; choose from {there}." if unknown else f"name a split: {there}."
+                f"there is no split {unknown[0]!r} here; choose from {choices}." if unknown else f"name a split: {choices}."
             )
         mask = pc.is_in(self.table["split"], value_set=pa.array(names))
         return self.take(np.asarray(mask))
 
     def with_columns(self, **columns: Any) -> Manifest:
-        """The manifest with these columns replaced or added, checked again. Labels get new ids."""
+        """Replace or add columns, and check the manifest again. Replaced labels get new ids."""
         table = self.table
         for name, values in columns.items():
             column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-            place = table.column_names.index(name) if name in table.column_names else None
-            table = table.append_column(name, column) if place is None else table.set_column(place, name, column)
-        kept = {level: names for level, names in self.names.items() if PREFIX + level not in columns}
+            index = table.column_names.index(name) if name in table.column_names else None
+            table = table.append_column(name, column) if index is None else table.set_column(index, name, column)
+        known = {level: names for level, names in self.names.items() if PREFIX + level not in columns}
         new = tuple(name.removeprefix(PREFIX) for name in columns if name.startswith(PREFIX))
         levels = (*self.levels, *(level for level in new if level not in self.levels))
-        return Manifest.of(table, root=self.root, levels=levels, names=kept)
+        return Manifest.from_columns(table, root=self.root, levels=levels, names=known)
 
     def two_parents(self) -> list[str]:
-        """Sentences that name the labels which stand under two parents; none where the levels are a tree."""
-        found = []
+        """Sentences that name the labels with several parents; none if the levels form a tree."""
+        sentences = []
         for fine, coarse in zip(range(len(self.levels)), range(1, len(self.levels)), strict=False):
             child, parent = self._edges(fine, coarse)
             several = np.flatnonzero(np.bincount(child) > 1)
             names, above = self.names[self.levels[fine]], self.names[self.levels[coarse]]
-            for one in several[:_NAMED]:
+            for one in several[:_SHOWN]:
                 parents = " and ".join(repr(above[other]) for other in parent[child == one][:3])
-                found.append(f"{self.levels[fine]} {names[one]!r} stands under {self.levels[coarse]} {parents}")
-            if len(several) > _NAMED:
-                found.append(f"... and {len(several) - _NAMED:,} more labels of {self.levels[fine]} have several parents")
-        return found
+                sentences.append(f"{self.levels[fine]} {names[one]!r} stands under {self.levels[coarse]} {parents}")
+            if len(several) > _SHOWN:
+                sentences.append(f"... and {len(several) - _SHOWN:,} more labels of {self.levels[fine]} have several parents")
+        return sentences
 
     def to_tree(self) -> LabelTree:
-        """The label tree of these rows; refused where a label has two parents, and without labels."""
+        """The label tree of these rows; refused if a label has two parents, or if there are no labels."""
         if not self.levels:
             raise ValueError("this manifest has no labels, and so no label tree; add columns label_<level>, finest first.")
-        wrong = self.two_parents()
-        if wrong:
+        problems = self.two_parents()
+        if problems:
             raise ValueError(
-                "the levels are not a tree: " + "; ".join(wrong) + ". Rename the label under one of them, or leave out a level."
+                "the levels are not a tree: "
+                + "; ".join(problems)
+                + ". Rename the label under one of them, or leave out a level."
             )
         sizes = [len(self.names[level]) for level in self.levels]
         parents = []
@@ -266,22 +268,22 @@ def _one_chunk(table: pa.Table) -> pa.Table:
     return table.combine_chunks() if table.num_rows else table
 
 
-def _encoded(column: pa.ChunkedArray, given: Sequence[str] | None, name: str, about: str) -> pa.DictionaryArray:
-    """The labels as ids into names: those given, or all that occur in alphabetical order."""
+def _encode_labels(column: pa.ChunkedArray, given: Sequence[str] | None, name: str, about: str) -> pa.DictionaryArray:
+    """The labels as ids into the given names, or into those that occur, in alphabetical order."""
     coded = column.combine_chunks()
-    if given is None:  # a dictionary may hold more than occurs
+    if given is None:  # a dictionary may hold names that do not occur
         occurring = coded.dictionary.take(pc.unique(coded.indices).drop_null())
         names = pc.unique(occurring.take(pc.sort_indices(occurring)))
     else:
         names = pa.array(given, pa.string())
-    place = pc.index_in(coded.dictionary, value_set=names)
-    codes = place.take(coded.indices).cast(pa.int32())
+    codes_of_names = pc.index_in(coded.dictionary, value_set=names)
+    codes = codes_of_names.take(coded.indices).cast(pa.int32())
     unknown = pc.and_(pc.is_null(codes), pc.is_valid(coded))
     if pc.any(unknown).as_py():
         first = coded.filter(unknown)[0].as_py()
         raise ValueError(
             f"{about}: {name} holds {first!r}, which is not among the names saved with it; give the rows their old labels, or "
-            f"make ids anew: of a CSV, delete the .csv.json beside it."
+            f"assign new ids: for a CSV, delete the .csv.json beside it."
         )
     return pa.DictionaryArray.from_arrays(codes, names)
 
@@ -293,16 +295,16 @@ def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
         table = pq.read_table(path, read_dictionary=labels, memory_map=True)
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} is not a complete Parquet file ({error}); write or copy it again.") from error
-    return table.replace_schema_metadata(None), _checked_meta((schema.metadata or {}).get(_META, b"{}"), path)
+    return table.replace_schema_metadata(None), _parse_meta((schema.metadata or {}).get(_META, b"{}"), path)
 
 
 def _read_csv(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     beside = path.with_name(path.name + ".json")
-    return read_table_file(path).table, _checked_meta(beside.read_bytes() if beside.is_file() else b"{}", path)
+    return read_table(path).table, _parse_meta(beside.read_bytes() if beside.is_file() else b"{}", path)
 
 
-def _checked_meta(text: bytes, path: Path) -> dict[str, Any]:
-    """What was saved with the columns: files come from others, and anything may stand there."""
+def _parse_meta(text: bytes, path: Path) -> dict[str, Any]:
+    """The metadata that was saved with the columns, checked: the file may come from anybody."""
     try:
         meta = json.loads(text)
     except ValueError:
@@ -311,13 +313,13 @@ def _checked_meta(text: bytes, path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: the ids, levels and root saved with it are damaged; import it again.")
     if meta.get("version", VERSION) != VERSION:
         raise ValueError(
-            f"{path} was saved in version {meta['version']} of the format, and this suprank reads {VERSION}; update it."
+            f"{path} has version {meta['version']} of the format, and this suprank reads {VERSION}; update suprank."
         )
     return meta
 
 
 def _fits(value: Any, kind: type) -> bool:
-    """Whether a value is of the kind; a dictionary is one of lists, and lists are of different texts."""
+    """Whether a value has this type; dictionaries are of lists, and lists of distinct strings."""
     if kind is dict and isinstance(value, dict):
         return all(_fits(names, list) for names in value.values())
     if kind is list and isinstance(value, list):
@@ -325,20 +327,20 @@ def _fits(value: Any, kind: type) -> bool:
     return isinstance(value, kind)
 
 
-def _root(meta: Mapping[str, Any], folder: Path) -> Path:
+def _find_root(meta: Mapping[str, Any], folder: Path) -> Path:
     candidates = [Path(meta["root"])] if "root" in meta else []
     if meta.get("relative_root"):
         candidates.append(folder / meta["relative_root"])
-    return next((found for found in candidates if found.is_dir()), folder)
+    return next((root for root in candidates if root.is_dir()), folder)
 
 
-def _flat(table: pa.Table) -> pa.Table:
-    """The table with strings only, for CSV: labels by name, boxes as four numbers."""
-    for place, field in enumerate(table.schema):
-        column = table.column(place)
+def _to_text(table: pa.Table) -> pa.Table:
+    """The table for CSV: labels as names, boxes as four numbers in text."""
+    for index, field in enumerate(table.schema):
+        column = table.column(index)
         if pa.types.is_dictionary(field.type):
-            table = table.set_column(place, field.name, column.cast(pa.string()))
+            table = table.set_column(index, field.name, column.cast(pa.string()))
         elif pa.types.is_list(field.type):
             text = [None if box is None else " ".join(f"{number:.9g}" for number in box) for box in column.to_pylist()]
-            table = table.set_column(place, field.name, pa.array(text, pa.string()))
+            table = table.set_column(index, field.name, pa.array(text, pa.string()))
     return table

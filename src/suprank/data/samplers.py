@@ -1,4 +1,4 @@
-"""Which images meet in a batch: m of each class, of any classes (`BalancedBatchSampler`) or of a few coarse ones."""
+"""Batch samplers: m images of each class, from any classes (`BalancedBatchSampler`) or from a few coarse classes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from suprank.data.balanced_tables import drawn_combinations, spread
-from suprank.data.class_pools import Decks, RowsByClass, equal_parts, occurrence
-from suprank.data.global_batches import GlobalBatches
+from suprank.data.balanced_tables import balanced_table, sample_combinations
+from suprank.data.class_pools import ClassPools, RowsByClass, equal_shares, previous_occurrences
+from suprank.data.global_batches import GlobalBatchSampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,24 +20,28 @@ if TYPE_CHECKING:
     from suprank.data.class_pools import Integers
 
 MOST_BATCHES = 1_000_000
-"""An epoch of every combination of coarse classes may have at most this many batches; more is a mistake."""
+"""The most batches that an epoch of all combinations of coarse classes may have; more is probably a mistake."""
 
 
-class BalancedBatchSampler(GlobalBatches):
+class BalancedBatchSampler(GlobalBatchSampler):
     """Batches of `images_per_class` images (m) of each of batch_size / m different classes.
 
-    An epoch gives every image its turn. A class of n images is dealt in ⌈n / m⌉ groups of m, the last one filled up with images
-    of the same class. A class of fewer than m images makes one group, in which all come once before any comes twice. The groups
-    are spread at random over the epoch, in other company each time, and no class comes twice in a batch. So that every batch is
-    full, random classes give a further group.
+    An epoch contains every image. A class of n images is divided into ⌈n / m⌉ groups of m, the last one filled up with images
+    of the same class. A class of fewer than m images makes one group, in which all occur once before any occurs twice. The
+    groups are distributed at random over the epoch, in new combinations each time, and no class occurs twice in a batch. So
+    that every batch is full, random classes give an additional group.
 
-    An epoch has as many batches as its groups fill, and no fewer than the largest class has groups: a class that dominates
-    makes the others repeat. `max_images_per_class`, a multiple of m, is the way out: at most that many images of a class have
-    their turn, others each time.
+    An epoch has as many batches as its groups fill, and at least as many as the largest class has groups: a dominant class
+    makes the others repeat. `max_images_per_class`, a multiple of m, prevents this: an epoch uses at most that many images of a
+    class, other ones each time.
 
-    `labels` are integers, `[N]` or `[N, L]` with the finest level in column 0, the one used. Unlabeled (−1) is refused.
-    With `batches` an epoch has that many: it may end before every image had its turn, and the next one goes on there.
-    On epochs, processes (`rank`, `world_size`) and resuming see `GlobalBatches`.
+    `labels` are integers, `[N]` or `[N, L]` with the finest level in column 0, the one used. Unlabeled images (−1) are refused.
+    With `batches` an epoch has that many: it may end before every image was used, and the next one continues there. On epochs,
+    processes (`rank`, `world_size`) and resuming see `GlobalBatchSampler`.
+
+    It differs from pytorch-metric-learning's `MPerClassSampler(labels, m, batch_size, length_before_new_iter)`: it is a batch
+    sampler (`DataLoader(batch_sampler=...)`), takes `images_per_class` for m and no `length_before_new_iter`, because an epoch
+    contains every image; it also divides batches among processes and can be resumed.
 
     Example:
         >>> labels = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2])
@@ -60,7 +64,7 @@ class BalancedBatchSampler(GlobalBatches):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        fine = _checked(labels)[:, 0]
+        fine = _as_table(labels)[:, 0]
         _check_labeled(fine[:, None])
         super().__init__(
             fine,
@@ -72,10 +76,10 @@ class BalancedBatchSampler(GlobalBatches):
             world_size=world_size,
             further_settings={"max_images_per_class": max_images_per_class},
         )
-        _check_most_images(max_images_per_class, images_per_class)
-        self._by_class = RowsByClass.of(fine)
+        _check_max_images(max_images_per_class, images_per_class)
+        self._by_class = RowsByClass.from_labels(fine)
         self._check_enough_classes()
-        # The images of each class that have a turn in a round through it, and the groups in which they come:
+        # The number of images of each class that an epoch uses, and the number of groups they make:
         self._used = np.minimum(self._by_class.sizes, max_images_per_class or len(fine))
         self._groups = -(-self._used // images_per_class)
 
@@ -83,13 +87,13 @@ class BalancedBatchSampler(GlobalBatches):
     def pass_length(self) -> int:
         return int(max(-(-self._groups.sum() // self.groups_per_batch), self._groups.max()))
 
-    def batches_of_pass(self, number: int) -> Iterable[Integers]:
+    def pass_batches(self, number: int) -> Iterable[Integers]:
         rng = self.random(number)
-        classes = spread(self._turns(rng), self.pass_length, rng)
+        classes = balanced_table(self._turns(rng), self.pass_length, rng)
         return self._images(classes.ravel(), rng).reshape(self.pass_length, self.batch_size)
 
     def _turns(self, rng: np.random.Generator) -> Integers:
-        """Groups of each class in a pass: those that its images make, and further ones until every batch is full."""
+        """The number of groups of each class in a pass: those of its images, and additional ones until every batch is full."""
         turns = self._groups.copy()
         missing = self.pass_length * self.groups_per_batch - int(turns.sum())
         while missing:
@@ -99,25 +103,27 @@ class BalancedBatchSampler(GlobalBatches):
         return turns
 
     def _images(self, classes: Integers, rng: np.random.Generator) -> Integers:
-        """The images `[groups, m]` of groups of these classes. Each round through a class has a random order of its own."""
-        rounds, group = np.divmod(occurrence(classes), self._groups[classes])
+        """The images `[groups, m]` of groups of these classes. Each round through a class has its own random order."""
+        rounds, group = np.divmod(previous_occurrences(classes), self._groups[classes])
         slots = group[:, None] * self.images_per_class + np.arange(self.images_per_class)
         images = np.empty_like(slots)
-        by_round = RowsByClass.of(rounds)
+        by_round = RowsByClass.from_labels(rounds)
         for number in range(len(by_round)):
-            now = by_round.of_class(number)
+            now = by_round.class_rows(number)
             present, which = np.unique(classes[now], return_inverse=True)
             rows, starts = self._shuffled(present, rng)
-            # After the last image comes the first again, so the last group is filled up without taking an image twice.
+            # After the last image comes the first again, which fills up the last group without repeating an image.
             images[now] = rows[starts[which, None] + slots[now] % self._used[classes[now], None]]
         return images
 
     def _shuffled(self, classes: Integers, rng: np.random.Generator) -> tuple[Integers, Integers]:
-        """The rows of these classes, class after class, each in random order; and where each class starts."""
+        """The rows of these classes, class by class, each in random order; and where each class starts."""
         sizes = self._by_class.sizes[classes]
         starts = np.cumsum(sizes) - sizes
         place = np.repeat(self._by_class.starts[classes] - starts, sizes) + np.arange(sizes.sum())
-        bits = 62 - len(classes).bit_length()  # as many as fit beside the class: equal keys would leave the order to the sort
+        bits = (
+            62 - len(classes).bit_length()
+        )  # as many as fit beside the class: with equal keys the order would depend on the sort
         key = np.repeat(np.arange(len(classes)) << bits, sizes) | rng.integers(1 << bits, size=len(place))
         return self._by_class.rows[place[np.argsort(key)]], starts
 
@@ -138,22 +144,28 @@ class BalancedBatchSampler(GlobalBatches):
         )
 
 
-class HierarchicalBatchSampler(GlobalBatches):
-    """Batches of a few coarse classes, so that images which share one meet; `images_per_class` (m) of each fine class.
+class HierarchicalBatchSampler(GlobalBatchSampler):
+    """Batches from a few coarse classes, so that related images meet; `images_per_class` (m) images of each fine class.
 
-    The sampler of FastAP, with which the paper trains on SOP: every pair of the 12 categories makes 5 batches, half of the one
-    and half of the other, 330 batches an epoch. Here the coarse classes are those of any `level` (a column of `labels`; 0 is
-    the finest), and `coarse_per_batch` of them make a batch.
+    This is the sampler of FastAP, with which the paper trains on SOP: every pair of the 12 categories makes 5 batches, half
+    from each, 330 batches an epoch. Here the coarse classes are those of any `level` (a column of `labels`; 0 is the finest),
+    and a batch contains `coarse_per_batch` of them.
 
-    An epoch has `batches` batches, or `batches_per_combination` for every combination of coarse classes. Each combination comes
-    equally often, give or take once, and so does each coarse class. Within a coarse class every fine class comes before any
-    comes again, and so do the images within a fine class.
+    An epoch has `batches` batches, or `batches_per_combination` for every combination of coarse classes. Each combination
+    occurs equally often, give or take one, and so does each coarse class. Within a coarse class every fine class occurs before
+    any occurs again, and so do the images within a fine class.
 
-    The parts of a batch are equal, give or take a group of m. A coarse class with too few fine classes for its part gives all
-    of them, and the others of the batch give more. If all together are too few, fine classes give several groups of different
-    images. An image comes twice in a batch only where its class has fewer images than the batch asks of it.
+    The coarse classes have equal shares of a batch, give or take a group of m. One with too few fine classes for its share
+    gives all of them, and the others give more. If all together are too few, fine classes give several groups of different
+    images. An image occurs twice in a batch only if its class has fewer images than the batch needs.
 
-    Unlabeled images (−1) and fine classes with two parents are refused. On epochs, processes and resuming see `GlobalBatches`.
+    Unlabeled images (−1) and fine classes with two parents are refused. On epochs, processes and resuming see
+    `GlobalBatchSampler`.
+
+    It differs from pytorch-metric-learning's `HierarchicalSampler(labels, batch_size, samples_per_class,
+    batches_per_super_tuple, super_classes_per_batch, inner_label, outer_label)`: the fine level is always column 0 and the
+    coarse one is `level`, `samples_per_class` is `images_per_class`, `super_classes_per_batch` is `coarse_per_batch`, and
+    `batches_per_super_tuple` is `batches_per_combination`; it also divides batches among processes and can be resumed.
 
     Example:
         >>> fine = np.arange(24) // 3
@@ -177,7 +189,7 @@ class HierarchicalBatchSampler(GlobalBatches):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        table = _checked(labels)
+        table = _as_table(labels)
         _check_level(level, table.shape[1])
         table = table[:, [0, level]]
         _check_labeled(table)
@@ -196,24 +208,24 @@ class HierarchicalBatchSampler(GlobalBatches):
             },
         )
         self.level, self.coarse_per_batch, self.batches_per_combination = level, coarse_per_batch, batches_per_combination
-        self._by_fine = RowsByClass.of(table[:, 0])  # the images of each fine class
-        self._by_coarse = RowsByClass.of(_parents(table, self._by_fine))  # the fine classes of each coarse class
+        self._by_fine = RowsByClass.from_labels(table[:, 0])  # the images of each fine class
+        self._by_coarse = RowsByClass.from_labels(_parents(table, self._by_fine))  # the fine classes of each coarse class
         self._check_combinations()
 
     @property
     def pass_length(self) -> int:
         return self.batches or comb(len(self._by_coarse), self.coarse_per_batch) * self.batches_per_combination
 
-    def batches_of_pass(self, number: int) -> Iterator[Integers]:
+    def pass_batches(self, number: int) -> Iterator[Integers]:
         rng = self.random(number)
-        combinations = drawn_combinations(len(self._by_coarse), self.coarse_per_batch, self.pass_length, rng)
-        parts = equal_parts(self._by_coarse.sizes[combinations], self.groups_per_batch)
-        classes, images = Decks(self._by_coarse, rng), Decks(self._by_fine, rng)
-        for combination, part in zip(combinations.tolist(), parts.tolist(), strict=True):
+        combinations = sample_combinations(len(self._by_coarse), self.coarse_per_batch, self.pass_length, rng)
+        shares = equal_shares(self._by_coarse.sizes[combinations], self.groups_per_batch)
+        classes, images = ClassPools(self._by_coarse, rng), ClassPools(self._by_fine, rng)
+        for combination, share in zip(combinations.tolist(), shares.tolist(), strict=True):
             chosen = Counter(
-                fine for coarse, count in zip(combination, part, strict=True) for fine in classes.dealt(coarse, count)
+                fine for coarse, count in zip(combination, share, strict=True) for fine in classes.draw(coarse, count)
             )
-            batch = [row for fine, groups in chosen.items() for row in images.dealt(fine, groups * self.images_per_class)]
+            batch = [row for fine, groups in chosen.items() for row in images.draw(fine, groups * self.images_per_class)]
             yield rng.permutation(np.array(batch).reshape(-1, self.images_per_class)).ravel()
 
     def _check_combinations(self) -> None:
@@ -229,7 +241,7 @@ class HierarchicalBatchSampler(GlobalBatches):
         if self.batches is None and self.pass_length > MOST_BATCHES:
             raise ValueError(
                 f"{per_batch} of {coarse} coarse classes make {comb(coarse, per_batch):,} combinations, an epoch of "
-                f"{self.pass_length:,} batches; choose how many an epoch draws of them, such as batches=1000."
+                f"{self.pass_length:,} batches; limit the batches of an epoch, for example with batches=1000."
             )
 
 
@@ -242,14 +254,14 @@ def _parents(labels: Integers, by_fine: RowsByClass) -> Integers:
         fine = labels[by_fine.rows[other[0]], 0]
         ids = np.unique(coarse[labels[by_fine.rows, 0] == fine])
         raise ValueError(
-            f"fine class {fine} is under the coarse classes {ids[0]} and {ids[1]}, but must be under one; "
+            f"fine class {fine} is under the coarse classes {ids[0]} and {ids[1]}, but may be under one only; "
             "Manifest.two_parents() names all such classes."
         )
     return parents
 
 
-def _checked(labels: ArrayLike) -> Integers:
-    """Labels as integers `[N, L]`."""
+def _as_table(labels: ArrayLike) -> Integers:
+    """Check labels and return them as integers `[N, L]`."""
     table = np.asarray(labels)
     if table.ndim not in (1, 2) or not table.size:
         raise ValueError(f"labels have shape {list(table.shape)}, but must be [N] or [N, L], of one image or more.")
@@ -262,18 +274,18 @@ def _check_labeled(table: Integers) -> None:
     blank = np.flatnonzero((table < 0).any(axis=1))
     if len(blank):
         raise ValueError(
-            f"{len(blank):,} of {len(table):,} images, first in row {blank[0]}, are unlabeled (−1), so in no class; "
-            'sample from labeled ones, such as manifest.split("train").'
+            f"{len(blank):,} of {len(table):,} images, first in row {blank[0]}, are unlabeled (−1); "
+            'give labeled images only, such as manifest.split("train").'
         )
 
 
 def _check_level(level: int, columns: int) -> None:
     if not 1 <= level < columns:
-        way_out = f"try 1 to {columns - 1}" if columns > 1 else "labels of one level are for BalancedBatchSampler"
+        way_out = f"try 1 to {columns - 1}" if columns > 1 else "use BalancedBatchSampler for labels of one level"
         raise ValueError(f"level={level} must be a column of the labels coarser than 0, and they have {columns}; {way_out}.")
 
 
-def _check_most_images(most: int | None, images_per_class: int) -> None:
+def _check_max_images(most: int | None, images_per_class: int) -> None:
     if most is not None and (most < 1 or most % images_per_class):
         above = -(-max(most, 1) // images_per_class) * images_per_class
         below = most // images_per_class * images_per_class

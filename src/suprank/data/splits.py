@@ -1,4 +1,4 @@
-"""Class-disjoint random splits: some classes for training, the others for testing, with the groups above them shared."""
+"""Random class-disjoint splits: some classes for training, the others for testing, with their parents shared."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ from suprank.data.manifest import Manifest
 def holdout_classes(
     manifest: Manifest, fraction: float = 0.5, *, seed: int = 0, level: str | None = None, shared: str | None = None
 ) -> Manifest:
-    """The manifest with a new split column: `fraction` of the classes of `level` (default: the finest) become `test`.
+    """Return the manifest with a new split column: `fraction` of the classes of `level` (default: the finest) become `test`.
 
-    All images of a class go the same way, to `train` or `test`, whatever their split was; `distractor` rows stay as they
-    are, and classes that only they have do not count. The number of test classes is less than one off `fraction` times
-    the number of classes.
+    All images of a class become `train` or all become `test`, whatever their split was; `distractor` rows stay as they are, and
+    classes that only they have do not count. The number of test classes differs by less than one from `fraction` times the
+    number of classes.
 
-    Groups are shared: every class of a coarser level that has two classes of `level`, or more, has some on either side, and
-    about `fraction` of them in test. Where groups are too small for the fraction, the error says what is possible; `shared`
-    then names the finest level whose groups must be shared, and `shared=level` asks for none.
+    Groups are shared: every class of a coarser level with at least two classes of `level` has some on either side, and about
+    `fraction` of them in test. If groups are too small for the fraction, the error says what is possible; `shared` then names
+    the finest level whose groups must be shared, and `shared=level` shares none.
 
-    The choice depends on the seed and on the names of the classes, and on nothing else: not on the order of the rows, the
-    machine, or the versions of libraries.
+    The choice depends only on the seed and the names of the classes: not on the order of the rows, the machine, or the versions
+    of libraries.
 
     Example:
-        >>> pets = Manifest.of({"path": ["1.jpg", "2.jpg", "3.jpg", "4.jpg"], "split": ["train"] * 4,
+        >>> pets = Manifest.from_columns({"path": ["1.jpg", "2.jpg", "3.jpg", "4.jpg"], "split": ["train"] * 4,
         ...                     "label_breed": ["pug", "collie", "manx", "persian"],
         ...                     "label_animal": ["dog", "dog", "cat", "cat"]}, root=".")
         >>> holdout_classes(pets).table["split"].to_pylist()
         ['train', 'test', 'test', 'train']
     """
-    place, groups = _places(manifest, level, shared)
+    column, groups = _columns(manifest, level, shared)
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, because train and test both need classes; try 0.5.")
     splits = manifest.table["split"].combine_chunks()
     moved = ~np.asarray(pc.equal(splits, "distractor"))
-    classes = manifest.labels[moved, place]
+    classes = manifest.labels[moved, column]
     if len(np.unique(classes)) < 2:
         raise ValueError(
-            f"there are {len(np.unique(classes))} classes of {manifest.levels[place]!r} outside distractors, and a split needs "
-            f"two; label more classes, or choose a finer level."
+            f"there are {len(np.unique(classes))} classes of {manifest.levels[column]!r} outside distractors, and a split "
+            f"needs two; label more classes, or choose a finer level."
         )
-    tree = _tree(manifest, moved, place, groups, seed)
+    tree = _tree(manifest, moved, column, groups, seed)
     count = _count(tree, fraction)
     if count is None:
-        raise ValueError(_possible(manifest, moved, place, groups, fraction))
-    tested = np.isin(manifest.labels[:, place], list(_chosen(tree, count)))
-    _check_apart(manifest, moved & tested, moved & ~tested, place)
+        raise ValueError(_possible_fractions(manifest, moved, column, groups, fraction))
+    tested = np.isin(manifest.labels[:, column], list(_choose(tree, count)))
+    _check_disjoint(manifest, moved & tested, moved & ~tested, column)
     new = pc.if_else(pa.array(tested), "test", "train")
     return manifest.with_columns(split=pc.if_else(pa.array(moved), new, splits))
 
 
 @dataclass(frozen=True)
 class Node:
-    """A class, or a group of nodes: how many classes it has, and how few and how many of them may be for testing."""
+    """A class, or a group of nodes: its number of classes, and the fewest and the most of them that can be for testing."""
 
     order: bytes
-    """Random, from the seed and the name: of nodes with equal claims the smallest comes first."""
+    """A random key from the seed and the name: of nodes with equal claims the smallest is first."""
     classes: int
     fewest: int
     most: int
@@ -74,7 +74,7 @@ class Node:
 
     @classmethod
     def group(cls, order: bytes, children: Sequence[Node]) -> Node:
-        """Both sides get a class where there are two. Intervals add up to intervals: all numbers between are possible."""
+        """Either side gets a class if there are two. Intervals add up to intervals: all numbers in between are possible."""
         classes = sum(child.classes for child in children)
         both = int(classes >= 2)
         fewest = max(both, sum(child.fewest for child in children))
@@ -82,57 +82,57 @@ class Node:
         return cls(order, classes, fewest, most, children=tuple(children))
 
 
-def _places(manifest: Manifest, level: str | None, shared: str | None) -> tuple[int, list[int]]:
-    """The column of the classes, and those of the groups to share, coarsest first."""
+def _columns(manifest: Manifest, level: str | None, shared: str | None) -> tuple[int, list[int]]:
+    """The label column of the classes, and those of the groups to share, coarsest first."""
     if not manifest.levels:
-        raise ValueError("this manifest has no labels, and so no classes to hold out; add columns label_<level>.")
+        raise ValueError("this manifest has no labels, and so no classes to split; add columns label_<level>.")
     for name, given in (("level", level), ("shared", shared)):
         if given is not None and given not in manifest.levels:
-            raise ValueError(f"{name}={given!r} is no level here; choose from {', '.join(manifest.levels)}.")
-    place = 0 if level is None else manifest.levels.index(level)
-    finest = place + 1 if shared is None else manifest.levels.index(shared)
-    if finest < place:
+            raise ValueError(f"{name}={given!r} is not a level of this manifest; choose from {', '.join(manifest.levels)}.")
+    column = 0 if level is None else manifest.levels.index(level)
+    finest = column + 1 if shared is None else manifest.levels.index(shared)
+    if finest < column:
         raise ValueError(
-            f"shared={shared!r} is finer than {manifest.levels[place]!r}, whose classes stay whole; choose from "
-            f"{', '.join(manifest.levels[place:])}."
+            f"shared={shared!r} is finer than {manifest.levels[column]!r}, whose classes stay whole; choose from "
+            f"{', '.join(manifest.levels[column:])}."
         )
-    return place, [] if finest == place else list(range(finest, len(manifest.levels)))[::-1]
+    return column, [] if finest == column else list(range(finest, len(manifest.levels)))[::-1]
 
 
-def _check_apart(manifest: Manifest, test: NDArray[np.bool_], train: NDArray[np.bool_], place: int) -> None:
-    """Below the level that is split, too, no class is on both sides: it would have to stand under two of that level."""
-    for finer in range(place):
+def _check_disjoint(manifest: Manifest, test: NDArray[np.bool_], train: NDArray[np.bool_], column: int) -> None:
+    """Raise if a class below the split level is on both sides, which needs two parents at that level."""
+    for finer in range(column):
         both = np.intersect1d(manifest.labels[test, finer], manifest.labels[train, finer])
         if len(both):
             level = manifest.levels[finer]
             raise ValueError(
-                f"{level} {manifest.names[level][both[0]]!r} stands under two {manifest.levels[place]}, one for train and one "
+                f"{level} {manifest.names[level][both[0]]!r} stands under two {manifest.levels[column]}, one for train and one "
                 f"for test; rename it under one of them, or split the level {level!r}."
             )
 
 
-def _tree(manifest: Manifest, rows: NDArray[np.bool_], place: int, groups: Sequence[int], seed: int) -> Node:
+def _tree(manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequence[int], seed: int) -> Node:
     labels = manifest.labels[rows]
-    classes, first, of = np.unique(labels[:, place], return_index=True, return_inverse=True)
+    classes, first, of = np.unique(labels[:, column], return_index=True, return_inverse=True)
     above = labels[first][:, list(groups)]
     wrong = np.argwhere(above[of] != labels[:, list(groups)])
-    for row, column in wrong[:1]:
-        group = groups[column]
+    for row, index in wrong[:1]:
+        group = groups[index]
         names = manifest.names[manifest.levels[group]]
         raise ValueError(
-            f"{manifest.levels[place]} {manifest.names[manifest.levels[place]][labels[row, place]]!r} stands under "
-            f"{manifest.levels[group]} {names[above[of[row], column]]!r} and {names[labels[row, group]]!r}, and not in "
+            f"{manifest.levels[column]} {manifest.names[manifest.levels[column]][labels[row, column]]!r} stands under "
+            f"{manifest.levels[group]} {names[above[of[row], index]]!r} and {names[labels[row, group]]!r}, and not in "
             f"one group; rename one, or share coarser levels only."
         )
-    names = manifest.names[manifest.levels[place]]
+    names = manifest.names[manifest.levels[column]]
     leaves = [Node(_order(seed, names[label]), 1, 0, 1, label=int(label)) for label in classes]
-    return _grown(leaves, above.tolist(), [manifest.names[manifest.levels[group]] for group in groups], seed, b"")
+    return _build(leaves, above.tolist(), [manifest.names[manifest.levels[group]] for group in groups], seed, b"")
 
 
-def _grown(
+def _build(
     leaves: Sequence[Node], above: Sequence[Sequence[int]], names: Sequence[Sequence[str]], seed: int, order: bytes
 ) -> Node:
-    """The node over these classes; `above[i]` are the groups of class i that are still to come, coarsest first."""
+    """Build the node over these classes; `above[i]` are the remaining groups of class i, coarsest first."""
     if not names:
         return Node.group(order, leaves)
     parts: dict[int, list[int]] = {}
@@ -141,7 +141,7 @@ def _grown(
     children = []
     for group, members in parts.items():
         rest = [above[index][1:] for index in members]
-        children.append(_grown([leaves[index] for index in members], rest, names[1:], seed, _order(seed, names[0][group])))
+        children.append(_build([leaves[index] for index in members], rest, names[1:], seed, _order(seed, names[0][group])))
     return Node.group(order, children)
 
 
@@ -150,39 +150,41 @@ def _order(seed: int, name: str) -> bytes:
 
 
 def _count(tree: Node, fraction: float) -> int | None:
-    """How many classes to test: the nearest to the fraction that the groups allow, if that is less than one off."""
+    """The number of test classes nearest to the fraction that the groups allow, if it differs by less than one."""
     wanted = fraction * tree.classes
     allowed = [count for count in {math.floor(wanted), math.ceil(wanted)} if tree.fewest <= count <= tree.most]
     return min(allowed, key=lambda count: (abs(count - wanted), -count), default=None)
 
 
-def _possible(manifest: Manifest, rows: NDArray[np.bool_], place: int, groups: Sequence[int], fraction: float) -> str:
-    """Why this fraction is not, and which are, for every choice of groups to share."""
-    level = manifest.levels[place]
-    said = []
-    for finest in (*sorted(groups), place):
-        tree = _tree(manifest, rows, place, [group for group in groups if group >= finest > place], 0)
-        note = ", which lets groups fall as they may" if finest == place else ""
+def _possible_fractions(
+    manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequence[int], fraction: float
+) -> str:
+    """Explain why this fraction is impossible, and which ones are possible for every choice of groups to share."""
+    level = manifest.levels[column]
+    choices = []
+    for finest in (*sorted(groups), column):
+        tree = _tree(manifest, rows, column, [group for group in groups if group >= finest > column], 0)
+        note = ", which shares no groups" if finest == column else ""
         limits = f"{tree.fewest / tree.classes:.6g} to {tree.most / tree.classes:.6g}"
-        said.append(f"{limits} (shared={manifest.levels[finest]!r}{note})")
+        choices.append(f"{limits} (shared={manifest.levels[finest]!r}{note})")
     return (
         f"fraction={fraction} of {tree.classes:,} {level} is {fraction * tree.classes:.6g}, but then some group with two "
-        f"{level} or more would be on one side only. Possible fractions: {'; '.join(said)}."
+        f"{level} or more would be on one side only. Possible fractions: {'; '.join(choices)}."
     )
 
 
-def _chosen(node: Node, count: int) -> Iterator[int]:
-    """The labels of `count` classes of a node, spread over its children in proportion."""
+def _choose(node: Node, count: int) -> Iterator[int]:
+    """The labels of `count` classes of a node, distributed over its children in proportion."""
     if not node.children:
         if count:
             yield node.label
         return
     for child, share in zip(node.children, _shares(node, count), strict=True):
-        yield from _chosen(child, share)
+        yield from _choose(child, share)
 
 
 def _shares(node: Node, count: int) -> list[int]:
-    """`count` dealt to the children: in proportion, rounded down, within their limits; then one by one where most is due."""
+    """Divide `count` among the children in proportion, rounded down, within their limits; then one by one where most is due."""
     due = [count * child.classes / node.classes for child in node.children]
     shares = [min(max(math.floor(d), child.fewest), child.most) for d, child in zip(due, node.children, strict=True)]
     step = 1 if sum(shares) < count else -1

@@ -1,16 +1,16 @@
-"""From a decoded image (PIL, RGB) to what a network takes (float32 `[3, size, size]`): the paper's crops, and their variants.
+"""Transforms from a decoded image (PIL, RGB) to a network's input (float32 `[3, size, size]`), with the paper's crops.
 
-The image becomes a uint8 tensor first, and is cropped and resized as one. The same steps on the PIL image give the same within
-one gray level, and take twice as long and more (one core, train and test: 0.6 and 0.9 ms against 1.5 and 2.1 at 500 × 375
-pixels, 2.9 and 6.7 against 9 and 14 at 1600 × 1200). Resizing is bilinear and antialiased, torchvision's default, as the
+The image becomes a uint8 tensor first, and is cropped and resized as one. The same steps on the PIL image give the same result
+within one gray level, and take at least twice as long (one core, train and test: 0.6 and 0.9 ms against 1.5 and 2.1 at 500 ×
+375 pixels, 2.9 and 6.7 against 9 and 14 at 1600 × 1200). Resizing is bilinear and antialiased, torchvision's default, as the
 authors do.
 
-With `mean=None` a transform stops at the bytes, which are a quarter of the memory to collate and to copy to a GPU; `Normalize`
-then makes numbers of a whole batch there. The result is the same, and the workers have a quarter less to do.
+With `mean=None` a transform returns uint8, a quarter of the memory to collate and to copy to a GPU; `Normalize` then converts a
+whole batch there. The result is the same, and the workers have a quarter less to do.
 
-Transforms can be pickled, and draw from torch's random numbers only. The memory they take is bounded: of an image more
-than `MAX_ASPECT` (32) times as long as wide, only the middle is resized. A central crop takes nothing else of it; nor do random
-crops of the usual `scale` and `ratio`, which do not fit into such an image and fall back on its center.
+Transforms can be pickled, and use only torch's random numbers. The memory they take is bounded: of an image more than
+`MAX_ASPECT` (32) times as long as wide, only the middle is resized. A central crop uses nothing else of it; nor do random crops
+of the usual `scale` and `ratio`, which do not fit into such an image and fall back to its center.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ def train_transform(
     mean: Sequence[float] | None = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> v2.Compose:
-    """A random crop resized to size × size: of `scale` of the area, `ratio` times as wide as high; mirrored in `flip` of cases.
+    """A random crop resized to size × size: `scale` is its share of the area, `ratio` its width / height, `flip` the
+    probability of mirroring.
 
-    With `resize` the image's short side is resized to it before, be it smaller or larger; an image that is more than 32 times
-    as long as wide is cropped to that about its center first. The result is normalized, or with `mean=None` left in bytes.
+    With `resize` the image's short side is first resized to that length; an image more than 32 times as long as wide is cropped
+    to that around its center before. The result is normalized, or with `mean=None` left as uint8.
     """
     _check_sizes(size=size, resize=resize)
     if not 0 < scale[0] <= scale[1] <= 1:
@@ -62,7 +63,7 @@ def train_transform(
         raise ValueError(f"flip={flip} must be a probability, 0 to 1.")
     first = [] if resize is None else [_Resize(resize)]
     crop = v2.RandomResizedCrop(size, scale=scale, ratio=ratio)
-    return v2.Compose([v2.PILToTensor(), *first, crop, v2.RandomHorizontalFlip(flip), *_normalized(mean, std)])
+    return v2.Compose([v2.PILToTensor(), *first, crop, v2.RandomHorizontalFlip(flip), *_normalization(mean, std)])
 
 
 def eval_transform(
@@ -74,11 +75,11 @@ def eval_transform(
     mean: Sequence[float] | None = IMAGENET_MEAN,
     std: Sequence[float] = IMAGENET_STD,
 ) -> v2.Compose:
-    """The central size × size pixels of the image, its short side resized to `resize` before; then normalized.
+    """Resize the short side to `resize`, take the central size × size pixels, and normalize.
 
-    With `squash` the image is resized to resize × resize instead, whatever its shape: nothing is cut off at resize = size. With
-    `resize=None` it is only cropped; then a smaller image gets a black border. `interpolation` is "bilinear", "bicubic" or
-    "nearest"; weights that were trained with another than the first are at their best with it. `mean=None` leaves bytes.
+    With `squash` the image is resized to resize × resize instead, whatever its shape: with resize = size nothing is cut off.
+    With `resize=None` it is only cropped; a smaller image then gets a black border. `interpolation` is "bilinear", "bicubic" or
+    "nearest": use the one that the weights were trained with. `mean=None` returns uint8.
     """
     _check_sizes(size=size, resize=resize)
     if resize is None and squash:
@@ -89,18 +90,18 @@ def eval_transform(
         raise ValueError(f"interpolation={interpolation!r} must be one of {', '.join(INTERPOLATIONS)}.")
     target = (resize, resize) if squash else resize
     first = [] if resize is None else [_Resize(target, v2.InterpolationMode(interpolation))]
-    return v2.Compose([v2.PILToTensor(), *first, _CenterCrop(size), *_normalized(mean, std)])
+    return v2.Compose([v2.PILToTensor(), *first, _CenterCrop(size), *_normalization(mean, std)])
 
 
-eval_transform.__test__ = False  # type: ignore[attr-defined] # pytest would take it for a test
+eval_transform.__test__ = False  # type: ignore[attr-defined] # pytest would collect it as a test
 
 
-def at_least(transform: v2.Compose) -> int | None:
-    """The short side that a decoded image needs, so that decoding it smaller (JPEG draft mode) loses nothing that shows.
+def min_short_side(transform: v2.Compose) -> int | None:
+    """The short side that a decoded image needs for a transform, so that JPEGs can be decoded smaller (draft mode).
 
-    If it begins with a resize: the size it resizes to. If with a random crop: so much that every crop is made smaller, none
-    enlarged. Else None: the image is needed as it is. The pixels do differ: draft mode scales more sharply, by 2 to 4 of 255
-    gray levels on average in two photographs. So to compare with published figures, decode in full.
+    If the transform begins with a resize, it is the size it resizes to; if with a random crop, the size at which no crop is
+    enlarged; otherwise None: the full image is needed. The pixels do differ: draft mode scales more sharply, by 2 to 4 of 255
+    gray levels on average in two photographs. To compare with published figures, decode in full.
     """
     steps = [step for step in transform.transforms if not isinstance(step, v2.PILToTensor | v2.ToImage)]
     match steps:
@@ -113,7 +114,7 @@ def at_least(transform: v2.Compose) -> int | None:
 
 
 class _Resize(v2.Resize):  # type: ignore[misc]  # torchvision has no types
-    """torchvision's, and the same pixels, but for images of more than `MAX_ASPECT`, which might become too large."""
+    """torchvision's resize, except for images of more than `MAX_ASPECT`, which might become too large."""
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         height, width = inpt.shape[-2:]
@@ -123,16 +124,18 @@ class _Resize(v2.Resize):  # type: ignore[misc]  # torchvision has no types
                 smaller = [min(side, target) for side, target in zip((height, width), self.size, strict=True)]
                 inpt = functional.resize(inpt, smaller, self.interpolation, antialias=self.antialias)
             else:
-                most += (max(height, width) - most) % 2  # as much from either end: half a pixel of a strip is many when resized
+                most += (
+                    max(height, width) - most
+                ) % 2  # the same from either end: half a pixel of a strip becomes many when resized
                 inpt = functional.center_crop(inpt, [min(height, most), min(width, most)])
         return super().transform(inpt, params)
 
     def _get_name(self) -> str:
-        return "Resize"  # what embeddings say of how their images were read: those from before are not others
+        return "Resize"  # the name that is saved with embeddings: those of older versions stay comparable
 
 
 class _CenterCrop(v2.CenterCrop):  # type: ignore[misc]
-    """torchvision's, and the same pixels, but the border is added to what is left, not to all of a long image."""
+    """torchvision's center crop, except that the border is added after cropping, not to all of a long image."""
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         inner = [min(side, target) for side, target in zip(inpt.shape[-2:], self.size, strict=True)]
@@ -142,7 +145,7 @@ class _CenterCrop(v2.CenterCrop):  # type: ignore[misc]
         return "CenterCrop"
 
 
-def _normalized(mean: Sequence[float] | None, std: Sequence[float]) -> list[v2.Transform]:
+def _normalization(mean: Sequence[float] | None, std: Sequence[float]) -> list[v2.Transform]:
     if mean is None:
         return []
     _check_colors(mean, std)
@@ -151,7 +154,7 @@ def _normalized(mean: Sequence[float] | None, std: Sequence[float]) -> list[v2.T
 
 def _check_colors(mean: Sequence[float], std: Sequence[float]) -> None:
     if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
-        raise ValueError(f"mean={mean} and std={std} must be three numbers each, one a color, std above 0.")
+        raise ValueError(f"mean={mean} and std={std} must be three numbers each, one per color, with std above 0.")
 
 
 def _check_sizes(**sizes: int | None) -> None:
@@ -162,7 +165,7 @@ def _check_sizes(**sizes: int | None) -> None:
 
 @dataclass(frozen=True)
 class Normalize:
-    """Bytes `[..., 3, height, width]` → (bytes / 255 − mean) / std in float32, on the device they are on.
+    """uint8 images `[..., 3, height, width]` → (images / 255 − mean) / std in float32, on their device.
 
     Example:
         >>> red, green, blue = torch.tensor([0, 51, 255], dtype=torch.uint8)
@@ -178,13 +181,13 @@ class Normalize:
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
         if images.dtype != torch.uint8:
-            raise TypeError(f"images are {images.dtype}, but must be bytes (uint8), from a transform with mean=None.")
+            raise TypeError(f"images are {images.dtype}, but must be uint8, from a transform with mean=None.")
         mean, std = (torch.tensor(colors, device=images.device).view(3, 1, 1) for colors in (self.mean, self.std))
         return (images / 255 - mean) / std
 
 
 class Transforms(NamedTuple):
-    """How to prepare images for training, and for embedding."""
+    """The transforms for training and for evaluation."""
 
     train: v2.Compose
     test: v2.Compose
@@ -197,7 +200,7 @@ PRESETS = {
     "landmarks": Transforms(train_transform(), eval_transform(resize=224, squash=True)),
     "landmarks-bench": Transforms(train_transform(), eval_transform(1024, resize=1024, squash=True)),
 }
-"""The paper's settings (and what the authors' code adds for some datasets), by name.
+"""The paper's settings by name, with what the authors' code adds for some datasets.
 
-The landmark presets differ in the test images' size only; no other training crops are known.
+The landmark presets differ only in the size of test images; no other training crops are known.
 """

@@ -1,4 +1,4 @@
-"""The label tree: which class stands under which, from the finest level up."""
+"""The label tree: the parent of every class, from the finest level up."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class LabelTree:
-    """Classes of every level, finest first, each with its parent in the next level and its number of images.
+    """The classes of every level, finest first, with their parents at the next level and their numbers of images.
 
     `names[l][i]` is the name of class i of level l; `parents[l][i]` the id of its parent in level l + 1, for all levels but
-    the coarsest; `images[l][i]` how many images it has. A class that a subset of a manifest has no image of keeps its id,
-    with 0 images and the parent −1.
+    the coarsest; `images[l][i]` its number of images. A class without images in a subset of a manifest keeps its id, with 0
+    images and the parent −1.
 
     Example:
         >>> tree = LabelTree(("species", "family"), (("crow", "jay", "wren"), ("Corvidae", "Troglodytidae")),
@@ -48,26 +48,26 @@ class LabelTree:
 
     @classmethod
     def from_json(cls, text: str, *, about: str = "the label tree") -> LabelTree:
-        """The tree that `to_json` wrote, checked; errors call it `about`."""
+        """Read and check a tree that `to_json` wrote; errors call it `about`."""
         try:
-            whole = json.loads(text)
+            content = json.loads(text)
         except ValueError as error:
             raise ValueError(f"{about} is not JSON: {error}.") from None
-        levels, names, parents, images = zip(*_levels(whole, about), strict=True)
-        places = [{name: place for place, name in enumerate(level)} for level in names]
-        found = []
-        for level, above in enumerate(places[1:]):
+        levels, names, parents, images = zip(*_levels(content, about), strict=True)
+        ids = [{name: index for index, name in enumerate(level)} for level in names]
+        parent_ids = []
+        for level, above in enumerate(ids[1:]):
             for name, parent in zip(names[level], parents[level], strict=True):
                 if parent is not None and parent not in above:
                     raise ValueError(
-                        f"{about}: {levels[level]} {name!r} stands under {parent!r}, which is no {levels[level + 1]}."
+                        f"{about}: {levels[level]} {name!r} stands under {parent!r}, which is not a {levels[level + 1]}."
                     )
-            found.append(np.array([NO_PARENT if one is None else above[one] for one in parents[level]], np.int64))
-        return cls(levels, names, tuple(found), tuple(np.array(counts, np.int64) for counts in images))
+            parent_ids.append(np.array([NO_PARENT if one is None else above[one] for one in parents[level]], np.int64))
+        return cls(levels, names, tuple(parent_ids), tuple(np.array(counts, np.int64) for counts in images))
 
     @classmethod
     def read(cls, path: str | PathLike[str]) -> LabelTree:
-        """The tree in a .json file."""
+        """Read a tree from a .json file."""
         try:
             text = Path(path).read_text(encoding="utf-8-sig")
         except UnicodeDecodeError as error:
@@ -75,12 +75,11 @@ class LabelTree:
         return cls.from_json(text, about=str(path))
 
     def to_json(self) -> str:
-        """The tree as JSON, a line a class, the same bytes for the same tree.
+        """The tree as JSON, one line per class; the same tree gives the same bytes.
 
         An object with `format` "suprank.label-tree", `version` 1 and `levels`, finest first. A level has its `name` and its
-        `classes`; the place of a class in that list, from 0, is its id. A class has its `name`, which no other class of the
-        level has, its `images` (how many), and below the coarsest level its `parent`: the name of a class of the next level,
-        or null where that is unknown.
+        `classes`; the index of a class in that list is its id. A class has a `name`, unique in its level, its number of
+        `images`, and below the coarsest level its `parent`: the name of a class of the next level, or null if that is unknown.
         """
         lines = ["{", f' "format": "{FORMAT}",', f' "version": {VERSION},', ' "levels": [']
         for level, name in enumerate(self.levels):
@@ -90,7 +89,7 @@ class LabelTree:
         return "\n".join((*lines, " ]", "}", ""))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write `to_json` to a file, all or nothing."""
+        """Write `to_json` to a file, atomically."""
         write_atomically(Path(path), self.to_json().encode())
 
     def _classes(self, level: int) -> Iterator[str]:
@@ -102,25 +101,25 @@ class LabelTree:
             yield f'{entry}"images": {int(self.images[level][place])}}}'
 
     def path(self, fine: int) -> tuple[str, ...]:
-        """The names of a class of the finest level and of all above it; it ends early where a parent is unknown."""
-        found, current = [self.names[0][fine]], fine
+        """The names of a class of the finest level and of its ancestors, up to the first unknown parent."""
+        names, current = [self.names[0][fine]], fine
         for level, parents in enumerate(self.parents, start=1):
             current = int(parents[current])
             if current == NO_PARENT:
                 break
-            found.append(self.names[level][current])
-        return tuple(found)
+            names.append(self.names[level][current])
+        return tuple(names)
 
     def children(self, level: int, parent: int) -> NDArray[np.int64]:
-        """The ids in level `level` − 1 that stand under class `parent` of level `level`."""
+        """The ids at level `level` − 1 of the children of class `parent` of level `level`."""
         if not 1 <= level < len(self.levels):
             raise ValueError(f"level {level} has no level below it; choose from 1 to {len(self.levels) - 1}.")
         return np.flatnonzero(self.parents[level - 1] == parent)
 
     def text(self, *, most: int | None = None) -> str:
-        """The tree drawn with lines, coarsest first, with the number of images and of classes below.
+        """The tree drawn in text, coarsest first, with the numbers of images and of children.
 
-        At most `most` classes are drawn under one parent (and at the top), the largest first; the rest are counted.
+        At most `most` classes are shown under one parent (and at the top), the largest; the rest are counted.
         """
         top = len(self.levels) - 1
         lines: list[str] = []
@@ -153,23 +152,23 @@ def _text(value: str | None) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _levels(whole: Any, about: str) -> Iterator[tuple[str, tuple[str, ...], tuple[str | None, ...], tuple[int, ...]]]:
-    """(name, names, parents, images) of each level: files come from others, and anything may stand there."""
-    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise ValueError(f'{about} is no label tree; it must be an object with "format": "{FORMAT}".')
-    if whole.get("version") != VERSION:
-        raise ValueError(f"{about} has version {whole.get('version')!r}, and this suprank reads {VERSION}; update suprank.")
-    levels = whole.get("levels")
+def _levels(content: Any, about: str) -> Iterator[tuple[str, tuple[str, ...], tuple[str | None, ...], tuple[int, ...]]]:
+    """(name, names, parents, images) of each level, checked: the file may come from anybody."""
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f'{about} is not a label tree; it must be an object with "format": "{FORMAT}".')
+    if content.get("version") != VERSION:
+        raise ValueError(f"{about} has version {content.get('version')!r}, and this suprank reads {VERSION}; update suprank.")
+    levels = content.get("levels")
     if not isinstance(levels, list) or not levels:
         raise ValueError(f"{about}: levels must be a list of one level or more, finest first.")
-    called: set[str] = set()
+    seen: set[str] = set()
     for number, level in enumerate(levels):
         if not isinstance(level, dict) or not isinstance(level.get("name"), str) or not isinstance(level.get("classes"), list):
             raise ValueError(f"{about}: level {number} must have a name and a list of classes.")
         name = level["name"]
-        if name in called:
+        if name in seen:
             raise ValueError(f"{about} has two levels called {name!r}; rename one.")
-        called.add(name)
+        seen.add(name)
         yield name, *_columns(level["classes"], name, number == len(levels) - 1, about)
 
 

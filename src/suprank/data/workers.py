@@ -1,4 +1,4 @@
-"""The worker processes of a loader of images: how many, and how they and their parent get along."""
+"""The worker processes of an image loader: how many to start, and how they end."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _LIKELY_CAUSE = {
 }
 
 
-def cores() -> int:
-    """How many this process may use, and 16 at most: as many workers decode images, unless told otherwise."""
+def default_workers() -> int:
+    """The default number of worker processes: the cores that this process may use, at most 16."""
     return min(usable_cores(), 16)
 
 
 def loader_batches(loader: DataLoader[Any]) -> Generator[Any]:
     """Yield the batches of a loader. Its worker processes end with the iteration, whether it is exhausted, closed or fails.
 
-    Whoever may stop early closes it (`contextlib.closing`): a traceback would keep it, and the workers, alive. What is left at
-    the exit of this process is killed. `ChildProcessError` names a worker that died, such as one killed for its memory.
+    If you may stop early, close it (`contextlib.closing`): a traceback would keep it, and the workers, alive. Workers that are
+    left when this process exits are killed. A worker that died, for example for lack of memory, raises a `ChildProcessError`.
 
-    Without workers, this process decodes, on one thread as they do: images are too small to share, and on a busy machine,
-    threads that wait for each other took 20 times as long.
+    Without workers, this process decodes, on one thread as workers do: images are too small to split between threads, and on a
+    busy machine, threads that wait for each other took 20 times as long.
     """
     if not loader.num_workers:
         yield from _on_one_thread(iter(loader))
@@ -52,7 +52,7 @@ def loader_batches(loader: DataLoader[Any]) -> Generator[Any]:
     try:
         yield from batches
     except (RuntimeError, OSError, EOFError) as error:
-        if isinstance(error, ConnectionError | EOFError):  # of a worker that is about to be gone
+        if isinstance(error, ConnectionError | EOFError):  # a worker is about to end
             gone = wait([worker.sentinel for worker in workers], timeout=_GRACE)
             for worker in (worker for worker in workers if worker.sentinel in gone):
                 worker.join(_GRACE)  # until its exit code is known
@@ -79,12 +79,12 @@ def _on_one_thread(batches: Iterator[Any]) -> Generator[Any]:
 
 
 def _start(loader: DataLoader[Any]) -> tuple[Any, list[BaseProcess]]:
-    """An iterator of torch's, and its workers."""
+    """The loader's iterator and its worker processes."""
     before = set(multiprocessing.active_children())
     try:
         batches: Any = iter(loader)
-        # On SIGCHLD torch would raise between any two instructions of the main thread, in the middle of a checkpoint for
-        # example. Without, it looks every 5 s whether the workers live while it waits for a batch, and raises there.
+        # On SIGCHLD torch would raise between any two instructions of the main thread, for example while it saves a checkpoint.
+        # Without the handler, it checks the workers every 5 s while it waits for a batch, and raises there.
         signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
         batches._worker_pids_set = False
     except BaseException:  # Ctrl-C, or no memory for another process
@@ -94,15 +94,15 @@ def _start(loader: DataLoader[Any]) -> tuple[Any, list[BaseProcess]]:
 
 
 def _shut_down(batches: Any) -> None:
-    """Give the workers a moment to end on their own, and kill those in the middle of a batch: nobody waits for it any more.
+    """Give the workers a moment to end on their own, then kill those that are still working on a batch.
 
-    In a thread, because a worker that was killed may have left a lock behind for which torch would wait for ever.
+    It runs in a thread, because torch would wait forever for the lock of a worker that was killed.
     """
-    ending = threading.Thread(target=batches._shutdown_workers, daemon=True)
-    ending.start()
-    ending.join(_GRACE)
+    shutdown = threading.Thread(target=batches._shutdown_workers, daemon=True)
+    shutdown.start()
+    shutdown.join(_GRACE)
     _kill(batches._workers)
-    ending.join(_GRACE)
+    shutdown.join(_GRACE)
 
 
 def _kill(workers: Sequence[BaseProcess]) -> None:
@@ -113,7 +113,7 @@ def _kill(workers: Sequence[BaseProcess]) -> None:
 
 
 def _dead_worker(workers: Sequence[BaseProcess]) -> str:
-    """What to say of the first worker that has failed; nothing where none has."""
+    """A message about the first worker that failed; "" if none did."""
     for number, worker in enumerate(workers, 1):
         code = worker.exitcode
         if not code:
@@ -128,17 +128,16 @@ def _dead_worker(workers: Sequence[BaseProcess]) -> str:
 
 
 def ignore_signals(worker: int) -> None:
-    """For `DataLoader(worker_init_fn=...)`: Ctrl-C and a scheduler's signal reach workers too, but are meant for their parent.
+    """For `DataLoader(worker_init_fn=...)`: make a worker ignore Ctrl-C and SIGTERM, which its parent handles.
 
-    It may have something to save first, and errors of workers that are gone would be in its way. They end with it, or are
-    killed: see `loader_batches`. Nor do they tell of a parent that is gone while they hand it an image: the thread that does so
-    would print a traceback.
+    The parent may have something to save first, and needs its workers for that. They end with it, or are killed: see
+    `loader_batches`. A worker prints no traceback either if its parent has gone while it hands over an image.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    sys.excepthook = _told_unless_the_parent_is_gone
+    sys.excepthook = _print_unless_parent_is_gone
 
 
-def _told_unless_the_parent_is_gone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_unless_parent_is_gone(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not issubclass(kind, ConnectionError | EOFError):
         sys.__excepthook__(kind, error, trace)

@@ -74,7 +74,7 @@ def embed_collection(
         "parameters": sum(parameter.numel() for parameter in embedder.parameters()),
         "transform": " ".join(repr(loading.transform).split()) if loading.settings is None else loading.settings._asdict(),
         "normalize": repr(loading.normalize),
-        "at_least": loading.at_least,
+        "at_least": loading.min_short_side,
         "precision": precision or embedder.config.precision,
         "scales": list(scales),
     }

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from suprank.data import transforms
-from suprank.data.datasets import Batch, ImageDataset, collated
-from suprank.data.workers import cores, ignore_signals, loader_batches
+from suprank.data.datasets import ImageBatch, ImageDataset, collate
+from suprank.data.workers import default_workers, ignore_signals, loader_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -48,14 +48,14 @@ class ImageLoaderSettings:
     """How images are loaded in row order: decoded and transformed by worker processes, `batch_size` at a time.
 
     `normalize` is applied to whole batches on the model's device, so that workers do less if the transform gives bytes.
-    `at_least` is the minimum short side to which images are decoded (see `ImageDataset`). `workers` is the number of processes
+    `min_short_side` is the minimum short side to which images are decoded (see `ImageDataset`). `workers` is the number of processes
     (default: one per core, at most 16); 0 decodes in this process. `on_broken` is "raise", or "skip", which leaves out broken
     images and logs them. `settings` describe the transform, to compare two evaluations; None for a transform of the caller's.
     """
 
     transform: Callable[[Any], torch.Tensor]
     normalize: Callable[[torch.Tensor], torch.Tensor] | None = None
-    at_least: int | None = None
+    min_short_side: int | None = None
     batch_size: int = 64
     workers: int | None = None
     on_broken: str = "raise"
@@ -95,8 +95,8 @@ class ImageLoaderSettings:
         )
         transform = images.transform()
         normalize = transforms.Normalize(default.mean, default.std)
-        at_least = transforms.at_least(transform) if images.fast_jpeg else None
-        return cls(transform, normalize, at_least, settings=images, **further)
+        min_short_side = transforms.min_short_side(transform) if images.fast_jpeg else None
+        return cls(transform, normalize, min_short_side, settings=images, **further)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -109,9 +109,9 @@ class ImageLoaderSettings:
 
     def dataset(self, manifest: Manifest) -> ImageDataset:
         """The images of a manifest, transformed one by one."""
-        return ImageDataset(manifest, self.transform, on_broken=self.on_broken, at_least=self.at_least)
+        return ImageDataset(manifest, self.transform, on_broken=self.on_broken, min_short_side=self.min_short_side)
 
-    def batches(self, images: Manifest | ImageDataset, rows: NDArray[np.int64], *, pinned: bool) -> Generator[Batch]:
+    def batches(self, images: Manifest | ImageDataset, rows: NDArray[np.int64], *, pinned: bool) -> Generator[ImageBatch]:
         """The images of these rows in their order; the last batch may be smaller. `pinned` memory is for copies to a GPU.
 
         To load a manifest more than once, give its `dataset`, or an `InMemoryImages` of it. The workers end with the iterator:
@@ -122,8 +122,8 @@ class ImageLoaderSettings:
         loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=chunks,
-            num_workers=min(cores() if self.workers is None else self.workers, len(chunks)),
-            collate_fn=collated,
+            num_workers=min(default_workers() if self.workers is None else self.workers, len(chunks)),
+            collate_fn=collate,
             pin_memory=pinned,
             worker_init_fn=ignore_signals,
             generator=torch.Generator(),  # otherwise it would use the process's random numbers

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from suprank.files.atomic import write_atomically, writing_atomically
+from suprank.files.atomic import write_atomically, atomic_writer
 from suprank.files.locking import lock_folder
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class _ShardedRun:
                 f"{self.out / PARTS} lacks {len(missing)} shards, the first {self.part(missing[0]).name}; run again."
             )
         header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count, self.dim)}
-        with writing_atomically(self.out / RESULT) as file:
+        with atomic_writer(self.out / RESULT) as file:
             np.lib.format.write_array_header_1_0(file, header)
             for shard in range(self.shards):
                 file.write(np.load(self.part(shard), allow_pickle=False).tobytes())
@@ -201,7 +201,7 @@ def _embed_missing(run: _ShardedRun, embed_rows: EmbedRows, shards: range, progr
             filled += len(taken)
             done += len(taken)
             progress(done, total)
-        with writing_atomically(run.part(shard)) as file:
+        with atomic_writer(run.part(shard)) as file:
             np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(part))
             file.write(part.data.cast("B"))  # np.save does not report a full disk as such
     stream.close()

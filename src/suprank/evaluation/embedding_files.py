@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import torch
 
-from suprank.files.plain_pickle import why_unread
+from suprank.files.plain_pickle import explain_load_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ def _open_pt(path: Path, name: str) -> Tensor:
     except MemoryError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
-        reason = why_unread(error)
+        reason = explain_load_error(error)
         raise ValueError(f"{name}: torch cannot read it ({reason}); save one tensor with torch.save(tensor, path).") from error
     if not isinstance(loaded, torch.Tensor):
         raise TypeError(

@@ -22,7 +22,7 @@ from suprank.evaluation.positives import ListedPositives, pad_lists
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, choose_device
-from suprank.files.revisited import read_content
+from suprank.files.revisited import read_revisited
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -266,6 +266,6 @@ def read_ground_truth(path: str | PathLike[str]) -> GroundTruth:
 
     No code in a pickle is run: see `suprank.files.revisited`.
     """
-    items, queries, rows = read_content(Path(path))
+    items, queries, rows = read_revisited(Path(path))
     boxes = np.array([row["bbx"] for row in rows], np.float64).reshape(-1, 4) if all("bbx" in row for row in rows) else None
     return GroundTruth(tuple(items), tuple(queries), rows, boxes)

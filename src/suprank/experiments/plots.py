@@ -11,7 +11,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from suprank.experiments.grid import RECIPE, as_number, sort_values
-from suprank.files.atomic import writing_atomically
+from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +138,7 @@ def _save(figure: Figure, table: Table, files: Sequence[Path]) -> None:
     for file in files:
         # No date, and ids that do not change.
         metadata = {"Date": None} if file.suffix == ".svg" else None
-        with rc_context({"svg.hashsalt": "suprank", "svg.fonttype": "none"}), writing_atomically(file) as opened:
+        with rc_context({"svg.hashsalt": "suprank", "svg.fonttype": "none"}), atomic_writer(file) as opened:
             figure.savefig(opened, format=file.suffix[1:], dpi=200, metadata=metadata)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank.data.archives import UnreadableArchiveError
-from suprank.data.datasets import Broken, ImageDataset, Item
+from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,28 +65,28 @@ class Images:
         """The split of each row."""
         return np.asarray(self.manifest.table["split"].to_pylist())
 
-    def picture(self, row: int, at_least: int | None = None) -> Image | Broken:
-        """The picture in RGB, upright and cropped to its box; `Broken` with the reason if it cannot be read.
+    def picture(self, row: int, min_short_side: int | None = None) -> Image | BrokenImage:
+        """The picture in RGB, upright and cropped to its box; `BrokenImage` with the reason if it cannot be read.
 
-        With `at_least`, a large JPEG may be decoded at a fraction of its size, its short side keeping at least that many
+        With `min_short_side`, a large JPEG may be decoded at a fraction of its size, its short side keeping at least that many
         pixels. Use only a few different values: each one keeps its own list of the archives.
         """
-        dataset = self._datasets.get(at_least) or self._open_dataset(at_least)
+        dataset = self._datasets.get(min_short_side) or self._open_dataset(min_short_side)
         if isinstance(dataset, str):
-            return Broken(row, self.path(row), dataset)
+            return BrokenImage(row, self.path(row), dataset)
         try:
             item = dataset[row]
         except OSError as error:  # for example a disk that was unmounted
-            return Broken(row, self.path(row), str(error))
-        return item.image if isinstance(item, Item) else item
+            return BrokenImage(row, self.path(row), str(error))
+        return item.image if isinstance(item, ImageItem) else item
 
-    def _open_dataset(self, at_least: int | None) -> ImageDataset | str:
+    def _open_dataset(self, min_short_side: int | None) -> ImageDataset | str:
         """The dataset of the pictures, or the reason why none of them can be read."""
         try:
-            dataset = ImageDataset(self.manifest, on_broken="skip", at_least=at_least)
+            dataset = ImageDataset(self.manifest, on_broken="skip", min_short_side=min_short_side)
         except (OSError, UnreadableArchiveError) as error:
             return str(error)  # not cached: the folder may come back
-        self._datasets[at_least] = dataset
+        self._datasets[min_short_side] = dataset
         return dataset
 
 

@@ -10,7 +10,7 @@
     source.names[level][label]       name of a label; both sides use the same label numbers
     source.parents[level]            parent of each label at the next coarser level, −1 for none; not for the coarsest level
     source.queries, source.gallery   `Images` (explorer/images.py): embeddings, labels, manifest, ids; unit_embeddings(rows),
-                                     blocks(), path(row), splits, picture(row, at_least) → PIL image or Broken
+                                     blocks(), path(row), splits, picture(row, min_short_side) → PIL image or Broken
     source.against_each_other        whether the queries are also the gallery; then both are the same object
     source.self_rows(query)          gallery rows that are the query itself and left out of its list
     source.shared_levels(query, rows)  number of levels each gallery row shares with the query: 0 (negative) to len(levels)
@@ -304,7 +304,7 @@ def join_manifests(manifests: Sequence[Manifest]) -> Manifest:
         paths = pa.array([inside + path for path in items.paths.to_pylist()])
         tables.append(_decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
     levels = [level for level in first.levels if f"label_{level}" in columns]
-    return Manifest.of(pa.concat_tables(tables, promote_options="permissive"), root=root, levels=levels)
+    return Manifest.from_columns(pa.concat_tables(tables, promote_options="permissive"), root=root, levels=levels)
 
 
 def _decode_dictionaries(table: pa.Table) -> pa.Table:

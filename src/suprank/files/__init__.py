@@ -1,1 +1,1 @@
-"""ImageLoaderSettings and writing files so that a crash, a full disk or a hostile file does no harm."""
+"""Read and write files so that a crash, a full disk, a second process or a hostile file does no harm."""

@@ -1,4 +1,4 @@
-"""Files that are there whole, or not at all: for all packages that write what takes long to make."""
+"""Atomic writes: after a crash or on a full disk a file is complete, or absent, or as it was before."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DRAFT = re.compile(r"\..+\.\d+\.tmp(-\w+)?")
-"""Names of the files that a process was writing when it was killed; the suffix is SQLite's."""
+TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp(-\w+)?")
+"""Names of temporary files, which a killed process leaves behind; the suffix is SQLite's."""
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of the system that mean that there is no room: of the disk, of the user's quota, of the largest file allowed."""
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Error numbers for a full disk, an exceeded quota and a file over the size limit."""
 
 
 class DiskFullError(OSError):
-    """A file for which there is no room. The message names the file and the way out; `strerror` is the reason alone."""
+    """There is no room to write a file. The message names the file and a way out; `strerror` is the reason alone."""
 
     def __init__(self, path: str | os.PathLike[str], error: OSError) -> None:
         self.path, self.reason = path, error.strerror
@@ -30,35 +30,35 @@ class DiskFullError(OSError):
     def __str__(self) -> str:
         return f"{self.path} cannot be written ({self.strerror}). Make room on it, or write to another disk."
 
-    def __reduce__(self) -> tuple[object, ...]:  # processes send each other what they raise
+    def __reduce__(self) -> tuple[object, ...]:  # so that worker processes can send it to their parent
         return DiskFullError, (self.path, OSError(self.errno, self.reason))
 
 
 @contextmanager
 def explain_full_disk(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise a `DiskFullError` that names `path` where the block runs out of room: the system does not say which file it was."""
+    """Raise a `DiskFullError` that names `path` if the block runs out of room: the system's error does not name a file."""
     try:
         yield
     except DiskFullError:
         raise
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL:
             raise
         raise DiskFullError(path, error) from error
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is there whole or, after a crash, not at all (or as it was before)."""
-    with writing_atomically(path) as file:
+    """Write a file completely or, after a crash, not at all (or leave it as it was before)."""
+    with atomic_writer(path) as file:
         file.write(data)
 
 
 @contextmanager
-def writing_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, which takes its name when the block ends, and is removed where the block fails.
+def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file for writing, which is renamed to `path` at the end of the block, or removed if the block fails.
 
-    A link stays, and the file it leads to is replaced. A device or a pipe, such as /dev/stdout, is written to directly. Where
-    the disk is full, a `DiskFullError` names `path`.
+    If `path` is a symbolic link, the link stays and its target is replaced. A device or a pipe, such as /dev/stdout, is written
+    to directly. If the disk is full, a `DiskFullError` names `path`.
     """
     with explain_full_disk(path):
         if is_stream(path):
@@ -66,7 +66,7 @@ def writing_atomically(path: Path) -> Iterator[IO[bytes]]:
                 yield file
             return
         path = Path(os.path.realpath(path))
-        # Threads of one process may write the same file: each has a draft of its own.
+        # Threads of one process may write the same file: each has its own temporary file.
         temporary = path.with_name(f".{path.name}.{os.getpid()}{threading.get_ident()}.tmp")
         try:
             with temporary.open("wb") as file:
@@ -79,7 +79,7 @@ def writing_atomically(path: Path) -> Iterator[IO[bytes]]:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is a device, a pipe, or the name of one: /dev/stdout may lead to a file, and must not be replaced itself."""
+    """Whether this is a device or a pipe, or the name of one: /dev/stdout may point to a file, and must not be replaced."""
     name = str(path.absolute())
-    named = name.startswith(("/dev/", "/proc/")) and not name.startswith("/dev/shm/")
-    return path.exists() and not path.is_dir() and (named or not path.is_file())
+    device_name = name.startswith(("/dev/", "/proc/")) and not name.startswith("/dev/shm/")
+    return path.exists() and not path.is_dir() and (device_name or not path.is_file())

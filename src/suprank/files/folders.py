@@ -1,57 +1,40 @@
-"""Folders that a command writes into: no other process writes there meanwhile, and nothing else lies there."""
+"""Checks that an output folder is empty or already holds output of the same kind, so that unrelated files are never mixed."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suprank.files.atomic import DRAFT
+from suprank.files.atomic import TEMPORARY_FILE
+from suprank.files.locking import LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-LOCK = ".lock"
 _LOCKS = (LOCK, "sweep.lock")
 
 
 class ForeignFilesError(ValueError):
-    """A folder of other things, into which nothing of ours is written."""
+    """An output folder contains files of something else."""
 
 
-def foreign_file(folder: Path, mark: str) -> str | None:
-    """The name of something in a folder that is not ours, which is to say that it has no file `mark`; None where it is fine.
+def foreign_file(folder: Path, marker: str) -> str | None:
+    """The name of a file that shows that the folder is used for something else, or None if we may write there.
 
-    A folder that is not there, or is empty, is fine; so are locks and half-written files that a killed process left.
+    A folder with the file `marker` is ours. So is one that does not exist, is empty, or holds only locks and the half-written
+    files of a killed process.
     """
-    if not folder.is_dir() or (folder / mark).exists():
+    if not folder.is_dir() or (folder / marker).exists():
         return None
-    return min((one.name for one in folder.iterdir() if one.name not in _LOCKS and not DRAFT.fullmatch(one.name)), default=None)
+    return min(
+        (one.name for one in folder.iterdir() if one.name not in _LOCKS and not TEMPORARY_FILE.fullmatch(one.name)),
+        default=None,
+    )
 
 
-def refuse_foreign_files(folder: Path, mark: str, kind: str, way_out: str) -> None:
-    """Raise a `ForeignFilesError` for a folder that holds other things, so that ours are not mixed with them."""
-    found = foreign_file(folder, mark)
-    if found is not None:
-        raise ForeignFilesError(f"{folder} is not empty, and no folder of {kind}: it has {found}, and no {mark}; {way_out}.")
-
-
-@contextmanager
-def locked_folder(folder: Path, doing: str, way_out: str) -> Iterator[None]:
-    """Keep other processes out while the block runs. Where one is in it, raise a `BlockingIOError` at once, which says so.
-
-    The folder is made. The file .lock stays behind and means nothing by itself: on Linux, macOS and Windows the lock is the
-    kernel's, and ends with the process that holds it, however that ends.
-    """
-    from filelock import FileLock, Timeout  # here, so that the package works without the extra that brings it
-
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise BlockingIOError(f"another process is {doing} {folder}; {way_out}.") from None
-    try:
-        yield
-    finally:
-        lock.release()
+def refuse_foreign_files(folder: Path, marker: str, kind: str, way_out: str) -> None:
+    """Raise a `ForeignFilesError` if the folder is used for something else than `kind`."""
+    name = foreign_file(folder, marker)
+    if name is not None:
+        raise ForeignFilesError(
+            f"{folder} is not empty and not the folder of {kind}: it has {name}, but no {marker}; {way_out}."
+        )

@@ -1,7 +1,7 @@
-"""Pickles of plain data, read without running code: lists, dictionaries, numbers, text, and numpy arrays of these.
+"""Load pickles of plain data (containers, numbers, text and numpy arrays of them) without running code.
 
-A pickle is a program, and datasets are downloaded. This reader builds containers, numbers and text, and arrays of numbers or
-text from their bytes, and refuses a file that names anything else.
+A pickle is a program, and datasets are downloaded. This loader builds containers, numbers, text and arrays from their bytes,
+and refuses a file that asks for anything else.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def unpickled(path: str | PathLike[str]) -> Any:
-    """What the pickle holds: dictionaries, lists, values and numpy arrays. Tuples and sets become lists.
+def load_plain_pickle(path: str | PathLike[str]) -> Any:
+    """Load a pickle of dictionaries, lists, values and numpy arrays. Tuples and sets become lists.
 
-    Pickles of any protocol, of Python 2 too, whose text and arrays are read as Latin-1. A file that asks for anything else
-    (a class, a function, an array of objects), or is cut or forged, is a ValueError that names it.
+    Any protocol works, and so do pickles of Python 2, whose text and arrays are read as Latin-1. A file that asks for anything
+    else (a class, a function, an array of objects), or is truncated or forged, raises a ValueError that names it.
     """
     path = Path(path)
     with path.open("rb") as file:
         try:
-            return _plain(_Unpickler(file, encoding="latin1").load())  # latin1: what Python 2 and numpy wrote into text
+            return _plain(_Unpickler(file, encoding="latin1").load())  # latin1: how Python 2 and numpy wrote bytes
         except _Refused as refusal:
-            raise ValueError(f"{path} was not read: {refusal}") from None
-        except Exception as error:  # a pickle that is cut or forged fails in any way it likes
+            raise ValueError(f"{path} was not loaded: {refusal}") from None
+        except Exception as error:  # a truncated or forged pickle can raise anything
             raise ValueError(f"{path} is not a readable pickle ({type(error).__name__}: {error}); download it again.") from None
 
 
-def why_unread(error: Exception) -> str:
-    """Why `torch.load` refused a file, or failed on it, in our words: torch's advise to load it in a way that runs its code."""
+def explain_load_error(error: Exception) -> str:
+    """Why `torch.load` refused a file or failed on it. torch's own messages advise to load it in a way that runs its code."""
     text = str(error)
-    if named := re.search(r"GLOBAL (\S+)", text):
-        return f"it holds {named[1]}, and building that could run code, so that it was not loaded"
+    if found := re.search(r"GLOBAL (\S+)", text):
+        return f"it holds {found[1]}, and building that could run code, so it was not loaded"
     if isinstance(error, pickle.UnpicklingError) or "weights_only" in text:
         return "it holds more than tensors, numbers and text, or is damaged, and was not loaded"
     if "mmap" in text or "_use_new_zipfile_serialization" in text:
-        return "it is no file of torch.save, or one in the format of torch 1.5 and before; save it again with a newer torch"
+        return "it was not written by torch.save, or by torch 1.5 or older; save it again with a newer torch"
     return text.splitlines()[0].split(". ")[0].rstrip(".") if text else type(error).__name__
 
 
 class _Refused(Exception):  # noqa: N818
-    """What a pickle asked for and may not have."""
+    """The pickle asks for something that is not plain data."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds the few names below and nothing else. Numpy's are stand-ins: numpy's own trust the bytes they are given."""
+    """Resolves the few names below. numpy's are replaced by stand-ins, because numpy's own trust the bytes they are given."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _FOUND[module.replace("numpy._core", "numpy.core").replace("__builtin__", "builtins"), name]
+            return _ALLOWED[module.replace("numpy._core", "numpy.core").replace("__builtin__", "builtins"), name]
         except KeyError:
             raise _Refused(
-                f"it asks for {module}.{name}, and only containers, numbers, text and numpy arrays of them are built, because "
-                f"a pickle can run code. If you trust the file, convert it to JSON yourself."
+                f"it asks for {module}.{name}, and only containers, numbers, text and numpy arrays of them are allowed, "
+                f"because a pickle can run code. If you trust the file, convert it to JSON yourself."
             ) from None
 
 
 class _Dtype:
-    """numpy.dtype as a pickle describes it: a code such as `f8`, then a state that holds the byte order."""
+    """Stand-in for numpy.dtype: a code such as `f8`, then a state that holds the byte order."""
 
     def __init__(self, code: Any, *_: Any) -> None:
         if not isinstance(code, str) or code[:1] not in set("biufUS"):
@@ -77,7 +77,7 @@ class _Dtype:
 
 
 class _Array:
-    """numpy.ndarray as a pickle describes it: made empty, then given (version, shape, dtype, order, bytes)."""
+    """Stand-in for numpy.ndarray: created empty, then given (version, shape, dtype, order, bytes)."""
 
     value: Any = None
 
@@ -109,10 +109,10 @@ def _latin1(text: Any, encoding: Any) -> bytes:
     return str(text).encode("latin1")
 
 
-_FOUND: dict[tuple[str, str], Any] = {
+_ALLOWED: dict[tuple[str, str], Any] = {
     ("builtins", "set"): set,
     ("builtins", "frozenset"): frozenset,
-    ("builtins", "bytes"): lambda: b"",  # how the oldest pickles write no bytes; bytes(n) would allocate them
+    ("builtins", "bytes"): lambda: b"",  # how the oldest pickles write empty bytes; bytes(n) would allocate them
     ("numpy", "dtype"): _Dtype,
     ("numpy", "ndarray"): _Array,
     ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
@@ -123,9 +123,9 @@ _FOUND: dict[tuple[str, str], Any] = {
 
 
 def _plain(content: Any, done: dict[int, Any] | None = None) -> Any:
-    """Dictionaries, lists and values, with the arrays in place of their stand-ins.
+    """The content with arrays in place of their stand-ins, and lists in place of tuples and sets.
 
-    What the pickle has once and names often stays one (`done`): written out, 200 bytes could fill any memory.
+    An object that is referenced many times stays one object (`done`): copied each time, 200 bytes could fill any memory.
     """
     done = {} if done is None else done
     if isinstance(content, _Array):

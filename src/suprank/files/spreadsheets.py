@@ -1,21 +1,24 @@
-"""Cells of tables that people open in a spreadsheet, which takes text that begins like a formula for one, and runs it."""
+"""Tables that people open in a spreadsheet, which would run text that begins like a formula."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-# What spreadsheets take for the beginning of a formula; behind apostrophes too, so that no two texts become the same cell.
+# What spreadsheets take for the beginning of a formula; after apostrophes too, so that no two texts become the same cell.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?|[+-]?(inf|nan)")
 
 
 def safe_cell(value: object) -> object:
-    """The value, with an apostrophe before text that a spreadsheet would run as a formula. Numbers stay as they are,
-    and so does a lone sign, which people write for "none".
+    """The value, with an apostrophe before text that a spreadsheet would run as a formula.
+
+    Numbers stay as they are, and so does a lone sign, which people write for "none".
 
     Example:
         >>> [safe_cell(value) for value in ("=HYPERLINK(...)", "-0.5", -0.5, "@home", "jay", None)]
@@ -27,5 +30,17 @@ def safe_cell(value: object) -> object:
 
 
 def safe_row(values: Iterable[object]) -> list[object]:
-    """A row of `safe_cell`s."""
+    """`safe_cell` of every value of a row."""
     return [safe_cell(value) for value in values]
+
+
+def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]], *, raw: bool = False) -> bytes:
+    """A CSV table in UTF-8 with `safe_cell`s and lines that end in LF; with `raw` every cell is written as it is.
+
+    Bytes of a rejected row that were not UTF-8 are written as escapes (`\\udce9`).
+    """
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header if raw else safe_row(header))
+    writer.writerows(rows if raw else map(safe_row, rows))
+    return text.getvalue().encode("utf-8", "backslashreplace")

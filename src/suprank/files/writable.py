@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from suprank.files.atomic import FULL, DiskFullError, is_stream
+from suprank.files.atomic import DISK_FULL, DiskFullError, is_stream
 
 
 def check_writable(file: Path) -> None:
@@ -39,6 +39,6 @@ def _check_takes_files(folder: Path, named: Path) -> None:
         with tempfile.TemporaryFile(dir=folder, prefix=".suprank-") as file:
             file.write(b"0")
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             raise DiskFullError(named, error) from error
         raise OSError(f"{named} cannot be written ({error.strerror}); name another place.") from error

@@ -18,7 +18,7 @@ from suprank.hierarchy.cleaning_rules import (
     too_few_items_reason,
 )
 from suprank.hierarchy.project import Project, digest_rows, record_step
-from suprank.hierarchy.strict import csv_bytes
+from suprank.files.spreadsheets import csv_bytes
 
 if TYPE_CHECKING:
     import sqlite3

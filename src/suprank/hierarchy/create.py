@@ -12,7 +12,7 @@ from suprank.files.folders import refuse_foreign_files
 from suprank.hierarchy.alone import alone
 from suprank.hierarchy.project import FILE, Project, digest_rows, record_step
 from suprank.hierarchy.sources import Items, Labels
-from suprank.hierarchy.strict import csv_bytes
+from suprank.files.spreadsheets import csv_bytes
 
 if TYPE_CHECKING:
     import sqlite3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.files.atomic import writing_atomically
+from suprank.files.atomic import atomic_writer
 from suprank.hierarchy.encoders import build_encoder, encoder_input, resolve_prompt, unit_rows
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.precomputed import PrecomputedVectors
@@ -201,7 +201,7 @@ def _is_recorded(project: Project, fingerprint: str) -> bool:
 
 def _write(file: Path, labels: list[ActiveLabel], vectors: NDArray[np.float32], made_by: dict[str, Any]) -> None:
     file.parent.mkdir(exist_ok=True)
-    with writing_atomically(file) as opened:
+    with atomic_writer(file) as opened:
         keys = np.array([label.key for label in labels])
         np.savez(opened, labels=keys, embeddings=vectors, fingerprint=np.array(canonical_json(made_by)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suprank.hierarchy.errors import MalformedError
-from suprank.hierarchy.strict import Reject, StrictTable, columns_of, strict_table, text_lines, too_long
+from suprank.files.tables import RejectedRow, TextRows, column_names, read_rows, read_lines, label_length_problem
 from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Items:
     rows: list[tuple[str, str, str, int]]
     repeated: int = 0
     sharing: int = 0
-    rejects: list[Reject] = field(default_factory=list)
+    rejects: list[RejectedRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Labels:
 
     rows: list[SourceLabel]
     repeated: int = 0
-    rejects: list[Reject] = field(default_factory=list)
+    rejects: list[RejectedRow] = field(default_factory=list)
 
 
 def read_items(files: Sequence[tuple[str, Path]], columns: ItemsRecipe, *, skip_bad: bool = False) -> Items:
@@ -57,7 +57,7 @@ def read_items(files: Sequence[tuple[str, Path]], columns: ItemsRecipe, *, skip_
 
     A row that repeats an earlier one is counted and left out; one that gives an item a second source is an error.
     """
-    seen: dict[tuple[str, str], tuple[str, int, StrictTable]] = {}
+    seen: dict[tuple[str, str], tuple[str, int, TextRows]] = {}
     repeated, rejects = 0, []
     wanted = [columns.id] if columns.source is None else [columns.id, columns.source]
 
@@ -71,7 +71,7 @@ def read_items(files: Sequence[tuple[str, Path]], columns: ItemsRecipe, *, skip_
 
     for split, path in files:
         check_split(split)
-        table = strict_table(path, wanted, problem, skip_bad=skip_bad)
+        table = read_rows(path, wanted, problem, skip_bad=skip_bad)
         rejects += table.rejects
         for index, cells in enumerate(table.rows):
             key = str(int(cells[0])) if columns.whole_numbers else cells[0].strip()
@@ -104,9 +104,9 @@ def read_labels(
     if path.suffix.lower() == ".txt":
         if text_column or weight_column:
             raise ValueError(f"{path} is a text file with a label per line; only .csv, .tsv and .parquet files have columns.")
-        table = text_lines(path, skip_bad=skip_bad)
+        table = read_lines(path, skip_bad=skip_bad)
         return labels_from_rows(((text, 1, "") for (text,) in table.rows), table.rejects)
-    columns = columns_of(path)
+    columns = column_names(path)
     text = text_column or next((name for name in TEXT_COLUMNS if name in columns), TEXT_COLUMNS[0])
     weight = weight_column or ("weight" if "weight" in columns else None)
     described = "description" in columns
@@ -115,20 +115,20 @@ def read_labels(
     def problem(cells: tuple[str, ...]) -> str | None:
         if not label_key(cells[0]):
             return f"{text} is empty; expected a label."
-        if (complaint := too_long(cells[0])) is not None:
+        if (complaint := label_length_problem(cells[0])) is not None:
             return f"{text} {complaint}."
         if weight and not re.fullmatch(r"[0-9]{1,12}", cells[1].strip()):  # sums must fit in 64 bits
             return f"{weight} is {cells[1]!r}; expected a whole number of at most 12 digits."
         return None
 
-    table = strict_table(path, wanted, problem, skip_bad=skip_bad)
+    table = read_rows(path, wanted, problem, skip_bad=skip_bad)
     return labels_from_rows(
         ((cells[0], int(cells[1]) if weight else 1, cells[-1].strip() if described else "") for cells in table.rows),
         table.rejects,
     )
 
 
-def labels_from_rows(rows: Iterable[tuple[str, int, str]], rejects: list[Reject] | None = None) -> Labels:
+def labels_from_rows(rows: Iterable[tuple[str, int, str]], rejects: list[RejectedRow] | None = None) -> Labels:
     """Merge (text, weight, description) rows into labels: texts with the same key are one, named by its heaviest spelling."""
     spellings: dict[str, dict[str, int]] = {}
     descriptions: dict[str, str] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from suprank.data.table_file import DELIMITERS, TableFile, read_table_file
+from suprank.files.tables import DELIMITERS, TableFile, read_table
 from suprank.files.spreadsheets import safe_row
 from suprank.hierarchy.errors import MalformedError
 
@@ -20,7 +20,7 @@ LONGEST_LABEL = 1_000
 
 
 @dataclass(frozen=True)
-class Reject:
+class RejectedRow:
     """A row that was left out, and why."""
 
     file: str
@@ -30,20 +30,20 @@ class Reject:
 
 
 @dataclass(eq=False)
-class StrictTable:
+class TextRows:
     """The wanted columns of a table: rows that are right with the line on which each begins, and those that are not."""
 
     about: str
     rows: list[Row] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
+    rejects: list[RejectedRow] = field(default_factory=list)
 
     def where(self, place: int) -> str:
         """`file:line` of a row that is right."""
         return f"{self.about}:{self.lines[place]}"
 
 
-def columns_of(path: str | Path) -> list[str]:
+def column_names(path: str | Path) -> list[str]:
     """The names of the columns of a .csv, .tsv or .parquet file."""
     path = Path(path)
     if path.suffix.lower() not in DELIMITERS:
@@ -52,9 +52,9 @@ def columns_of(path: str | Path) -> list[str]:
     return [name.strip() for name in header]
 
 
-def strict_table(
+def read_rows(
     path: str | Path, columns: Sequence[str], problem: Callable[[Row], str | None], *, skip_bad: bool = False
-) -> StrictTable:
+) -> TextRows:
     """The cells of these columns, in this order, as texts.
 
     Text is UTF-8 with names in its first line; a BOM, CRLF, blank lines and quoted line breaks are fine. `problem(cells)` says
@@ -63,14 +63,14 @@ def strict_table(
     closed, and a file without a row that is right are refused always.
     """
     path = Path(path)
-    table = StrictTable(str(path))
+    table = TextRows(str(path))
     for line, cells, wrong in _checked(path, columns):
         complaint = wrong or problem(tuple(cells))
         if complaint is None:
             table.rows.append(tuple(cells))
             table.lines.append(line)
         elif skip_bad:
-            table.rejects.append(Reject(str(path), line, complaint, ",".join(cells)))
+            table.rejects.append(RejectedRow(str(path), line, complaint, ",".join(cells)))
         else:
             raise MalformedError(f"{path}:{line}: {complaint}")
     if not table.rows:
@@ -110,7 +110,7 @@ def _complaint(names: Sequence[str], cells: Sequence[str]) -> str | None:
     return next((f"{name} {damage}; expected UTF-8 text." for name, damage in damaged if damage), None)
 
 
-def too_long(label: str) -> str | None:
+def label_length_problem(label: str) -> str | None:
     """What is wrong with a text that is no label but a paragraph, or half of the file; None where it may be one."""
     return f"has {len(label):,} letters, where a label has {LONGEST_LABEL:,} at most" if len(label) > LONGEST_LABEL else None
 
@@ -121,7 +121,7 @@ def _damage(cell: str) -> str | None:
     if cell.isascii():
         return None
     byte = next((ord(letter) - 0xDC00 for letter in cell if 0xDC80 <= ord(letter) <= 0xDCFF), None)
-    return None if byte is None else f"holds the byte 0x{byte:02X}, which is no UTF-8 (Latin-1?)"
+    return None if byte is None else f"holds the byte 0x{byte:02X}, which is not UTF-8 (Latin-1?)"
 
 
 def _check_columns(names: Sequence[str], columns: Sequence[str], path: Path) -> None:
@@ -137,7 +137,7 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], path: Path) -> 
 def content_of(path: Path) -> bytes:
     """The bytes of a file that must be there."""
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else f"is not there (the working folder is {Path.cwd()})"
+        what = "is a folder" if path.is_dir() else f"does not exist (the working folder is {Path.cwd()})"
         raise FileNotFoundError(f"{path} {what}; name a file.")
     return path.read_bytes()
 
@@ -164,20 +164,20 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
         line = records.line_num + 1
 
 
-def text_lines(path: str | Path, *, skip_bad: bool = False) -> StrictTable:
+def read_lines(path: str | Path, *, skip_bad: bool = False) -> TextRows:
     """The lines of a text file that are not blank, each as it is, blanks at its ends too."""
     path = Path(path)
-    table = StrictTable(str(path))
+    table = TextRows(str(path))
     for number, line in enumerate(content_of(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         text = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
         if not text.strip():
             continue
-        damage = _damage(text) or too_long(text)
+        damage = _damage(text) or label_length_problem(text)
         if damage is None:
             table.rows.append((text,))
             table.lines.append(number)
         elif skip_bad:
-            table.rejects.append(Reject(str(path), number, f"the line {damage}; expected a label in UTF-8.", text))
+            table.rejects.append(RejectedRow(str(path), number, f"the line {damage}; expected a label in UTF-8.", text))
         else:
             raise MalformedError(f"{path}:{number}: the line {damage}; expected a label in UTF-8.")
     if not table.rows:
@@ -199,6 +199,6 @@ def csv_bytes(header: Sequence[str], rows: Iterable[Sequence[object]], *, raw: b
 
 def _parquet(path: Path) -> TableFile:
     try:
-        return read_table_file(path)
+        return read_table(path)
     except ValueError as error:
         raise MalformedError(str(error)) from None  # which names the file

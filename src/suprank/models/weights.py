@@ -13,7 +13,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from suprank.files.plain_pickle import why_unread
+from suprank.files.plain_pickle import explain_load_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +133,7 @@ def _unpickle(file: Path) -> Any:
             ".safetensors."
         ) from error
     except Exception as error:  # a damaged pickle can raise anything
-        reason = why_unread(error)
+        reason = explain_load_error(error)
         raise WeightsError(f"{file} cannot be read ({reason}); it should be `torch.save(model.state_dict(), ...)`.") from error
 
 

@@ -1,1 +1,1 @@
-"""What this machine and this installation offer: processors, platforms and optional packages."""
+"""Properties of this machine and this installation: CPU features, operating system and optional packages."""

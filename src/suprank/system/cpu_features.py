@@ -1,10 +1,10 @@
-"""bf16 on CPUs that advertise AMX and forbid it, as some virtual machines and containers do.
+"""bf16 on CPUs that advertise AMX but forbid its use, as in some virtual machines and containers.
 
 There torch ends the process with SIGILL at its first bf16 product on the CPU. The variable ONEDNN_MAX_CPU_ISA keeps oneDNN,
 which computes these products, to instructions that work; oneDNN reads it once, at its first use in a process. So a child
-process tries bf16, what it found is remembered in a file, and the variable is set in time, or bf16 is refused in words.
+process tries bf16, its result is cached in a file, and either the variable is set in time or bf16 is refused with an error.
 
-Where no AMX is advertised, or the variable is set, nothing happens.
+If no AMX is advertised, or the variable is already set, nothing happens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SECONDS = 120.0  # importing torch can take half a minute on a busy machine
 
 ProbeResult = Literal["works", "works capped", "dies"]
 
-# Products of a network, small and large. What dies leaves no core file.
+# The products that a network computes, small and large. A process that dies leaves no core file.
 _PROBE_CODE = """
 import faulthandler, resource, torch
 faulthandler.disable()
@@ -52,25 +52,25 @@ _warned: set[str] = set()
 def prepare_bf16(instead: str) -> None:
     """Make bf16 on this CPU safe for this process, or raise a ValueError that names what to use `instead`.
 
-    Called before oneDNN is used, as at the start of a command, it caps the instruction set where that is necessary, for child
-    processes too, and logs a warning once. Where it comes too late for that, bf16 is refused.
+    Call it before oneDNN is used, at the start of a command. If necessary it caps the instruction set, for child processes too,
+    and logs a warning once. If oneDNN was used before, it is too late for the cap, and bf16 is refused.
     """
     if not _advertises_amx() or any(name in os.environ for name in _VARIABLES):
         return
-    finding = _cached_result() or _probe()
-    if finding is None or finding == "works":
+    result = _cached_result() or _probe()
+    if result is None or result == "works":
         return
-    forbidden = f"this CPU advertises AMX and forbids it ({_model()}), and bf16 would end the process with SIGILL"
-    if finding == "dies":
+    forbidden = f"this CPU advertises AMX but forbids it ({_model()}), and bf16 would end the process with SIGILL"
+    if result == "dies":
         raise ValueError(f"{forbidden}; use {instead}.")
     os.environ[VARIABLE] = CAP
     if not _survives_here():
         del os.environ[VARIABLE]
         raise ValueError(
-            f"{forbidden}; torch has computed in this process already, so start it again with {VARIABLE}={CAP} in its "
+            f"{forbidden}; torch has already computed in this process, so start it again with {VARIABLE}={CAP} in its "
             f"environment, or use {instead}."
         )
-    message = f"{forbidden}: {VARIABLE} is set to {CAP}, so that bf16 does without."
+    message = f"{forbidden}: {VARIABLE} is set to {CAP}, so that bf16 works without it."
     if message not in _warned:
         _warned.add(message)
         logging.getLogger(__name__).warning(message)
@@ -87,7 +87,7 @@ def _model() -> str:
 
 @cache
 def _cpuinfo(entry: str) -> str:
-    """What Linux says of the first core; "" elsewhere."""
+    """An entry of Linux's /proc/cpuinfo for the first core; "" on other systems."""
     with suppress(OSError), _CPUINFO.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             name, _, value = line.partition(":")
@@ -97,7 +97,7 @@ def _cpuinfo(entry: str) -> str:
 
 
 def _file() -> Path:
-    """Where the finding is remembered: for this CPU, kernel and torch."""
+    """The cache file of the result for this CPU, kernel and torch."""
     import torch
 
     parts = (_model(), platform.release(), str(torch.__version__))
@@ -108,31 +108,31 @@ def _file() -> Path:
 def _cached_result() -> ProbeResult | None:
     with suppress(OSError):
         text = _file().read_text(encoding="utf-8")
-        for finding in get_args(ProbeResult):
-            if text == finding:
-                return finding
+        for result in get_args(ProbeResult):
+            if text == result:
+                return result
     return None
 
 
 def _probe() -> ProbeResult | None:
-    """What child processes find, without and with the cap; None, and nothing is remembered, where they cannot tell."""
+    """Try bf16 in child processes, without and with the cap, and cache the result. None if they fail for another reason."""
     lives = _survives({})
     if lives is None:
         return None
-    finding: ProbeResult = "works"
+    result: ProbeResult = "works"
     if not lives:
         capped = _survives({VARIABLE: CAP})
         if capped is None:
             return None
-        finding = "works capped" if capped else "dies"
+        result = "works capped" if capped else "dies"
     with suppress(OSError):  # then the next process tries again
         _file().parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(_file(), finding.encode())
-    return finding
+        write_atomically(_file(), result.encode())
+    return result
 
 
 def _survives(environment: dict[str, str]) -> bool | None:
-    """Whether a fresh process survives bf16. None where it fails otherwise than by SIGILL, or takes too long."""
+    """Whether a new process survives bf16. None if it fails other than by SIGILL, or takes too long."""
     try:
         command = [sys.executable, "-P", "-c", _PROBE_CODE]  # -P: no module of the current folder, which may be anybody's
         done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=_SECONDS, check=False)
@@ -142,9 +142,9 @@ def _survives(environment: dict[str, str]) -> bool | None:
 
 
 def _survives_here() -> bool:
-    """Whether a copy of this process survives bf16: not if oneDNN was used before the cap was set."""
+    """Whether a fork of this process survives bf16: it does not if oneDNN was used before the cap was set."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of forking with threads: the copy computes on one, and ends
+        warnings.simplefilter("ignore")  # about forking with threads: the fork computes on one thread, and ends
         child = os.fork()
     if child == 0:
         code = 1

@@ -1,4 +1,4 @@
-"""The extras of pyproject.toml that suffice for each verb of the command line, and for each package."""
+"""Which extras of pyproject.toml each verb of the command line and each package needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VERBS = {
     "sweep": "cli,train",
     "train": "cli,train",
 }
-"""Verbs, and what they do with every option but those below. `bench` and `hierarchy` bring `cli` along."""
+"""Verb → the extras for all its options except those below. `bench` and `hierarchy` include `cli`."""
 
 OPTIONAL = {
     "open_clip": "encoders",
@@ -35,7 +35,7 @@ OPTIONAL = {
     "pymilvus": "cli,servers",
     "qdrant_client": "cli,servers",
 }
-"""Modules that only some options need: an encoder of `hierarchy embed`, an index in a server."""
+"""Modules that only some options need: an encoder of `hierarchy embed`, an index on a server."""
 
 PACKAGES = {
     "suprank.bench": "bench",
@@ -46,15 +46,15 @@ PACKAGES = {
     "suprank.models": "vision",
     "suprank.training": "train",
 }
-"""Packages, and what brings all that they import. The others need torch and numpy alone."""
+"""Package → the extra with everything it imports. The other packages need only torch and numpy."""
 
 
-def extras_of(words: Sequence[str], missing: str = "") -> str:
-    """The extras that a command line needs, given its words after `suprank` and the module that is missing.
+def required_extras(words: Sequence[str], missing: str = "") -> str:
+    """The extras that a command needs, given its words after `suprank` and the module that is missing.
 
     Example:
-        >>> extras_of(["index", "search", "birds"]), extras_of(["index", "add", "birds"]), extras_of(["--version"])
-        ('cli,explore,vision', 'cli,explore', 'cli')
+        >>> required_extras(["index", "search", "birds"]), required_extras(["index", "add", "birds"]),
+        required_extras(["--version"]) ('cli,explore,vision', 'cli,explore', 'cli')
     """
     if missing in OPTIONAL:
         return OPTIONAL[missing]
@@ -63,12 +63,12 @@ def extras_of(words: Sequence[str], missing: str = "") -> str:
 
 @contextmanager
 def explain_missing_extra(package: str) -> Iterator[None]:
-    """Say which extra of ours brings a module that the block cannot import."""
+    """If the block cannot import a module, raise an error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing in ("", "suprank"):  # a mistake of ours, or not an import
+        if missing in ("", "suprank"):  # a bug of ours, or not an import
             raise
-        said = f'{package} needs {missing}, which is not installed; pip install "suprank[{PACKAGES[package]}]"'
-        raise ModuleNotFoundError(said, name=error.name) from error
+        message = f'{package} needs {missing}, which is not installed; pip install "suprank[{PACKAGES[package]}]"'
+        raise ModuleNotFoundError(message, name=error.name) from error

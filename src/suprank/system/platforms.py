@@ -1,4 +1,4 @@
-"""What only some operating systems have: locks on files, the cores of a process, how much memory there is."""
+"""Calls that only some operating systems have: file locks, the cores of a process, the size of memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def file_locks(folder: str | PathLike[str]) -> ModuleType | None:
-    """The module `fcntl`; None, with a warning, on a system without it (Windows), where nothing keeps a second process out."""
+    """The module `fcntl`, or None and a warning on a system without it (Windows). New code uses `files.locking`."""
     try:
         import fcntl
     except ImportError:
@@ -26,12 +26,12 @@ def file_locks(folder: str | PathLike[str]) -> ModuleType | None:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use; all of the machine's where the system does not say (macOS, Windows)."""
+    """The number of cores that this process may use; all of the machine's if the system does not say (macOS, Windows)."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_bytes(pages: str = "SC_PHYS_PAGES") -> int | None:
-    """The machine's memory, or that of other pages: "SC_AVPHYS_PAGES" are the free ones. None where the system does not say."""
+    """The machine's memory in bytes, or with "SC_AVPHYS_PAGES" its free memory. None if the system does not say."""
     try:
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf, macOS not every name

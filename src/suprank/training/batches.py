@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from suprank.data import transforms
-from suprank.data.datasets import Broken, ImageDataset, Item
+from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
-from suprank.data.workers import cores, ignore_signals, loader_batches
+from suprank.data.workers import default_workers, ignore_signals, loader_batches
 from suprank.evaluation.arguments import check_tree
 from suprank.training.seeds import seed_of
 
@@ -113,11 +113,11 @@ class TrainBatches:
         transform = transforms.train_transform(
             crops.size, resize=crops.resize, scale=crops.crop_scale, ratio=crops.crop_ratio, flip=crops.flip, mean=None
         )
-        least = transforms.at_least(transform) if config.data.fast_jpeg else None
-        dataset = ImageDataset(images, transform, on_broken=config.data.on_broken, at_least=least)
+        least = transforms.min_short_side(transform) if config.data.fast_jpeg else None
+        dataset = ImageDataset(images, transform, on_broken=config.data.on_broken, min_short_side=least)
         workers = config.data.workers
         if config.data.hold:
-            dataset = InMemoryImages(dataset, workers=cores() if workers is None else workers, progress=progress)
+            dataset = InMemoryImages(dataset, workers=default_workers() if workers is None else workers, progress=progress)
         return cls(
             dataset,
             levels,
@@ -144,7 +144,7 @@ class TrainBatches:
             self._images,
             batch_size=None,
             sampler=self._asked(epoch, consumed, epochs),
-            num_workers=min(cores() if self._workers is None else self._workers, asked),
+            num_workers=min(default_workers() if self._workers is None else self._workers, asked),
             collate_fn=_as_it_is,
             pin_memory=self._pinned and not together,
             worker_init_fn=ignore_signals,
@@ -278,7 +278,7 @@ class _Asked(NamedTuple):
 class _Piece(NamedTuple):
     images: Tensor
     ids: Tensor
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenImage, ...]
     replaced: int
 
 
@@ -289,7 +289,7 @@ class _SeededImages(Dataset[_Piece]):
         self.images, self.classes, self.seed = images, classes, seed
 
     def __getitem__(self, asked: _Asked) -> _Piece:
-        broken: dict[int, Broken] = {}
+        broken: dict[int, BrokenImage] = {}
         before = torch.get_rng_state()
         try:
             items = [self._item(asked, place, broken) for place in range(asked.places.start, asked.places.stop)]
@@ -299,7 +299,7 @@ class _SeededImages(Dataset[_Piece]):
         replaced = int((asked.rows[asked.places] != ids).sum())
         return _Piece(default_collate([item.image for item in items]), torch.tensor(ids), tuple(broken.values()), replaced)
 
-    def _item(self, asked: _Asked, place: int, broken: dict[int, Broken]) -> Item:
+    def _item(self, asked: _Asked, place: int, broken: dict[int, BrokenImage]) -> ImageItem:
         """The image of this place, or the first whole one of those that can stand in for it; adds to those known broken."""
         # Of these 63 bits torch's generator looks at 32. torch.manual_seed would reach for the GPU's generators too.
         seed = seed_of(self.seed, asked.epoch, asked.batch, place)
@@ -308,7 +308,7 @@ class _SeededImages(Dataset[_Piece]):
                 continue
             torch.default_generator.manual_seed(seed)
             item = self.images[row]
-            if isinstance(item, Item):
+            if isinstance(item, ImageItem):
                 return item
             broken[row] = item
         first = broken[int(asked.rows[place])]

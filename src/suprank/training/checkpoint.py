@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.files.atomic import writing_atomically
+from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ def save(folder: Path, step: int, state: Mapping[str, Any], *, keep: int) -> Pat
     _check_plain(plain, "state")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"step-{step:08}.pt"
-    with writing_atomically(path) as file:
+    with atomic_writer(path) as file:
         try:
             torch.save(plain, file)
         except RuntimeError as error:

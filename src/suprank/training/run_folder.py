@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
 from suprank import __version__
-from suprank.files.atomic import DRAFT, write_atomically
+from suprank.files.atomic import TEMPORARY_FILE, write_atomically
 from suprank.files.folders import ForeignFilesError, refuse_foreign_files
 from suprank.system.platforms import file_locks
 
@@ -163,7 +163,7 @@ class RunFolder:
             self._refuse(name_and_values for name_and_values in changes.items() if not _may_differ(name_and_values[0]))
         try:
             for file in self.path.rglob(".*.tmp"):
-                if DRAFT.fullmatch(file.name):
+                if TEMPORARY_FILE.fullmatch(file.name):
                     file.unlink(missing_ok=True)
             write_atomically(recipe, to_toml(config).encode())  # first: from now on the folder is known as a run's
             for folder in (self.checkpoints, self.reports):

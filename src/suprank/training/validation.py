@@ -13,7 +13,7 @@ import torch
 
 from suprank.data import transforms
 from suprank.data.in_memory import InMemoryImages
-from suprank.data.workers import cores
+from suprank.data.workers import default_workers
 from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
 from suprank.embedding.parts import PARTS
 from suprank.embedding.query_gallery import build_query_gallery, common_levels, ranked_parts
@@ -103,7 +103,7 @@ class Validator:
         transform = settings.transform()
         reading = ImageLoaderSettings(
             transform,
-            at_least=transforms.at_least(transform) if config.data.fast_jpeg else None,
+            min_short_side=transforms.min_short_side(transform) if config.data.fast_jpeg else None,
             settings=settings,
             batch_size=config.evaluation.batch_size,
             workers=config.data.workers,
@@ -249,7 +249,7 @@ def _test_set(
     metrics = _metrics(config.evaluation.metrics, levels, about)
     images: dict[str, ImageDataset] = {part: reading.dataset(manifest) for part, manifest in manifests.items()}
     if config.data.hold:
-        workers = cores() if reading.workers is None else reading.workers
+        workers = default_workers() if reading.workers is None else reading.workers
         images = {part: InMemoryImages(dataset, workers=workers, progress=progress) for part, dataset in images.items()}
     return _TestSet(images, about, levels, metrics)
 

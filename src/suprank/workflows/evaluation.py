@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from suprank.embedding.query_gallery import QueryGallery
     from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
-    from suprank.evaluation.tables import Labels
+    from suprank.evaluation.label_tables import Labels
 
 PROVENANCE = "embeddings"
 """Key of a report's settings under which it says which model made the embeddings, and how it read the images."""
@@ -132,14 +132,14 @@ class EvaluationInput:
         id_column: str | None,
     ) -> EvaluationInput:
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.tables import ids_from, labels_from, read_table
+        from suprank.evaluation.label_tables import item_ids, encode_labels, read_label_table
 
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
-        table = read_table(Path(labels))
-        gallery_table = None if gallery_labels is None else read_table(Path(gallery_labels))
-        coded = labels_from(table, gallery_table, levels=levels, without=[] if id_column is None else [id_column])
-        ids = None if id_column is None else ids_from(table, id_column)
-        gallery_ids = None if id_column is None or gallery_table is None else ids_from(gallery_table, id_column)
+        table = read_label_table(Path(labels))
+        gallery_table = None if gallery_labels is None else read_label_table(Path(gallery_labels))
+        coded = encode_labels(table, gallery_table, levels=levels, without=[] if id_column is None else [id_column])
+        ids = None if id_column is None else item_ids(table, id_column)
+        gallery_ids = None if id_column is None or gallery_table is None else item_ids(gallery_table, id_column)
         queries = Embeddings.from_source(embeddings, "embeddings")
         table.check_rows(len(queries), queries.name)
         items = None
@@ -154,7 +154,7 @@ class EvaluationInput:
         from suprank.embedding import Provenance, ranked_parts
         from suprank.embedding.parts import embedded_parts
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.tables import Labels
+        from suprank.evaluation.label_tables import Labels
 
         names, queries, gallery = read_folder(folder, levels)
         return cls(
@@ -179,7 +179,7 @@ class EvaluationInput:
     ) -> EvaluationInput:
         """Read the test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.tables import Labels
+        from suprank.evaluation.label_tables import Labels
         from suprank.workflows.run_embeddings import open_source
 
         source = open_source(folder, test, device, progress, frozen=frozen)

@@ -110,7 +110,7 @@ def image_embedder(
     def embed_picture(picture: Image.Image) -> NDArray[np.float32]:
         import torch
 
-        from suprank.data import Batch
+        from suprank.data import ImageBatch
         from suprank.models.inference import embed
 
         with lock:
@@ -118,7 +118,7 @@ def image_embedder(
                 loaded.append(load())
             embedder, settings = loaded[0]
             images = settings.transform(picture)[None]
-            batch = Batch(images, torch.empty((1, 0), dtype=torch.int64), torch.zeros(1, dtype=torch.int64), ())
+            batch = ImageBatch(images, torch.empty((1, 0), dtype=torch.int64), torch.zeros(1, dtype=torch.int64), ())
             ((_, rows),) = embed(embedder, [batch], device=device, forward=settings.before(embedder))
             return rows[0]
 

@@ -19,7 +19,7 @@ def project(tmp_path):
 
 def test_files_and_a_manifest(project, tmp_path):
     columns = {"path": ["a", "b", "c"], "split": ["train"] * 3, "label_species": ["jay", "teal", "emu"]}
-    Manifest.of(columns, root=tmp_path).save(tmp_path / "m.parquet")
+    Manifest.from_columns(columns, root=tmp_path).save(tmp_path / "m.parquet")
     arguments = ("--manifest", tmp_path / "m.parquet", "--manifest-out", tmp_path / "new.parquet")
     assert "1 of 3 rows have a species without a group (1: 'emu')" in refused(
         "hierarchy", "export", project.folder, "--out", tmp_path / "out", *arguments

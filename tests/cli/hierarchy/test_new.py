@@ -45,7 +45,7 @@ def test_landmarks_of_two_splits():
 
 def test_a_level_of_a_manifest(folder):
     columns = {"path": ["a", "b"], "split": ["train"] * 2, "label_species": ["jay", "crow"], "label_family": ["C", "C"]}
-    Manifest.of(columns, root=folder).save(folder / "m.parquet")
+    Manifest.from_columns(columns, root=folder).save(folder / "m.parquet")
     done("hierarchy", "new", "p", "--manifest", "m.parquet")
     project = Project(folder / "p")
     assert project.recipe.levels == ("species", "group")
@@ -107,5 +107,5 @@ def test_what_is_refused(folder, arguments, complaint):
 def test_a_file_that_is_not_there_is_named(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)
     said = refused("hierarchy", "new", "p", "--recipe", "hgldv2", *given)
-    assert f"{given[1].removeprefix('train=')} is not there (the working folder is" in said
+    assert f"{given[1].removeprefix('train=')} does not exist (the working folder is" in said
     assert not (tmp_path / "p").exists()

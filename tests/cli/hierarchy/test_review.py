@@ -93,7 +93,7 @@ def test_without_annotators_all_branches_are_served_by_the_links_they_had_and_fi
 def test_a_manifest_gives_pictures_and_is_kept(folder, served):
     (folder / "i").mkdir()
     Image.new("RGB", (30, 20), "red").save(folder / "i" / "0.png")
-    Manifest.of({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root="elsewhere").save("m.parquet")
+    Manifest.from_columns({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root="elsewhere").save("m.parquet")
     given = ("--manifest", "m.parquet", "--level", "kind", "--root", "i")
     for arguments in (("--annotator", "anna", *given), ()):
         client, links, _, _ = served("p", *arguments)
@@ -114,8 +114,8 @@ def test_what_cannot_be_reviewed_is_refused_at_the_door(folder):
     assert "must be 1 to 40 letters" in refused(*start, "p", "--annotator", "a/b", "--port", 0)
     assert "agree --adjudicate" in refused(*start, "p", "--annotator", "final", "--port", 0)
     assert "belong to --manifest" in refused(*start, "p", "--annotator", "anna", "--level", "kind")
-    assert "the manifest is not there" in refused(*start, "p", "--annotator", "a", "--manifest", "no.csv", "--port", 0)
-    Manifest.of({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root=".").save("m.parquet")
+    assert "the manifest does not exist" in refused(*start, "p", "--annotator", "a", "--manifest", "no.csv", "--port", 0)
+    Manifest.from_columns({"path": ["0.png"], "split": ["train"], "label_kind": ["church"]}, root=".").save("m.parquet")
     wrong = ("--annotator", "anna", "--manifest", "m.parquet", "--level", "sort")
     assert "has no level 'sort'; choose from kind" in refused(*start, "p", *wrong, "--port", 0)
     Project.create("empty", RECIPE)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suprank.data.importers.base import counts
+from suprank.data.importers.base import split_counts
 from suprank.data.importers.cars import BODY_TYPES, CARS, body_type
 from tests.data.miniatures import cars, cars_devkit
 
@@ -55,7 +55,7 @@ def test_all_196_models_have_one_of_nine_body_types_as_published():
 
 
 def test_classes_of_each_split_are_as_published(tmp_path):
-    found = counts(CARS(cars(tmp_path, MODELS, tuple(range(1, 197)))).manifests[""])
+    found = split_counts(CARS(cars(tmp_path, MODELS, tuple(range(1, 197)))).manifests[""])
 
     for split, expected in CARS.published.items():
         assert found[split] == expected | {"images": 98}
@@ -88,22 +88,22 @@ def test_counts_stand_beside_the_published_ones(tmp_path):
 
 
 def test_a_missing_file_says_what_is_expected(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"cars_annos\.mat is not there; cars expects(.|\n)*devkit"):
+    with pytest.raises(FileNotFoundError, match=r"cars_annos\.mat does not exist; cars expects(.|\n)*devkit"):
         CARS(tmp_path)
     cars_devkit(tmp_path, MODELS, train=(1,), test=(98,))
     (tmp_path / "cars_test_annos_withlabels.mat").unlink()
-    with pytest.raises(FileNotFoundError, match=r"cars_test_annos_withlabels\.mat is not there; cars expects"):
+    with pytest.raises(FileNotFoundError, match=r"cars_test_annos_withlabels\.mat does not exist; cars expects"):
         CARS(tmp_path)
 
 
 @pytest.mark.parametrize("number", [0, 197])
 def test_a_class_that_has_no_name_is_refused_with_its_image(tmp_path, number):
-    with pytest.raises(ValueError, match=rf"car_ims/000002\.jpg is of class {number}, but .* names classes 1 to 196"):
+    with pytest.raises(ValueError, match=rf"car_ims/000002\.jpg has class {number}, but .* names classes 1 to 196"):
         CARS(cars(tmp_path, MODELS, (1, number)))
 
 
 def test_a_name_without_a_body_type_is_refused():
-    with pytest.raises(ValueError, match="'Trabant 601 1964' ends in no body type that we know.*another dataset"):
+    with pytest.raises(ValueError, match="'Trabant 601 1964' does not end in a known body type.*another dataset"):
         body_type("Trabant 601 1964")
 
 

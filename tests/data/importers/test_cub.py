@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from suprank.data.importers.base import counts
-from suprank.data.importers.cub import CUB
-from suprank.data.importers.cub_taxonomy import FAMILY_AND_ORDER, ORDERS
+from suprank.data.importers.base import split_counts
+from suprank.data.importers.cub import CUB, FAMILY_AND_ORDER, ORDERS
 from tests.data.miniatures import CUB as LISTED
 from tests.data.miniatures import cub, text
 
@@ -44,13 +43,13 @@ def test_a_list_notices_absent_images_which_folders_alone_cannot(tmp_path):
     cub(tmp_path)
     (tmp_path / "images" / LISTED[0]).unlink()
 
-    assert any("1 of 5 images are not under" in sentence for sentence in CUB(tmp_path).sentences)
+    assert any("1 of 5 images do not exist under" in sentence for sentence in CUB(tmp_path).sentences)
     (tmp_path / "images.txt").unlink()
     assert len(CUB(tmp_path).manifests[""]) == 4
 
 
 def test_a_root_without_images_says_what_is_expected(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"neither .*images\.txt nor .*images is there; cub expects"):
+    with pytest.raises(FileNotFoundError, match=r"neither .*images\.txt nor .*images exists; cub expects"):
         CUB(tmp_path)
 
 
@@ -110,4 +109,4 @@ def test_the_real_list_gives_the_published_counts(shared_rows, tmp_path):
     paths = [row["path"].removeprefix("images/").replace(".webp", ".jpg") for row in shared_rows]
     text(tmp_path / "images.txt", [f"{number} {path}" for number, path in enumerate(paths, 1)])
 
-    assert counts(CUB(tmp_path).manifests[""]) == CUB.published
+    assert split_counts(CUB(tmp_path).manifests[""]) == CUB.published

@@ -127,7 +127,7 @@ def test_counts_stand_beside_the_published_ones_where_these_are_known(tmp_path):
 def test_a_missing_file_says_what_is_expected(tmp_path, file):
     (dyml(tmp_path) / file).unlink()
 
-    with pytest.raises(FileNotFoundError, match=rf"{file} is not there; dyml-animal expects(.|\n)*bmk_fine"):
+    with pytest.raises(FileNotFoundError, match=rf"{file} does not exist; dyml-animal expects(.|\n)*bmk_fine"):
         DYML_ANIMAL(tmp_path)
 
 

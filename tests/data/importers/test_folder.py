@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.data.files import absent
+from suprank.data.image_files import missing_rows
 from suprank.data.importers.folder import FOLDER, read
 
 
@@ -92,7 +92,7 @@ def test_images_at_two_depths_are_refused_with_both_folders(tmp_path):
 @pytest.mark.parametrize("other", ["jay/1.jpg", "train/jay/1.jpg"])
 def test_images_in_no_class_are_refused(tmp_path, other):
     made(tmp_path, other, "cover.jpg")
-    with pytest.raises(ValueError, match=r"the root itself holds images \(cover.jpg\) that are in no class"):
+    with pytest.raises(ValueError, match=r"the root itself has images \(cover.jpg\) without a class"):
         read(tmp_path)
 
 
@@ -126,19 +126,19 @@ def test_distractors_may_have_one(tmp_path):
 
 @pytest.mark.parametrize("files", [["train/1.jpg", "test/1.jpg"], ["distractor/1.jpg"]])
 def test_splits_without_classes_are_refused(tmp_path, files):
-    with pytest.raises(ValueError, match=rf"{files[-1].split('/')[0]} holds images \(1.jpg\) that are in no class"):
+    with pytest.raises(ValueError, match=rf"{files[-1].split('/')[0]} has images \(1.jpg\) without a class"):
         read(made(tmp_path, *files))
 
 
 def test_a_train_among_cars_is_a_class_and_that_is_said(tmp_path, caplog):
     manifest = read(made(tmp_path, "bus/1.jpg", "car/1.jpg", "train/1.jpg"))[""]
     assert rows(manifest)[2] == ("train/1.jpg", "train", "train")
-    assert warnings(caplog) == ["'train' is taken for a class, because 'bus' beside it is no split"]
+    assert warnings(caplog) == ["'train' is treated as a class, because 'bus' beside it is not a split"]
 
 
 def test_a_split_of_another_name_is_not_taken_for_a_class(tmp_path):
     made(tmp_path, "train/jay/1.jpg", "val/jay/1.jpg")
-    with pytest.raises(ValueError, match="'train' is a split, but 'val' is none we know; call it one of"):
+    with pytest.raises(ValueError, match="'train' is a split, but 'val' is not; rename it to one of"):
         read(tmp_path)
 
 
@@ -157,17 +157,17 @@ def test_what_is_left_out_is_counted_and_named(tmp_path, caplog):
     assert sorted(warnings(caplog)) == [
         "left out 1 folders without images (empty)",
         "left out 2 hidden files or folders (.git, jay/.2.jpg)",
-        "left out 4 files that are no images by their extension (README, jay/Thumbs.db, jay/notes.txt, ...)",
+        "left out 4 files without the extension of an image (README, jay/Thumbs.db, jay/notes.txt, ...)",
     ]
 
 
 def test_a_root_without_images_says_what_images_are(tmp_path):
-    with pytest.raises(ValueError, match="holds no images; their names end in .*.jpg"):
+    with pytest.raises(ValueError, match="has no images; their names end in .*.jpg"):
         read(made(tmp_path, "jay/notes.txt"))
 
 
 def test_a_root_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="absent is not there"):
+    with pytest.raises(FileNotFoundError, match="absent does not exist"):
         read(tmp_path / "absent")
 
 
@@ -181,7 +181,7 @@ def test_links_to_folders_are_followed(tmp_path):
 def test_a_link_to_a_folder_around_it_is_refused(tmp_path):
     made(tmp_path, "corvids/jay/1.jpg")
     (tmp_path / "corvids" / "jay" / "again").symlink_to(tmp_path / "corvids")
-    with pytest.raises(ValueError, match=f"{tmp_path}/corvids/jay/again is a link to {tmp_path}/corvids, a folder it lies in"):
+    with pytest.raises(ValueError, match=f"{tmp_path}/corvids/jay/again is a link to {tmp_path}/corvids, a folder above it"):
         read(tmp_path)
 
 
@@ -229,7 +229,7 @@ def test_splits_in_an_archive(tmp_path):
 
 def test_the_images_in_an_archive_are_there(tmp_path):
     manifest = read(zipped(tmp_path / "birds.zip", *FILES))[""]
-    assert len(absent(manifest.paths, manifest.root)) == 0
+    assert len(missing_rows(manifest.paths, manifest.root)) == 0
 
 
 def test_an_archive_that_cannot_be_read_is_named(tmp_path):

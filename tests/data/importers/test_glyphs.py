@@ -179,7 +179,7 @@ def test_bad_fonts_are_named(tmp_path):
     broken.write_text("not a font")
     with pytest.raises(ValueError, match="mine.ttf is not a font that can be read .*; give .ttf or .otf files"):
         glyphs.read(cache=tmp_path, fonts=[broken])
-    with pytest.raises(FileNotFoundError, match="absent.ttf: there is no such font file"):
+    with pytest.raises(FileNotFoundError, match="absent.ttf does not exist"):
         glyphs.read(cache=tmp_path, fonts=[tmp_path / "absent.ttf"])
     with pytest.raises(ValueError, match="STIXNonUni.ttf has none of the characters that glyphs draws; leave it out"):
         glyphs.read(cache=tmp_path, fonts=[FONTS / "STIXNonUni.ttf"])
@@ -189,7 +189,7 @@ def test_bad_fonts_are_named(tmp_path):
 
 def test_a_matplotlib_without_its_fonts_is_an_error_with_a_way_out(tmp_path, monkeypatch):
     monkeypatch.setattr(matplotlib, "get_data_path", lambda: str(tmp_path))
-    with pytest.raises(FileNotFoundError, match="in the 0 fonts found; matplotlib should bring 21: install it again, or give"):
+    with pytest.raises(FileNotFoundError, match="in the 0 fonts found; matplotlib should have 21: install it again, or give"):
         glyphs.read(cache=tmp_path)
 
 
@@ -198,7 +198,7 @@ def test_pixels_alone_are_not_enough(everything):
     import torch
 
     test = everything.split("test")
-    pixels = np.stack([np.asarray(image, np.float32).ravel() for image in _images(test).values()])
+    pixels = np.stack([np.asarray(image.reduce(2), np.float32).ravel() for image in _images(test).values()])
     embeddings = torch.nn.functional.normalize(torch.from_numpy(pixels - pixels.mean(1, keepdims=True)))
     scores = (embeddings @ embeddings.T).fill_diagonal_(-1)
     labels = torch.from_numpy(test.labels[:, 0])

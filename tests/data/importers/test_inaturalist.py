@@ -81,10 +81,10 @@ def test_counts_stand_beside_the_published_ones(tmp_path):
 
 
 def test_full_without_names_and_either_without_lists_says_what_is_expected(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"train2018\.json is not there; inat-full expects(.|\n)*categories\.json"):
+    with pytest.raises(FileNotFoundError, match=r"train2018\.json does not exist; inat-full expects(.|\n)*categories\.json"):
         INAT_FULL(inat(tmp_path))
     (tmp_path / LIST).unlink()
-    with pytest.raises(FileNotFoundError, match=r"Inaturalist_train_set1\.txt is not there; inat-base expects"):
+    with pytest.raises(FileNotFoundError, match=r"Inaturalist_train_set1\.txt does not exist; inat-base expects"):
         INAT_BASE(tmp_path)
 
 
@@ -99,7 +99,7 @@ def test_a_bad_line_is_named_with_its_number_and_the_rule(tmp_path, line):
 def test_a_species_that_the_names_lack_is_named(tmp_path):
     inat_names(inat(tmp_path), inat_categories()[:2])
 
-    with pytest.raises(ValueError, match=r"is of species 3001, which .*train2018\.json does not name"):
+    with pytest.raises(ValueError, match=r"has species 3001, which .*train2018\.json does not list"):
         INAT_FULL(tmp_path)
 
 

@@ -39,7 +39,7 @@ def test_an_item_in_two_categories_takes_that_of_its_first_image_with_a_warning(
 
     found = INSHOP.read(tmp_path)[""]
 
-    assert "1 images lie outside the category of their item's first image" in caplog.text
+    assert "1 images are in another category than their item's first image" in caplog.text
     assert "Shorts" in caplog.text
 
     assert found.two_parents() == []
@@ -49,7 +49,7 @@ def test_an_item_in_two_categories_takes_that_of_its_first_image_with_a_warning(
 
 
 def test_a_missing_list_says_what_is_expected(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"list_eval_partition\.txt is not there; inshop expects"):
+    with pytest.raises(FileNotFoundError, match=r"list_eval_partition\.txt does not exist; inshop expects"):
         INSHOP(tmp_path)
 
 

@@ -111,7 +111,7 @@ def test_packed_archives_are_said_to_want_unpacking(root, caplog):
     write(root / "index" / "images_000.tar", "")
     read_gldv2(root)
     assert [record.message for record in caplog.records] == [
-        f"{root}/index holds packed TAR archives; images are looked for beside them: unpack each with tar -xf"
+        f"{root}/index has packed TAR archives; images are looked for beside them: unpack each with tar -xf"
     ]
 
 
@@ -130,14 +130,14 @@ def test_the_report_says_what_is_published_and_what_is_missing(root):
         "train: 6 images, 3 landmark; published: 1,580,470 images, 81,313 landmark",
         "query: 3 images, 3 landmark",
         "gallery: 4 images, 3 landmark; published: 761,757 images",
-        f"13 of 13 images are not under {root} ({path_of('train', 1)}, {path_of('train', 2)}, {path_of('train', 3)}, ...)",
+        f"13 of 13 images do not exist under {root} ({path_of('train', 1)}, {path_of('train', 2)}, {path_of('train', 3)}, ...)",
     )
 
 
 @pytest.mark.parametrize("name", ["train_clean.csv", "index_image_to_landmark.csv", "retrieval_solution_v2.1.csv"])
 def test_a_missing_file_is_named_with_the_layout(root, name):
     next(root.glob(f"*/{name}")).unlink()
-    with pytest.raises(FileNotFoundError, match=rf"{name} is not there; gldv2 expects under .*(\n.*)*the unpacked TARs"):
+    with pytest.raises(FileNotFoundError, match=rf"{name} does not exist; gldv2 expects under .*(\n.*)*the unpacked TARs"):
         read_gldv2(root)
 
 
@@ -150,12 +150,12 @@ def test_a_missing_file_is_named_with_the_layout(root, name):
             "\ntwelve,",
             "train_clean.csv:3: landmark_id is 'twelve', but must be a whole number",
         ),
-        ("metadata/train_clean.csv", "\n12,", "\n7,", r"train_clean.csv:3: landmark 7 has a line already, .*train_clean.csv:2"),
+        ("metadata/train_clean.csv", "\n12,", "\n7,", r"train_clean.csv:3: landmark 7 already has a line, .*train_clean.csv:2"),
         ("metadata/train_clean.csv", "\n12,", "\n12,1,", "train_clean.csv:3: .* has 3 cells, but there are 2 columns"),
-        ("metadata/train_clean.csv", image_id(5), "../../etc", "train_clean.csv:4: '../../etc' is no image id"),
+        ("metadata/train_clean.csv", image_id(5), "../../etc", "train_clean.csv:4: '../../etc' is not an image id"),
         ("metadata/train_clean.csv", image_id(4), "", "train_clean.csv:3: the landmark has no images"),
         ("metadata/train_clean.csv", "landmark_id", "landmark", "no column 'landmark_id'; did you mean 'landmark'"),
-        ("metadata/index_image_to_landmark.csv", image_id(13), "x", "landmark.csv:4: 'x' is no image id"),
+        ("metadata/index_image_to_landmark.csv", image_id(13), "x", "landmark.csv:4: 'x' is not an image id"),
         ("metadata/index_image_to_landmark.csv", ",8\n", ",\n\n", "landmark.csv:4: landmark_id is '', but must"),
         (
             "metadata/index_image_to_landmark.csv",
@@ -164,8 +164,8 @@ def test_a_missing_file_is_named_with_the_layout(root, name):
             f"v2.1.csv:5: {image_id(14)} is not in index_image",
         ),
         ("ground_truth/retrieval_solution_v2.1.csv", "Public", "public", "v2.1.csv:2: Usage is 'public', which must be one of"),
-        ("ground_truth/retrieval_solution_v2.1.csv", "None,Ignored", ",Public", "v2.1.csv:3: no index images, and not None"),
-        ("ground_truth/retrieval_solution_v2.1.csv", f"{image_id(23)},", '"', "v2.1.csv: line 4 opens a quote"),
+        ("ground_truth/retrieval_solution_v2.1.csv", "None,Ignored", ",Public", "v2.1.csv:3: there are no index images"),
+        ("ground_truth/retrieval_solution_v2.1.csv", f"{image_id(23)},", '"', "v2.1.csv:4: a quote is opened"),
     ],
 )
 def test_a_malformed_line_is_named(root, file, old, new, complaint):
@@ -242,7 +242,7 @@ def test_the_hierarchical_report_compares_levels(hierarchical):
 
 
 def test_missing_labels_are_named(root):
-    with pytest.raises(FileNotFoundError, match="train_label_to_hierarchical.csv is not there; hgldv2 expects under"):
+    with pytest.raises(FileNotFoundError, match="train_label_to_hierarchical.csv does not exist; hgldv2 expects under"):
         read_hgldv2(root)
 
 

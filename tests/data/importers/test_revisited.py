@@ -56,18 +56,18 @@ def test_a_query_without_a_box_is_whole(tmp_path):
 def test_the_report_compares_with_the_published_counts(tmp_path):
     imported = ROXFORD5K(miniature.revisited(tmp_path, "roxford5k"))
     assert imported.sentences[:2] == ("query: 2 images; published: 70 images", "gallery: 3 images; published: 4,993 images")
-    assert imported.sentences[2].startswith(f"5 of 5 images are not under {tmp_path}")
+    assert imported.sentences[2].startswith(f"5 of 5 images do not exist under {tmp_path}")
 
 
 def test_a_missing_ground_truth_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="gnd_rparis6k.pkl is not there; rparis6k expects under"):
+    with pytest.raises(FileNotFoundError, match="gnd_rparis6k.pkl does not exist; rparis6k expects under"):
         RPARIS6K.read(tmp_path)
 
 
 def test_a_pickle_that_would_run_code_is_refused(tmp_path):
     content = miniature.ground_truth() | {"more": datetime.date(2018, 6, 1)}
     (tmp_path / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(content))
-    with pytest.raises(ValueError, match="gnd_roxford5k.pkl was not read: it asks for datetime.date"):
+    with pytest.raises(ValueError, match="gnd_roxford5k.pkl was not loaded: it asks for datetime.date"):
         ROXFORD5K.read(tmp_path)
 
 
@@ -77,7 +77,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
         ({"imlist": "abc"}, "imlist must be a list of image names"),
         ({"imlist": []}, "imlist must be a list of image names"),
         ({"imlist": ["a", "a"]}, "imlist has 'a' twice"),
-        ({"qimlist": ["q"]}, "judges 2 queries and names 1"),
+        ({"qimlist": ["q"]}, "gnd has 2 entries and qimlist has 1"),
         ({"gnd": {}}, "gnd must be a list with a dictionary for each query"),
         ({"qimlist": ["q"], "gnd": [{"bbx": [1, 2, 3]}]}, "bbx of 'q' has 3 numbers"),
         ({"qimlist": ["../q"], "gnd": [{}]}, "leads out of the root"),

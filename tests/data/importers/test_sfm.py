@@ -36,19 +36,19 @@ def test_a_matrix_of_letters_says_the_same(tmp_path):
 def test_the_report_counts(tmp_path):
     counted, missing = SFM120K(miniature.sfm(tmp_path)).sentences
     assert counted == "train: 3 images, 2 cluster"
-    assert missing.startswith(f"3 of 3 images are not under {tmp_path} (ims/2b/1a/0f/")
+    assert missing.startswith(f"3 of 3 images do not exist under {tmp_path} (ims/2b/1a/0f/")
 
 
 def test_a_missing_list_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=f"{FILE} is not there; sfm120k expects under"):
+    with pytest.raises(FileNotFoundError, match=f"{FILE} does not exist; sfm120k expects under"):
         read(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ({"cids": np.array(["abcdef"])}, "has no 'cluster': it holds cids"),
-        ({"names": 1}, "has no 'cids': it holds neither"),
+        ({"cids": np.array(["abcdef"])}, "has no 'cluster': it has cids"),
+        ({"names": 1}, "has no 'cids': it has neither"),
         ({"cids": np.array(["abcdef", "abcdeg"]), "cluster": [1]}, "has 2 cids and 1 clusters"),
         ({"cids": np.array(["abcdef", "../..f"]), "cluster": [1, 2]}, r"cids\{2\} is '../..f', but a name has 6"),
         ({"cids": np.array(["abcdef", "abc"]), "cluster": [1, 2]}, r"cids\{2\} is 'abc', but a name has 6"),

@@ -38,14 +38,14 @@ def test_an_absent_image_is_reported_and_no_error(tmp_path):
     sop(tmp_path)
     (tmp_path / "bicycle_final/111085122871_0.JPG").unlink()
 
-    assert any("1 of 6 images are not under" in sentence for sentence in SOP(tmp_path).sentences)
+    assert any("1 of 6 images do not exist under" in sentence for sentence in SOP(tmp_path).sentences)
 
 
 def test_a_missing_list_says_what_is_expected(tmp_path):
     sop(tmp_path)
     (tmp_path / "Ebay_test.txt").unlink()
 
-    with pytest.raises(FileNotFoundError, match=r"Ebay_test\.txt is not there; sop expects(.|\n)*bicycle_final"):
+    with pytest.raises(FileNotFoundError, match=r"Ebay_test\.txt does not exist; sop expects(.|\n)*bicycle_final"):
         SOP(tmp_path)
 
 
@@ -55,8 +55,8 @@ def test_a_missing_list_says_what_is_expected(tmp_path):
         ("5 3 4", "three ids and a path"),
         ("5 three 4 bicycle_final/a.JPG", "three ids and a path"),
         ("5 3 4 a.JPG", "three ids and a path"),
-        ("5 1 4 coffee_maker_final/a.JPG", "product 1 stands in coffee_maker_final here and in bicycle_final before"),
-        ("5 9 1 coffee_maker_final/a.JPG", "category 1 stands in coffee_maker_final here and in bicycle_final before"),
+        ("5 1 4 coffee_maker_final/a.JPG", "product 1 is in coffee_maker_final here and in bicycle_final before"),
+        ("5 9 1 coffee_maker_final/a.JPG", "category 1 is in coffee_maker_final here and in bicycle_final before"),
     ],
 )
 def test_a_bad_line_is_named_with_its_number_and_the_rule(tmp_path, line, rule):

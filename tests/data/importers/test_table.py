@@ -4,14 +4,13 @@ import logging
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from suprank.data.files import absent
+from suprank.data.image_files import missing_rows
 from suprank.data.importers.table import CSV, read
-from suprank.data.table_file import read_table_file, table_file_of
+from suprank.files.tables import parse_table, read_table
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 
@@ -69,7 +68,7 @@ def test_one_split_for_all_takes_the_place_of_a_column_and_that_is_said(tmp_path
     assert manifest.splits == {"gallery": 3}
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert "column 'split' is left out, because another was named in its place" in record.message
+    assert "column 'split' is left out, because another column takes its name" in record.message
 
 
 def test_absolute_paths_may_go_through_a_link_to_the_root(tmp_path):
@@ -127,7 +126,7 @@ def test_an_archive_holds_table_and_images(tmp_path):
     manifest = read(tmp_path / "birds.zip")[""]
     assert manifest.root == tmp_path
     assert manifest.table["path"].to_pylist() == ["birds.zip::a/1.jpg", "birds.zip::a/2.jpg", "birds.zip::b/3.jpg"]
-    assert absent(manifest.paths, manifest.root).tolist() == [1, 2]
+    assert missing_rows(manifest.paths, manifest.root).tolist() == [1, 2]
     with pytest.raises(FileNotFoundError, match="has no labels.csv; tables in it: manifest.csv. Name one with table"):
         read(tmp_path / "birds.zip", table="labels.csv")
 
@@ -135,7 +134,7 @@ def test_an_archive_holds_table_and_images(tmp_path):
 def test_the_importer_reports(tmp_path):
     sentences = CSV(written(tmp_path, BIRDS)).sentences
     assert sentences[:2] == ("train: 2 images, 2 species, 1 family", "test: 1 images, 1 species, 1 family")
-    assert sentences[2].startswith("3 of 3 images are not under")
+    assert sentences[2].startswith("3 of 3 images do not exist under")
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/data, packs of real images")
@@ -152,7 +151,7 @@ def test_the_real_packs(name, splits, levels, sizes):
     assert (manifest.splits, manifest.levels, manifest.root) == (splits, levels, SHARED)
     assert [len(manifest.names[level]) for level in levels] == sizes
     assert manifest.two_parents() == []
-    assert len(absent(manifest.paths, SHARED)) == 0
+    assert len(missing_rows(manifest.paths, SHARED)) == 0
 
 
 # What is refused
@@ -162,9 +161,9 @@ def test_the_real_packs(name, splits, levels, sizes):
     ("text", "options", "complaint"),
     [
         (BIRDS.replace("path", "paths"), {}, r"has no column 'path'; did you mean 'paths'\? It has paths, label_species"),
-        (BIRDS.replace("split", "fold"), {}, r"has no column 'split'; .* or give all rows one with constant_split"),
+        (BIRDS.replace("split", "fold"), {}, r"has no column 'split'; .* or give all rows one split with constant_split"),
         (BIRDS, {"levels": ["specie"]}, r"has no column 'specie'; did you mean 'label_species'\?"),
-        (BIRDS, {"levels": ["species", "label_species"]}, "level 'species' was asked for twice"),
+        (BIRDS, {"levels": ["species", "label_species"]}, "level 'species' is named twice"),
         (BIRDS, {"id": "number"}, "has no column 'number'"),
         (BIRDS, {"box": ("width", "width")}, "box names 2 columns"),
         (BIRDS.replace("label_", ""), {}, "has no column that begins with 'label_', only path, species"),
@@ -176,7 +175,7 @@ def test_the_real_packs(name, splits, levels, sizes):
         (BIRDS.replace("a/2", "../2"), {}, "'../2.jpg' leads out of the root"),
         (BIRDS.replace("a/2", "/etc/2"), {}, "'/etc/2.jpg' leads out of the root"),
         (BIRDS.replace("crow,", "crow,,"), {}, r"manifest.csv:3: 'a/2.jpg,crow,,Cor.* has 6 cells, but there are 5 columns"),
-        (BIRDS.replace("a/2.jpg,", '"a/2.jpg,'), {}, "line 3 opens a quote that is never closed"),
+        (BIRDS.replace("a/2.jpg,", '"a/2.jpg,'), {}, "manifest.csv:3: a quote is opened that is never closed"),
         (BIRDS.replace("width", "split"), {}, "two columns called 'split'"),
         (BIRDS.replace("width", ""), {}, "column 5 has no name"),
         (BIRDS.splitlines()[0] + "\n", {}, "has no rows"),
@@ -185,7 +184,7 @@ def test_the_real_packs(name, splits, levels, sizes):
         (
             "path,label_c,split,a,b,c,d\n1,x,train,1,2,3,four\n",
             {"box": list("abcd")},
-            "csv:2: 'd' is 'four', which is no number",
+            "csv:2: 'd' is 'four', which is not a number",
         ),
         ("path,label_c,split,a,b,c,d\n1,x,train,1,2,1,4\n", {"box": list("abcd")}, "box that is not x1 < x2"),
     ],
@@ -197,7 +196,7 @@ def test_a_table_that_does_not_say_what_it_should_is_refused(tmp_path, text, opt
 
 def test_lines_are_counted_with_blank_ones_and_line_breaks_in_quotes(tmp_path):
     text = BIRDS.replace("width", "note").replace("640\n", '"two\nlines"\n\n').replace("wren", "")
-    with pytest.raises(ValueError, match="manifest.csv:7: 'label_species' is blank"):
+    with pytest.raises(ValueError, match="manifest.csv:6: 'label_species' is blank"):
         read(written(tmp_path, text))
     assert text.splitlines()[5].startswith("b/3.jpg")  # line 6, whose row ends on 7
 
@@ -205,7 +204,7 @@ def test_lines_are_counted_with_blank_ones_and_line_breaks_in_quotes(tmp_path):
 def test_a_missing_table_or_root_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"has no manifest.csv; it has no table \(.csv, .tsv, .parquet\)"):
         read(tmp_path)
-    with pytest.raises(FileNotFoundError, match="absent is not there"):
+    with pytest.raises(FileNotFoundError, match="absent does not exist"):
         read(tmp_path / "absent")
 
 
@@ -226,31 +225,17 @@ def test_columns_that_cannot_be_text_are_refused(tmp_path):
 
 def test_a_file_that_is_no_table_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'.xlsx' cannot be read; save the table as .csv, .tsv or .parquet"):
-        read_table_file(written(tmp_path, "", "a.xlsx") / "a.xlsx")
+        read_table(written(tmp_path, "", "a.xlsx") / "a.xlsx")
     with pytest.raises(ValueError, match="is not a readable Parquet file"):
-        table_file_of(b"PAR1", "a.parquet", ".parquet")
+        parse_table(b"PAR1", "a.parquet", ".parquet")
     with pytest.raises(ValueError, match="must be UTF-8 text"):
-        table_file_of(b"a,b\n1,\xff\n", "a.csv", ".csv")
-
-
-def test_a_bom_crlf_and_quotes_are_fine():
-    found = table_file_of(b'\xef\xbb\xbfa, b\r\n"1,5","say ""hi"""\r\n\r\n2,x\r\n', "a.csv", ".csv")
-    assert found.table.to_pylist() == [{"a": "1,5", "b": 'say "hi"'}, {"a": "2", "b": "x"}]
-    assert (found.where(0), found.where(1)) == ("a.csv:2", "a.csv:4")
-
-
-def test_rows_of_parquet_are_counted_from_one():
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"a": ["x", ""]}), sink)
-    found = table_file_of(sink.getvalue().to_pybytes(), "a.parquet", ".parquet")
-    with pytest.raises(ValueError, match="a.parquet, row 2: it is blank"):
-        found.refuse(np.array([False, True]), lambda row: "it is blank")
+        parse_table(b"a,b\n1,\xff\n", "a.csv", ".csv")
 
 
 def test_labels_get_one_spelling(tmp_path, caplog):
     numbers = "path,split,label_k\na,train,1\nb,train,1.0\ne,distractor,-1\nf,distractor,-1.0\n"
     assert read(written(tmp_path, numbers))[""].table["label_k"].to_pylist() == ["1", "1", None, None]
-    assert "'label_k' has two spellings of one class, such as '1.0' and '1'; they are joined" in caplog.text
+    assert "'label_k' has two spellings of one class, such as '1.0' and '1'; they are merged" in caplog.text
     words = "path,split,label_k\na,train,Zu\u0308rich\nb,train,Z\u00fcrich\nc,test,-1\n"
     assert read(written(tmp_path, words))[""].table["label_k"].to_pylist() == ["Zürich", "Zürich", "-1"]
 

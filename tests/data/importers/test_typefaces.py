@@ -6,20 +6,20 @@ from pathlib import Path
 
 import matplotlib
 
-from suprank.data.importers.typefaces import distinct_shapes, face, named_apart
+from suprank.data.importers.typefaces import distinct_shapes, load_face, unique_names
 
 FONTS = Path(matplotlib.get_data_path(), "fonts", "ttf")
 
 
 def _faces(*names: str):
-    return [face(FONTS / f"{name}.ttf", 64) for name in names]
+    return [load_face(FONTS / f"{name}.ttf", 64) for name in names]
 
 
 def test_a_face_has_what_its_character_map_lists():
     (sans,) = _faces("DejaVuSans")
     assert "a" in sans.has
     assert "中" not in sans.has
-    assert face(FONTS / "cmr10.ttf", 64, trusted="abc").has == set("abc")
+    assert load_face(FONTS / "cmr10.ttf", 64, trusted="abc").has == set("abc")
 
 
 def test_a_character_has_one_shape_for_each_face_that_differs():
@@ -43,4 +43,4 @@ def test_a_character_without_ink_has_no_shape():
 
 
 def test_faces_of_one_name_are_numbered():
-    assert [one.name for one in named_apart(_faces("cmr10", "cmb10", "cmr10"))] == ["cmr10", "cmb10", "cmr10-2"]
+    assert [one.name for one in unique_names(_faces("cmr10", "cmb10", "cmr10"))] == ["cmr10", "cmb10", "cmr10-2"]

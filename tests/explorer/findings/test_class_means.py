@@ -54,7 +54,7 @@ def test_few_classes_are_placed_by_principal_components_and_one_is_no_map(tmp_pa
     assert class_map(Source.from_arrays("x", runs.vectors(two), two)).positions[:, 1] == pytest.approx(0)
     one = few.take(few.labels[:, 0] == 0)
     assert class_map(Source.from_arrays("x", runs.vectors(one), one)) is None
-    bare = Manifest.of({"path": few.paths, "split": ["test"] * 12}, root=few.root, levels=())
+    bare = Manifest.from_columns({"path": few.paths, "split": ["test"] * 12}, root=few.root, levels=())
     assert class_map(Source.from_arrays("x", runs.vectors(few), bare)) is None
 
 
@@ -74,7 +74,7 @@ def test_distractors_have_no_place(tmp_path):
     for name in ("label_class", "label_group"):
         table[name] = [None if gone else label for gone, label in zip(blank, table[name], strict=True)]
     rows = runs.vectors(whole)
-    source = Source.read(runs.embeddings(tmp_path / "e", Manifest.of(table, root=whole.root), rows))
+    source = Source.read(runs.embeddings(tmp_path / "e", Manifest.from_columns(table, root=whole.root), rows))
     found = class_map(source)
     assert found.images.tolist() == [3] * 6
     assert found.typical_rows.max() < 18

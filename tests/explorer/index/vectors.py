@@ -19,7 +19,7 @@ def drawn(items, dim=DIM, seed=0, classes=12, noise=0.6):
 def labeled(items, classes=12):
     """Their manifest: a class of `drawn` is a species, three of them a genus; every second image is for test."""
     kind = [number % classes for number in range(items)]
-    return Manifest.of(
+    return Manifest.from_columns(
         {
             "path": [f"Vögel/{one}/鳥 {number}.jpg" for number, one in enumerate(kind)],
             "split": ["gallery" if number % 2 else "test" for number in range(items)],

@@ -196,7 +196,7 @@ def test_names_of_runs_levels_and_titles_are_escaped_too(runs):
     columns = {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}
     for place, level in enumerate(manifest.levels):
         columns[f"label_{level}{hostile}".replace("/", "")] = [manifest.names[level][one] for one in manifest.labels[:, place]]
-    renamed = Manifest.of(columns, root=manifest.root)
+    renamed = Manifest.from_columns(columns, root=manifest.root)
     source = dataclasses.replace(Source.from_arrays(hostile, vectors(renamed), renamed), name=hostile)
     other = dataclasses.replace(Source.from_arrays("b", vectors(renamed, seed=3), renamed), name=f"{hostile}2")
     page = small(source, other, title=hostile)
@@ -238,7 +238,7 @@ def test_a_folder_of_embeddings_has_no_curves_and_no_recipe(tmp_path, runs):
 def test_one_level_of_labels_has_no_hierarchical_sections(runs):
     manifest = runs[2]
     names = [manifest.names["class"][one] for one in manifest.labels[:, 0]]
-    flat = Manifest.of(
+    flat = Manifest.from_columns(
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest), "label_class": names}, root=manifest.root
     )
     found = parsed(small(Source.from_arrays("flat", vectors(flat), flat)))
@@ -311,7 +311,7 @@ def test_runs_evaluated_at_other_levels_are_compared_at_those_of_both(tmp_path, 
 
 def test_images_without_labels_are_refused(runs):
     manifest = runs[2]
-    bare = Manifest.of({"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}, root=manifest.root, levels=())
+    bare = Manifest.from_columns({"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}, root=manifest.root, levels=())
     with pytest.raises(ValueError, match="no labels"):
         small(Source.from_arrays("bare", vectors(manifest), bare))
 

@@ -97,7 +97,7 @@ def manifest(root, each=8, **further):
                 figure(kind, len(rows["path"])).save(root / path)
                 for name, value in zip(rows, (path, "test", kind, family), strict=True):
                     rows[name].append(value)
-    return Manifest.of({**rows, **further}, root=root)
+    return Manifest.from_columns({**rows, **further}, root=root)
 
 
 _VECTORS = {}

@@ -53,7 +53,7 @@ def evil(tmp_path):
         "split": ["test"] * 4,
         "label_kind": [EVIL, EVIL, '" onmouseover="alert(1)', "{{ 7 * 7 }}"],
     }
-    manifest = Manifest.of(columns, root=tmp_path)
+    manifest = Manifest.from_columns(columns, root=tmp_path)
     source = Source.from_arrays("</title><script>alert('run')</script>", np.eye(4, dtype=np.float32) + 0.1, manifest)
     found = Explorer([ExplorerRun(source, ExactSearch(source.gallery))])
     found.node_metrics[0].measure()
@@ -105,7 +105,7 @@ def test_two_runs_stand_side_by_side(two):
 def test_runs_judged_at_other_levels_are_compared_at_those_of_both(images, first, second, said):
     def judged_at(number):
         levels = ["label_kind", "label_family"][number:]
-        fewer = Manifest.of(images.table.drop_columns(levels), root=images.root, levels=images.levels[:number])
+        fewer = Manifest.from_columns(images.table.drop_columns(levels), root=images.root, levels=images.levels[:number])
         source = drawn.source(fewer, drawn.by_shape, f"of {number} levels")
         return ExplorerRun(source, ExactSearch(source.gallery))
 
@@ -135,10 +135,10 @@ def test_the_tree_has_metrics_and_samples(client, one):
 
 
 def test_a_label_leads_to_its_queries_and_to_its_images_in_the_gallery(tmp_path):
-    queries = Manifest.of({"path": ["q"], "split": ["query"], "label_kind": ["a"]}, root=tmp_path)
+    queries = Manifest.from_columns({"path": ["q"], "split": ["query"], "label_kind": ["a"]}, root=tmp_path)
     columns = {"path": ["1", "2", "3"], "split": ["gallery"] * 3, "label_kind": ["a", "a", "b"]}
     source = Source.from_arrays(
-        "x", np.eye(1, 3, dtype=np.float32), queries, np.eye(3, dtype=np.float32), Manifest.of(columns, root=tmp_path)
+        "x", np.eye(1, 3, dtype=np.float32), queries, np.eye(3, dtype=np.float32), Manifest.from_columns(columns, root=tmp_path)
     )
     client = client_of(Explorer([ExplorerRun(source, ExactSearch(source.gallery))]))
     for node, counts in (("0.0", ["1 query", "2 images in the gallery"]), ("0.1", ["0 queries", "1 image in the gallery"])):
@@ -167,7 +167,7 @@ def test_what_is_measured_later_is_said(images):
 
 def test_images_without_labels_can_be_looked_at(tmp_path):
     rows = {"path": ["a.png", "b.png"], "split": ["test"] * 2}
-    source = Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.of(rows, root=tmp_path, levels=()))
+    source = Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=tmp_path, levels=()))
     client = client_of(Explorer([ExplorerRun(source, ExactSearch(source.gallery))]))
     for address in ("/", "/item/a/gallery/0", "/tree", "/?q=a"):
         assert client.get(address).status_code == 200

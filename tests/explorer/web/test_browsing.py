@@ -45,8 +45,8 @@ def test_labels_are_found_by_their_names_coarse_ones_first(one):
 
 def test_labels_and_splits_narrow_the_list_together():
     columns = {"path": list("abcdef"), "split": ["gallery", "distractor"] * 3, "label_kind": ["x", None, "x", None, "y", "x"]}
-    gallery = Manifest.of(columns, root=".")
-    queries = Manifest.of({"path": ["q"], "split": ["query"], "label_kind": ["y"]}, root=".")
+    gallery = Manifest.from_columns(columns, root=".")
+    queries = Manifest.from_columns({"path": ["q"], "split": ["query"], "label_kind": ["y"]}, root=".")
     vectors = np.eye(6, dtype=np.float32)
     browser = Browser(Source.from_arrays("s", vectors[:1], queries, vectors, gallery))
     kind = browser.source.names["kind"].index("x")

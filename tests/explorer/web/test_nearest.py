@@ -14,7 +14,7 @@ from suprank.explorer.web.searching import Searcher
 def gallery(count=400, dim=16, dtype=np.float32, seed=0):
     vectors = np.random.default_rng(seed).normal(size=(count, dim)).astype(dtype)
     rows = {"path": [str(row) for row in range(count)], "split": ["test"] * count}
-    return Source.from_arrays("g", vectors, Manifest.of(rows, root=".", levels=())).gallery
+    return Source.from_arrays("g", vectors, Manifest.from_columns(rows, root=".", levels=())).gallery
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -18,7 +18,7 @@ def searcher(*sources):
 def manifest(species, family, splits=None, paths=None):
     count = len(species)
     columns = {"path": paths or [f"{row}.png" for row in range(count)], "split": splits or ["test"] * count}
-    return Manifest.of({**columns, "label_species": species, "label_family": family}, root=".")
+    return Manifest.from_columns({**columns, "label_species": species, "label_family": family}, root=".")
 
 
 @pytest.fixture

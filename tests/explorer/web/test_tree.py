@@ -55,7 +55,7 @@ def test_orders(two):
 
 def test_a_second_run_may_number_its_labels_otherwise(one, images):
     few = images.take(np.arange(48, 96))
-    other = drawn.source(Manifest.of(few.table, root=few.root, names=None), drawn.by_pixels, "few")
+    other = drawn.source(Manifest.from_columns(few.table, root=few.root, names=None), drawn.by_pixels, "few")
     judged = NodeMetrics(other)
     judged.measure()
     tree = Tree(one.source, [one.node_metrics[0], judged])
@@ -72,7 +72,7 @@ def test_a_label_under_two_others_is_listed_under_both_and_what_is_wrong_is_said
         "label_kind": ["x", "x", "y", "y"],
         "label_family": ["f", "g", "g", "g"],
     }
-    source = Source.from_arrays("knot", np.eye(4, dtype=np.float32), Manifest.of(columns, root="."))
+    source = Source.from_arrays("knot", np.eye(4, dtype=np.float32), Manifest.from_columns(columns, root="."))
     judged = NodeMetrics(source)
     judged.measure()
     tree = Tree(source, [judged])
@@ -96,7 +96,7 @@ def test_of_many_queries_some_are_judged_and_their_values_are_exact(one):
 
 def test_images_without_labels_are_not_judged():
     rows = {"path": ["a", "b"], "split": ["test"] * 2}
-    judged = NodeMetrics(Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.of(rows, root=".", levels=())))
+    judged = NodeMetrics(Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=".", levels=())))
     judged.measure()
     assert (judged.done, judged.for_labels(0, np.array([0]), 0)) == (True, None)
     assert Tree(judged.source, [judged]).children(None).branches == ()

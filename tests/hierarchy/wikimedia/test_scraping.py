@@ -10,7 +10,7 @@ from suprank.hierarchy.alone import alone
 from suprank.hierarchy.cleaning import clean_labels
 from suprank.hierarchy.errors import GaveUpError
 from suprank.hierarchy.project import BusyError
-from suprank.hierarchy.typed_files import types_from_files
+from suprank.hierarchy.type_files import types_from_files
 from tests.hierarchy.wikimedia import fake_server as faults
 from tests.hierarchy.wikimedia.fake_server import CATEGORY_ITEM, World, claim, serving
 from tests.hierarchy.wikimedia.worlds import HOST, Clock, landmarks, project_of, run, tables, types

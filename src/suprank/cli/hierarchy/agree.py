@@ -170,7 +170,7 @@ def _groups(found: Agreement) -> Iterator[str]:
 
 def _write_disagreements(file: Path, disagreements: list[Disagreement], levels: tuple[str, ...]) -> None:
     from suprank.files.atomic import write_atomically
-    from suprank.hierarchy.strict import csv_bytes
+    from suprank.files.spreadsheets import csv_bytes
 
     rows = []
     for one in disagreements:

@@ -132,7 +132,7 @@ def scrape(
 
 def _scrape_files(project: Project, given: list[str], id_column: str | None, type_column: str | None) -> None:
     from suprank.hierarchy.text import pluralize
-    from suprank.hierarchy.typed_files import types_from_files
+    from suprank.hierarchy.type_files import types_from_files
 
     files = [_split_file(project, text) for text in given]
     found = types_from_files(project, files, id_column=id_column, type_column=type_column)

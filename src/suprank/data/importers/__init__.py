@@ -1,6 +1,6 @@
-"""Public datasets, folders, tables and drawn sets, each turned into a manifest."""
+"""Importers that turn public datasets, folders, tables and generated sets into manifests."""
 
-from suprank.data.importers.base import Imported, Importer
+from suprank.data.importers.base import Importer, ImportResult
 from suprank.data.importers.cars import CARS
 from suprank.data.importers.cub import CUB
 from suprank.data.importers.dyml import DYML_ANIMAL, DYML_PRODUCT, DYML_VEHICLE
@@ -32,6 +32,6 @@ BENCHMARKS = {
         SFM120K,
     )
 }
-"""Importers of public benchmarks, by what `suprank data import` calls them."""
+"""Importers of public benchmarks, by their name in `suprank data import`."""
 
-__all__ = ["BENCHMARKS", "CSV", "FOLDER", "Imported", "Importer"]
+__all__ = ["BENCHMARKS", "CSV", "FOLDER", "ImportResult", "Importer"]

@@ -1,4 +1,4 @@
-"""The characters that `glyphs` draws: which code points stand in which group of which script."""
+"""The characters that `glyphs` draws, with their groups and scripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Group(NamedTuple):
-    """Characters that are read as one kind: the code points of `ranges` whose Unicode category is one of `categories`."""
+    """A group of characters: the code points of `ranges` whose Unicode category is one of `categories`."""
 
     script: str
     name: str
@@ -23,8 +23,8 @@ class Group(NamedTuple):
             'ΑΒΓΔΕΖΗΘΙ'
         """
         bounds = [[int(bound, 16) for bound in part.split("-")] for part in self.ranges.split()]
-        found = [chr(code) for bound in bounds for code in range(bound[0], bound[-1] + 1)]
-        return [character for character in found if unicodedata.category(character) in self.categories.split()]
+        characters = [chr(code) for bound in bounds for code in range(bound[0], bound[-1] + 1)]
+        return [character for character in characters if unicodedata.category(character) in self.categories.split()]
 
 
 GROUPS = (
@@ -66,7 +66,7 @@ GROUPS = (
 
 
 def label(character: str) -> str:
-    """The character's name in Unicode, which no other has, in sentence case.
+    """The character's Unicode name, which is unique, in sentence case.
 
     Example:
         >>> [label(character) for character in "aΑж←"]
@@ -77,7 +77,7 @@ def label(character: str) -> str:
 
 
 def characters() -> dict[str, Group]:
-    """Every character of the table and its group, in the table's order; a character in two groups stays in the first."""
+    """Every character and its group, in the order of `GROUPS`; a character in two groups belongs to the first."""
     found: dict[str, Group] = {}
     for group in GROUPS:
         for character in group.characters():

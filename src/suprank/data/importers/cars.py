@@ -1,4 +1,4 @@
-"""Cars196 (Stanford Cars): photographs of 196 car models; the body type, read from a model's name, stands above it."""
+"""Cars196 (Stanford Cars): photographs of 196 car models, with their body types, which are derived from the models' names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.data.importers.base import Importer, required
-from suprank.data.importers.lines import manifest
+from suprank.data.importers.base import Importer, manifest_from_rows, require_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from suprank.data.manifest import Manifest
 
 _LAYOUT = """\
-  cars_annos.mat, car_ims/*.jpg                   the original archives, or, where that file is not there:
+  cars_annos.mat, car_ims/*.jpg                   the original archives, or, without that file:
   devkit/cars_meta.mat                            names of the classes
   devkit/cars_train_annos.mat, cars_train/*.jpg
   devkit/cars_test_annos_withlabels.mat, cars_test/*.jpg    the labels may also lie beside devkit
@@ -45,14 +44,14 @@ _EXCEPTIONS = {
     "Jaguar XK XKR": "Coupe",
     "Lamborghini Gallardo LP 570-4 Superleggera": "Coupe",
 }
-"""Models whose name ends in no body type, or in two."""
+"""Models whose name does not end in a body type, or ends in two."""
 
 
 def body_type(name: str) -> str:
-    """The body type that a class name ends in, before its year; any kind of cab is a pickup. Sixteen models are in a table.
+    """The body type at the end of a class name, before its year; any kind of cab is a pickup. Sixteen models are exceptions.
 
-    Where one could argue (is the HHR a wagon, the FIAT 500 a hatchback, the E-Series Wagon a van?) the table follows the tree
-    of Chang et al. (Your "Flamingo" is My "Bird", 2021), which the paper's authors use, so that results compare.
+    In doubtful cases (is the HHR a wagon, the FIAT 500 a hatchback, the E-Series Wagon a van?) they follow the tree of
+    Chang et al. (Your "Flamingo" is My "Bird", 2021), which the paper's authors use, so that results are comparable.
 
     Example:
         >>> [body_type(name) for name in ("Audi S4 Sedan 2007", "Ford Ranger SuperCab 2011", "Jaguar XK XKR 2012")]
@@ -67,17 +66,17 @@ def body_type(name: str) -> str:
     if last.lower().endswith("cab"):
         return "Pickup"
     raise ValueError(
-        f"class {name!r} ends in no body type that we know ({', '.join(BODY_TYPES)}) before its year, and is none of the "
-        f"{len(_EXCEPTIONS)} exceptions; is this file of another dataset?"
+        f"class {name!r} does not end in a known body type ({', '.join(BODY_TYPES)}) before its year, and is none of the "
+        f"{len(_EXCEPTIONS)} exceptions; is this a file of another dataset?"
     )
 
 
 def read(root: Path) -> dict[str, Manifest]:
-    """Models and body types; classes 1 to 98 are for training and 99 to 196 for testing, as retrieval has it.
+    """Models and body types; classes 1 to 98 are for training and 99 to 196 for testing, as is usual in retrieval.
 
-    The official split into `cars_train` and `cars_test` is one of classification and shares all classes: it only tells where
-    an image lies. Nor are the boxes used: retrieval takes the whole image. Test labels of the second layout are in a file
-    that was published apart; `devkit/cars_test_annos.mat` has none.
+    The official split into `cars_train` and `cars_test` is for classification and shares all classes: here it only says where
+    an image is. The boxes are not used: retrieval takes the whole image. Test labels of the second layout are in a file that
+    was published separately; `devkit/cars_test_annos.mat` has none.
     """
     file, listed = _files(root)
     names = _names(file)
@@ -85,21 +84,21 @@ def read(root: Path) -> dict[str, Manifest]:
     rows = []
     for path, number in listed:
         if not 1 <= number <= len(names):
-            raise ValueError(f"{path} is of class {number}, but {file} names classes 1 to {len(names)}; download both again.")
+            raise ValueError(f"{path} has class {number}, but {file} names classes 1 to {len(names)}; download both again.")
         split = "train" if number <= _TRAIN_CLASSES else "test"
         rows.append((path, split, names[number - 1], bodies[number - 1]))
-    return {"": manifest(rows, ("model", "body_type"), root, file)}
+    return {"": manifest_from_rows(rows, ("model", "body_type"), root, file)}
 
 
 def _files(root: Path) -> tuple[Path, list[tuple[str, int]]]:
     """The file that names the classes, and path and class number of every image, in either layout."""
     if (root / "cars_annos.mat").is_file() or not (root / "devkit").is_dir():
-        file = required(root, "cars_annos.mat", "cars", _LAYOUT)
+        file = require_file(root, "cars_annos.mat", "cars", _LAYOUT)
         return file, _annotations(file, "relative_im_path", "")
-    file = required(root, "devkit/cars_meta.mat", "cars", _LAYOUT)
+    file = require_file(root, "devkit/cars_meta.mat", "cars", _LAYOUT)
     beside = _TEST_LABELS if (root / _TEST_LABELS).is_file() else f"devkit/{_TEST_LABELS}"
-    train = required(root, "devkit/cars_train_annos.mat", "cars", _LAYOUT)
-    test = required(root, beside, "cars", _LAYOUT)
+    train = require_file(root, "devkit/cars_train_annos.mat", "cars", _LAYOUT)
+    test = require_file(root, beside, "cars", _LAYOUT)
     return file, _annotations(train, "fname", "cars_train/") + _annotations(test, "fname", "cars_test/")
 
 
@@ -127,7 +126,7 @@ def _variable(file: Path, name: str) -> Any:
         raise ImportError('Cars196 is labeled in MATLAB files, read with scipy: pip install "suprank[vision]"') from error
     try:
         content = loadmat(file, squeeze_me=True, variable_names=[name])
-    except Exception as error:  # whatever scipy stumbles over in a file that is cut short, or no MATLAB file at all
+    except Exception as error:  # scipy can raise anything on a truncated file, or one that is not a MATLAB file
         raise ValueError(f"{file} is not a readable MATLAB file ({error}); download it again.") from error
     if name not in content:
         raise ValueError(f"{file} has no variable {name!r}; is it another file of this name?")

@@ -1,8 +1,8 @@
-"""`emoji`: the drawings of up to six artists for each emoji, from npm packages with open licenses.
+"""`emoji`: drawings of each emoji by up to six artists, from npm packages with open licenses.
 
-A class is an emoji, its images are the artists' drawings of it. Levels: emoji → subgroup ("face-smiling") → group ("Smileys &
-Emotion"), as Unicode groups them. Emoji are train or test, half of every subgroup each, so that test emoji are new and their
-groups are not. Nothing of this is part of suprank: it is fetched and drawn on the user's machine, with its licenses.
+A class is an emoji, its images are the artists' drawings. The levels are emoji → subgroup ("face-smiling") → group ("Smileys &
+Emotion"), as in Unicode. Half of the emoji of every subgroup are for testing, so that test emoji are new and their groups are
+not. suprank contains none of the drawings: they are downloaded and rendered on the user's machine, with their licenses.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any
 
 from PIL import Image, ImageOps
 
-from suprank.data.cache import cache_key, kept
+from suprank.data.archives import write_images_zip
+from suprank.data.cache import build_once, cache_key
 from suprank.data.importers import npm
 from suprank.data.importers.npm import NpmError, Package
-from suprank.data.importers.pack import write_archive
 from suprank.data.manifest import Manifest
 from suprank.data.splits import holdout_classes
 
 RECIPE = 1
-"""Counted up when the images change, so that nobody is given those of an older suprank."""
+"""Increased when the images change, so that nobody gets those of an older suprank from the cache."""
 
 FEWEST_ARTISTS = 4
-"""An emoji is kept when at least so many of the six artists draw it, each as they draw no other."""
+"""An emoji is included if at least this many of the six artists have a drawing of it that they use for no other emoji."""
 
 LICENSES = "LICENSES.md"
-"""The file beside the manifest, in its root, that says whose the drawings are and under which terms."""
+"""The file in the manifest's root with the authors and licenses of the drawings."""
 
 ARTISTS: Mapping[str, Package] = {
     "noto": Package("@iconify-json/noto", "1.2.9"),
@@ -42,14 +42,14 @@ ARTISTS: Mapping[str, Package] = {
     "fluent-flat": Package("@iconify-json/fluent-emoji-flat", "1.2.6"),
 }
 NAMES = Package("emoji-datasource-google", "16.0.0")
-"""Names and groups of the emoji, one row each: variants of skin and hair tone are not rows, and so not classes."""
+"""Names and groups of the emoji, one row each: variants of skin and hair tone are not rows, and so are not classes."""
 
 available = npm.available
 
 
 @dataclass(frozen=True)
 class Icon:
-    """A drawing: SVG elements in a box of their own; `mirrored` where it is another icon seen in a mirror."""
+    """A drawing: SVG elements and their box; `mirrored` if it is the mirror image of another icon."""
 
     name: str = field(compare=False)  # what errors call it
     body: str = field(repr=False)
@@ -64,18 +64,18 @@ def read(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """The manifest of the drawn emoji, fetched and drawn on the first call and kept in the cache after that.
+    """The manifest of the emoji, which are downloaded and rendered at the first call and read from the cache after that.
 
-    The first call needs npm, a network (100 MB) and resvg_py; later ones need none of them. `size`: side of the images in
-    pixels. `seed`: of the split. `cache`: see `cache_folder`. `progress(done, total)` is called as emoji are drawn. A call
-    that is interrupted leaves nothing behind; the next one starts again, from what npm keeps of its downloads.
+    The first call needs npm, a network (100 MB) and resvg_py; later ones need none of them. `size` is the side of the images in
+    pixels, `seed` that of the split; on `cache` see `cache_folder`. `progress(done, total)` counts rendered emoji. An
+    interrupted call leaves nothing behind; the next one starts again, with npm's own cache of downloads.
 
-    Raises `NpmError` where npm or the network is missing. `glyphs` is the set that needs neither.
+    Raises `NpmError` if npm or the network is missing. `glyphs` needs neither.
     """
     if size < 1:
-        raise ValueError(f"size={size} is the side of the images in pixels; it must be at least 1, and 64 is the usual.")
+        raise ValueError(f"size={size} is the side of the images in pixels and must be at least 1; 64 is usual.")
     key = cache_key("emoji", RECIPE, size, seed, *ARTISTS.items(), NAMES)
-    folder = kept("emoji", key, lambda folder: _build(folder, size, seed, progress), cache=cache)
+    folder = build_once("emoji", key, lambda folder: _build(folder, size, seed, progress), cache=cache)
     return Manifest.read(folder / "manifest.parquet", root=folder)
 
 
@@ -88,11 +88,11 @@ def _build(folder: Path, size: int, seed: int, progress: Callable[[int, int], No
         icons = {artist: npm.read_json(archives / package.file, "icons.json") for artist, package in ARTISTS.items()}
         codes = {artist: npm.read_json(archives / package.file, "chars.json") for artist, package in ARTISTS.items()}
         (folder / LICENSES).write_text(_licenses(archives), encoding="utf-8")
-    drawings = drawn_by(names, icons, codes)
+    drawings = collect_drawings(names, icons, codes)
     described = {emoji["unified"]: emoji for emoji in names}
     rows = [(described[code], artist) for code, artists in drawings.items() for artist in artists]
     columns = {
-        "path": write_archive(folder, _images(drawings, size, progress)),
+        "path": write_images_zip(folder, _images(drawings, size, progress)),
         "split": ["train"] * len(rows),
         "label_emoji": [emoji["short_name"] for emoji, _ in rows],
         "label_subgroup": [emoji["subcategory"] for emoji, _ in rows],
@@ -100,7 +100,7 @@ def _build(folder: Path, size: int, seed: int, progress: Callable[[int, int], No
         "vendor": [artist for _, artist in rows],
         "codepoints": [emoji["unified"] for emoji, _ in rows],
     }
-    manifest = Manifest.of(columns, root=folder, about="emoji")
+    manifest = Manifest.from_columns(columns, root=folder, about="emoji")
     holdout_classes(manifest, 0.5, seed=seed).save(folder / "manifest.parquet")
 
 
@@ -108,19 +108,19 @@ def _fetch(folder: Path) -> None:
     try:
         npm.fetch([*ARTISTS.values(), NAMES], folder)
     except NpmError as error:
-        raise NpmError(f"{error} Or use glyphs, the set that needs no download: suprank data import glyphs.") from error
+        raise NpmError(f"{error} Or use glyphs, which needs no download: suprank data import glyphs.") from error
 
 
-def drawn_by(
+def collect_drawings(
     names: Sequence[Mapping[str, Any]], icons: Mapping[str, Mapping[str, Any]], codes: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, Icon]]:
-    """Emoji (its code points) → artist → drawing; emoji with enough artists only.
+    """Emoji (its code points) → artist → drawing, for emoji with enough artists.
 
-    Icons have names, and only some packages say which code points a name stands for (`codes`; blank for the others). But
-    the packages name alike: an artist draws an emoji when one of the names that any package gives to it is an icon, or an
-    alias. An alias of an icon that is another emoji's is not believed: "cricket" is the insect, and was once the game.
-    A drawing that the artist uses for several emoji (one silhouette for all families) counts for the first of them only:
-    nothing in the image could tell them apart, and they would be in train and in test.
+    Icons have names, and only some packages map code points to names (`codes`; empty for the others). But the packages use the
+    same names: an artist has drawn an emoji if one of the names that any package gives to it is an icon or an alias. An alias
+    of an icon that belongs to another emoji is ignored: "cricket" is the insect, and was once the game. A drawing that the
+    artist uses for several emoji (one silhouette for all families) counts only for the first: the images would be equal, and
+    could be in train and in test.
     """
     known = {artist: {_plain(code): name for code, name in given.items()} for artist, given in codes.items()}
     taken = {name for given in known.values() for name in given.values()}
@@ -142,17 +142,17 @@ def drawn_by(
 
 
 def _drawing(candidates: Sequence[str], package: Mapping[str, Any], taken: Set[str]) -> Icon | None:
-    """The first of the names that is an icon of the package; else the first that is an alias to be believed; else None."""
+    """The first of the names that is an icon of the package; otherwise the first that is a trustworthy alias; or None."""
     aliases = package.get("aliases", {})
-    believed = [
+    trusted = [
         name for name in candidates if name in aliases and (aliases[name].get("hFlip") or aliases[name]["parent"] not in taken)
     ]
     direct = [name for name in candidates if name in package["icons"]]
-    return next((icon(package, name) for name in (*direct, *believed)), None)
+    return next((find_icon(package, name) for name in (*direct, *trusted)), None)
 
 
 def _plain(code: str) -> str:
-    """Code points without the selector FE0F, which asks for color and which packages write or leave out as they like."""
+    """Code points without the selector FE0F, which requests color and which packages include or omit."""
     return "-".join(part for part in code.lower().split("-") if part != "fe0f")
 
 
@@ -162,30 +162,30 @@ def _images(
     for done, (code, artists) in enumerate(drawings.items(), 1):
         for artist, drawing in artists.items():
             file = io.BytesIO()
-            image = rendered(drawing, size, about=ARTISTS[artist].name)
-            image.save(file, "WEBP", lossless=True, method=1)  # a quarter of the time of the default, 4 % more bytes
+            image = render_icon(drawing, size, about=ARTISTS[artist].name)
+            image.save(file, "WEBP", lossless=True, method=1)  # a quarter of the default's time, 4 % more bytes
             yield f"{code.lower()}/{artist}.webp", file.getvalue()
         if progress is not None:
             progress(done, len(drawings))
 
 
-def icon(package: Mapping[str, Any], name: str) -> Icon:
+def find_icon(package: Mapping[str, Any], name: str) -> Icon:
     """An icon of an Iconify package by its name or an alias, which may be the mirror image of its parent."""
     original, mirrored = name, False
     while original not in package["icons"]:
         alias = package["aliases"][original]
         if alias.keys() - {"parent", "hFlip", "hidden"}:
-            raise ValueError(f"icon {name!r} is an alias with {', '.join(alias)}; only mirrored ones (hFlip) are understood.")
+            raise ValueError(f"icon {name!r} is an alias with {', '.join(alias)}; only mirrored aliases (hFlip) are supported.")
         mirrored ^= alias.get("hFlip", False)
         original = alias["parent"]
-    found = package["icons"][original]
+    entry = package["icons"][original]
     sides = {"left": 0, "top": 0, "width": 16, "height": 16}  # Iconify's defaults
-    left, top, width, height = (found.get(side, package.get(side, default)) for side, default in sides.items())
-    return Icon(name, found["body"], (left, top, width, height), mirrored)
+    left, top, width, height = (entry.get(side, package.get(side, default)) for side, default in sides.items())
+    return Icon(name, entry["body"], (left, top, width, height), mirrored)
 
 
-def rendered(icon: Icon, size: int, about: str) -> Image.Image:
-    """The icon in RGB on white, in the middle of a square image; errors say that it is of `about`."""
+def render_icon(icon: Icon, size: int, about: str) -> Image.Image:
+    """Render the icon in RGB on white, in the middle of a square image; errors name the package `about`."""
     view = " ".join(f"{number:g}" for number in icon.box)
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
@@ -195,7 +195,7 @@ def rendered(icon: Icon, size: int, about: str) -> Image.Image:
         data = _renderer()(svg_string=svg, background="white")
     except ValueError as error:
         raise ValueError(
-            f"{about}: icon {icon.name!r} is an SVG that cannot be drawn ({error}); the package is not what it was."
+            f"{about}: icon {icon.name!r} is an SVG that cannot be rendered ({error}); the package has changed."
         ) from error
     image = Image.open(io.BytesIO(data)).convert("RGB")
     return ImageOps.mirror(image) if icon.mirrored else image
@@ -205,12 +205,12 @@ def _renderer() -> Callable[..., bytes]:
     try:
         from resvg_py import svg_to_bytes
     except ImportError as error:
-        raise ImportError('emoji are drawn with resvg_py: pip install "suprank[vision]"') from error
+        raise ImportError('emoji are rendered with resvg_py: pip install "suprank[vision]"') from error
     return svg_to_bytes
 
 
 def _licenses(archives: Path) -> str:
-    """Who drew what, under which terms, from the packages' own words: a table in Markdown."""
+    """The authors and licenses that the packages name, as a table in Markdown."""
     lines = ["# Licenses of the drawings", "", "| as | package | author | license |", "|---|---|---|---|"]
     for artist, package in ARTISTS.items():
         info = npm.read_json(archives / package.file, "info.json")

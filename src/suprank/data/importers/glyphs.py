@@ -1,8 +1,8 @@
-"""`glyphs`: characters of many scripts, drawn here from the fonts that come with matplotlib. No download, no network.
+"""`glyphs`: characters of many scripts, drawn with the fonts that come with matplotlib; no download is needed.
 
-A class is a character, its images are the font faces that have it, each a little turned, slanted, scaled, moved and in its own
-two grays. Levels: character → group ("Greek capitals") → script ("Greek"). Characters are train or test, half of every group
-each, so that test characters are new and their groups and scripts are not.
+A class is a character, its images are drawings in the font faces that have it, each a little rotated, slanted, scaled, moved
+and in two grays of its own. The levels are character → group ("Greek capitals") → script ("Greek"). Half of the characters of
+every group are for testing, so that test characters are new and their groups and scripts are not.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, features
 
-from suprank.data.cache import cache_key, kept
+from suprank.data.archives import write_images_zip
+from suprank.data.cache import build_once, cache_key
 from suprank.data.importers.alphabets import GROUPS, characters, label
-from suprank.data.importers.pack import write_archive
-from suprank.data.importers.typefaces import Face, Shape, distinct_shapes, face, named_apart
+from suprank.data.importers.typefaces import Face, Shape, distinct_shapes, load_face, unique_names
 from suprank.data.manifest import Manifest
 from suprank.data.splits import holdout_classes
 
 RECIPE = 1
-"""Counted up when the drawings change, so that nobody is given those of an older suprank."""
+"""Increased when the drawings change, so that nobody gets those of an older suprank from the cache."""
 
 FEWEST_FACES = 4
-"""A character is kept when at least so many faces draw it, each differently."""
+"""A character is included if at least this many faces draw it, each differently."""
 
-_TEX = string.ascii_letters + string.digits  # elsewhere these fonts hold TeX's characters at other characters' places
+_TEX = string.ascii_letters + string.digits  # elsewhere these fonts have TeX's characters at the code points of others
 _FACES: Mapping[str, str | None] = {
     **{f"DejaVuSans{style}.ttf": None for style in ("", "-Bold", "-Oblique", "-BoldOblique")},
     **{f"DejaVuSerif{style}.ttf": None for style in ("", "-Bold", "-Italic", "-BoldItalic")},
@@ -39,16 +39,16 @@ _FACES: Mapping[str, str | None] = {
     "cmmi10.ttf": string.ascii_letters,
     "cmsy10.ttf": string.ascii_uppercase,
 }
-"""matplotlib's font files → the characters that we trust them with; None: all they have."""
+"""matplotlib's font files → the characters to use from them; None: all."""
 
 _EM = 0.7  # font size, as a share of the image's side
 _FRAME = 0.75  # share of the side that an undisturbed character may fill; larger ones are drawn smaller
-_MIDDLE = 0.33  # height over the baseline, in font sizes, that comes to the middle of the image
-_FINER = 2  # characters are drawn so much larger, then sampled down as they are turned
+_MIDDLE = 0.33  # height over the baseline, in font sizes, that is at the middle of the image
+_FINER = 2  # characters are drawn this much larger, then sampled down as they are rotated
 
-# How drawings vary, from least to most: turned (radians), slanted, wider and taller (log scale), moved right and down (shares
-# of the side), gray of the ink, gray of the paper. Chosen so that pixels alone find the same character for one test image in
-# four or three, and yet every drawing reads well.
+# The range of variations: rotation (radians), slant, width and height (log scale), shift right and down (shares of the side),
+# gray of the ink, gray of the paper. They are chosen so that nearest neighbors in pixels have the same character for one test
+# image in four or three, and yet every drawing is easy to read.
 _LEAST = (-0.12, -0.12, -0.12, -0.12, -0.05, -0.05, 0, 150)
 _MOST = (0.12, 0.12, 0.12, 0.12, 0.05, 0.05, 90, 255)
 
@@ -61,37 +61,37 @@ def read(
     cache: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """The manifest of the drawn characters, made in seconds on the first call and kept in the cache after that.
+    """The manifest of the characters, which are drawn in seconds at the first call and read from the cache after that.
 
-    `fonts`: font files of your own, whose drawings join those of matplotlib's fonts. `size`: side of the images in pixels,
-    at least 16. `seed`: of the split and of how the drawings vary. `cache`: see `cache_folder`. `progress(done, total)` is
-    called as images are drawn. Equal arguments, fonts and Pillow give equal pixels.
+    `fonts` are font files of your own, to use besides matplotlib's. `size` is the side of the images in pixels, at least 16,
+    `seed` that of the split and of the variations; on `cache` see `cache_folder`. `progress(done, total)` counts images. Equal
+    arguments, fonts and Pillow give equal pixels.
 
-    Left out: characters that fewer than `FEWEST_FACES` faces draw differently, and those drawn as an earlier one is (Greek
-    Α is Latin A in most fonts), because nothing in the image could tell them apart.
+    Characters with fewer than `FEWEST_FACES` different drawings are left out, and so are those that look like an earlier one
+    (Greek Α is Latin A in most fonts), because their images could not be distinguished.
     """
     if size < 16:
-        raise ValueError(f"size={size} is too small to draw characters in; it must be at least 16, and 64 is the usual.")
+        raise ValueError(f"size={size} is too small to draw characters; it must be at least 16, and 64 is usual.")
     faces = _faces([Path(path) for path in fonts], round(_EM * size * _FINER))
-    drawn_from = [(face.name, face.digest) for face in faces]
-    key = cache_key("glyphs", RECIPE, GROUPS, size, seed, features.version("freetype2"), drawn_from)
-    folder = kept("glyphs", key, lambda folder: _build(folder, faces, size, seed, progress), cache=cache)
+    sources = [(face.name, face.digest) for face in faces]
+    key = cache_key("glyphs", RECIPE, GROUPS, size, seed, features.version("freetype2"), sources)
+    folder = build_once("glyphs", key, lambda folder: _build(folder, faces, size, seed, progress), cache=cache)
     return Manifest.read(folder / "manifest.parquet", root=folder)
 
 
 def _faces(fonts: Sequence[Path], em: int) -> list[Face]:
-    """matplotlib's faces and then those of the fonts given, at a size of `em` pixels."""
+    """The faces of matplotlib and of the given fonts, at a size of `em` pixels."""
     try:
         from matplotlib import get_data_path
     except ImportError as error:
-        raise ImportError('glyphs are drawn from the fonts of matplotlib: pip install "suprank[vision]"') from error
+        raise ImportError('glyphs are drawn with the fonts of matplotlib: pip install "suprank[vision]"') from error
     folder = Path(get_data_path(), "fonts", "ttf")
-    ours = [face(folder / file, em, trusted) for file, trusted in _FACES.items() if (folder / file).is_file()]
-    given = [face(path, em) for path in fonts]
+    ours = [load_face(folder / file, em, trusted) for file, trusted in _FACES.items() if (folder / file).is_file()]
+    given = [load_face(path, em) for path in fonts]
     for path, font in zip(fonts, given, strict=True):
         if not font.has & characters().keys():
             raise ValueError(f"{path} has none of the characters that glyphs draws; leave it out.")
-    return named_apart([*ours, *given])
+    return unique_names([*ours, *given])
 
 
 def _build(folder: Path, faces: Sequence[Face], size: int, seed: int, progress: Callable[[int, int], None] | None) -> None:
@@ -99,12 +99,12 @@ def _build(folder: Path, faces: Sequence[Face], size: int, seed: int, progress: 
     shapes = distinct_shapes(groups, faces, FEWEST_FACES)
     if not shapes:
         raise FileNotFoundError(
-            f"no character has {FEWEST_FACES} different shapes in the {len(faces)} fonts found; matplotlib should bring "
+            f"no character has {FEWEST_FACES} different shapes in the {len(faces)} fonts found; matplotlib should have "
             f"{len(_FACES)}: install it again, or give fonts of your own."
         )
     rows = [(character, shape) for character, several in shapes.items() for shape in several]
     columns = {
-        "path": write_archive(folder, _images(shapes, size, seed, progress)),
+        "path": write_images_zip(folder, _images(shapes, size, seed, progress)),
         "split": ["train"] * len(rows),
         "label_character": [label(character) for character, _ in rows],
         "label_group": [groups[character].name for character, _ in rows],
@@ -112,7 +112,7 @@ def _build(folder: Path, faces: Sequence[Face], size: int, seed: int, progress: 
         "character": [character for character, _ in rows],
         "font": [shape.face for _, shape in rows],
     }
-    manifest = Manifest.of(columns, root=folder, about="glyphs")
+    manifest = Manifest.from_columns(columns, root=folder, about="glyphs")
     holdout_classes(manifest, 0.5, seed=seed).save(folder / "manifest.parquet")
 
 
@@ -121,24 +121,26 @@ def _images(
 ) -> Iterator[tuple[str, bytes]]:
     done, total = 0, sum(len(several) for several in shapes.values())
     for character, several in shapes.items():
-        generator = np.random.default_rng([seed, ord(character)])  # its own: a font more leaves other characters as they were
+        generator = np.random.default_rng(
+            [seed, ord(character)]
+        )  # per character: another font leaves other characters as they were
         for shape in several:
             file = io.BytesIO()
-            _varied(shape, size, generator).save(file, "PNG", compress_level=1)
+            _draw(shape, size, generator).save(file, "PNG", compress_level=1)
             yield f"{ord(character):04x}/{shape.face}.png", file.getvalue()
             done += 1
         if progress is not None:
             progress(done, total)
 
 
-def _varied(shape: Shape, size: int, generator: np.random.Generator) -> Image.Image:
-    """The shape in the middle of a gray image, a little turned, slanted, scaled, moved, with its own ink on its own paper."""
+def _draw(shape: Shape, size: int, generator: np.random.Generator) -> Image.Image:
+    """Draw the shape in the middle of a gray image with a random rotation, slant, scale, shift, ink and paper."""
     turn, slant, wider, taller, right, down, ink, paper = generator.uniform(_LEAST, _MOST)
     turned = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    scales = np.exp([wider, taller]) * _shrunk(shape, size) / _FINER
+    scales = np.exp([wider, taller]) * _fit_scale(shape, size) / _FINER
     forward = turned @ np.array([[1, slant], [0, 1]]) * scales
-    back = np.linalg.inv(forward)  # PIL asks, for each pixel of the image, where in the bitmap it comes from
-    border = 2  # outside of the bitmap PIL does not blend: let edges fade into a border of nothing
+    back = np.linalg.inv(forward)  # PIL maps each pixel of the image to a point of the bitmap
+    border = 2  # PIL does not blend outside of the bitmap: a transparent border lets edges fade
     origin = _middle(shape, size) - back @ (size * np.array([0.5 + right, 0.5 + down])) + border
     bitmap = ImageOps.expand(Image.frombytes("L", shape.size, shape.pixels), border)
     data = (*back[0], origin[0], *back[1], origin[1])
@@ -146,18 +148,18 @@ def _varied(shape: Shape, size: int, generator: np.random.Generator) -> Image.Im
     return Image.fromarray(np.rint(paper + (ink - paper) / 255 * np.asarray(coverage)).astype(np.uint8))
 
 
-def _shrunk(shape: Shape, size: int) -> float:
-    """What to scale a shape by so that it fits in the frame: 1 for most."""
+def _fit_scale(shape: Shape, size: int) -> float:
+    """The factor that makes a shape fit into the frame: 1 for most."""
     return min(1.0, _FRAME * size * _FINER / max(shape.size))
 
 
 def _middle(shape: Shape, size: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The point of the bitmap that comes to the image's middle.
+    """The point of the bitmap that is put at the middle of the image.
 
-    Upright, the line through the middle of a capital, so that a comma stays below an apostrophe; but no further from the
-    bitmap than the frame allows.
+    Vertically it is at half the height of a capital, so that a comma stays below an apostrophe, but no further from the bitmap
+    than the frame allows.
     """
     width, height = shape.size
-    slack = _FRAME * size * _FINER / _shrunk(shape, size) / 2
+    slack = _FRAME * size * _FINER / _fit_scale(shape, size) / 2
     line = -shape.top - _MIDDLE * _EM * size * _FINER
     return np.array([width / 2, np.clip(line, height - slack, slack)])

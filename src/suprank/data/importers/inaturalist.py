@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from suprank.data.importers.base import Importer, required
-from suprank.data.importers.lines import lines, malformed, manifest
+from suprank.data.importers.base import Importer, line_error, manifest_from_rows, numbered_lines, require_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,43 +33,45 @@ _PATH = re.compile(r"(?:.*/)?([^/]+)/(\d+)/[^/]+")
 
 
 def read_base(root: Path) -> dict[str, Manifest]:
-    """Species, and super-categories (13 in train): the folder above the species' own, not the field of that name in the JSON.
+    """Species, and super-categories (13 in train): the folder above that of the species, not the field of that name in the
+    JSON.
 
-    Without `categories.json` or `train2018.json` a species is called by its id, `species 2761`.
+    Without `categories.json` or `train2018.json` a species is called `species 2761` after its id.
     """
     file = _categories_file(root)
-    named = _taxonomy(file, ()) if file else {}
+    names = _taxonomy(file, ()) if file else {}
     rows = []
     for path, split, supercategory, species in _listed(root, "inat-base", _LAYOUT_BASE):
-        name = _of(named, species, path, file)[0] if file else f"species {species}"
+        name = _lookup(names, species, path, file)[0] if file else f"species {species}"
         rows.append((path, split, name, supercategory))
-    return {"": manifest(rows, ("species", "supercategory"), root, root)}
+    return {"": manifest_from_rows(rows, ("species", "supercategory"), root, root)}
 
 
 def read_full(root: Path) -> dict[str, Manifest]:
     """Species and the six ranks above.
 
-    Ids, not names, are what distinguishes species, and a taxon is its name and all above it: plants and animals have genera
-    of one name (the gannets, *Morus*, and the mulberries), which are told apart by their parents: `Morus (Moraceae)`. A rank
-    that an entry leaves blank is called `no order`, with its parent where several are. Names are made unique over all 8,142
-    species, so that they are the same in every subset.
+    Species are distinguished by ids, not names, and a taxon by its name and all its ancestors: plants and animals have genera
+    of the same name (the gannets, *Morus*, and the mulberries), which get their parents' names: `Morus (Moraceae)`. A blank
+    rank is called `no order`, with its parent if there are several. Names are unique among all 8,142 species, so that they are
+    the same in every subset.
     """
-    file = _categories_file(root) or required(root, "train2018.json", "inat-full", _LAYOUT_FULL)
+    file = _categories_file(root) or require_file(root, "train2018.json", "inat-full", _LAYOUT_FULL)
     taxa = _taxonomy(file, RANKS)
     rows = [
-        (path, split, *_of(taxa, species, path, file)) for path, split, _, species in _listed(root, "inat-full", _LAYOUT_FULL)
+        (path, split, *_lookup(taxa, species, path, file))
+        for path, split, _, species in _listed(root, "inat-full", _LAYOUT_FULL)
     ]
-    return {"": manifest(rows, ("species", *RANKS), root, root)}
+    return {"": manifest_from_rows(rows, ("species", *RANKS), root, root)}
 
 
 def _listed(root: Path, name: str, layout: str) -> Iterator[tuple[str, str, str, int]]:
     """Path, split, super-category and species id of every image of the two lists."""
     for split in ("train", "test"):
-        file = required(root, f"Inat_dataset_splits/Inaturalist_{split}_set1.txt", name, layout)
-        for number, line in lines(file):
+        file = require_file(root, f"Inat_dataset_splits/Inaturalist_{split}_set1.txt", name, layout)
+        for number, line in numbered_lines(file):
             found = _PATH.fullmatch(line)
             if found is None:
-                raise malformed(file, number, line, "it should be a path such as 'train_val2018/Aves/2761/a.jpg'")
+                raise line_error(file, number, line, "it should be a path such as 'train_val2018/Aves/2761/a.jpg'")
             yield line, split, found[1], int(found[2])
 
 
@@ -78,9 +79,9 @@ def _categories_file(root: Path) -> Path | None:
     return next((root / file for file in ("categories.json", "train2018.json") if (root / file).is_file()), None)
 
 
-def _of(taxa: Mapping[int, tuple[str, ...]], species: int, path: str, file: Path) -> tuple[str, ...]:
+def _lookup(taxa: Mapping[int, tuple[str, ...]], species: int, path: str, file: Path) -> tuple[str, ...]:
     if species not in taxa:
-        raise ValueError(f"{path} is of species {species}, which {file} does not name; is it of another year?")
+        raise ValueError(f"{path} has species {species}, which {file} does not list; is it of another year?")
     return taxa[species]
 
 
@@ -135,7 +136,7 @@ INAT_FULL = Importer(
     layout=_LAYOUT_FULL,
     read=read_full,
     published={
-        # The authors count 3,438 genera in train, by name alone; genera of one name are several here, so it is left out.
+        # The authors count 3,438 genera in train, by name alone; here genera of the same name are several, so it is left out.
         "train": {
             "images": 325_846,
             "species": 5_690,

@@ -1,7 +1,7 @@
 """Google Landmarks v2 (GLDv2) and its hierarchical labels (H-GLDv2): photographs of landmarks, named after Wikimedia Commons.
 
-Landmark numbers of train and index are two unrelated number spaces: 7 here is not 7 there. So labels say which they are from:
-"train 7", or "Sparkassen-Arena, Göttingen (train 7)" where the file of Commons categories is there.
+Train and index number their landmarks independently: 7 here is not 7 there. So a label includes its number space: "train 7", or
+"Sparkassen-Arena, Göttingen (train 7)" if there is a file of Commons categories.
 
 About half of the landmarks have no reviewed label. H-GLDv2 leaves them out, with their images and queries.
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from suprank.data.importers.base import Importer, required
+from suprank.data.importers.base import Importer, require_file
 from suprank.data.importers.landmark_files import (
     HIERARCHIES,
     Photographs,
@@ -29,7 +29,7 @@ from suprank.data.importers.landmark_files import (
 )
 from suprank.data.manifest import Manifest
 
-FOLDERS = ("", "metadata", "ground_truth")  # where the files may lie: in the root, or as on the server
+FOLDERS = ("", "metadata", "ground_truth")  # where the files may be: in the root, or as on the server
 FOLDER_OF = {"train": "train", "gallery": "index", "query": "test"}
 
 _log = logging.getLogger(__name__)
@@ -38,18 +38,18 @@ _log = logging.getLogger(__name__)
 def read_gldv2(root: Path) -> dict[str, Manifest]:
     """One level, `landmark`. Extra columns for queries: `usage` (Public or Private) and `positives`, the index ids listed.
 
-    `suprank.evaluation.landmark_map` scores by these positives; equal landmarks are the paper's protocol, and not the same.
+    `suprank.evaluation.landmark_map` uses these positives; the paper's protocol, equal landmarks, is not the same.
     """
     files = _files(root, "gldv2", NEEDED, LAYOUT)
     parts = [_columns(split, part, space, files, root) for split, space, part in _photographs(files)]
-    return {"": _stacked(parts, root, "GLDv2")}
+    return {"": _concatenate(parts, root, "GLDv2")}
 
 
 def read_hgldv2(root: Path) -> dict[str, Manifest]:
     """Levels `landmark`, `supercategory` (78) and `kind` (natural or human-made). Extra column for queries: `usage`.
 
-    Landmarks without reviewed labels are left out with their images and queries, and how many is logged as a warning. The
-    positives of a query are the index images of its landmark, as in the paper's tables.
+    Landmarks without reviewed labels are left out with their images and queries; a warning says how many. The positives
+    of a query are the index images of its landmark, as in the paper's tables.
     """
     files = _files(root, "hgldv2", NEEDED, HIERARCHICAL_LAYOUT)
     hierarchies = {space: read_hierarchy(_hierarchy_file(space, files, root)) for space in ("train", "index")}
@@ -58,26 +58,26 @@ def read_hgldv2(root: Path) -> dict[str, Manifest]:
         hierarchy = hierarchies[space]
         labeled = np.isin(part.landmarks, hierarchy.landmarks)
         if not labeled.all():
-            _log.warning("%s", _dropped(split, part, labeled))
+            _log.warning("%s", _describe_dropped(split, part, labeled))
         if not labeled.any():
             raise ValueError(f"no {split} image of H-GLDv2 has a landmark with reviewed labels; do the files belong together?")
-        kept = part.keep(labeled)
-        rows = pa.array(np.searchsorted(hierarchy.landmarks, kept.landmarks))
-        columns = _columns(split, kept, space, files, root)
+        selected = part.select(labeled)
+        rows = pa.array(np.searchsorted(hierarchy.landmarks, selected.landmarks))
+        columns = _columns(split, selected, space, files, root)
         del columns["positives"]
         levels = {"label_supercategory": hierarchy.supercategory, "label_kind": hierarchy.kind}
         parts.append(columns | {name: values.dictionary_encode().take(rows) for name, values in levels.items()})
-    return {"": _stacked(parts, root, "H-GLDv2")}
+    return {"": _concatenate(parts, root, "H-GLDv2")}
 
 
 def _hierarchy_file(space: str, files: Mapping[str, Path], root: Path) -> Path:
     names = [pattern.format(space=space) for pattern in HIERARCHIES]
-    return next((files[name] for name in names if name in files), None) or required(
+    return next((files[name] for name in names if name in files), None) or require_file(
         root, names[0], "hgldv2", HIERARCHICAL_LAYOUT
     )
 
 
-def _dropped(split: str, part: Photographs, labeled: NDArray[np.bool_]) -> str:
+def _describe_dropped(split: str, part: Photographs, labeled: NDArray[np.bool_]) -> str:
     landmarks, without = (len(np.unique(some)) for some in (part.landmarks, part.landmarks[~labeled]))
     return (
         f"{split}: {without:,} of {landmarks:,} landmarks have no reviewed label; left out with their "
@@ -103,24 +103,24 @@ def _columns(split: str, part: Photographs, space: str, files: Mapping[str, Path
 
 
 def _folder(root: Path, name: str) -> str:
-    """Where the images are: in the root, or in images/ as in the authors' code."""
+    """The folder of the images: in the root, or in images/ as in the authors' code."""
     if next((root / name).glob("images_*.tar"), None) is not None and not (root / name / "0").is_dir():
-        _log.warning("%s holds packed TAR archives; images are looked for beside them: unpack each with tar -xf", root / name)
+        _log.warning("%s has packed TAR archives; images are looked for beside them: unpack each with tar -xf", root / name)
     return f"images/{name}" if (root / "images" / name).is_dir() and not (root / name).is_dir() else name
 
 
-def _stacked(parts: list[dict[str, pa.Array]], root: Path, about: str) -> Manifest:
+def _concatenate(parts: list[dict[str, pa.Array]], root: Path, about: str) -> Manifest:
     tables = [pa.table(part) for part in parts]
-    return Manifest.of(pa.concat_tables(tables).unify_dictionaries(), root=root, about=about)
+    return Manifest.from_columns(pa.concat_tables(tables).unify_dictionaries(), root=root, about=about)
 
 
 def _files(root: Path, importer: str, needed: tuple[str, ...], layout: str) -> dict[str, Path]:
-    """Every CSV file by its name, wherever it lies; the needed ones are there."""
-    found = {path.name: path for folder in reversed(FOLDERS) for path in (root / folder).glob("*.csv")}
+    """Every CSV file by its name, in any of `FOLDERS`; raise if a needed one is missing."""
+    files = {path.name: path for folder in reversed(FOLDERS) for path in (root / folder).glob("*.csv")}
     for name in needed:
-        if name not in found:
-            required(root, name, importer, layout)
-    return found
+        if name not in files:
+            require_file(root, name, importer, layout)
+    return files
 
 
 def _photographs(files: Mapping[str, Path]) -> Iterator[tuple[str, str, Photographs]]:

@@ -1,4 +1,4 @@
-"""Revisited Oxford and Paris (Radenović et al., CVPR 2018): 70 queries each, judged image by image instead of by label."""
+"""Revisited Oxford and Paris (Radenović et al., CVPR 2018): 70 queries each, with judgments per image instead of labels."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from suprank.data.importers.base import Importer, required
+from suprank.data.importers.base import Importer, require_file
 from suprank.data.manifest import Manifest
-from suprank.files.revisited import read_content
+from suprank.files.revisited import read_revisited
 
 
 def read(root: Path, name: str) -> dict[str, Manifest]:
     """Queries, then gallery, each in the order of the ground truth; unlabeled, with the image's name as its id.
 
-    `gnd_<name>.pkl` is read without running code; `gnd_<name>.json`, with the same keys, does as well. A query's `box` is the
-    `bbx` that the protocol crops it to. Which images are easy, hard or junk for it stays in that file, which counts gallery
+    `gnd_<name>.pkl` is read without running code; `gnd_<name>.json`, with the same keys, works too. A query's `box` is the
+    `bbx` that the protocol crops it to. Which images are easy, hard or junk for it stays in that file, which numbers gallery
     images in this order: `suprank.evaluation.revisited` reads it.
     """
     path = root / f"gnd_{name}.json"
     if not path.is_file():
-        path = required(root, f"gnd_{name}.pkl", name, _layout(name))
-    gallery, queries, judged = read_content(path)
+        path = require_file(root, f"gnd_{name}.pkl", name, _layout(name))
+    gallery, queries, judgments = read_revisited(path)
     for key, listed in (("imlist", gallery), ("qimlist", queries)):
         _check_names(listed, f"{path}: {key}")
-    boxes = _boxes(judged, queries, path)
+    boxes = _boxes(judgments, queries, path)
     names = [*queries, *gallery]
     columns = {
         "path": [f"jpg/{name}.jpg" for name in names],
@@ -35,7 +35,7 @@ def read(root: Path, name: str) -> dict[str, Manifest]:
         "id": names,
         "box": pa.array([*boxes, *[None] * len(gallery)], pa.list_(pa.float32())),
     }
-    return {"": Manifest.of(columns, root=root, levels=(), about=str(path))}
+    return {"": Manifest.from_columns(columns, root=root, levels=(), about=str(path))}
 
 
 def _check_names(names: list[str], where: str) -> None:
@@ -43,12 +43,12 @@ def _check_names(names: list[str], where: str) -> None:
         raise ValueError(f"{where} must be a list of image names, such as all_souls_000013.")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{where} has {twice!r} twice; which of them do the judgments mean?")
+        raise ValueError(f"{where} has {twice!r} twice; every image must be listed once.")
 
 
-def _boxes(judged: list[dict[str, Any]], queries: list[str], path: Path) -> list[list[float] | None]:
+def _boxes(judgments: list[dict[str, Any]], queries: list[str], path: Path) -> list[list[float] | None]:
     boxes: list[list[float] | None] = []
-    for query, row in zip(queries, judged, strict=True):
+    for query, row in zip(queries, judgments, strict=True):
         corners = None if row.get("bbx") is None else np.asarray(row["bbx"], np.float64).reshape(-1)
         if corners is not None and len(corners) != 4:
             raise ValueError(f"{path}: bbx of {query!r} has {len(corners)} numbers, but a box is x1, y1, x2, y2.")

@@ -1,4 +1,4 @@
-"""SfM-120k (Radenović et al., 2018): photographs of the same building or scene, grouped by the 3D model made from them."""
+"""SfM-120k (Radenović et al., 2018): photographs of buildings and scenes, grouped by the 3D model reconstructed from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from suprank.data.importers.base import Importer, required
+from suprank.data.importers.base import Importer, require_file
 from suprank.data.manifest import Manifest
 
 FILE = "retrieval-SfM-120k-imagenames-clusterids.mat"
@@ -21,10 +21,10 @@ ims/ef/cd/ab/...abcdef                               photographs, under the last
 def read(root: Path) -> dict[str, Manifest]:
     """One level, `cluster`, the number of the 3D model; every photograph is for training, as in the authors' code.
 
-    A photograph is a file without extension, named by a hash whose last six letters, two by two and the last first, are its
-    folders. The list is a Matlab file of either kind: up to version 7, or version 7.3, which is HDF5.
+    A photograph is a file without extension, named by a hash whose last six letters, in pairs from the last, are its folders.
+    The list is a Matlab file up to version 7, or of version 7.3, which is HDF5.
     """
-    path = required(root, FILE, "sfm120k", LAYOUT)
+    path = require_file(root, FILE, "sfm120k", LAYOUT)
     names, clusters = _lists(path)
     if len(names) != len(clusters) or not names:
         raise ValueError(f"{path} has {len(names)} cids and {len(clusters)} clusters, but every photograph has one of each.")
@@ -37,7 +37,7 @@ def read(root: Path) -> dict[str, Manifest]:
         "label_cluster": [f"cluster {cluster}" for cluster in clusters],
         "id": names,
     }
-    return {"": Manifest.of(columns, root=root, about=str(path))}
+    return {"": Manifest.from_columns(columns, root=root, about=str(path))}
 
 
 def _lists(path: Path) -> tuple[list[str], list[int]]:
@@ -48,16 +48,16 @@ def _lists(path: Path) -> tuple[list[str], list[int]]:
     try:
         content = loadmat(path, variable_names=["cids", "cluster"])
     except NotImplementedError:  # how scipy says that it is version 7.3
-        return _lists_of_hdf5(path)
-    except Exception as error:  # what scipy raises on a damaged file is not settled
+        return _hdf5_lists(path)
+    except Exception as error:  # scipy can raise anything on a damaged file
         raise ValueError(f"{path} is not a readable Matlab file ({error}); download it again.") from None
     _check_keys(content, path)
-    # A cell array of texts comes as arrays in an array, a matrix of letters as texts filled up with blanks.
+    # A cell array of texts is read as arrays in an array, a matrix of letters as texts padded with spaces.
     names = [str(np.asarray(cell).item()).strip() for cell in content["cids"].ravel()]
-    return names, _whole(content["cluster"], path)
+    return names, _integers(content["cluster"], path)
 
 
-def _lists_of_hdf5(path: Path) -> tuple[list[str], list[int]]:
+def _hdf5_lists(path: Path) -> tuple[list[str], list[int]]:
     try:
         import h5py
     except ImportError as error:
@@ -67,7 +67,7 @@ def _lists_of_hdf5(path: Path) -> tuple[list[str], list[int]]:
             _check_keys(file, path)
             cells = file["cids"][()].ravel()  # references to one array of letter codes each
             names = ["".join(map(chr, np.asarray(file[cell]).ravel())) for cell in cells]
-            return names, _whole(file["cluster"][()], path)
+            return names, _integers(file["cluster"][()], path)
     except OSError as error:
         raise ValueError(f"{path} is not a readable Matlab file ({error}); download it again.") from None
 
@@ -76,14 +76,14 @@ def _check_keys(content: Any, path: Path) -> None:
     missing = [key for key in ("cids", "cluster") if key not in content]
     if missing:
         there = ", ".join(key for key in content if not key.startswith(("__", "#"))) or "neither"
-        raise ValueError(f"{path} has no {missing[0]!r}: it holds {there}, but lists cids and cluster.")
+        raise ValueError(f"{path} has no {missing[0]!r}: it has {there}, but must have cids and cluster.")
 
 
-def _whole(numbers: NDArray[Any], path: Path) -> list[int]:
-    found = np.asarray(numbers).ravel()
-    if found.dtype.kind not in "iuf" or not (found == np.floor(found)).all():  # Matlab keeps whole numbers as doubles
-        raise ValueError(f"{path}: cluster holds {found.dtype}, but must be whole numbers.")
-    return [int(number) for number in found]
+def _integers(numbers: NDArray[Any], path: Path) -> list[int]:
+    flat = np.asarray(numbers).ravel()
+    if flat.dtype.kind not in "iuf" or not (flat == np.floor(flat)).all():  # Matlab stores whole numbers as doubles
+        raise ValueError(f"{path}: cluster holds {flat.dtype}, but must be whole numbers.")
+    return [int(number) for number in flat]
 
 
 SFM120K = Importer(

@@ -1,11 +1,10 @@
-"""Stanford Online Products: photographs of things sold on eBay; each product is a class, under one of 12 categories."""
+"""Stanford Online Products: photographs of products sold on eBay; each product is a class, in one of 12 categories."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from suprank.data.importers.base import Importer, required
-from suprank.data.importers.lines import lines, malformed, manifest
+from suprank.data.importers.base import Importer, line_error, manifest_from_rows, numbered_lines, require_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,31 +23,31 @@ _FOLDER = "_final"
 def read(root: Path) -> dict[str, Manifest]:
     """Products and categories of the two official lists, whose products are disjoint.
 
-    Ids start at 1 and run on from one list into the other. A category has no name but its folder's, `bicycle_final`; a
-    product has none at all, so it is called by its category and id: `bicycle 17`. A product under two categories, or a
-    category id with two folders, is an error: the lists have neither.
+    Ids start at 1 and continue from one list to the other. A category is named after its folder, `bicycle_final`; a product
+    after its category and id, `bicycle 17`. A product in two categories, or a category id with two folders, is an error: the
+    lists have neither.
     """
     rows: list[tuple[str, ...]] = []
     folders: dict[str, str] = {}
     for split in ("train", "test"):
-        file = required(root, f"Ebay_{split}.txt", "sop", _LAYOUT)
+        file = require_file(root, f"Ebay_{split}.txt", "sop", _LAYOUT)
         rows += _rows(file, split, folders)
-    return {"": manifest(rows, ("product", "category"), root, root)}
+    return {"": manifest_from_rows(rows, ("product", "category"), root, root)}
 
 
 def _rows(file: Path, split: str, folders: dict[str, str]) -> list[tuple[str, ...]]:
-    """`folders` remembers, over both lists, the folder of every product and of every category."""
-    numbered = lines(file)
+    """The rows of a list; `folders` maps every product and category of both lists to its folder."""
+    numbered = numbered_lines(file)
     number, header = next(numbered, (1, ""))
     if header.split() != _HEADER.split():
-        raise malformed(file, number, header, f"the first line should be {_HEADER!r}")
+        raise line_error(file, number, header, f"the first line should be {_HEADER!r}")
     rows: list[tuple[str, ...]] = []
     for number, line in numbered:
         _, product, category, path = _fields(file, number, line)
         folder = path.partition("/")[0]
         for name in (f"product {product}", f"category {category}"):
             if folders.setdefault(name, folder) != folder:
-                raise malformed(file, number, line, f"{name} stands in {folder} here and in {folders[name]} before")
+                raise line_error(file, number, line, f"{name} is in {folder} here and in {folders[name]} before")
         kind = folder.removesuffix(_FOLDER).replace("_", " ")
         rows.append((path, split, f"{kind} {product}", kind))
     return rows
@@ -58,7 +57,7 @@ def _fields(file: Path, number: int, line: str) -> list[str]:
     fields = line.split()
     if len(fields) != 4 or not all(field.isdecimal() for field in fields[:3]) or f"{_FOLDER}/" not in fields[3]:
         rule = "it should be three ids and a path, such as '1 1 1 bicycle_final/111085122871_0.JPG'"
-        raise malformed(file, number, line, rule)
+        raise line_error(file, number, line, rule)
     return fields
 
 

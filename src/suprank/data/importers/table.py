@@ -1,4 +1,4 @@
-"""A user's own table of images: CSV, TSV or Parquet, with columns called whatever they are called."""
+"""A user's own table of images (CSV, TSV or Parquet), with columns of any name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from suprank.data.archives import Archive
 from suprank.data.columns import PREFIX
 from suprank.data.importers.base import Importer
 from suprank.data.manifest import Manifest
-from suprank.data.table_file import TableFile, read_table_file, table_file_of
+from suprank.files.tables import Table, parse_table, read_table
 
 TABLES = (".csv", ".tsv", ".parquet")
 
 LAYOUT = """\
-manifest.csv     or another table (.csv, .tsv, .parquet): a row an image, with columns for its path, split and labels
-                 the images, where the paths lead from the root; the root may be a .zip or .tar archive with all of it"""
+manifest.csv     or another table (.csv, .tsv, .parquet): a row per image, with columns for its path, split and labels
+                 the images, at these paths under the root; the root may also be a .zip or .tar archive"""
 
 _log = logging.getLogger(__name__)
 
@@ -37,23 +37,23 @@ def read(
     id: str | None = None,
     box: str | Sequence[str] | None = None,
 ) -> dict[str, Manifest]:
-    """The manifest that a table describes; columns without a meaning here are kept behind the others.
+    """The manifest that a table describes; columns without a meaning here are kept after the others.
 
-    `table` is a file, or one under `root`, or a member where `root` is an archive; by default `manifest.csv` (or .tsv, or
-    .parquet). Paths in it are relative to `root`; absolute ones are made so. In an archive they are members, and the
-    manifest's root is the archive's folder.
+    `table` is a file, or one under `root`, or a member if `root` is an archive; by default `manifest.csv` (or .tsv, or
+    .parquet). Paths in it are relative to `root`; absolute paths under it are made relative. In an archive they are members,
+    and the manifest's root is the folder of the archive.
 
     `path`, `split`, `id` and `box` are names of columns. `constant_split` gives all images one split instead. `levels` are
     the label columns, finest first, with or without `label_`: by default all that begin with it; `()` for none. `id` and
-    `box` are by default the columns of that name, if there are any. `box` may be four columns, x1, y1, x2 and y2.
+    `box` are by default the columns of that name, if they exist. `box` may be four columns, x1, y1, x2 and y2.
 
-    Blanks around paths, splits and labels of text files are taken off, and capital letters of splits made small. Labels get one
-    spelling: composed accents, and 1 for 1.0 where all are numbers. Blank cells are refused with their line: labels may be
-    blank, or the number −1, in `distractor` rows only.
+    White space around paths, splits and labels is removed, and splits are converted to lower case. Labels get one spelling:
+    composed accents, and 1 for 1.0 if all are numbers. Blank cells are refused with their line: labels may be blank, or the
+    number −1, only in `distractor` rows.
     """
     root = Path(root)
     if not root.exists():
-        raise FileNotFoundError(f"{root} is not there; give the folder of the images, or a .zip or .tar archive.")
+        raise FileNotFoundError(f"{root} does not exist; give the folder of the images, or a .zip or .tar archive.")
     file = _file(root, table)
     labels = _label_columns(file, levels)
     id = "id" if id is None and "id" in file.names else id
@@ -63,34 +63,34 @@ def read(
     may_be_blank = pc.equal(columns["split"], "distractor")
     columns |= {label: _label(file, column, may_be_blank) for label, column in labels.items()}
     if id is not None:
-        columns["id"] = _filled(file, id)
+        columns["id"] = _nonblank(file, id)
     if corners:
         columns["box"] = _boxes(file, corners)
     used = {path, id, *labels.values(), *corners, None if constant_split else split}
     columns |= {name: file.column(name) for name in _others(file, used, columns)}
     levels = [label.removeprefix(PREFIX) for label in labels]
-    return {"": Manifest.of(columns, root=root if root.is_dir() else root.parent, levels=levels, about=file.about)}
+    return {"": Manifest.from_columns(columns, root=root if root.is_dir() else root.parent, levels=levels, about=file.about)}
 
 
-def _file(root: Path, table: str | Path | None) -> TableFile:
-    """The table: the file of this name, or the one under the root; or the default one under the root."""
+def _file(root: Path, table: str | Path | None) -> Table:
+    """The table: the file of this name, or the one under the root, or the default one under the root."""
     if table is not None and Path(table).is_file():
-        return read_table_file(table)
+        return read_table(table)
     wanted = [f"manifest{suffix}" for suffix in TABLES] if table is None else [str(table)]
     archive = None if root.is_dir() else Archive(root)
     for name in wanted:
         if archive is not None and name in archive.members:
-            return table_file_of(archive.read(name), f"{root}::{name}", Path(name).suffix)
+            return parse_table(archive.read(name), f"{root}::{name}", Path(name).suffix)
         if archive is None and (root / name).is_file():
-            return read_table_file(root / name)
+            return read_table(root / name)
     names = list(archive.members) if archive is not None else [path.name for path in root.iterdir()]
-    there = sorted(name for name in names if name.lower().endswith(TABLES))
-    found = f"tables in it: {', '.join(there[:5])}" if there else f"it has no table ({', '.join(TABLES)})"
-    raise FileNotFoundError(f"{root} has no {wanted[0]}; {found}. Name one with table (--table).")
+    tables = sorted(name for name in names if name.lower().endswith(TABLES))
+    choice = f"tables in it: {', '.join(tables[:5])}" if tables else f"it has no table ({', '.join(TABLES)})"
+    raise FileNotFoundError(f"{root} has no {wanted[0]}; {choice}. Name one with table (--table).")
 
 
-def _text(file: TableFile, name: str) -> pa.Array:
-    """The cells of a column as text, without blanks around them; "" where there is nothing."""
+def _text(file: Table, name: str) -> pa.Array:
+    """The cells of a column as text, without white space around them; "" if blank."""
     cells = file.column(name)
     if pa.types.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
@@ -99,14 +99,14 @@ def _text(file: TableFile, name: str) -> pa.Array:
     return pc.fill_null(pc.utf8_trim_whitespace(cells.cast(pa.string())), "")
 
 
-def _filled(file: TableFile, name: str) -> pa.Array:
+def _nonblank(file: Table, name: str) -> pa.Array:
     cells = _text(file, name)
     file.refuse(pc.equal(cells, ""), lambda row: f"{name!r} is blank; fill it in, or leave the row out.")
     return cells
 
 
-def _paths(file: TableFile, name: str, root: Path) -> pa.Array:
-    paths = _filled(file, name)
+def _paths(file: Table, name: str, root: Path) -> pa.Array:
+    paths = _nonblank(file, name)
     if not root.is_dir():
         return pc.binary_join_element_wise(f"{root.name}::", paths, "")
     for prefix in (f"{root.resolve()}/", f"{root.absolute()}/"):  # they differ where the root is a link
@@ -114,40 +114,41 @@ def _paths(file: TableFile, name: str, root: Path) -> pa.Array:
     return paths
 
 
-def _splits(file: TableFile, name: str, constant: str | None) -> pa.Array:
+def _splits(file: Table, name: str, constant: str | None) -> pa.Array:
     if constant is not None:
         return pa.array([constant] * len(file))
     if name not in file.names:
         raise ValueError(
-            f"{file.missing(name)} Name the column with split (--split), or give all rows one with constant_split (--all)."
+            f"{file.missing_column(name)} Name the column with split (--split), or give all rows one split with constant_split "
+            f"(--all)."
         )
-    return pc.utf8_lower(_filled(file, name))
+    return pc.utf8_lower(_nonblank(file, name))
 
 
-def _label_columns(file: TableFile, levels: Sequence[str] | None) -> dict[str, str]:
+def _label_columns(file: Table, levels: Sequence[str] | None) -> dict[str, str]:
     """`label_<level>` → the column it is read from, finest first."""
     if levels is None:
-        found = {name: name for name in file.names if name.startswith(PREFIX)}
-        if not found:
+        labels = {name: name for name in file.names if name.startswith(PREFIX)}
+        if not labels:
             raise ValueError(
                 f"{file.about} has no column that begins with {PREFIX!r}, only {', '.join(file.names)}; name the label columns "
                 f"with levels (--level), finest first, or call them {PREFIX}<level>."
             )
-        return found
+        return labels
     labels = {}
     for level in levels:
         short = level.removeprefix(PREFIX)
         column = next((name for name in (level, PREFIX + short, short) if name in file.names), None)
         if column is None:
-            raise file.missing(level)
+            raise file.missing_column(level)
         if PREFIX + short in labels:
-            raise ValueError(f"{file.about}: level {short!r} was asked for twice; name each level once, finest first.")
+            raise ValueError(f"{file.about}: level {short!r} is named twice; name each level once, finest first.")
         labels[PREFIX + short] = column
     return labels
 
 
-def _label(file: TableFile, name: str, may_be_blank: pa.Array) -> pa.Array:
-    cells = _one_spelling(file, name)
+def _label(file: Table, name: str, may_be_blank: pa.Array) -> pa.Array:
+    cells = _normalize_spelling(file, name)
     file.refuse(
         pc.and_not(pc.equal(cells, ""), may_be_blank),
         lambda row: f"{name!r} is blank; fill it in, leave the row out, or give it the split distractor.",
@@ -155,26 +156,30 @@ def _label(file: TableFile, name: str, may_be_blank: pa.Array) -> pa.Array:
     return cells.dictionary_encode()
 
 
-def _one_spelling(file: TableFile, name: str) -> pa.Array:
-    """The cells with accents composed (NFC); in a column of whole numbers 1.0 as 1, and −1 as blank, which is no label."""
+def _normalize_spelling(file: Table, name: str) -> pa.Array:
+    """The cells with composed accents (NFC); in a column of whole numbers 1.0 becomes 1, and −1 blank, which means no label."""
     cells = _text(file, name)
     spelled = pc.utf8_normalize(cells, "NFC")
-    if pc.all(pc.match_substring_regex(spelled, r"^(-?[0-9]+(\.0+)?)?$")).as_py():  # among words "-1" is one: an emoji's name
+    if pc.all(
+        pc.match_substring_regex(spelled, r"^(-?[0-9]+(\.0+)?)?$")
+    ).as_py():  # among words "-1" is a label: an emoji is called so
         spelled = pc.replace_substring_regex(spelled, r"\.0+$", "")
         spelled = pc.if_else(pc.equal(spelled, "-1"), "", spelled)
         file.refuse(
             pc.starts_with(spelled, "-"),
-            lambda row: f"{name!r} is {spelled[row].as_py()}, but classes are numbered from 0, and −1 or a blank is no label.",
+            lambda row: (
+                f"{name!r} is {spelled[row].as_py()}, but classes are numbered from 0, and −1 or a blank means no label."
+            ),
         )
     changed = pc.and_(pc.not_equal(cells, spelled), pc.is_in(spelled, value_set=pc.unique(cells)))
     for row in np.flatnonzero(changed)[:1]:
         cell, one = cells[row].as_py(), spelled[row].as_py()
-        _log.warning("%s: %r has two spellings of one class, such as %a and %a; they are joined", file.about, name, cell, one)
+        _log.warning("%s: %r has two spellings of one class, such as %a and %a; they are merged", file.about, name, cell, one)
     return spelled
 
 
-def _boxes(file: TableFile, corners: Sequence[str]) -> pa.Array:
-    """One column as it is, which the manifest reads; or four, of which all or none may be blank in a row."""
+def _boxes(file: Table, corners: Sequence[str]) -> pa.Array:
+    """One column as it is, which the manifest parses; or four, of which all or none may be blank in a row."""
     if len(corners) == 1:
         return file.column(corners[0])
     if len(corners) != 4:
@@ -188,24 +193,24 @@ def _boxes(file: TableFile, corners: Sequence[str]) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(flat, 4, mask=pa.array(blank.all(1)))
 
 
-def _numbers(file: TableFile, name: str) -> NDArray[np.float64]:
-    """The numbers of a column, NaN where it is blank."""
+def _numbers(file: Table, name: str) -> NDArray[np.float64]:
+    """The numbers of a column, NaN for a blank cell."""
     cells = file.column(name)
     if pa.types.is_string(cells.type):
         cells = pc.utf8_trim_whitespace(cells)
         filled = pc.not_equal(cells, "")
         right = pc.match_substring_regex(cells, r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$")
-        file.refuse(pc.and_not(filled, right), lambda row: f"{name!r} is {cells[row].as_py()!r}, which is no number.")
+        file.refuse(pc.and_not(filled, right), lambda row: f"{name!r} is {cells[row].as_py()!r}, which is not a number.")
         cells = pc.if_else(filled, cells, pa.scalar(None, pa.string()))
     return np.asarray(pc.fill_null(cells.cast(pa.float64()), np.nan))
 
 
-def _others(file: TableFile, used: set[str | None], taken: dict[str, pa.Array]) -> list[str]:
-    """The columns to keep as they are; one whose name another took is left out, and that is logged."""
+def _others(file: Table, used: set[str | None], taken: dict[str, pa.Array]) -> list[str]:
+    """The columns to keep as they are; one whose name is taken by another is left out, and that is logged."""
     others = [name for name in file.names if name not in used and not name.startswith("__index_level_")]  # pandas' own
     for name in others:
         if name in taken:
-            _log.warning("%s: column %r is left out, because another was named in its place", file.about, name)
+            _log.warning("%s: column %r is left out, because another column takes its name", file.about, name)
     return [name for name in others if name not in taken]
 
 

@@ -1,4 +1,4 @@
-"""Font files, and the shapes of characters in them: which a font really has, and which look the same."""
+"""Font files and the shapes of their characters: which characters a font has, and which look the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Face:
 
 @dataclass(frozen=True)
 class Shape:
-    """A character as a face draws it, undisturbed: coverage 0 to 255, and where the bitmap's top is from the baseline."""
+    """A character as a face draws it: coverage 0 to 255, and the top of the bitmap relative to the baseline."""
 
     face: str
     size: tuple[int, int]
@@ -32,17 +32,17 @@ class Shape:
     top: int
 
 
-def face(path: Path, em: int, trusted: Iterable[str] | None = None) -> Face:
-    """The face of a font file at a size of `em` pixels; of its characters, those that are `trusted`, or all.
+def load_face(path: Path, em: int, trusted: Iterable[str] | None = None) -> Face:
+    """Load a font file at a size of `em` pixels, with the `trusted` characters, or all.
 
-    What a font has is what its character map lists, and never the box that it draws for a missing character.
+    The characters of a font are those in its character map; the box that it draws for a missing character does not count.
     """
     from matplotlib.ft2font import FT2Font
 
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such font file; fonts are .ttf or .otf files.")
+        raise FileNotFoundError(f"{path} does not exist; fonts are .ttf or .otf files.")
     try:
-        # Basic layout: a character by itself wants no shaping, and libraqm is not on every machine.
+        # Basic layout: a single character needs no shaping, and libraqm is not on every machine.
         font = ImageFont.truetype(path, em, layout_engine=ImageFont.Layout.BASIC)
         listed = frozenset(chr(code) for code in FT2Font(str(path)).get_charmap())
     except (OSError, RuntimeError, ValueError) as error:
@@ -51,48 +51,48 @@ def face(path: Path, em: int, trusted: Iterable[str] | None = None) -> Face:
     return Face(path.stem, font, has, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
-def named_apart(faces: Sequence[Face]) -> list[Face]:
-    """The faces, those of a name that came before numbered: a file name is all a font of yours and one of ours may share."""
+def unique_names(faces: Sequence[Face]) -> list[Face]:
+    """The faces, with numbers after repeated names: a font of the user may have the file name of one of ours."""
     seen: Counter[str] = Counter()
-    apart = []
+    unique = []
     for face in faces:
         seen[face.name] += 1
-        apart.append(face if seen[face.name] == 1 else replace(face, name=f"{face.name}-{seen[face.name]}"))
-    return apart
+        unique.append(face if seen[face.name] == 1 else replace(face, name=f"{face.name}-{seen[face.name]}"))
+    return unique
 
 
 def distinct_shapes(characters: Iterable[str], faces: Sequence[Face], fewest: int) -> dict[str, list[Shape]]:
-    """Character → its shapes, for the characters that have `fewest` different ones, and look like no character before.
+    """Character → its shapes, for characters with at least `fewest` different shapes that look like no earlier character.
 
-    Left out is a character that more than half of its faces draw as they draw one and the same earlier character.
+    A character looks like an earlier one if more than half of its faces draw the two alike.
     """
-    drawn: dict[str, list[Shape]] = {}
-    earlier: dict[tuple[object, ...], list[tuple[str, Shape]]] = {}  # what each face draws at this size and height
+    distinct: dict[str, list[Shape]] = {}
+    earlier: dict[tuple[object, ...], list[tuple[str, Shape]]] = {}  # by face, size and height
     for character in characters:
-        shapes = _drawn(character, faces)
+        shapes = _shapes(character, faces)
         places = [earlier.setdefault((shape.face, shape.size, shape.top), []) for shape in shapes]
         pairs = zip(shapes, places, strict=True)
-        twins = Counter(other for shape, place in pairs for other, like in place if _alike(shape, like))
+        twins = Counter(other for shape, place in pairs for other, like in place if _look_alike(shape, like))
         if len(shapes) < fewest or max(twins.values(), default=0) > len(shapes) / 2:
             continue
-        drawn[character] = shapes
+        distinct[character] = shapes
         for shape, place in zip(shapes, places, strict=True):
             place.append((character, shape))
-    return drawn
+    return distinct
 
 
-def _drawn(character: str, faces: Sequence[Face]) -> list[Shape]:
-    """A shape for each face that has the character; one that repeats another face's, or is empty, is left out."""
-    found: list[Shape] = []
+def _shapes(character: str, faces: Sequence[Face]) -> list[Shape]:
+    """The shapes of a character in the faces that have it, without empty and repeated ones."""
+    shapes: list[Shape] = []
     for face in faces:
         shape = _shape(character, face) if character in face.has else None
-        if shape is not None and not any(_alike(shape, other) for other in found):
-            found.append(shape)
-    return found
+        if shape is not None and not any(_look_alike(shape, other) for other in shapes):
+            shapes.append(shape)
+    return shapes
 
 
-def _alike(one: Shape, other: Shape) -> bool:
-    """Whether two shapes differ by no more than hinting makes one outline differ: equal sizes, and 3 % of the ink."""
+def _look_alike(one: Shape, other: Shape) -> bool:
+    """Whether two shapes have equal sizes and differ by at most 3 % of the ink, as one outline may by hinting."""
     if one.size != other.size:
         return False
     ink, like = (np.frombuffer(shape.pixels, np.uint8).astype(np.int32) for shape in (one, other))
@@ -101,7 +101,7 @@ def _alike(one: Shape, other: Shape) -> bool:
 
 def _shape(character: str, face: Face) -> Shape | None:
     left, top, right, bottom = (round(side) for side in face.font.getbbox(character, anchor="ls"))
-    if right <= left or bottom <= top:  # a space by another name
+    if right <= left or bottom <= top:  # some kind of space
         return None
     canvas = Image.new("L", (right - left, bottom - top))
     ImageDraw.Draw(canvas).text((-left, -top), character, fill=255, font=face.font, anchor="ls")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from suprank.evaluation.rankings.item_ids import check_no_blanks, shorten
 from suprank.evaluation.rankings.pair_table import PairTable
 from suprank.evaluation.rankings.prediction_csv import prediction_rows
-from suprank.files.atomic import writing_atomically
+from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ def _write(path: str | PathLike[str], formats: Mapping[str, Callable[[], Iterabl
     """Stream to a temporary file and rename it, so that an id that is refused half-way leaves no half-written file."""
     path = Path(path)
     pieces = _by_extension(path, formats)()
-    with writing_atomically(path) as file:
+    with atomic_writer(path) as file:
         file.writelines(piece.encode() for piece in pieces)
 
 

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from suprank.explorer.index.protocol import IndexItem
-from suprank.files.atomic import write_atomically, writing_atomically
-from suprank.files.folders import locked_folder
+from suprank.files.atomic import write_atomically, atomic_writer
+from suprank.files.locking import lock_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,11 +171,11 @@ class IndexFolder:
         number = int(meta.get("number", 0)) + 1
         files: dict[str, Any] = dict(meta.get("files", {}))
         if index is not None:
-            with writing_atomically(self._numbered("index", number)) as file:
+            with atomic_writer(self._numbered("index", number)) as file:
                 index(file)
             files["index"] = self._name_and_size("index", number)
         if items is not None:
-            with writing_atomically(self._numbered("items", number)) as file:
+            with atomic_writer(self._numbered("items", number)) as file:
                 pq.write_table(items, file, compression="zstd", row_group_size=2**17)
             files["items"] = self._name_and_size("items", number)
         written = {**meta, "version": VERSION, "number": number, "files": files}
@@ -187,7 +187,7 @@ class IndexFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from writing at the same time: for them, an OSError. The lock ends with the process."""
-        with locked_folder(self.path, "writing to", "wait for it to end"):
+        with lock_folder(self.path, "writing to", "wait for it to end"):
             yield
 
     def open_items(self, meta: Mapping[str, Any]) -> pq.ParquetFile:

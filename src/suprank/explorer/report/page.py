@@ -177,7 +177,7 @@ def public_path(path: str) -> str:
 
 def _thumbnail(images: Images, row: int, name: str) -> Thumbnail:
     path = public_path(images.path(row))
-    picture = images.picture(row, at_least=SIDE)
+    picture = images.picture(row, min_short_side=SIDE)
     if not isinstance(picture, Image.Image):
         return Thumbnail(name, SIDE, SIDE, None, path)
     small = picture.convert("RGB")

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from suprank.data.datasets import Broken
+from suprank.data.datasets import BrokenImage
 from suprank.explorer.web.browsing import ImageSelection
 from suprank.explorer.web.explorer import Explorer
 from suprank.explorer.web.ids import RUNS, ImageId, Node
@@ -109,8 +109,8 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         images = explorer.searcher.side_images(image)
 
         def read() -> Image | None:
-            found = images.picture(image.row, at_least=SIDES[size])
-            return None if isinstance(found, Broken) else found
+            found = images.picture(image.row, min_short_side=SIDES[size])
+            return None if isinstance(found, BrokenImage) else found
 
         made = explorer.pictures.thumbnail((image, size), SIDES[size], read)
         return Response(made.data, 200 if made.found else 404, made.cache_headers, made.media_type)

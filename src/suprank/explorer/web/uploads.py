@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from suprank.data.images import BrokenImageError, decoded
+from suprank.data.images import BrokenImageError, decode_image
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -70,7 +70,7 @@ class Uploads:
 
 def _decoded(data: bytes) -> Image.Image:
     try:
-        return decoded(data, "The image", max_pixels=MAX_PIXELS)
+        return decode_image(data, "The image", max_pixels=MAX_PIXELS)
     except BrokenImageError as error:
         reason = str(error).removeprefix("The image: ").replace(", or allow more by max_pixels", "")
         raise HTTPException(400, f"The image {reason}") from error

@@ -12,7 +12,7 @@ from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.lint.findings import ERROR, Finding, sorted_findings
 from suprank.hierarchy.lint.names import label_findings, name_findings, sibling_findings
 from suprank.hierarchy.lint.shape import place_findings, size_findings, stray_findings, work_findings
-from suprank.hierarchy.strict import columns_of, strict_table
+from suprank.files.tables import column_names, read_rows
 from suprank.hierarchy.tree import Group, Hierarchy, Label, read_hierarchy
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ def read_target(path: str | Path, *, levels: Sequence[str] = (), recipe: Recipe 
             return LintTarget(str(path), hierarchy_from_tree(LabelTree.read(path)), "images", check_label_names=True)
         except ValueError as error:
             raise MalformedError(str(error)) from error
-    columns = columns_of(path)
+    columns = column_names(path)
     if {"path", "split"} <= set(columns):
         return _manifest_target(path, levels)
     known = (recipe.export.id, *recipe.levels[1:]) if recipe is not None else ()
     chosen = tuple(levels) or (known if known and set(known) <= set(columns) else tuple(columns))
     _check_levels(path, chosen)
-    table = strict_table(path, chosen, lambda cells: None if cells[0].strip() else f"{chosen[0]} is empty; expected an id.")
+    table = read_rows(path, chosen, lambda cells: None if cells[0].strip() else f"{chosen[0]} is empty; expected an id.")
     return _rows_target(str(path), chosen, table.rows, unit="rows")
 
 

@@ -246,7 +246,7 @@ def add_images(project, folder, level, names, splits=None):
         "split": splits or ["train"] * len(names),
         f"label_{level}": names,
     }
-    Manifest.of(columns, root=folder).save(folder / "m.parquet")
+    Manifest.from_columns(columns, root=folder).save(folder / "m.parquet")
     with project.transaction() as db:
         db.executemany(
             "INSERT INTO meta VALUES (?, ?)", {"manifest": str(folder / "m.parquet"), "manifest_level": level}.items()
@@ -300,7 +300,7 @@ def test_few_images_are_decoded_at_once(project, tmp_path, monkeypatch):
             now[0] -= 1
         return Image.new("RGB", (2, 2))
 
-    monkeypatch.setattr("suprank.data.images.decoded", decoded)
+    monkeypatch.setattr("suprank.data.images.decode_image", decoded)
     with ThreadPoolExecutor(12) as pool:
         assert all(image.found for image in pool.map(review.samples.thumbnail, range(12)))
     assert 1 <= most[0] <= 2

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.data.files import Files
+from suprank.data.image_files import ImageFiles
 from suprank.hierarchy.adjudication import Adjudication
 from suprank.hierarchy.project import BusyError, FullError, Project
 from suprank.hierarchy.review.branch import Branch
@@ -176,7 +176,7 @@ class SampleImages:
         self._order = np.argsort(codes, kind="stable")
         self._sorted_codes = codes[self._order]
         self._codes = {label_key(name): code for code, name in enumerate(manifest.names[level])}
-        self._thumbnails, self._files = ThumbnailCache(), Files(manifest.root)
+        self._thumbnails, self._files = ThumbnailCache(), ImageFiles(manifest.root)
         self._decoding = threading.Semaphore(MAX_DECODING)
 
     @classmethod
@@ -210,7 +210,7 @@ class SampleImages:
 
     def _read(self, row: int) -> Image | None:
         # Without ImageDataset, which takes seconds to import because of torch.
-        from suprank.data.images import decoded
+        from suprank.data.images import decode_image
 
         path, table = self.manifest.paths[row].as_py(), self.manifest.table
         box = table["box"][row].as_py() if "box" in table.column_names else None
@@ -218,8 +218,8 @@ class SampleImages:
             with self._decoding:
                 data = self._files.read(path)
                 if box is None:
-                    return decoded(data, path, at_least=SAMPLE_SIDE)
-                return decoded(data, path).crop(tuple(map(round, box)))
+                    return decode_image(data, path, min_short_side=SAMPLE_SIDE)
+                return decode_image(data, path).crop(tuple(map(round, box)))
         except (OSError, ValueError):  # archives and images raise ValueError
             return None
 

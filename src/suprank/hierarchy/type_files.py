@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.sources import check_split
-from suprank.hierarchy.strict import columns_of, strict_table, too_long
+from suprank.files.tables import column_names, read_rows, label_length_problem
 from suprank.hierarchy.wikimedia.item_types import NOT_ASKED, ItemType, ScrapeResult, record_types, recorded_types
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def types_from_files(
 
 
 def _rows(path: Path, columns: ItemsRecipe) -> list[_Row]:
-    source = columns.source if columns.source is not None and columns.source in columns_of(path) else None
+    source = columns.source if columns.source is not None and columns.source in column_names(path) else None
     wanted = [columns.id, columns.type, *([source] if source else [])]
 
     def problem(cells: tuple[str, ...]) -> str | None:
@@ -83,11 +83,11 @@ def _rows(path: Path, columns: ItemsRecipe) -> list[_Row]:
             return f"{columns.id} is empty; expected an id."
         if columns.whole_numbers and not re.fullmatch(r"[0-9]{1,18}", key):
             return f"{columns.id} is {cells[0]!r}; expected a whole number."
-        if (wrong := too_long(cells[1])) is not None:
+        if (wrong := label_length_problem(cells[1])) is not None:
             return f"{columns.type} {wrong}."
         return None
 
-    table = strict_table(path, wanted, problem)
+    table = read_rows(path, wanted, problem)
     return [
         _Row(
             str(int(cells[0])) if columns.whole_numbers else cells[0].strip(),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFont
 
-from suprank.data import contact_sheet as module
-from suprank.data.contact_sheet import contact_sheet
+from suprank.data import contact_sheets as module
+from suprank.data.contact_sheets import contact_sheet
 from suprank.data.manifest import Manifest
 from tests.data.pictures import encoded, folder
 
@@ -17,7 +17,9 @@ def colored(root, rows):
     for place, (color, _, _) in enumerate(rows):
         (root / f"{place}.png").write_bytes(encoded(Image.new("RGB", (20, 10), color)))
     columns = {"label_fine": [fine for _, fine, _ in rows], "label_coarse": [coarse for _, _, coarse in rows]}
-    return Manifest.of({"path": [f"{n}.png" for n in range(len(rows))], "split": ["train"] * len(rows)} | columns, root=root)
+    return Manifest.from_columns(
+        {"path": [f"{n}.png" for n in range(len(rows))], "split": ["train"] * len(rows)} | columns, root=root
+    )
 
 
 def thumbnail(sheet, row, column, size=32):
@@ -48,7 +50,7 @@ def test_the_same_seed_gives_the_same_sheet_and_another_one_another(tmp_path):
 def test_classes_come_in_turn_from_all_coarse_ones_and_stand_beside_their_relatives():
     fine = np.arange(102)
     coarse = np.where(fine < 100, 1, np.where(fine == 100, 0, 2))  # a hundred under one, and one each under two others
-    chosen = module._chosen(np.stack([fine, coarse], 1), 4, np.random.default_rng(0))
+    chosen = module._choose_classes(np.stack([fine, coarse], 1), 4, np.random.default_rng(0))
     assert chosen[0] == 100
     assert chosen[3] == 101
     assert 0 <= chosen[1] < chosen[2] < 100
@@ -59,13 +61,13 @@ def test_coarser_levels_and_unlabeled_manifests_have_their_rows(tmp_path):
     sheet = contact_sheet(manifest, size=32, level=1)
     assert sheet.height == 2 * 36 + 4
     assert (thumbnail(sheet, 1, 1)[16] == RED).all()
-    bare = Manifest.of(manifest.table.select(["path", "split"]), root=tmp_path, levels=())
+    bare = Manifest.from_columns(manifest.table.select(["path", "split"]), root=tmp_path, levels=())
     assert contact_sheet(bare, size=32).size == (240 + 3 * 36 + 4, 36 + 4)
 
 
 def test_distractors_without_labels_are_shown_only_where_there_is_nothing_else(tmp_path):
     manifest = colored(tmp_path, [(BLUE, "a", "c"), (RED, "b", "d")])
-    some = Manifest.of(
+    some = Manifest.from_columns(
         {"path": ["0.png", "1.png"], "split": ["test", "distractor"], "label_a": ["a", None]}, root=manifest.root
     )
     assert contact_sheet(some, size=32).height == 36 + 4
@@ -99,12 +101,12 @@ def test_an_unknown_level_is_refused_with_those_there_are(tmp_path, level):
 
 def test_long_names_lose_their_middle(tmp_path):
     font = module._font(15)
-    cut = module._cut("Blackfoot_(Canadian_Aboriginal_Syllabics)/character11", font, 200)
+    cut = module._shorten("Blackfoot_(Canadian_Aboriginal_Syllabics)/character11", font, 200)
     assert cut.startswith("Blackfoot")
     assert cut.endswith("character11")
     assert "…" in cut
     assert font.getlength(cut) <= 200
-    assert module._cut("two\nlines", font, 200) == "two lines"
+    assert module._shorten("two\nlines", font, 200) == "two lines"
 
 
 def test_without_matplotlib_the_text_is_in_pils_own_font(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.evaluation.tables import LabelSpellingWarning, Table, ids_from, labels_from, read_table
+from suprank.evaluation.label_tables import LabelSpellingWarning, Table, item_ids, encode_labels, read_label_table
 
 MANIFEST = "path,split,label_species,label_genus\na.jpg,test,robin,erithacus\nb.jpg,test,raven,corvus\nc.jpg,test,crow,corvus\n"
 
@@ -28,7 +28,7 @@ def parquet(path, **columns):
 
 
 def test_a_manifest_becomes_labels_finest_first(tmp_path):
-    labels = labels_from(read_table(text(tmp_path / "q.csv", MANIFEST)))
+    labels = encode_labels(read_label_table(text(tmp_path / "q.csv", MANIFEST)))
     assert labels.names == ("species", "genus")
     assert labels.queries.tolist() == [[0, 0], [1, 1], [2, 1]]
     assert labels.queries.dtype == np.int64
@@ -36,24 +36,24 @@ def test_a_manifest_becomes_labels_finest_first(tmp_path):
 
 
 def test_the_same_value_has_the_same_id_in_queries_and_gallery():
-    labels = labels_from(table(label_x=["b", "a", "b"]), table(label_x=["c", "a", "b", "c"]))
+    labels = encode_labels(table(label_x=["b", "a", "b"]), table(label_x=["c", "a", "b", "c"]))
     assert labels.queries.tolist() == [[0], [1], [0]]
     assert labels.gallery.tolist() == [[2], [1], [0], [2]]
 
 
 def test_the_same_value_is_the_same_class_whatever_the_kind_of_file(tmp_path):
-    as_text = read_table(text(tmp_path / "q.csv", "label\n12\n 7\n"))
-    as_numbers = read_table(parquet(tmp_path / "g.parquet", label=[7, 12, None]))
-    labels = labels_from(as_text, as_numbers)
+    as_text = read_label_table(text(tmp_path / "q.csv", "label\n12\n 7\n"))
+    as_numbers = read_label_table(parquet(tmp_path / "g.parquet", label=[7, 12, None]))
+    labels = encode_labels(as_text, as_numbers)
     assert labels.queries.tolist() == [[0], [1]]
     assert labels.gallery.tolist() == [[1], [0], [-1]]
 
 
 def test_empty_cells_nulls_and_minus_one_have_no_class(tmp_path):
-    assert labels_from(table(label=["", "-1", " ", "x"])).queries.tolist() == [[-1], [-1], [-1], [0]]
-    assert labels_from(table(label=np.array([-1, 5]))).queries.tolist() == [[-1], [0]]
+    assert encode_labels(table(label=["", "-1", " ", "x"])).queries.tolist() == [[-1], [-1], [-1], [0]]
+    assert encode_labels(table(label=np.array([-1, 5]))).queries.tolist() == [[-1], [0]]
     path = parquet(tmp_path / "q.parquet", label_a=["x", None, "-1"], label_b=[7, None, 3])
-    assert labels_from(read_table(path)).queries.tolist() == [[0, 0], [-1, -1], [-1, 1]]
+    assert encode_labels(read_label_table(path)).queries.tolist() == [[0, 0], [-1, -1], [-1, 1]]
 
 
 cells = st.text(alphabet="abé,\"'\t\n;-1 ", max_size=4) | st.integers(-3, 3).map(str)
@@ -71,18 +71,18 @@ labels = cells.filter(lambda cell: not re.fullmatch(r"\s*-0*([2-9]|\d{2,})\s*", 
 )
 def test_spellings_of_one_value_are_one_class_in_both_files_and_are_named(mine, theirs):
     with pytest.warns(LabelSpellingWarning) as seen:
-        found = labels_from(table(label=mine), table(label=theirs))
+        found = encode_labels(table(label=mine), table(label=theirs))
     assert set(found.queries[:, 0].tolist()) == set(found.gallery[:, 0].tolist()) == {0, 1, 2}
     assert str(seen[0].message).startswith("label: two spellings are taken for one class: '")
     assert ascii(str(mine[1]))[1:-1] in str(seen[0].message)
-    assert ids_from(table(id=theirs), "id") == [str(value) for value in np.array(mine)[found.gallery[:, 0]]]
+    assert item_ids(table(id=theirs), "id") == [str(value) for value in np.array(mine)[found.gallery[:, 0]]]
 
 
 def test_minus_one_of_a_spreadsheet_is_no_label_and_other_numbers_stay_apart():
     values = ["-1.0", "", "-1", "1.5", "1", "01", "1e0", "1.", "v1.0", ".0"]
-    assert labels_from(table(label=values)).queries[:, 0].tolist() == [-1, -1, -1, 0, 1, 2, 3, 4, 5, 6]
+    assert encode_labels(table(label=values)).queries[:, 0].tolist() == [-1, -1, -1, 0, 1, 2, 3, 4, 5, 6]
     with pytest.raises(ValueError, match="label is -2, but"):
-        labels_from(table(label=["-2.0"]))
+        encode_labels(table(label=["-2.0"]))
 
 
 @pytest.mark.parametrize("cell", ["-2", " -5 ", "-11", "-007"])
@@ -90,28 +90,28 @@ def test_numbers_below_minus_one_are_refused_as_evaluate_does(cell):
     with pytest.raises(
         ValueError, match=rf"made.csv, row 1: label is {cell.strip()}, but .* 0 or more, and −1 or an empty cell"
     ):
-        labels_from(table(label=["0", cell]))
+        encode_labels(table(label=["0", cell]))
     with pytest.raises(ValueError, match=rf"row 0: label is {cell.strip()}"):
-        labels_from(table(label=["0", "-1"]), table(label=[cell]))
+        encode_labels(table(label=["0", "-1"]), table(label=[cell]))
 
 
 def test_unsigned_ids_beyond_int64_are_refused(tmp_path):
     np.save(tmp_path / "q.npy", np.array([0, 2**63], np.uint64))
     with pytest.raises(ValueError, match=r"holds 9223372036854775808, but ids must be below 2\^63"):
-        read_table(tmp_path / "q.npy")
+        read_label_table(tmp_path / "q.npy")
     np.save(tmp_path / "q.npy", np.array([0, 2**63 - 1], np.uint64))
-    assert labels_from(read_table(tmp_path / "q.npy")).queries[:, 0].tolist() == [0, 1]
+    assert encode_labels(read_label_table(tmp_path / "q.npy")).queries[:, 0].tolist() == [0, 1]
 
 
 @given(values=st.lists(labels, min_size=1), split=st.integers(0, 5))
 def test_ids_are_equal_exactly_where_values_are(values, split):
-    ids = labels_from(table(label=values)).queries[:, 0]
+    ids = encode_labels(table(label=values)).queries[:, 0]
     plain = np.array([value.strip() for value in values])
     known = ~np.isin(plain, ["", "-1"])
     assert ((ids == -1) == ~known).all()
     assert ((ids[:, None] == ids) == (plain[:, None] == plain))[known][:, known].all()
     if 0 < split < len(values):  # and cutting the rows in two tables changes nothing
-        halves = labels_from(table(label=values[:split]), table(label=values[split:]))
+        halves = encode_labels(table(label=values[:split]), table(label=values[split:]))
         assert np.concatenate([halves.queries, halves.gallery])[:, 0].tolist() == ids.tolist()
 
 
@@ -122,26 +122,26 @@ def test_what_csv_writes_is_read_back(tmp_path_factory, rows, tabs):
     path = tmp_path_factory.mktemp("csv") / ("t.tsv" if tabs else "t.csv")
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter="\t" if tabs else ",").writerows([("one", "two"), *rows])
-    found = read_table(path)
+    found = read_label_table(path)
     assert found.names == ("one", "two")
     assert list(zip(*found.columns, strict=True)) == rows
 
 
 def test_a_byte_order_mark_quotes_tabs_and_unicode_are_read(tmp_path):
-    found = read_table(text(tmp_path / "q.csv", '\ufefflabel_species,path\r\n"rouge, gorge",é.jpg\r\n鴉,b.jpg\r\n\r\n'))
+    found = read_label_table(text(tmp_path / "q.csv", '\ufefflabel_species,path\r\n"rouge, gorge",é.jpg\r\n鴉,b.jpg\r\n\r\n'))
     assert found.names == ("label_species", "path")
     assert found.column("species") == ["rouge, gorge", "鴉"]
-    assert read_table(text(tmp_path / "q.TSV", "label\tpath\na,b\tc\n")).columns == (["a,b"], ["c"])
+    assert read_label_table(text(tmp_path / "q.TSV", "label\tpath\na,b\tc\n")).columns == (["a,b"], ["c"])
 
 
 def test_integer_arrays_are_columns_finest_first(tmp_path):
     np.save(tmp_path / "one.npy", np.array([4, 4, -1], np.int32))
     np.save(tmp_path / "two.npy", np.array([[4, 1], [5, 1]], np.uint64))
-    one, two = read_table(tmp_path / "one.npy"), read_table(tmp_path / "two.npy")
+    one, two = read_label_table(tmp_path / "one.npy"), read_label_table(tmp_path / "two.npy")
     assert (one.names, two.names) == (("label",), ("label_0", "label_1"))
-    assert labels_from(one).queries.tolist() == [[0], [0], [-1]]
-    assert labels_from(two).names == ("0", "1")
-    assert labels_from(two).queries.tolist() == [[0, 0], [1, 0]]
+    assert encode_labels(one).queries.tolist() == [[0], [0], [-1]]
+    assert encode_labels(two).names == ("0", "1")
+    assert encode_labels(two).queries.tolist() == [[0, 0], [1, 0]]
 
 
 def test_parquet_gives_strings_categories_and_integers_and_leaves_embeddings_alone(tmp_path):
@@ -155,20 +155,20 @@ def test_parquet_gives_strings_categories_and_integers_and_leaves_embeddings_alo
         embedding=[[1.0, 2.0], [3.0, 4.0]],
         label_f=[0.5, 1.5],
     )
-    found = read_table(path)
+    found = read_label_table(path)
     assert found.names == ("label_s", "label_c", "label_i", "label_n")
     for level, ids in {"s": [0, 1], "c": [0, -1], "i": [0, 1], "n": [-1, -1]}.items():
-        assert labels_from(found, levels=[level]).queries[:, 0].tolist() == ids
+        assert encode_labels(found, levels=[level]).queries[:, 0].tolist() == ids
     with pytest.raises(
         ValueError, match="column 'embedding' is list<element: double>, but labels and ids are strings or integers"
     ):
         found.column("embedding")
     with pytest.raises(ValueError, match="column 'label_f' is double"):
-        labels_from(found, levels=["f"])
+        encode_labels(found, levels=["f"])
 
 
 def test_what_pandas_writes_beside_its_columns_is_no_label(tmp_path):
-    assert read_table(parquet(tmp_path / "q.parquet", x=["a"], __index_level_0__=[5])).names == ("x",)
+    assert read_label_table(parquet(tmp_path / "q.parquet", x=["a"], __index_level_0__=[5])).names == ("x",)
 
 
 @pytest.mark.parametrize(
@@ -185,14 +185,14 @@ def test_what_pandas_writes_beside_its_columns_is_no_label(tmp_path):
 )
 def test_levels_are_those_asked_for_or_else_the_label_columns_or_else_all_but_a_manifests_own(columns, asked, names):
     found = table(**{name: ["x"] for name in columns})
-    assert labels_from(found, levels=asked).names == names
+    assert encode_labels(found, levels=asked).names == names
 
 
 def test_the_id_column_is_no_level():
     found = table(image=["1", "2"], species=["a", "b"])
-    assert labels_from(found, without=["image"]).names == ("species",)
-    assert ids_from(found, "image") == ["1", "2"]
-    assert ids_from(table(id=np.array([3, 4])), "id") == ["3", "4"]
+    assert encode_labels(found, without=["image"]).names == ("species",)
+    assert item_ids(found, "image") == ["1", "2"]
+    assert item_ids(table(id=np.array([3, 4])), "id") == ["3", "4"]
 
 
 # What is refused
@@ -222,16 +222,16 @@ def test_bad_files_are_refused_with_a_way_out(tmp_path, name, content, message):
         pytest.importorskip("pyarrow")
     path = text(tmp_path / name, content)
     with pytest.raises(ValueError, match=message) as refusal:
-        read_table(path)
+        read_label_table(path)
     assert str(refusal.value).startswith(str(path))
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="q.csv: there is no such file"):
-        read_table(tmp_path / "q.csv")
+        read_label_table(tmp_path / "q.csv")
     (tmp_path / "q.csv").mkdir()
     with pytest.raises(IsADirectoryError, match="q.csv: this is not a file"):
-        read_table(tmp_path / "q.csv")
+        read_label_table(tmp_path / "q.csv")
 
 
 @pytest.mark.parametrize(
@@ -247,19 +247,19 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 def test_arrays_that_are_no_labels_are_refused(tmp_path, array, error, message):
     np.save(tmp_path / "q.npy", array)
     with pytest.raises(error, match=message):
-        read_table(tmp_path / "q.npy")
+        read_label_table(tmp_path / "q.npy")
 
 
 def test_a_parquet_file_of_embeddings_alone_has_no_labels(tmp_path):
     with pytest.raises(ValueError, match=r"has no column of strings or integers \(its columns: embedding \(list"):
-        read_table(parquet(tmp_path / "q.parquet", embedding=[[1.0]]))
+        read_label_table(parquet(tmp_path / "q.parquet", embedding=[[1.0]]))
 
 
 def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.Table.from_arrays([pa.array(["x"])] * 2, ["label", "label"]), tmp_path / "q.parquet")
     with pytest.raises(ValueError, match="q.parquet has two columns called 'label'; rename one"):
-        read_table(tmp_path / "q.parquet")
+        read_label_table(tmp_path / "q.parquet")
 
 
 def test_a_row_count_that_differs_is_refused_with_both_numbers():
@@ -271,16 +271,16 @@ def test_a_row_count_that_differs_is_refused_with_both_numbers():
 def test_an_unknown_column_is_refused_with_the_nearest_name():
     found = table(path=["a"], label_species=["b"], label_genus=["c"])
     with pytest.raises(ValueError, match="made.csv has no column 'specie'; did you mean 'label_species'?"):
-        labels_from(found, levels=["specie"])
+        encode_labels(found, levels=["specie"])
     with pytest.raises(ValueError, match="has no column 'zzz'; choose from path, label_species, label_genus"):
-        ids_from(found, "zzz")
+        item_ids(found, "zzz")
     with pytest.raises(ValueError, match="has no column 'label_genus'"):
-        labels_from(found, table(label_species=["b"]))
+        encode_labels(found, table(label_species=["b"]))
 
 
 def test_a_level_asked_for_twice_is_refused():
     with pytest.raises(ValueError, match="level 'label_a' was asked for twice; name each level once, finest first"):
-        labels_from(table(label_a=["x"], label_b=["y"]), levels=["a", "b", "label_a"])
+        encode_labels(table(label_a=["x"], label_b=["y"]), levels=["a", "b", "label_a"])
 
 
 def test_levels_the_wrong_way_round_are_refused_by_name():
@@ -288,8 +288,8 @@ def test_levels_the_wrong_way_round_are_refused_by_name():
     with pytest.raises(
         ValueError, match="made.csv, row 0: label_coarse 'x' stands under label_fine 'a', and under 'b' in made.csv"
     ):
-        labels_from(table(label_coarse=coarse, label_fine=fine))
-    assert labels_from(table(label_coarse=coarse, label_fine=fine), levels=["fine", "coarse"]).names == ("fine", "coarse")
+        encode_labels(table(label_coarse=coarse, label_fine=fine))
+    assert encode_labels(table(label_coarse=coarse, label_fine=fine), levels=["fine", "coarse"]).names == ("fine", "coarse")
 
 
 def test_a_label_under_two_parents_is_refused_wherever_the_second_is():
@@ -297,20 +297,20 @@ def test_a_label_under_two_parents_is_refused_wherever_the_second_is():
     with pytest.raises(
         ValueError, match="row 1: label_s 'v' stands under label_g 't', and under 'u' in made.csv, row 2, .*--level"
     ):
-        labels_from(one, two)
+        encode_labels(one, two)
 
 
 def test_a_label_without_its_parent_is_refused_and_a_parent_alone_is_not():
     with pytest.raises(ValueError, match="row 1: label_s is 'w', but label_g is empty.*; fill it in, or empty the finer label"):
-        labels_from(table(label_s=["v", "w"], label_g=["t", ""]))
-    assert labels_from(table(label_s=["v", ""], label_g=["t", "t"])).queries.tolist() == [[0, 0], [-1, 0]]
+        encode_labels(table(label_s=["v", "w"], label_g=["t", ""]))
+    assert encode_labels(table(label_s=["v", ""], label_g=["t", "t"])).queries.tolist() == [[0, 0], [-1, 0]]
 
 
 def test_a_table_without_labels_is_refused():
     with pytest.raises(ValueError, match=r"has no label column \(its columns: path, split\); call them label_<level>"):
-        labels_from(table(path=["a"], split=["test"]))
+        encode_labels(table(path=["a"], split=["test"]))
 
 
 def test_rows_without_an_id_are_refused():
     with pytest.raises(ValueError, match=r"7 of 8 rows \(0, 2, 3, 4, 5, ...\) have no 'image', and would all pass for one"):
-        ids_from(table(image=["", "x", *[" "] * 5, "-1"]), "image")
+        item_ids(table(image=["", "x", *[" "] * 5, "-1"]), "image")

@@ -82,7 +82,7 @@ class Table:
             )
 
 
-def read_table(path: str | os.PathLike[str]) -> Table:
+def read_label_table(path: str | os.PathLike[str]) -> Table:
     """The table in a .csv or .tsv file (UTF-8, first line the names), a .parquet file, or a .npy file of integers.
 
     A .npy array `[N]` becomes the column `label`, `[N, L]` becomes `label_0` to `label_{L-1}`, finest first. Of a Parquet
@@ -119,7 +119,7 @@ class Labels:
     gallery: NDArray[np.int64] | None = None
 
 
-def labels_from(
+def encode_labels(
     queries: Table, gallery: Table | None = None, *, levels: Sequence[str] = (), without: Iterable[str] = ()
 ) -> Labels:
     """Labels from columns of one table, or of two with ids in common.
@@ -147,7 +147,7 @@ def labels_from(
     return Labels(names, stacked[0], None if gallery is None else stacked[1])
 
 
-def ids_from(table: Table, column: str) -> list[str]:
+def item_ids(table: Table, column: str) -> list[str]:
     """The ids of a column, as strings; two rows with the same id are the same item. Rows without one are refused.
 
     As with labels, `1` and `1.0` are one id, and so are the two ways to write an accent.

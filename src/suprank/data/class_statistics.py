@@ -1,4 +1,4 @@
-"""What the labels of a manifest are like: classes of each level and split, their sizes, and those that stand alone."""
+"""Statistics of a manifest's labels: classes of each level and split, their sizes, and classes of a single image."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TRAIN, _TEST, _QUERY, _GALLERY = (SPLITS.index(name) for name in ("train", "tes
 
 
 @dataclass(frozen=True)
-class Classes:
-    """Blank labels are left out, and levels are finest first. Empty without labels.
+class ClassStatistics:
+    """Numbers of classes and images. Blank labels do not count; levels are finest first; without labels all is empty.
 
     counts        level → split → number of classes
     shared        level → number of classes both in train and in test, query or gallery; empty unless there are both
     sizes         images in a class of the finest level, as "1", "2", "3-4", "5-8", ... → number of such classes
-    singletons    train, test → number of finest classes that have one image in it, where there are any
+    singletons    train, test → number of finest classes with a single image there, if there are any
     unanswerable  queries whose finest class has no image in the gallery; 0 without a gallery
-    two_parents   sentences that name labels under two parents
+    two_parents   sentences that name the labels under two parents
     """
 
     counts: Mapping[str, Mapping[str, int]]
@@ -38,18 +38,18 @@ class Classes:
     two_parents: tuple[str, ...]
 
 
-def classes(manifest: Manifest) -> Classes:
-    """What the labels are like."""
+def class_statistics(manifest: Manifest) -> ClassStatistics:
+    """Count the classes of a manifest."""
     if not manifest.levels:
-        return Classes({}, {}, {}, {}, 0, ())
-    images = {level: _images(manifest, place) for place, level in enumerate(manifest.levels)}
+        return ClassStatistics({}, {}, {}, {}, 0, ())
+    images = {level: _images(manifest, column) for column, level in enumerate(manifest.levels)}
     finest = images[manifest.levels[0]]
-    alone = {"train": int((finest[_TRAIN] == 1).sum()), "test": int((finest[_TEST] == 1).sum())}
-    return Classes(
-        counts={level: _counts(found) for level, found in images.items()},
-        shared={level: _shared(found) for level, found in images.items()} if _has_both(manifest) else {},
+    singletons = {"train": int((finest[_TRAIN] == 1).sum()), "test": int((finest[_TEST] == 1).sum())}
+    return ClassStatistics(
+        counts={level: _counts(counted) for level, counted in images.items()},
+        shared={level: _shared(counted) for level, counted in images.items()} if _has_both(manifest) else {},
         sizes=_histogram(finest.sum(0)),
-        singletons={split: number for split, number in alone.items() if number},
+        singletons={split: number for split, number in singletons.items() if number},
         unanswerable=int(finest[_QUERY][finest[_GALLERY] == 0].sum()) if "gallery" in manifest.splits else 0,
         two_parents=tuple(manifest.two_parents()),
     )
@@ -58,14 +58,14 @@ def classes(manifest: Manifest) -> Classes:
 def _images(manifest: Manifest, level: int) -> NDArray[np.int64]:
     """How many images each split has of each class of the level: [splits, classes]."""
     labels, number = manifest.labels[:, level], len(manifest.names[manifest.levels[level]])
-    there = labels >= 0
-    cells = split_codes(manifest)[there] * number + labels[there]
+    labeled = labels >= 0
+    cells = split_codes(manifest)[labeled] * number + labels[labeled]
     return np.bincount(cells, minlength=len(SPLITS) * number).reshape(len(SPLITS), number)
 
 
 def _counts(images: NDArray[np.int64]) -> dict[str, int]:
-    found = dict(zip(SPLITS, (images > 0).sum(1).tolist(), strict=True))
-    return {split: number for split, number in found.items() if number}
+    counts = dict(zip(SPLITS, (images > 0).sum(1).tolist(), strict=True))
+    return {split: number for split, number in counts.items() if number}
 
 
 def _has_both(manifest: Manifest) -> bool:
@@ -73,12 +73,12 @@ def _has_both(manifest: Manifest) -> bool:
 
 
 def _shared(images: NDArray[np.int64]) -> int:
-    judged = images[[SPLITS.index(split) for split in EVALUATION]].any(0)
-    return int(((images[_TRAIN] > 0) & judged).sum())
+    evaluated = images[[SPLITS.index(split) for split in EVALUATION]].any(0)
+    return int(((images[_TRAIN] > 0) & evaluated).sum())
 
 
 def _histogram(images: NDArray[np.int64]) -> dict[str, int]:
-    """How many classes have 1 image, 2, 3-4, 5-8, ..., from the smallest class on; classes without any are left out."""
+    """How many classes have 1 image, 2, 3-4, 5-8, ..., from the smallest class on; empty classes do not count."""
     bins = np.ceil(np.log2(images[images > 0])).astype(np.int64)
     counts = dict(enumerate(np.bincount(bins).tolist()))
     return {_bin(place): count for place, count in counts.items() if place >= bins.min()}

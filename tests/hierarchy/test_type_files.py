@@ -12,7 +12,7 @@ from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.project import Project
 from suprank.hierarchy.recipe import Recipe
 from suprank.hierarchy.sources import labels_from_rows
-from suprank.hierarchy.typed_files import types_from_files
+from suprank.hierarchy.type_files import types_from_files
 from tests.hierarchy.wikimedia.worlds import project_of, tables, types
 
 INDEX = Path(__file__).parents[3] / "../shared/data/hgldv2_index_labels.csv"

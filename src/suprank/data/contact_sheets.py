@@ -1,4 +1,4 @@
-"""A contact sheet: some classes of a manifest, a row each, to see at a glance what it holds."""
+"""A contact sheet: one row of thumbnails for each of some classes of a manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from suprank.data.columns import SPLITS
-from suprank.data.datasets import ImageDataset, Item
+from suprank.data.datasets import ImageDataset, ImageItem
 from suprank.data.duplicates import split_codes
 from suprank.data.manifest import Manifest
 
@@ -26,7 +26,7 @@ _INK, _FAINT, _EMPTY, _PAPER = "#222222", "#777777", "#e4e4e4", "white"
 
 class _Row(NamedTuple):
     name: str
-    above: list[str]  # its coarser labels, nearest first
+    ancestors: list[str]  # its coarser labels, nearest first
     images: int
     shown: NDArray[np.int64]
 
@@ -40,35 +40,35 @@ def contact_sheet(
     seed: int = 0,
     level: int = 0,
 ) -> Image.Image:
-    """The picture: a row a class, with its name, its coarser labels and how many images it has, then up to `per_class` of them.
+    """Draw one row per class: its name, its coarser labels and its number of images, then up to `per_class` of them.
 
-    Classes of the `level` (0 is the finest) are drawn at random, the same for the same seed, in turn from all the coarsest
-    classes, and stand beside their relatives; images of a class are drawn at random, too. Without labels a row is a split.
-    Thumbnails fit into `size` × `size` pixels, uncut; an image that cannot be read is a crossed box.
+    Classes of `level` (0 is the finest) are chosen at random, in turn from all the coarsest classes, and sorted so that related
+    ones are neighbors; images of a class are chosen at random too. The same seed gives the same sheet. Without labels there is
+    one row per split. Thumbnails fit into `size` × `size` pixels, uncropped; an image that cannot be read is a crossed box.
     """
     for name, value in (("classes", classes), ("per_class", per_class), ("size", size)):
         if value < 1:
             raise ValueError(f"{name}={value} must be at least 1.")
     if not 0 <= level < max(len(manifest.levels), 1):
-        levels = ", ".join(f"{place} ({name})" for place, name in enumerate(manifest.levels)) or "0, for it has no labels"
+        levels = ", ".join(f"{index} ({name})" for index, name in enumerate(manifest.levels)) or "0, because it has no labels"
         raise ValueError(f"level={level} is not a level of this manifest; choose from {levels}.")
     rows = _rows(manifest, level, classes, per_class, np.random.default_rng(seed))
     step = size + _GAP
     columns = max(len(row.shown) for row in rows)
     sheet = Image.new("RGB", (_TEXT_WIDTH + columns * step + _GAP, len(rows) * step + _GAP), _PAPER)
-    pictures = ImageDataset(manifest.take(np.concatenate([row.shown for row in rows])), on_broken="skip", at_least=size)
+    pictures = ImageDataset(manifest.take(np.concatenate([row.shown for row in rows])), on_broken="skip", min_short_side=size)
     item = 0
     for top, row in zip(range(_GAP, len(rows) * step, step), rows, strict=True):
-        _write(ImageDraw.Draw(sheet), row, top, size)
+        _write_text(ImageDraw.Draw(sheet), row, top, size)
         for column in range(len(row.shown)):
-            found = pictures[item]
-            thumbnail = _thumbnail(found.image, size) if isinstance(found, Item) else _crossed(size)
+            image = pictures[item]
+            thumbnail = _thumbnail(image.image, size) if isinstance(image, ImageItem) else _crossed_box(size)
             sheet.paste(thumbnail, (_TEXT_WIDTH + _GAP + column * step, top))
             item += 1
     return sheet
 
 
-# Choice
+# Choosing
 
 
 def _rows(manifest: Manifest, level: int, classes: int, per_class: int, generator: np.random.Generator) -> list[_Row]:
@@ -76,18 +76,18 @@ def _rows(manifest: Manifest, level: int, classes: int, per_class: int, generato
     if not names or labels[:, 0].max() < 0:
         labels, names = split_codes(manifest)[:, None], [SPLITS]
     rows = []
-    for label in _chosen(labels, classes, generator):
+    for label in _choose_classes(labels, classes, generator):
         members = np.flatnonzero(labels[:, 0] == label)
-        above = [known[parent] for known, parent in zip(names[1:], labels[members[0], 1:], strict=True)]
+        ancestors = [known[parent] for known, parent in zip(names[1:], labels[members[0], 1:], strict=True)]
         shown = generator.permutation(members)[:per_class]
-        rows.append(_Row(names[0][label], above, len(members), np.sort(shown)))
+        rows.append(_Row(names[0][label], ancestors, len(members), np.sort(shown)))
     return rows
 
 
-def _chosen(labels: NDArray[np.int64], count: int, generator: np.random.Generator) -> list[int]:
-    """Classes of the first column, drawn in turn from all classes of the last; relatives stand together."""
+def _choose_classes(labels: NDArray[np.int64], count: int, generator: np.random.Generator) -> list[int]:
+    """Classes of the first column, chosen in turn from all classes of the last, and sorted by their ancestors."""
     _, first = np.unique(labels[:, 0], return_index=True)
-    lines = generator.permutation(labels[first][labels[first, 0] >= 0])  # of each class: it and its ancestors
+    lines = generator.permutation(labels[first][labels[first, 0] >= 0])  # each class and its ancestors
     by_coarsest = np.argsort(lines[:, -1], kind="stable")
     coarsest = lines[by_coarsest, -1]
     turn = np.empty(len(lines), np.int64)  # how many of the same coarsest class come before it
@@ -100,11 +100,11 @@ def _chosen(labels: NDArray[np.int64], count: int, generator: np.random.Generato
 
 
 def _thumbnail(picture: Image.Image, size: int) -> Image.Image:
-    """The whole picture in the middle of a square, enlarged where it is smaller."""
+    """The whole picture in the middle of a square, enlarged if it is smaller."""
     return ImageOps.pad(picture, (size, size), color=_EMPTY)
 
 
-def _crossed(size: int) -> Image.Image:
+def _crossed_box(size: int) -> Image.Image:
     box = Image.new("RGB", (size, size), _EMPTY)
     draw = ImageDraw.Draw(box)
     draw.line((0, 0, size, size), fill=_FAINT, width=2)
@@ -112,30 +112,30 @@ def _crossed(size: int) -> Image.Image:
     return box
 
 
-def _write(draw: ImageDraw.ImageDraw, row: _Row, top: int, size: int) -> None:
-    """The text beside a row: as many of its lines as the row is high."""
+def _write_text(draw: ImageDraw.ImageDraw, row: _Row, top: int, size: int) -> None:
+    """Write the text beside a row: as many lines as fit its height."""
     images = f"{row.images:,} image" + ("" if row.images == 1 else "s")
-    lines = [(row.name, 15, _INK), (images, 12, _FAINT), *((name, 12, _FAINT) for name in row.above)]
+    lines = [(row.name, 15, _INK), (images, 12, _FAINT), *((name, 12, _FAINT) for name in row.ancestors)]
     bottom = top + size
     for text, height, ink in lines:
         if top + height > bottom:
             break
-        draw.text((2 * _GAP, top), _cut(text, _font(height), _TEXT_WIDTH - 3 * _GAP), font=_font(height), fill=ink)
+        draw.text((2 * _GAP, top), _shorten(text, _font(height), _TEXT_WIDTH - 3 * _GAP), font=_font(height), fill=ink)
         top += round(1.4 * height)
 
 
-def _cut(text: str, font: Font, width: int) -> str:
-    """The text, its middle left out where it would be wider than `width` pixels: names differ at either end."""
+def _shorten(text: str, font: Font, width: int) -> str:
+    """The text, without its middle if it would be wider than `width` pixels: names differ at either end."""
     text = cut = " ".join(text.split())
-    kept = len(text)
-    while font.getlength(cut) > width and kept > 2:
-        kept -= 1
-        cut = text[: (kept + 1) // 2] + "…" + text[len(text) - kept // 2 :]
+    length = len(text)
+    while font.getlength(cut) > width and length > 2:
+        length -= 1
+        cut = text[: (length + 1) // 2] + "…" + text[len(text) - length // 2 :]
     return cut
 
 
 def _font(height: int) -> Font:
-    """DejaVu, which comes with matplotlib and knows most alphabets, or PIL's own."""
+    """DejaVu, which comes with matplotlib and has most alphabets, or PIL's own font."""
     package = find_spec("matplotlib")
     if package is not None and package.origin is not None:
         file = Path(package.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"

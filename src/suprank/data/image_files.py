@@ -1,0 +1,139 @@
+"""The bytes of a manifest's images: files under a root, and members of archives under it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container
+from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from suprank.data.archives import MAX_BYTES, Archive
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SEPARATOR = "::"
+"""Separates an archive and its member in the path of an image."""
+
+
+class ImageFiles:
+    """Reads the paths of a manifest: `a/b.jpg` is a file under the root, `a.zip::b.jpg` or `a.tar::b.jpg` a member of an
+    archive.
+
+    Threads and worker processes, forked or spawned, may share one: see `Archive`. An archive is listed when it is first used,
+    or ahead of that by `index`, so that workers started later need not list it.
+
+    An absolute path or one with `..` is refused; symbolic links under the root are followed wherever they lead.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        if not self.root.is_dir():
+            raise FileNotFoundError(f"the root {self.root} is not a folder; give the folder that the paths are relative to.")
+        self._archives: dict[str, Archive] = {}
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file or member.
+
+        Raises FileNotFoundError naming the path and the root, ValueError for a path out of the root, a device, a pipe or a file
+        over 1 GiB, UnreadableArchiveError for an archive or member that cannot be read.
+        """
+        archive, name = split_path(path)
+        if archive is not None:
+            return self.archive(archive).read(name)
+        try:
+            with open(self.root / name, "rb", buffering=0, opener=_open_without_waiting) as file:
+                status = os.fstat(file.fileno())
+                if not S_ISREG(status.st_mode):
+                    raise ValueError(f"{path} under {self.root} is a device or a pipe, not an image.")
+                if status.st_size > MAX_BYTES:
+                    size = f"{status.st_size:,} bytes; an image has at most {MAX_BYTES:,}"
+                    raise ValueError(f"{path} under {self.root} has {size}.")
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(f"{path} is not under {self.root}.") from None
+        except IsADirectoryError:
+            raise FileNotFoundError(f"{path} under {self.root} is a folder, not an image.") from None
+
+    def exists(self, path: str) -> bool:
+        """Whether the file or member exists; it may still be unreadable. An unreadable archive raises."""
+        archive, name = split_path(path)
+        if archive is None:
+            return (self.root / name).is_file()
+        return (self.root / archive).is_file() and name in self.archive(archive).members
+
+    def archive(self, name: str) -> Archive:
+        """The archive of this name under the root, listed at the first call."""
+        if name not in self._archives:
+            self._archives[name] = Archive(self.root / name)
+        return self._archives[name]
+
+    def index(self, paths: pa.Array | pa.ChunkedArray) -> None:
+        """List every existing archive that these paths name. One that cannot be listed raises."""
+        for name in archive_names(paths):
+            if (self.root / name).is_file():
+                self.archive(name)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe would otherwise wait for a writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def split_path(path: str) -> tuple[str | None, str]:
+    """(archive, member), or (None, path) for a file. A path out of the root is refused."""
+    if path.startswith("/") or (".." in path and ".." in path.replace(SEPARATOR, "/").split("/")) or "\0" in path:
+        raise ValueError(f"path {path!r} leads out of the root; paths are relative to the root and may not contain '..'.")
+    archive, separator, member = path.partition(SEPARATOR)
+    return (archive, member) if separator else (None, path)
+
+
+def archive_names(paths: pa.Array | pa.ChunkedArray) -> list[str]:
+    """The archives in these paths, each once."""
+    members = paths.filter(pc.match_substring(paths, SEPARATOR))
+    return sorted(container.removesuffix(SEPARATOR) for container in pc.unique(container_names(members)).to_pylist())
+
+
+def missing_rows(paths: pa.Array | pa.ChunkedArray, root: str | os.PathLike[str] | ImageFiles) -> NDArray[np.int64]:
+    """The rows, ascending, whose file or member does not exist under the root.
+
+    Each folder and each archive is listed once, instead of one system call per file: millions of paths take seconds. A root
+    that is not a folder raises, and so does an archive that cannot be listed. `root` may be an `ImageFiles`, whose lists are
+    used.
+    """
+    files = root if isinstance(root, ImageFiles) else ImageFiles(root)
+    if not len(paths):
+        return np.empty(0, np.int64)
+    containers = container_names(paths)
+    coded = (containers.combine_chunks() if isinstance(containers, pa.ChunkedArray) else containers).dictionary_encode()
+    codes = coded.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(coded.dictionary)))
+    missing = []
+    for container, rows in zip(coded.dictionary.to_pylist(), np.split(order, ends[:-1]), strict=True):
+        names = [path.removeprefix(container).lstrip("/") for path in paths.take(pa.array(rows)).to_pylist()]
+        listed = _listing(files, container)
+        missing.append(rows[[name not in listed for name in names]])
+    return np.sort(np.concatenate(missing))
+
+
+def container_names(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The container of each path: its archive followed by the separator, or else its folder ("" for the root)."""
+    return pc.replace_substring_regex(paths, r"(?s)^(?:(.+?::).*|(.*)/[^/]*|[^/]*)$", r"\1\2")
+
+
+def _listing(files: ImageFiles, container: str) -> Container[str]:
+    """The files of a folder, or the members of an archive; nothing if it does not exist."""
+    archive, folder = split_path(container)
+    if archive is not None:
+        return files.archive(archive).members if (files.root / archive).is_file() else ()
+    try:
+        with os.scandir(files.root / folder) as entries:
+            return {entry.name for entry in entries if entry.is_file()}
+    except (FileNotFoundError, NotADirectoryError):
+        return ()

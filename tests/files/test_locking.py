@@ -1,0 +1,84 @@
+"""A locked folder is refused to a second process, until the first one ends, however it ends."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from suprank.files.folders import foreign_file
+from suprank.files.locking import LOCK, lock_folder
+
+HOLDER = """
+import multiprocessing, os, subprocess, time
+from pathlib import Path
+from suprank.files.locking import lock_folder
+
+def sleep_quietly():
+    os.close(1)
+    time.sleep(60)
+
+with lock_folder(Path("f"), "", "") as descriptor:
+    START
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def refusal(folder):
+    with pytest.raises(BlockingIOError) as raised, lock_folder(folder, "training in", "wait for it"):
+        pass
+    return str(raised.value)
+
+
+def test_the_refusal_names_the_holder_the_folder_and_the_way_out(tmp_path):
+    with lock_folder(tmp_path / "new" / "f", "", ""):
+        holder = f"process {os.getpid()} on {platform.node()}"
+        assert refusal(tmp_path / "new" / "f") == f"{holder} is training in {tmp_path / 'new' / 'f'}; wait for it."
+        (tmp_path / "new" / "f" / LOCK).write_bytes(b"")
+        assert refusal(tmp_path / "new" / "f").startswith("another process is training in")
+        with lock_folder(tmp_path / "new" / "f", "", "", name="another.lock"):
+            pass
+    with lock_folder(tmp_path / "new" / "f", "", ""):
+        pass
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """Kills a process that holds the lock of f/ and has started a program by the expression given."""
+
+    def kill(start):
+        command = [sys.executable, "-c", HOLDER.replace("START", start)]
+        holder = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True)
+        groups.append(holder)
+        assert holder.stdout.readline() == b"locked\n"
+        assert refusal(tmp_path / "f").startswith(f"process {holder.pid} on")
+        holder.kill()
+        holder.communicate()
+
+    groups = []
+    yield kill
+    for holder in groups:
+        os.killpg(holder.pid, 9)
+
+
+def test_a_killed_holder_is_no_obstacle_though_its_forked_child_lives(tmp_path, killed):
+    killed("multiprocessing.get_context('fork').Process(target=sleep_quietly, daemon=True).start()")  # as a loader's worker
+    with lock_folder(tmp_path / "f", "", ""):
+        pass
+
+
+def test_a_program_that_was_given_the_descriptor_keeps_the_lock_of_a_killed_holder(tmp_path, killed):
+    killed("subprocess.Popen(['sleep', '60'], pass_fds=[descriptor], stdout=subprocess.DEVNULL)")
+    refusal(tmp_path / "f")
+
+
+def test_a_lock_and_a_half_written_file_are_not_foreign(tmp_path):
+    for name in (LOCK, ".embeddings.npy.123.tmp"):
+        (tmp_path / name).touch()
+    assert foreign_file(tmp_path, "run.json") is None
+    (tmp_path / "thesis.tex").touch()
+    assert foreign_file(tmp_path, "run.json") == "thesis.tex"
+    (tmp_path / "run.json").touch()
+    assert foreign_file(tmp_path, "run.json") is None
