@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.data import Manifest
-from suprank.hierarchy.alone import alone
+from suprank.files.locking import LOCK, lock_folder
 from suprank.hierarchy.create import create_project
 from suprank.hierarchy.errors import MalformedError
-from suprank.hierarchy.project import BusyError, FullError, Project
+from suprank.hierarchy.project import FullError, Project
 from suprank.hierarchy.recipe import ItemsRecipe, read_recipe
 from suprank.hierarchy.sources import labels_from_rows, read_items, read_labels, read_manifest_labels
 from suprank.hierarchy.text import label_key
@@ -200,9 +200,9 @@ def test_the_same_again_changes_nothing_and_another_is_refused(tmp_path):
 
 def test_two_who_make_one_project_are_kept_apart(tmp_path):
     (tmp_path / "p").mkdir()
-    with alone(tmp_path / "p"), pytest.raises(BusyError, match="being made or scraped by another process"):
+    with lock_folder(tmp_path / "p", "", ""), pytest.raises(BlockingIOError, match="is creating a project in .*p; let it end"):
         create_project(tmp_path / "p", read_recipe("plain"), labels_from_rows([("jay", 1, "")]))
-    assert not list((tmp_path / "p").iterdir())
+    assert [file.name for file in (tmp_path / "p").iterdir()] == [LOCK]
     (tmp_path / "file").write_text("mine")
     with pytest.raises(NotADirectoryError, match="is a file; name a folder"):
         create_project(tmp_path / "file", read_recipe("plain"))

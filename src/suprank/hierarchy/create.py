@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from suprank.files.atomic import write_atomically
 from suprank.files.folders import refuse_foreign_files
-from suprank.hierarchy.alone import alone
+from suprank.files.locking import lock_folder
 from suprank.hierarchy.project import FILE, Project, digest_rows, record_step
 from suprank.hierarchy.sources import Items, Labels
 from suprank.files.spreadsheets import csv_bytes
@@ -51,7 +51,8 @@ def create_project(
     refuse_foreign_files(folder, FILE, "a project", "name another folder")
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    with alone(folder):  # otherwise two processes would each take the other's files for leftovers
+    # Otherwise two processes would each take the other's files for leftovers.
+    with lock_folder(folder, "creating a project in", "let it end, or stop it"):
         try:
             return _create(folder, recipe, content, dict(settings or {}), manifest)
         except BaseException:

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from suprank.hierarchy.alone import alone
+from suprank.files.locking import lock_folder
 from suprank.hierarchy.cleaning import clean_labels
 from suprank.hierarchy.errors import GaveUpError
 from suprank.hierarchy.project import BusyError
@@ -339,7 +339,7 @@ def test_items_without_a_source_keep_the_types_of_a_file(tmp_path):
 def test_one_scrape_at_a_time(tmp_path):
     world, sources, _ = landmarks(3)
     project = project_of(tmp_path / "p", sources)
-    with serving(world) as fake, alone(project.folder), pytest.raises(BusyError, match="by another process"):
+    with serving(world) as fake, lock_folder(project.folder, "", ""), pytest.raises(BlockingIOError, match="is scraping for"):
         run(project, fake)
     assert fake.asked == []
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from suprank.hierarchy.alone import alone
+from suprank.files.locking import lock_folder
 from suprank.hierarchy.errors import BadReplyError, RequestRefusedError
 from suprank.hierarchy.project import canonical_json, utc_now
 from suprank.hierarchy.wikimedia.item_types import EntityGraph, ScrapeResult, record_scrape
@@ -78,7 +78,8 @@ def scrape(
         "rate": client.rate_limiter.rate,
     }
     worker = _JobWorker(project, client, QueryRunner(client, recipe, **servers), progress)
-    with alone(project.folder):  # two processes would make the same requests, at twice the rate
+    # Two processes would make the same requests, at twice the rate.
+    with lock_folder(project.folder, "scraping for", "let it end, or stop it"):
         with project.transaction() as db:
             _prepare(db, servers, recipe.commons, limit, retry_failed=retry_failed, afresh=afresh)
         worker.fetch_all(PAGE, _pending_titles)
