@@ -40,9 +40,11 @@ MAY_IMPORT["workflows"] = set(MAY_IMPORT)  # what a command does, as a function
 MAY_IMPORT["cli"] = set(MAY_IMPORT)  # and nobody imports cli
 
 # `pip install suprank` brings these two and no more.
-CORE = ("ranking", "losses", "evaluation")
+CORE = ("files", "system", "ranking", "losses", "evaluation")
 CORE_NEEDS = {"torch", "numpy"}
 ALSO = {  # imported when they are there and of use, with an error that names the extra where they must be
+    "files/locking.py": {"filelock"},
+    "files/tables.py": {"pyarrow"},
     "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
     "ranking/ranks/fused.py": {"triton"},
     "ranking/ranks/kernels.py": {"triton"},

@@ -1,8 +1,8 @@
 """Errors that a script may want to tell apart. The command line gives the first two an exit code of their own."""
 
+from suprank.files.tables import MalformedError
 
-class MalformedError(ValueError):
-    """A file is malformed. The message names the file, the line and what was expected; nothing was written."""
+__all__ = ["GaveUpError", "MalformedError"]
 
 
 class GaveUpError(OSError):
