@@ -10,10 +10,10 @@ from urllib.request import HTTPCookieProcessor, build_opener
 
 import numpy as np
 import pytest
-from tests.cli.forked import Forked
 
 from suprank.data import Manifest
 from tests.cli.collection import done, photographs
+from tests.cli.forked import Forked
 from tests.hierarchy.review.small_project import small_project
 from tests.models.tiny import embedder
 

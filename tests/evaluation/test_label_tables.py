@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.evaluation.label_tables import LabelSpellingWarning, Table, item_ids, encode_labels, read_label_table
+from suprank.evaluation.label_tables import LabelSpellingWarning, Table, encode_labels, item_ids, read_label_table
 
 MANIFEST = "path,split,label_species,label_genus\na.jpg,test,robin,erithacus\nb.jpg,test,raven,corvus\nc.jpg,test,crow,corvus\n"
 

@@ -68,7 +68,9 @@ def collection(
                 zipped.writestr(path, data)
     paths, split, fine, coarse = zip(*rows, strict=True)
     named = [path if archive is None else f"{archive}::{path}" for path in paths]
-    return Manifest.from_columns({"path": named, "split": split, "label_class": fine, "label_group": coarse, **columns}, root=root)
+    return Manifest.from_columns(
+        {"path": named, "split": split, "label_class": fine, "label_group": coarse, **columns}, root=root
+    )
 
 
 def vectors(manifest, dim=16, noise=0.8, seed=0, dtype=np.float32):

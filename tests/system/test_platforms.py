@@ -101,7 +101,10 @@ def test_a_member_of_an_archive_is_read_at_its_place(tmp_path):
 def test_runs_are_stopped_without_hangups_and_groups_of_processes(monkeypatch):
     monkeypatch.delattr(os, "killpg")
     monkeypatch.delattr(signal, "SIGHUP")
-    with runner._catch_signals() as caught, subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    with (
+        runner._catch_signals() as caught,
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process,
+    ):
         runner._kill(process)
         assert process.wait() == -signal.SIGKILL
     assert caught == []

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from suprank.files.atomic import write_atomically, atomic_writer
+from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.files.locking import lock_folder
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from suprank.files.atomic import write_atomically
+from suprank.files.spreadsheets import csv_bytes
 from suprank.hierarchy.cleaning_rules import (
     CandidateType,
     CleanResult,
@@ -18,7 +19,6 @@ from suprank.hierarchy.cleaning_rules import (
     too_few_items_reason,
 )
 from suprank.hierarchy.project import Project, digest_rows, record_step
-from suprank.files.spreadsheets import csv_bytes
 
 if TYPE_CHECKING:
     import sqlite3

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from suprank.files.atomic import write_atomically
 from suprank.files.folders import refuse_foreign_files
 from suprank.files.locking import lock_folder
+from suprank.files.spreadsheets import csv_bytes
 from suprank.hierarchy.project import FILE, Project, digest_rows, record_step
 from suprank.hierarchy.sources import Items, Labels
-from suprank.files.spreadsheets import csv_bytes
 
 if TYPE_CHECKING:
     import sqlite3

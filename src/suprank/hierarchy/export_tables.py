@@ -13,8 +13,8 @@ import pyarrow as pa
 from suprank.data.columns import PREFIX
 from suprank.data.manifest import Manifest
 from suprank.data.tree import NO_PARENT, LabelTree
-from suprank.hierarchy.recipe import Recipe
 from suprank.files.spreadsheets import csv_bytes
+from suprank.hierarchy.recipe import Recipe
 from suprank.hierarchy.text import label_key
 from suprank.hierarchy.tree import Group, Hierarchy
 
@@ -161,7 +161,9 @@ def labeled_manifest(
         raise ValueError(f"no {level} of the manifest is an item or label of the project; is it the right level?")
     remaining = manifest.take(~unlabeled)
     below = manifest.levels[: position + 1]
-    base = Manifest.from_columns(remaining.table, root=manifest.root, levels=below, names={one: manifest.names[one] for one in below})
+    base = Manifest.from_columns(
+        remaining.table, root=manifest.root, levels=below, names={one: manifest.names[one] for one in below}
+    )
     codes = pa.array([None if code < 0 else int(code) for code in base.labels[:, position]], pa.int32())
     columns = {}
     for number, name in enumerate(tree.levels[1:]):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from suprank.files.tables import RejectedRow, TextRows, column_names, label_length_problem, read_lines, read_rows
 from suprank.hierarchy.errors import MalformedError
-from suprank.files.tables import RejectedRow, TextRows, column_names, read_rows, read_lines, label_length_problem
 from suprank.hierarchy.text import label_key
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from suprank.files.tables import column_names, label_length_problem, read_rows
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.sources import check_split
-from suprank.files.tables import column_names, read_rows, label_length_problem
 from suprank.hierarchy.wikimedia.item_types import NOT_ASKED, ItemType, ScrapeResult, record_types, recorded_types
 
 if TYPE_CHECKING:

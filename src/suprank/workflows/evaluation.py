@@ -132,7 +132,7 @@ class EvaluationInput:
         id_column: str | None,
     ) -> EvaluationInput:
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_tables import item_ids, encode_labels, read_label_table
+        from suprank.evaluation.label_tables import encode_labels, item_ids, read_label_table
 
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
         table = read_label_table(Path(labels))

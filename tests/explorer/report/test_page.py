@@ -311,7 +311,9 @@ def test_runs_evaluated_at_other_levels_are_compared_at_those_of_both(tmp_path, 
 
 def test_images_without_labels_are_refused(runs):
     manifest = runs[2]
-    bare = Manifest.from_columns({"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}, root=manifest.root, levels=())
+    bare = Manifest.from_columns(
+        {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest)}, root=manifest.root, levels=()
+    )
     with pytest.raises(ValueError, match="no labels"):
         small(Source.from_arrays("bare", vectors(manifest), bare))
 

@@ -96,7 +96,9 @@ def test_of_many_queries_some_are_judged_and_their_values_are_exact(one):
 
 def test_images_without_labels_are_not_judged():
     rows = {"path": ["a", "b"], "split": ["test"] * 2}
-    judged = NodeMetrics(Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=".", levels=())))
+    judged = NodeMetrics(
+        Source.from_arrays("plain", np.eye(2, dtype=np.float32), Manifest.from_columns(rows, root=".", levels=()))
+    )
     judged.measure()
     assert (judged.done, judged.for_labels(0, np.array([0]), 0)) == (True, None)
     assert Tree(judged.source, [judged]).children(None).branches == ()

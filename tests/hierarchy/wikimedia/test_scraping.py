@@ -9,7 +9,6 @@ import pytest
 from suprank.files.locking import lock_folder
 from suprank.hierarchy.cleaning import clean_labels
 from suprank.hierarchy.errors import GaveUpError
-from suprank.hierarchy.project import BusyError
 from suprank.hierarchy.type_files import types_from_files
 from tests.hierarchy.wikimedia import fake_server as faults
 from tests.hierarchy.wikimedia.fake_server import CATEGORY_ITEM, World, claim, serving

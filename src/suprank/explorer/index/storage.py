@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from suprank.explorer.index.protocol import IndexItem
-from suprank.files.atomic import write_atomically, atomic_writer
+from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.files.locking import lock_folder
 
 if TYPE_CHECKING:

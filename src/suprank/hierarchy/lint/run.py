@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suprank.data.tree import NO_PARENT, LabelTree
+from suprank.files.tables import column_names, read_rows
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.lint.findings import ERROR, Finding, sorted_findings
 from suprank.hierarchy.lint.names import label_findings, name_findings, sibling_findings
 from suprank.hierarchy.lint.shape import place_findings, size_findings, stray_findings, work_findings
-from suprank.files.tables import column_names, read_rows
 from suprank.hierarchy.tree import Group, Hierarchy, Label, read_hierarchy
 
 if TYPE_CHECKING:
