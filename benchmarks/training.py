@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from suprank.losses.base import RetrievalLoss
 from suprank.training.batches import TrainBatch
 from suprank.training.config import TrainConfig
-from suprank.training.engine import fabric_of
+from suprank.training.engine import build_fabric
 from suprank.training.learner import Learner
 
 CLASSES = 11_318  # SOP's: as many proxies
@@ -87,7 +87,7 @@ def learner(setting: Setting, batch: int, loss: dict[str, Any], chunk: int | Non
             "engine": {"precision": setting.precision},
         }
     )
-    return Learner(config, fabric_of(config.engine), Labels(labels_of_images()))  # type: ignore[arg-type]
+    return Learner(config, build_fabric(config.engine), Labels(labels_of_images()))  # type: ignore[arg-type]
 
 
 def labels_of_images() -> Tensor:

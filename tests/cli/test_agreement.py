@@ -16,11 +16,11 @@ from suprank.embedding import ImageLoaderSettings, Provenance
 from suprank.evaluation import Report
 from suprank.models import Embedder
 from suprank.training.config import EvaluationConfig
-from suprank.training.embedders import embedder_of
+from suprank.training.embedders import build_embedder
 from suprank.training.loop import train
 from suprank.training.presets import presets
 from suprank.training.recipe import read_recipe, recipes_folder
-from suprank.training.seeds import seed_of
+from suprank.training.seeds import derive_seed
 from suprank.training.validation import Validator
 from suprank.workflows.run_embeddings import image_embedder, load_run_model, open_source
 from tests.cli.collection import done, refused
@@ -89,9 +89,9 @@ def test_an_upload_is_embedded_as_the_rows_of_the_report(tmp_path, photos):
 
 @pytest.mark.parametrize("preset", sorted(presets(recipes_folder())))
 def test_the_saved_model_of_every_preset_says_how_it_reads(tmp_path, photos, preset):
-    config = read_recipe(f"{preset}/nsm", [f"data.manifest={photos}", "data.workers=0", "data.hold=false", "data.tests="])
+    config = read_recipe(f"{preset}/nsm", [f"data.manifest={photos}", "data.workers=0", "data.cache_images=false", "data.tests="])
     config = config.model_copy(update={"evaluation": EvaluationConfig()})  # its metrics may name levels of the preset
-    judge = Validator.of(config, small(photos))
+    judge = Validator.from_config(config, small(photos))
     tiny.embedder(**config.evaluation_input, mean=config.model.mean, std=config.model.std).save(tmp_path)
     reading = ImageLoaderSettings.for_model(Embedder.load(tmp_path))
     assert repr(reading.transform) == repr(judge._reading.transform)
@@ -198,8 +198,8 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     assert shown.stdout.count("24 pixels, not resized, bilinear, fp32") == 2
     assert "warning" not in shown.stderr, "only training differs"
 
-    torch.manual_seed(seed_of(config.run.seed, 0))
-    start = embedder_of(config)  # what the run began with: its projection is drawn after the backbone
+    torch.manual_seed(derive_seed(config.run.seed, 0))
+    start = build_embedder(config)  # what the run began with: its projection is drawn after the backbone
     bare = tiny.embedder(**config.evaluation_input)
     bare.load_state_dict({name: value for name, value in start.state_dict().items() if not name.startswith("projection")})
     frozen = open_source(run, device="cpu", frozen=True)

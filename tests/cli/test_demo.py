@@ -135,7 +135,7 @@ def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(
     result = done("demo", "--data", "m.parquet", "--epochs", 16)
     assert "train  72 images: 18 class, 6 group" in result.stdout
     assert "test   72 images: 18 class, 6 group" in result.stdout
-    assert result.stderr.count(": going on from runs/demo/m-seed0-16epochs") == 2
+    assert result.stderr.count(": resuming from runs/demo/m-seed0-16epochs") == 2
     folder = Path("runs/demo/m-seed0-16epochs")
     reports = [
         Report.load(folder / name)
@@ -207,13 +207,13 @@ def drawn(monkeypatch, missing=()):
     """The sets asked for, which are all of the small manifest; `missing` cannot be had."""
     asked = []
 
-    def manifest_of(name, root=None, progress=None):
+    def open_manifest(name, root=None, progress=None):
         asked.append(name)
         if name in missing:
             raise OSError("npm [bold] found no network.")
         return Manifest.read("m.parquet")
 
-    monkeypatch.setattr("suprank.training.manifests.manifest_of", manifest_of)
+    monkeypatch.setattr("suprank.training.manifests.open_manifest", open_manifest)
     return asked
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "train, a test image": (TRAIN, "3-1.png"),
     "train, a training image": (TRAIN, "3-5.png"),
-    "train, a training image in memory": ((*TRAIN, "data.hold=true"), "3-5.png"),
+    "train, a training image in memory": ((*TRAIN, "data.cache_images=true"), "3-5.png"),
     "report": (("report", "run", "--out", "page", "--device", "cpu", "--quiet"), "3-1.png"),
     "explore": (("explore", "run", "--port", 0, "--device", "cpu", "--quiet"), "3-1.png"),
 }

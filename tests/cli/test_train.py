@@ -13,8 +13,8 @@ from suprank.cli.train import default_folder, is_first_process
 from suprank.cli.training_display import TrainingDisplay, metrics_line, step_line
 from suprank.evaluation import Report
 from suprank.training import checkpoint, loop
-from suprank.training.callbacks import Callback, StepValues
-from suprank.training.loop import NonFiniteLossError, Result
+from suprank.training.callbacks import Callback, CallbackList, StepValues
+from suprank.training.loop import NonFiniteLossError, TrainResult
 from suprank.training.recipe import read_recipe
 from tests.cli.collection import done, invoke, refused
 
@@ -48,25 +48,25 @@ def folder(tmp_path, monkeypatch):
 
 
 class Training:
-    """In place of `loop.train`: remembers what it was called with, tells the display something, and ends as it is told to."""
+    """In place of `loop.train`: records its arguments, calls the display, and ends as a test wants."""
 
     def __init__(self):
         self.calls = []
         self.reports = {"test": report()}
-        self.stopped = None
+        self.stop_signal = None
         self.error = None
 
-    def __call__(self, config, folder, *, resume=False, watch=None):
+    def __call__(self, config, folder, *, resume=False, callbacks=None):
         self.calls.append((config, folder, resume))
-        assert isinstance(watch, Callback)
-        watch.begin(0, 10, "roadmap on 5 images")
-        watch.step(values())
-        watch.judged(1, self.reports)
-        watch.say("a warning")
+        assert isinstance(callbacks, Callback)
+        callbacks.on_train_start(0, 10, "roadmap on 5 images")
+        callbacks.on_step_end(values())
+        callbacks.on_evaluation_end(1, self.reports)
+        callbacks.on_message("a warning")
         if self.error is not None:
             raise self.error
         best = {"epoch": 1, "metric": "AP", "value": 0.5, "metrics": {}}
-        return Result(Path(folder), self.reports, best, self.stopped)
+        return TrainResult(Path(folder), self.reports, best, self.stop_signal)
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +121,7 @@ def test_a_dry_run_prints_a_recipe_that_reads_the_same_and_trains_nothing(traini
         ("evaluation.metrics=[R@1]", "'[R@1]' should be a list, in brackets"),
         ("model.backbone=resnet5", "'resnet5' is not a network of timm"),
         ("model.pooling=token", "pooling='token' is not possible with resnet"),
-        ("engine.strategy=fsdp model.pooling=gem", "engine.strategy='fsdp' cannot spread pooling.p"),
+        ("engine.strategy=fsdp model.pooling=gem", "engine.strategy='fsdp' cannot shard pooling.p"),
         ("batch.chunk=1", "batch.chunk=1 would give BatchNorm the statistics of a chunk"),
     ],
 )
@@ -147,19 +147,19 @@ def test_the_folder_of_a_run_is_named_after_its_recipe(training, monkeypatch):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
 def test_a_stopped_run_says_how_to_go_on_and_ends_with_the_shells_code(training, number, code):
     checkpoint.save(Path("my runs/checkpoints"), 7, {}, keep=2)
-    training.stopped = number
+    training.stop_signal = number
     ended = invoke("train", "mine.toml", "run.seed=1", "--out", "my runs")
     assert ended.exit_code == code
     command = "suprank train mine.toml run.seed=1 --out 'my runs' --resume"
-    assert f"stopped at step 7; go on with: {command}\n" in ended.stderr
+    assert f"stopped at step 7; resume with: {command}\n" in ended.stderr
     assert ended.stdout == ""
 
 
 def test_a_run_stopped_at_once_or_in_several_processes_says_so_too(training, monkeypatch):
-    training.stopped = signal.SIGTERM
+    training.stop_signal = signal.SIGTERM
     monkeypatch.setenv("WORLD_SIZE", "2")
     ended = invoke("train", "mine.toml", "--quiet")
-    assert "stopped before the first checkpoint; go on with: the same command and --resume\n" in ended.stderr
+    assert "stopped before the first checkpoint; resume with: the same command and --resume\n" in ended.stderr
 
 
 def test_a_loss_that_is_not_finite_is_told_without_a_traceback(training):
@@ -242,13 +242,13 @@ def display(terminal, **settings):
 def test_a_pipe_gets_a_line_every_half_minute():
     shown, file, clock = display(terminal=False)
     with shown:
-        shown.begin(0, 10, "about")
+        shown.on_train_start(0, 10, "about")
         for step, now in ((1, 10), (2, 29.9), (3, 30), (4, 31), (5, 60)):
             clock.now = now
-            shown.step(values(step))
+            shown.on_step_end(values(step))
         clock.now = 95
-        shown.evaluating("test", 3, 9)
-        shown.evaluating("test", 4, 9)
+        shown.on_evaluation_progress("test", 3, 9)
+        shown.on_evaluation_progress("test", 4, 9)
     first, second, third, fourth = file.getvalue().splitlines()
     assert first == "about"
     assert second == f"epoch 0.50  step 3/10  {step_line(values())}"
@@ -259,24 +259,24 @@ def test_a_pipe_gets_a_line_every_half_minute():
 def test_a_terminal_gets_a_bar_for_training_one_for_each_evaluation_and_lines_above_them():
     shown, file, _ = display(terminal=True)
     with shown:
-        shown.begin(3, 10, "about [bold]")
-        shown.step(values(4, epoch=1.5))
+        shown.on_train_start(3, 10, "about [bold]")
+        shown.on_step_end(values(4, epoch=1.5))
         shown._live.refresh()
         assert "epoch 2" in file.getvalue()
         assert "4/10" in file.getvalue()
         assert "loss 0.25" in file.getvalue()
-        shown.step(values(5, epoch=2.0))
+        shown.on_step_end(values(5, epoch=2.0))
         shown._live.refresh()
         assert "epoch 3" not in file.getvalue(), "the last step of the second epoch"
         for name in ("fine", "coarse"):
-            shown.evaluating(name, 5, 9)
+            shown.on_evaluation_progress(name, 5, 9)
             shown._live.refresh()
             assert f"evaluating {name}" in file.getvalue()
         before = len(file.getvalue())
-        shown.judged(2, {"fine": report()})
+        shown.on_evaluation_end(2, {"fine": report()})
         shown._live.refresh()
-        assert "evaluating" not in file.getvalue()[before:]
-        shown.say("a warning")
+        assert "on_evaluation_progress" not in file.getvalue()[before:]
+        shown.on_message("a warning")
     assert "about [bold]" in file.getvalue()
     assert "epoch 2: R@1 75.00" in file.getvalue()
     assert "a warning" in file.getvalue()
@@ -294,13 +294,13 @@ def test_the_line_of_an_evaluation_has_the_main_metrics_at_the_finest_level_or_w
     assert metrics_line(report(**{"P@10": 0.25, "ASI": 0.125})) == "P@10 25.00  ASI 12.50"
 
 
-def test_a_watch_that_shows_nothing_may_be_told_everything(capsys):
-    watch = Callback()
-    watch.begin(0, 1, "about")
-    watch.step(values())
-    watch.evaluating("test", 0, 1)
-    watch.judged(1, {"test": report()})
-    watch.say("something")
+def test_the_base_class_of_callbacks_does_nothing(capsys):
+    callbacks = CallbackList([Callback(), Callback()])
+    callbacks.on_train_start(0, 1, "about")
+    callbacks.on_step_end(values())
+    callbacks.on_evaluation_progress("test", 0, 1)
+    callbacks.on_evaluation_end(1, {"test": report()})
+    callbacks.on_message("something")
     assert capsys.readouterr() == ("", "")
 
 
@@ -308,7 +308,7 @@ def test_what_comes_before_training_has_a_bar_of_its_own_which_training_takes_th
     shown, _, _ = display(terminal=True)
     with shown:
         for what in ("drawing emoji", "decoding test images"):
-            shown.preparing(what, 3, 9)
+            shown.on_prepare_progress(what, 3, 9)
             assert [(task.description, task.completed, task.total) for task in shown._bars.tasks] == [(what, 3, 9)]
-        shown.begin(0, 5, "happier on 9 images")
+        shown.on_train_start(0, 5, "happier on 9 images")
         assert [task.description for task in shown._bars.tasks] == ["training"]

@@ -21,7 +21,7 @@ from suprank.system import torchvision_operators
 from tests.data.pictures import encoded, folder, smooth, tensor
 
 
-def manifest_of(root, paths, **columns):
+def open_manifest(root, paths, **columns):
     given = {"path": paths, "split": ["test"] * len(paths), "label_a": ["x"] * len(paths)}
     return Manifest.from_columns(given | columns, root=root)
 
@@ -64,7 +64,7 @@ def test_pixels_and_order_are_those_of_torchvisions_image_folder(tmp_path):
         file.write_bytes(encoded(smooth(70 + place, 50, seed=place), "JPEG"))
     theirs = ImageFolder(tmp_path)
     paths = [os.path.relpath(path, tmp_path) for path, _ in theirs.samples]
-    ours = ImageDataset(manifest_of(tmp_path, paths, label_a=[theirs.classes[label] for _, label in theirs.samples]))
+    ours = ImageDataset(open_manifest(tmp_path, paths, label_a=[theirs.classes[label] for _, label in theirs.samples]))
     for (picture, label), item in zip(theirs, ours, strict=True):
         assert (np.asarray(picture) == np.asarray(item.image)).all()
         assert item.labels.tolist() == [label]
@@ -81,7 +81,7 @@ def test_large_jpegs_are_decoded_at_a_fraction_when_the_transform_needs_no_more(
 
 def boxed(root, box, **options):
     (root / "a.jpg").write_bytes(encoded(smooth(80, 60), "JPEG", **options))
-    return manifest_of(root, ["a.jpg"], box=pa.array([box], pa.list_(pa.float32(), 4)))
+    return open_manifest(root, ["a.jpg"], box=pa.array([box], pa.list_(pa.float32(), 4)))
 
 
 def test_a_box_is_cropped_in_pixels_of_the_full_image(tmp_path):
@@ -151,7 +151,7 @@ def test_a_batch_that_lost_all_its_images_is_empty(partly_broken):
 def test_members_with_damage_are_broken_and_archives_that_cannot_be_listed_raise(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("a.png", encoded(smooth()))
-    manifest = manifest_of(tmp_path, ["x.zip::a.png", "x.zip::none.png"])
+    manifest = open_manifest(tmp_path, ["x.zip::a.png", "x.zip::none.png"])
     damaged = bytearray((tmp_path / "x.zip").read_bytes())
     damaged[60] ^= 1
     (tmp_path / "x.zip").write_bytes(damaged)
@@ -192,7 +192,7 @@ def packed(root):
             archive.writestr(f"m/{place}.png", encoded(smooth(seed=place)))
         archive.writestr("m/broken.png", b"no image")
     paths = [f"x.zip::m/{place}.png" for place in range(8)] + ["x.zip::m/broken.png"]
-    return ImageDataset(manifest_of(root, paths), tensor, on_broken="skip")
+    return ImageDataset(open_manifest(root, paths), tensor, on_broken="skip")
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -223,7 +223,7 @@ def test_an_error_in_a_worker_keeps_its_type_the_file_and_the_way_out(tmp_path):
 def test_what_spawned_workers_are_sent_is_about_as_large_as_the_paths(tmp_path):
     count = 20_000
     (tmp_path / "x").mkdir()
-    dataset = ImageDataset(manifest_of(tmp_path, [f"x/{place:08}.jpg" for place in range(count)]))
+    dataset = ImageDataset(open_manifest(tmp_path, [f"x/{place:08}.jpg" for place in range(count)]))
     assert dataset.labels.shape == (count, 1)
     assert len(pickle.dumps(dataset)) < count * 50
 

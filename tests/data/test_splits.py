@@ -12,7 +12,7 @@ from suprank.data.manifest import Manifest
 from suprank.data.splits import holdout_classes
 
 
-def manifest_of(classes, *, splits=None, levels=("species", "genus", "family")):
+def open_manifest(classes, *, splits=None, levels=("species", "genus", "family")):
     """One image for each (species, genus, family, ...)."""
     columns = {f"label_{level}": list(column) for level, column in zip(levels, zip(*classes, strict=True), strict=True)}
     paths = [f"{index}.jpg" for index in range(len(classes))]
@@ -47,7 +47,7 @@ def species_of(families):
 
 def test_half_of_every_group_is_held_out():
     classes = [(f"{group}{number}", group) for group in ("birds", "cats") for number in range(4)]
-    found = holdout_classes(manifest_of(classes, levels=("kind", "group")))
+    found = holdout_classes(open_manifest(classes, levels=("kind", "group")))
     assert Counter(zip(found.table["split"].to_pylist(), found.table["label_group"].to_pylist(), strict=True)) == {
         (split, group): 2 for split in ("train", "test") for group in ("birds", "cats")
     }
@@ -56,7 +56,7 @@ def test_half_of_every_group_is_held_out():
 def test_all_images_of_a_class_go_the_same_way_and_distractors_stay():
     classes = [("jay", "a"), ("jay", "a"), ("crow", "a"), ("crow", "a"), ("jay", "a"), (None, None), ("only here", "a")]
     splits = ["train", "test", "query", "gallery", "train", "distractor", "distractor"]
-    manifest = manifest_of(classes, splits=splits, levels=("species", "genus"))
+    manifest = open_manifest(classes, splits=splits, levels=("species", "genus"))
     found = holdout_classes(manifest)
     assert found.table["split"].to_pylist()[5:] == ["distractor", "distractor"]
     assert sorted(map(tuple, sides(found.take(np.arange(5))).values())) == [("test",), ("train",)]
@@ -66,19 +66,19 @@ def test_all_images_of_a_class_go_the_same_way_and_distractors_stay():
 
 def test_the_choice_is_the_same_for_ever():
     """Fixed here: a new version of this function must not silently change what people trained on."""
-    found = holdout_classes(manifest_of([(f"class {number}",) for number in range(10)], levels=("class",)), 0.3, seed=7)
+    found = holdout_classes(open_manifest([(f"class {number}",) for number in range(10)], levels=("class",)), 0.3, seed=7)
     assert [name for name, split in sides(found).items() if split == {"test"}] == ["class 4", "class 5", "class 7"]
 
 
 def test_classes_of_a_coarser_level_can_be_held_out_whole():
-    manifest = manifest_of(species_of([[3, 3], [2, 2]]))
+    manifest = open_manifest(species_of([[3, 3], [2, 2]]))
     found = holdout_classes(manifest, level="genus")
     assert all(len(split) == 1 for split in sides(found, 1).values())
     assert all(split == {"train", "test"} for split in sides(found, 2).values())
 
 
 def test_groups_too_small_for_the_fraction_can_be_let_go():
-    manifest = manifest_of(species_of([[2] * 5, [2] * 5]))  # every genus has two species: only a half is possible
+    manifest = open_manifest(species_of([[2] * 5, [2] * 5]))  # every genus has two species: only a half is possible
     with pytest.raises(
         ValueError, match=r"fraction=0.2 of 20 species is 4, but .*: 0.5 to 0.5 .shared='genus'.; 0.1 to 0.9 .shared='f"
     ):
@@ -98,7 +98,7 @@ def test_groups_too_small_for_the_fraction_can_be_let_go():
 @given(TREES, st.integers(0, 5), st.floats(0.01, 0.99), st.sampled_from([None, "genus", "family", "species"]))
 def test_the_split_is_disjoint_of_the_size_asked_for_and_shares_the_groups(families, seed, fraction, shared):
     classes = species_of(families)
-    manifest = manifest_of(classes)
+    manifest = open_manifest(classes)
     try:
         found = holdout_classes(manifest, fraction, seed=seed, shared=shared)
     except ValueError:  # see below
@@ -115,7 +115,7 @@ def test_the_split_is_disjoint_of_the_size_asked_for_and_shares_the_groups(famil
 @given(TREES, st.integers(0, 5))
 def test_a_half_is_always_possible(families, seed):
     classes = species_of(families)
-    found = holdout_classes(manifest_of(classes), 0.5, seed=seed)
+    found = holdout_classes(open_manifest(classes), 0.5, seed=seed)
     assert abs(found.splits["test"] - len(classes) / 2) <= 0.5
 
 
@@ -124,12 +124,12 @@ def test_the_order_of_the_rows_does_not_matter(families, seed, random):
     classes = species_of(families)
     shuffled = random.sample([*classes, *random.choices(classes, k=5)], len(classes) + 5)
     assume(set(shuffled) == set(classes))
-    assert sides(holdout_classes(manifest_of(classes), seed=seed)) == sides(holdout_classes(manifest_of(shuffled), seed=seed))
+    assert sides(holdout_classes(open_manifest(classes), seed=seed)) == sides(holdout_classes(open_manifest(shuffled), seed=seed))
 
 
 @given(TREES, st.floats(0.01, 0.99))
 def test_an_error_offers_fractions_that_work(families, fraction):
-    manifest = manifest_of(species_of(families))
+    manifest = open_manifest(species_of(families))
     try:
         holdout_classes(manifest, fraction)
     except ValueError as error:
@@ -143,7 +143,7 @@ def test_an_error_offers_fractions_that_work(families, fraction):
 
 
 def test_seeds_differ_and_every_class_has_its_turn():
-    manifest = manifest_of([(f"class {number}",) for number in range(8)], levels=("class",))
+    manifest = open_manifest([(f"class {number}",) for number in range(8)], levels=("class",))
     chosen = [
         frozenset(name for name, split in sides(holdout_classes(manifest, 0.25, seed=seed)).items() if split == {"test"})
         for seed in range(200)
@@ -170,11 +170,11 @@ def test_seeds_differ_and_every_class_has_its_turn():
 )
 def test_what_cannot_be_is_refused(options, complaint):
     with pytest.raises(ValueError, match=complaint):
-        holdout_classes(manifest_of(species_of([[2, 2]])), **options)
+        holdout_classes(open_manifest(species_of([[2, 2]])), **options)
 
 
 def test_a_class_in_two_groups_is_refused():
-    manifest = manifest_of([("jay", "a", "x"), ("crow", "a", "x"), ("jay", "b", "x")])
+    manifest = open_manifest([("jay", "a", "x"), ("crow", "a", "x"), ("jay", "b", "x")])
     with pytest.raises(ValueError, match="species 'jay' stands under genus 'a' and 'b', and not in one group"):
         holdout_classes(manifest)
     assert holdout_classes(manifest, shared="family").splits.keys() == {"train", "test"}
@@ -185,7 +185,7 @@ def test_a_manifest_without_labels_or_classes_is_refused():
     with pytest.raises(ValueError, match="has no labels, and so no classes to split"):
         holdout_classes(manifest)
     with pytest.raises(ValueError, match="there are 0 classes of 'species'"):
-        holdout_classes(manifest_of([("jay",)], splits=["distractor"], levels=("species",)))
+        holdout_classes(open_manifest([("jay",)], splits=["distractor"], levels=("species",)))
 
 
 def test_a_finer_class_under_two_of_the_level_may_not_be_on_both_sides():

@@ -37,7 +37,7 @@ def test_what_is_saved_is_loaded(folder):
         Comparison.load(folder)
 
 
-BUDGET = ["images=", "model=", "batch=", "run=", "engine=", "evaluation=", "data.hold="]
+BUDGET = ["images=", "model=", "batch=", "run=", "engine=", "evaluation=", "data.cache_images="]
 """What makes the recipes of another dataset those of this one."""
 
 

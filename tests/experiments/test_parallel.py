@@ -161,7 +161,7 @@ def test_a_process_nobody_listens_to_any_more_asks_itself_to_save_and_end():
 def test_a_loss_that_is_not_finite_is_a_training_error(monkeypatch):
     from suprank.training import loop
 
-    def trains(config, folder, *, resume, watch):
+    def trains(config, folder, *, resume, callbacks):
         assert (config, folder, resume) == (CONFIG, Path("here"), True)
         raise loop.NonFiniteLossError("step 7")
 

@@ -14,7 +14,7 @@ from suprank.models import Embedder, embed
 from suprank.system import cpu_features
 from suprank.system.cpu_features import CAP, VARIABLE, prepare_bf16
 from suprank.training.config import EngineConfig
-from suprank.training.engine import fabric_of
+from suprank.training.engine import build_fabric
 
 CPUINFO = """processor\t: 0
 model name\t: Intel(R) Xeon(R) Platinum 8481C
@@ -137,10 +137,10 @@ def test_a_cache_that_cannot_be_written_costs_a_try_each_time(machine, tmp_path)
 def test_training_and_embedding_in_bf16_on_a_cpu_ask_first(machine):
     machine(DIES)
     with pytest.raises(ValueError, match="use engine.precision='fp32'"):
-        fabric_of(EngineConfig(accelerator="cpu", precision="bf16"))
+        build_fabric(EngineConfig(accelerator="cpu", precision="bf16"))
     with pytest.raises(ValueError, match="--precision fp32"):
         next(embed(Embedder.create("test_resnet"), [], precision="bf16"))
-    fabric_of(EngineConfig(accelerator="cpu"))
+    build_fabric(EngineConfig(accelerator="cpu"))
     assert list(embed(Embedder.create("test_resnet"), [])) == []
 
 

@@ -1,4 +1,4 @@
-"""Small runs to interrupt: pictures, a recipe, a watch that notes what it is told, and training in a process of its own."""
+"""Small runs to interrupt: pictures, a recipe, a callback that records its calls, and training in a process of its own."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def recipe(manifest: Path | str, **tables: dict[str, Any]) -> TrainConfig:
         "data": {"manifest": str(manifest), "workers": 0},
         "images": {"size": 32, "test_resize": 32, "crop_scale": (0.6, 1.0)},
         "model": {"backbone": "test_resnet", "pretrained": False, "dim": 8},
-        "loss": {"name": "roadmap"},
+        "loss": {"name": "roadmap", "decomposability": "pairs"},
         "batch": {"size": 16, "images_per_class": 2},
         "optimizer": {"lr": 2e-3},
         "run": {"epochs": 3},
@@ -69,44 +69,45 @@ def recipe(manifest: Path | str, **tables: dict[str, Any]) -> TrainConfig:
         "logging": {"every": 1, "tensorboard": False},
     }
     merged = {name: usual.get(name, {}) | tables.get(name, {}) for name in usual | tables}
+    merged["loss"] = tables.get("loss", usual["loss"])  # the keys of one loss are no keys of another
     return TrainConfig.model_validate(merged)
 
 
-class Told(Callback):
-    """Notes what it is told, in order, and calls `acts` by the same names, which may do harm."""
+class Recorder(Callback):
+    """Records what it is called with, in order, and calls `acts` of the same names, which may do harm."""
 
     def __init__(self, **acts: Callable[..., None]) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.events: list[tuple[Any, ...]] = []
         self.acts = acts
 
-    def begin(self, done: int, steps: int, about: str) -> None:
-        self._note("begin", done, steps, about)
+    def on_train_start(self, done: int, steps: int, description: str) -> None:
+        self._record("on_train_start", done, steps, description)
 
-    def step(self, at: StepValues) -> None:
-        self._note("step", at)
+    def on_step_end(self, step: StepValues) -> None:
+        self._record("on_step_end", step)
 
-    def evaluating(self, name: str, done: int, total: int) -> None:
-        self._note("evaluating", name, done, total)
+    def on_evaluation_progress(self, name: str, done: int, total: int) -> None:
+        self._record("on_evaluation_progress", name, done, total)
 
-    def judged(self, epoch: int, reports: Any) -> None:
-        self._note("judged", epoch, reports)
+    def on_evaluation_end(self, epoch: int, reports: Any) -> None:
+        self._record("on_evaluation_end", epoch, reports)
 
-    def say(self, text: str) -> None:
-        self._note("say", text)
+    def on_message(self, text: str) -> None:
+        self._record("on_message", text)
 
-    def of(self, name: str) -> list[Any]:
-        """What was told under this name."""
-        return [values[0] if len(values) == 1 else values for kind, *values in self.told if kind == name]
+    def events_of(self, name: str) -> list[Any]:
+        """The arguments of the calls of this method."""
+        return [values[0] if len(values) == 1 else values for kind, *values in self.events if kind == name]
 
-    def _note(self, name: str, *values: Any) -> None:
-        self.told.append((name, *values))
+    def _record(self, name: str, *values: Any) -> None:
+        self.events.append((name, *values))
         if name in self.acts:
             self.acts[name](*values)
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[StepValues], None]:
-    """What to do when this step is told."""
-    return lambda at: act() if at.step == number else None
+    """Call `act` when this step ends."""
+    return lambda step: act() if step.step == number else None
 
 
 def signalled(number: int = signal.SIGTERM) -> None:
@@ -114,8 +115,8 @@ def signalled(number: int = signal.SIGTERM) -> None:
     os.kill(os.getpid(), number)
 
 
-def judging(values: Iterable[float]) -> Callable[..., dict[str, Report]]:
-    """In place of a judge's metrics: these values of H-AP, one an evaluation, and an R@1 below all of them."""
+def fake_metrics(values: Iterable[float]) -> Callable[..., dict[str, Report]]:
+    """A validator's call that returns these values of H-AP, one for each evaluation, and an R@1 below all of them."""
     left = iter(values)
     levels = ("fine", "coarse")
     counts: dict[str, Any] = {"queries": 1, "items": 1, "levels": levels, "without_positives": dict.fromkeys(levels, 0)}
@@ -128,7 +129,7 @@ def weights(folder: Path, name: str = "model") -> dict[str, torch.Tensor]:
 
 def everything(folder: Path) -> dict[str, Any]:
     """The last checkpoint, less the time that training took: weights, optimizers, memory, proxies, position."""
-    found = checkpoint.newest(folder / "checkpoints", lambda text: None)
+    found = checkpoint.load_newest(folder / "checkpoints", lambda text: None)
     assert found is not None
     state, _ = found
     state["position"].pop("seconds")
@@ -155,25 +156,30 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 # In a process of its own
 
 
-def started(folder: Path, config: TrainConfig, **settings: Any) -> Any:
-    """A process that trains into the folder; what it writes to standard error is in a file beside, NAME.stderr.
+def start_process(target: Callable[..., None], *arguments: Any, **named: Any) -> Any:
+    """A process of its own that calls `target`, a function of a module of tests.
 
     A server, which imports torch and the rest once, forks it off: that takes a fraction of a second instead of many.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    with _variables(PYTHONPATH=paths, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES=""):
-        process = context.Process(target=_main, args=(folder, config), kwargs=settings)
+    with _variables(PYTHONPATH=paths, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"):
+        process = context.Process(target=target, args=arguments, kwargs=named)
         process.start()
     return process
+
+
+def started(folder: Path, config: TrainConfig, **settings: Any) -> Any:
+    """A process that trains into the folder; what it writes to standard error is in a file beside, NAME.stderr."""
+    return start_process(_main, folder, config, **settings)
 
 
 def stderr(folder: Path) -> str:
     return folder.with_suffix(".stderr").read_text()
 
 
-def steps_told(folder: Path) -> list[int]:
+def steps_done(folder: Path) -> list[int]:
     """The steps of all processes that trained into the folder, one after another."""
     file = folder.with_suffix(".steps")
     return [int(line) for line in file.read_text().splitlines()] if file.is_file() else []
@@ -215,10 +221,10 @@ def _main(
             steps.flush()
             time.sleep(pause)
 
-        result = train(config, folder, resume=True, watch=Told(step=note))
+        result = train(config, folder, resume=True, callbacks=Recorder(on_step_end=note))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-    sys.exit(128 + result.stopped if result.stopped else 0)
+    sys.exit(128 + result.stop_signal if result.stop_signal else 0)
 
 
 def _saved_slowly(step: int, state: Any, file: Any) -> None:

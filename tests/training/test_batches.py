@@ -5,8 +5,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.data import BalancedBatchSampler, ImageDataset, Manifest, train_transform
-from suprank.training import batches
+from suprank.training import batches as batches_module
 from suprank.training.batches import TrainBatches
 from suprank.training.config import TrainConfig
-from suprank.training.seeds import seed_of
+from suprank.training.seeds import derive_seed
 from tests.data.pictures import encoded, smooth
+from tests.training.runs import start_process, waited
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,36 +61,36 @@ def assert_same(found, expected):
 
 def test_a_batch_holds_the_samplers_rows_under_the_seeds_of_their_places(tmp_path):
     manifest = collection(tmp_path)
-    feed = TrainBatches.of(recipe(run={"seed": 5}), manifest)
+    batches = TrainBatches.from_config(recipe(run={"seed": 5}), manifest)
     train = manifest.split("train")
     sampler = BalancedBatchSampler(train.labels, 8, 2, seed=5)
     dataset = ImageDataset(train, train_transform(16, mean=None))
-    assert len(feed) == len(sampler)
-    fed = list(feed.batches(0, 0, 2))
+    assert len(batches) == len(sampler)
+    seen = list(batches.batches(0, 0, 2))
     rows = [*sampler, *sampler]  # the second time round is epoch 1
-    assert [one.ids.tolist() for one in fed] == rows
-    for number, one in enumerate(fed):
-        epoch, batch = divmod(number, len(feed))
+    assert [one.ids.tolist() for one in seen] == rows
+    for number, one in enumerate(seen):
+        epoch, batch = divmod(number, len(batches))
         assert one.images.dtype == torch.uint8
         assert one.images.shape == (8, 3, 16, 16)
         for place, row in enumerate(one.ids.tolist()):
-            torch.manual_seed(seed_of(5, epoch, batch, place))
+            torch.manual_seed(derive_seed(5, epoch, batch, place))
             assert (one.images[place] == dataset[row].image).all()
-    assert (fed[0].labels == feed.labels[fed[0].ids]).all()
+    assert (seen[0].labels == batches.labels[seen[0].ids]).all()
 
 
 def test_labels_are_numbered_from_0_over_the_training_images(tmp_path):
-    feed = TrainBatches.of(recipe(), collection(tmp_path))  # "other" comes last in the alphabet, of groups too
-    assert feed.levels == ("kind", "group")
-    assert feed.classes == 6
-    assert feed.labels.tolist() == [[row // 4, row // 8] for row in range(24)]
-    assert feed.labels.dtype == torch.int64
-    assert feed.paths[0].as_py() == "0.png"
+    batches = TrainBatches.from_config(recipe(), collection(tmp_path))  # "other" comes last in the alphabet, of groups too
+    assert batches.levels == ("kind", "group")
+    assert batches.classes == 6
+    assert batches.labels.tolist() == [[row // 4, row // 8] for row in range(24)]
+    assert batches.labels.dtype == torch.int64
+    assert batches.paths[0].as_py() == "0.png"
     last = Manifest.from_columns(
         {"path": ["a", "b", "c"], "split": ["test", "train", "train"], "label_k": ["a", "c", "b"]}, root=tmp_path
     )
-    assert TrainBatches.of(recipe(batch={"size": 2, "images_per_class": 1}), last).labels.tolist() == [[1], [0]]
-    groups = TrainBatches.of(recipe(data={"levels": ["group"]}, batch={"size": 4}), collection(tmp_path))
+    assert TrainBatches.from_config(recipe(batch={"size": 2, "images_per_class": 1}), last).labels.tolist() == [[1], [0]]
+    groups = TrainBatches.from_config(recipe(data={"levels": ["group"]}, batch={"size": 4}), collection(tmp_path))
     assert groups.labels.tolist() == [[row // 8] for row in range(24)]
 
 
@@ -99,7 +98,7 @@ def test_training_images_without_a_label_are_no_class_of_their_own(tmp_path):
     manifest = collection(tmp_path)
     kinds = [None if row < 2 else name for row, name in enumerate(manifest.table["label_kind"].to_pylist())]
     with pytest.raises(ValueError, match="no label|without a label|unlabeled"):
-        TrainBatches.of(recipe(), manifest.with_columns(label_kind=kinds))
+        TrainBatches.from_config(recipe(), manifest.with_columns(label_kind=kinds))
 
 
 @pytest.mark.parametrize("levels", [("kind", "group"), ("group", "kind")], ids=["two parents", "reversed"])
@@ -109,9 +108,9 @@ def test_labels_that_are_no_tree_finest_first_are_warned_of(tmp_path, caplog, le
     if levels == ("kind", "group"):
         columns["label_group"][1] = columns["label_group"][-1]
     ordered = {name: columns[name] for name in ("path", "split", *(f"label_{level}" for level in levels))}
-    TrainBatches.of(recipe(), manifest)
+    TrainBatches.from_config(recipe(), manifest)
     assert caplog.text == ""
-    TrainBatches.of(recipe(batch={"size": 4}), Manifest.from_columns(ordered, root=tmp_path))
+    TrainBatches.from_config(recipe(batch={"size": 4}), Manifest.from_columns(ordered, root=tmp_path))
     assert "training labels of" in caplog.text
     assert ("finest first" if levels[0] == "group" else "under two parents") in caplog.text
 
@@ -123,16 +122,16 @@ def test_labels_that_are_no_tree_finest_first_are_warned_of(tmp_path, caplog, le
 )
 def test_every_number_of_a_place_changes_its_seed(one, place, other):
     changed = (*one[:place], other, *one[place + 1 :])
-    assert (seed_of(*one) == seed_of(*changed)) == (one == changed)
-    assert 0 <= seed_of(*one) < 2**63
+    assert (derive_seed(*one) == derive_seed(*changed)) == (one == changed)
+    assert 0 <= derive_seed(*one) < 2**63
 
 
 def test_epochs_and_places_and_seeds_see_different_crops(tmp_path):
     manifest = collection(tmp_path, classes=1, images=2)
     batch = {"size": 2, "images_per_class": 2}
-    feed = TrainBatches.of(recipe(batch=batch), manifest)
-    other = TrainBatches.of(recipe(batch=batch, run={"seed": 1}), manifest)
-    crops = {one.images[one.ids == 0].numpy().tobytes() for each in (feed, other) for one in each.batches(0, 0, 10)}
+    batches = TrainBatches.from_config(recipe(batch=batch), manifest)
+    other = TrainBatches.from_config(recipe(batch=batch, run={"seed": 1}), manifest)
+    crops = {one.images[one.ids == 0].numpy().tobytes() for each in (batches, other) for one in each.batches(0, 0, 10)}
     assert len(crops) == 20
 
 
@@ -142,11 +141,11 @@ def test_epochs_and_places_and_seeds_see_different_crops(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_and_random_numbers_of_the_process_make_no_difference(tmp_path):
     manifest = collection(tmp_path)
-    alone = list(TrainBatches.of(recipe(), manifest).batches(0, 0, 2))
+    alone = list(TrainBatches.from_config(recipe(), manifest).batches(0, 0, 2))
     torch.manual_seed(123)
     before = torch.get_rng_state()
-    assert_same(list(TrainBatches.of(recipe(workers=2), manifest).batches(0, 0, 2)), alone)
-    list(TrainBatches.of(recipe(), manifest).batches(0, 0, 1))
+    assert_same(list(TrainBatches.from_config(recipe(workers=2), manifest).batches(0, 0, 2)), alone)
+    list(TrainBatches.from_config(recipe(), manifest).batches(0, 0, 1))
     assert (torch.get_rng_state() == before).all()
 
 
@@ -155,11 +154,14 @@ def test_workers_and_random_numbers_of_the_process_make_no_difference(tmp_path):
 def test_processes_see_together_what_one_sees_alone(tmp_path, sampler, broken):
     manifest = collection(tmp_path, broken=broken)
     config = recipe(batch={"sampler": sampler}, data={"on_broken": "skip"})
-    alone = list(TrainBatches.of(config, manifest).batches(0, 0, 2))
+    alone = list(TrainBatches.from_config(config, manifest).batches(0, 0, 2))
     for world in (2, 4):
-        parts = [list(TrainBatches.of(config, manifest, rank=rank, world_size=world).batches(0, 0, 2)) for rank in range(world)]
+        parts = [
+            list(TrainBatches.from_config(config, manifest, rank=rank, world_size=world).batches(0, 0, 2))
+            for rank in range(world)
+        ]
         together = [
-            batches.TrainBatch(
+            batches_module.TrainBatch(
                 *(torch.cat(column) for column in list(zip(*part, strict=True))[:3]), sum(one.replaced for one in part)
             )
             for part in zip(*parts, strict=True)
@@ -170,9 +172,9 @@ def test_processes_see_together_what_one_sees_alone(tmp_path, sampler, broken):
 def test_large_batches_are_put_together_from_pieces(tmp_path, monkeypatch):
     manifest = collection(tmp_path, broken=[5])
     config = recipe(data={"on_broken": "skip"})
-    whole = list(TrainBatches.of(config, manifest).batches(0, 0, 1))
-    monkeypatch.setattr(feeding, "PIECE", 3)
-    assert_same(list(TrainBatches.of(config, manifest).batches(0, 0, 1)), whole)
+    whole = list(TrainBatches.from_config(config, manifest).batches(0, 0, 1))
+    monkeypatch.setattr(batches_module, "MAX_PIECE", 3)
+    assert_same(list(TrainBatches.from_config(config, manifest).batches(0, 0, 1)), whole)
 
 
 @pytest.fixture(scope="module")
@@ -182,29 +184,32 @@ def manifest(tmp_path_factory):
 
 @given(consumed=st.integers(0, 6))
 def test_a_resumed_feed_yields_what_was_left(manifest, consumed):
-    feed = TrainBatches.of(recipe(), manifest)
-    whole = list(feed.batches(0, 0, 2))
-    state = feed.state(0, consumed)
-    resumed = TrainBatches.of(recipe(), manifest)
-    resumed.check(state)
+    batches = TrainBatches.from_config(recipe(), manifest)
+    whole = list(batches.batches(0, 0, 2))
+    state = batches.state_dict(0, consumed)
+    resumed = TrainBatches.from_config(recipe(), manifest)
+    resumed.check_state_dict(state)
     assert_same(list(resumed.batches(state["epoch"], state["consumed"], 2)), whole[consumed:])
     assert_same(list(resumed.batches(0, consumed, 2)), whole[consumed:])
 
 
 def test_states_of_other_images_labels_or_settings_are_refused(tmp_path):
     manifest = collection(tmp_path)
-    feed = TrainBatches.of(recipe(), manifest)
-    state = feed.state(1, 2)
-    TrainBatches.of(recipe(), manifest, rank=1, world_size=2).check(state)
+    batches = TrainBatches.from_config(recipe(), manifest)
+    state = batches.state_dict(1, 2)
+    TrainBatches.from_config(recipe(), manifest, rank=1, world_size=2).check_state_dict(state)
     with pytest.raises(ValueError, match="batch_size was 8 and is 4"):
-        TrainBatches.of(recipe(batch={"size": 4}), manifest).check(state)
+        TrainBatches.from_config(recipe(batch={"size": 4}), manifest).check_state_dict(state)
     with pytest.raises(ValueError, match="seed was 0 and is 1"):
-        TrainBatches.of(recipe(run={"seed": 1}), manifest).check(state)
+        TrainBatches.from_config(recipe(run={"seed": 1}), manifest).check_state_dict(state)
     shuffled = manifest.take(np.arange(len(manifest))[::-1])
-    for other in (TrainBatches.of(recipe(), shuffled), TrainBatches.of(recipe(data={"levels": ["kind"]}), manifest)):
-        with pytest.raises(ValueError, match="training images or their labels are not those of the run that is resumed"):
-            other.check(state)
-    assert feed.state(0, len(feed)) == feed.state(1, 0), "a finished epoch is the beginning of the next"
+    for other in (
+        TrainBatches.from_config(recipe(), shuffled),
+        TrainBatches.from_config(recipe(data={"levels": ["kind"]}), manifest),
+    ):
+        with pytest.raises(ValueError, match="training images or their labels are not those that the run began with"):
+            other.check_state_dict(state)
+    assert batches.state_dict(0, len(batches)) == batches.state_dict(1, 0), "a finished epoch is the beginning of the next"
 
 
 # Broken images
@@ -212,12 +217,12 @@ def test_states_of_other_images_labels_or_settings_are_refused(tmp_path):
 
 def test_a_broken_image_is_replaced_by_one_of_its_class_and_named_once(tmp_path, caplog):
     manifest = collection(tmp_path, classes=4, broken=[5])
-    feed = TrainBatches.of(recipe(data={"on_broken": "skip"}), manifest)
-    whole = TrainBatches.of(recipe(data={"on_broken": "skip"}), collection(tmp_path / "whole", classes=4))
+    batches = TrainBatches.from_config(recipe(data={"on_broken": "skip"}), manifest)
+    whole = TrainBatches.from_config(recipe(data={"on_broken": "skip"}), collection(tmp_path / "whole", classes=4))
     with caplog.at_level(logging.WARNING):
-        fed = list(feed.batches(0, 0, 4))
+        seen = list(batches.batches(0, 0, 4))
     replaced = 0
-    for one, expected in zip(fed, whole.batches(0, 0, 4), strict=True):
+    for one, expected in zip(seen, whole.batches(0, 0, 4), strict=True):
         missing = expected.ids == 5
         assert one.replaced == missing.sum()
         assert (one.images[~missing] == expected.images[~missing]).all()
@@ -231,25 +236,23 @@ def test_a_broken_image_is_replaced_by_one_of_its_class_and_named_once(tmp_path,
 
 
 def test_a_class_that_is_all_broken_is_replaced_by_others_of_the_batch(tmp_path):
-    feed = TrainBatches.of(recipe(data={"on_broken": "skip"}), collection(tmp_path, classes=4, broken=range(4)))
-    for one in feed.batches(0, 0, 2):
+    batches = TrainBatches.from_config(recipe(data={"on_broken": "skip"}), collection(tmp_path, classes=4, broken=range(4)))
+    for one in batches.batches(0, 0, 2):
         assert one.replaced == 2
         assert one.ids.min() >= 4
-        assert (one.labels == feed.labels[one.ids]).all()
+        assert (one.labels == batches.labels[one.ids]).all()
 
 
 def test_a_batch_without_any_whole_image_raises(tmp_path):
-    feed = TrainBatches.of(recipe(data={"on_broken": "skip"}), collection(tmp_path, broken=range(24)))
-    with pytest.raises(
-        ValueError, match=r"batch 0 of epoch 0 has no whole image: all 8 are broken, \d+.png for one: cannot be"
-    ):
-        next(feed.batches(0, 0, 1))
+    batches = TrainBatches.from_config(recipe(data={"on_broken": "skip"}), collection(tmp_path, broken=range(24)))
+    with pytest.raises(ValueError, match=r"all 8 images of batch 0 of epoch 0 are broken, \d+.png for one: cannot be"):
+        next(batches.batches(0, 0, 1))
 
 
 def test_a_broken_image_raises_unless_it_may_be_skipped(tmp_path):
-    feed = TrainBatches.of(recipe(), collection(tmp_path, broken=[3]))
+    batches = TrainBatches.from_config(recipe(), collection(tmp_path, broken=[3]))
     with pytest.raises(ValueError, match="3.png: cannot be decoded"):
-        list(feed.batches(0, 0, 1))
+        list(batches.batches(0, 0, 1))
 
 
 # Settings
@@ -259,23 +262,23 @@ def test_held_images_are_the_same(tmp_path):
     manifest = collection(tmp_path, broken=[7])
     told = []
     config = recipe(data={"on_broken": "skip"})
-    held = recipe(data={"on_broken": "skip", "hold": True})
-    feed = TrainBatches.of(held, manifest, progress=lambda done, total: told.append((done, total)))
+    held = recipe(data={"on_broken": "skip", "cache_images": True})
+    batches = TrainBatches.from_config(held, manifest, progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (24, 24)
-    expected = list(TrainBatches.of(config, manifest).batches(0, 0, 1))
+    expected = list(TrainBatches.from_config(config, manifest).batches(0, 0, 1))
     for file in tmp_path.glob("*.png"):
         file.unlink()  # nothing is read again
-    assert_same(list(feed.batches(0, 0, 1)), expected)
+    assert_same(list(batches.batches(0, 0, 1)), expected)
 
 
 def test_crops_are_those_of_the_recipe(tmp_path):
     manifest = collection(tmp_path)
     crops = {"size": 16, "test_resize": 16, "crop_scale": [1.0, 1.0], "crop_ratio": [1.2, 1.2], "flip": 1.0, "resize": 20}
-    feed = TrainBatches.of(recipe(images=crops), manifest)
+    batches = TrainBatches.from_config(recipe(images=crops), manifest)
     expected = train_transform(16, resize=20, scale=(1.0, 1.0), ratio=(1.2, 1.2), flip=1.0, mean=None)
-    assert repr(feed._images.images.transform) == repr(expected)
-    assert feed._images.images.min_short_side is None
-    fast = TrainBatches.of(recipe(data={"fast_jpeg": True}), manifest)
+    assert repr(batches._images.images.transform) == repr(expected)
+    assert batches._images.images.min_short_side is None
+    fast = TrainBatches.from_config(recipe(data={"fast_jpeg": True}), manifest)
     assert fast._images.images.min_short_side == 47  # 16 / sqrt(0.16 · 0.75)
 
 
@@ -283,7 +286,7 @@ def test_the_hierarchical_sampler_takes_its_level_by_name(tmp_path):
     manifest = collection(tmp_path)
     config = {"sampler": "hierarchical", "batches": 3, "coarse_per_batch": 1}
     for level in (None, "group"):
-        for one in TrainBatches.of(recipe(batch={**config, "level": level}), manifest).batches(0, 0, 1):
+        for one in TrainBatches.from_config(recipe(batch={**config, "level": level}), manifest).batches(0, 0, 1):
             assert len(one.labels[:, 1].unique()) == 1
 
 
@@ -308,15 +311,15 @@ def test_the_hierarchical_sampler_takes_its_level_by_name(tmp_path):
 )
 def test_what_the_images_cannot_give_is_refused(tmp_path, parts, world, complaint):
     with pytest.raises(ValueError, match=complaint):
-        TrainBatches.of(recipe(**parts), collection(tmp_path), world_size=world)
+        TrainBatches.from_config(recipe(**parts), collection(tmp_path), world_size=world)
 
 
 def test_a_manifest_without_training_images_or_labels_is_refused(tmp_path):
     with pytest.raises(ValueError, match="m.parquet has no images to train on, only test"):
-        TrainBatches.of(recipe(), collection(tmp_path).split("test"))
+        TrainBatches.from_config(recipe(), collection(tmp_path).split("test"))
     bare = Manifest.from_columns({"path": ["0.png"], "split": ["train"]}, root=tmp_path, levels=())
     with pytest.raises(ValueError, match="m.parquet has no labels to train with"):
-        TrainBatches.of(recipe(), bare)
+        TrainBatches.from_config(recipe(), bare)
 
 
 # Worker processes
@@ -325,7 +328,7 @@ def test_a_manifest_without_training_images_or_labels_is_refused(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_workers_ignore_signals_and_end_with_the_iterator(tmp_path):
     before = set(multiprocessing.active_children())
-    batches = TrainBatches.of(recipe(workers=2), collection(tmp_path)).batches(0, 0, 50)
+    batches = TrainBatches.from_config(recipe(workers=2), collection(tmp_path)).batches(0, 0, 50)
     next(batches)
     started = set(multiprocessing.active_children()) - before
     assert len(started) == 2
@@ -340,30 +343,24 @@ def test_workers_ignore_signals_and_end_with_the_iterator(tmp_path):
     assert not any(worker.is_alive() for worker in started)
 
 
+def read_for_ever(folder):
+    """Read batches with two workers, whose process ids are written to a file."""
+    multiprocessing.set_start_method("fork", force=True)
+    batches = TrainBatches.from_config(recipe(workers=2), Manifest.read(folder / "m.parquet")).batches(0, 0, 1000)
+    next(batches)
+    (folder / "some").write_text(" ".join(str(child.pid) for child in multiprocessing.active_children()))
+    (folder / "some").rename(folder / "workers")
+    time.sleep(60)
+
+
 @pytest.mark.slow
 def test_workers_end_when_the_process_that_trains_is_killed(tmp_path):
     collection(tmp_path).save(tmp_path / "m.parquet")
-    script = (
-        "import multiprocessing, sys, time\n"
-        "from suprank.data import Manifest\n"
-        "from tests.training.test_feeding import TrainBatches, recipe\n"
-        "batches = TrainBatches.of(recipe(workers=2), Manifest.read(sys.argv[1])).batches(0, 0, 1000)\n"
-        "next(batches)\n"
-        "print(*(child.pid for child in multiprocessing.active_children()), flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "m.parquet")],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    workers = [int(number) for number in process.stdout.readline().split()]
+    process = start_process(read_for_ever, tmp_path)
+    waited(lambda: (tmp_path / "workers").exists())
+    workers = [int(number) for number in (tmp_path / "workers").read_text().split()]
     process.kill()
-    process.wait()
-    process.stdout.close()
+    process.join()
     assert len(workers) == 2
     until = time.monotonic() + 30  # torch's workers look every 5 s whether their parent is there
     while time.monotonic() < until and any(alive(worker) for worker in workers):

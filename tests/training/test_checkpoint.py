@@ -4,8 +4,6 @@ import os
 import pickle
 import resource
 import signal
-import subprocess
-import sys
 import zipfile
 from collections import OrderedDict
 
@@ -15,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.training.checkpoint import CheckpointError, newest, newest_step, save
+from suprank.training.checkpoint import FORMAT, CheckpointError, load_newest, newest_step, save
+from tests.training.runs import start_process, waited
 
 
 def state(step):
@@ -54,7 +53,7 @@ def names(folder):
 def test_what_was_saved_comes_back_with_its_optimizer(tmp_path):
     (path,) = saved(tmp_path / "made", 123)
     assert path == tmp_path / "made/step-00000123.pt"
-    found, source = newest(tmp_path / "made", silent)
+    found, source = load_newest(tmp_path / "made", silent)
     assert source == path
     check_same(found, state(123))
     model = torch.nn.Linear(3, 2, bias=False)
@@ -75,8 +74,8 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
 
 
 def test_a_folder_without_checkpoints_has_no_newest(tmp_path):
-    assert newest(tmp_path, silent) is None
-    assert newest(tmp_path / "missing", silent) is None
+    assert load_newest(tmp_path, silent) is None
+    assert load_newest(tmp_path / "missing", silent) is None
     assert newest_step(tmp_path / "missing") is None
 
 
@@ -87,11 +86,11 @@ def test_a_damaged_one_is_told_and_the_one_before_it_taken(tmp_path):
     last.write_bytes(data)
     assert torch.load(last, weights_only=True)["step"] == 200, "torch itself does not notice"
     said = []
-    found, path = newest(tmp_path, said.append)
+    found, path = load_newest(tmp_path, said.append)
     assert (found["step"], path.name) == (100, "step-00000100.pt")
     (text,) = said
     assert text.startswith(f"{last} is damaged (the checksum of archive/data/")
-    assert text.endswith("); going on from step-00000100.pt")
+    assert text.endswith("); resuming from step-00000100.pt")
 
 
 @settings(max_examples=150, deadline=None)
@@ -106,7 +105,7 @@ def test_no_flipped_byte_or_truncation_changes_what_is_loaded(tmp_path_factory, 
         place = data.draw(st.integers(0, len(whole) - 1), "place")
         last.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7), "bit")]) + whole[place + 1 :])
     said = []
-    found, path = newest(folder, said.append)
+    found, path = load_newest(folder, said.append)
     assert (path == first) == bool(said), "a flipped bit of padding or of a date harms nobody"
     check_same(found, state(1 if path == first else 2))
 
@@ -115,7 +114,7 @@ def test_where_none_is_whole_the_error_names_them_all(tmp_path):
     for path in saved(tmp_path, 1, 2):
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r"step-00000002.pt: File is not a zip file; step-00000001.pt: .*delete them"):
-        newest(tmp_path, silent)
+        load_newest(tmp_path, silent)
 
 
 def test_a_run_that_went_on_from_an_earlier_step_gets_rid_of_the_damaged_later_one(tmp_path):
@@ -128,7 +127,7 @@ def test_a_run_that_went_on_from_an_earlier_step_gets_rid_of_the_damaged_later_o
 def test_what_a_killed_writer_left_behind_is_removed(tmp_path):
     saved(tmp_path, 1)
     (tmp_path / ".step-00000002.pt.4711.tmp").write_bytes(b"half")
-    newest(tmp_path, silent)
+    load_newest(tmp_path, silent)
     assert names(tmp_path) == ["step-00000001.pt"]
 
 
@@ -145,7 +144,7 @@ def test_a_disk_that_fills_leaves_the_older_ones_and_nothing_half_written(tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert names(tmp_path) == ["step-00000001.pt", "step-00000002.pt"]
-    assert newest(tmp_path, silent)[0]["step"] == 2
+    assert load_newest(tmp_path, silent)[0]["step"] == 2
 
 
 class Trap:
@@ -168,8 +167,20 @@ def test_a_file_that_would_run_code_is_refused_and_does_not(tmp_path, way):
             torch.save({"step": trap}, file, _use_new_zipfile_serialization=way == "torch")
     reason = "more than tensors, numbers and text" if way == "torch" else "not a zip file"
     with pytest.raises(CheckpointError, match=reason):
-        newest(tmp_path, silent)
+        load_newest(tmp_path, silent)
     assert not (tmp_path / "sprung").exists()
+
+
+def test_a_checkpoint_of_another_version_is_refused_with_the_way_out(tmp_path):
+    (path,) = saved(tmp_path, 1)
+    torch.save(state(1), path)  # as versions before `format` did
+    with pytest.raises(
+        CheckpointError, match=f"format 1, written by an older suprank, and this one reads format {FORMAT}. Resume"
+    ):
+        load_newest(tmp_path, silent)
+    torch.save({**state(1), "format": FORMAT + 1}, path)
+    with pytest.raises(CheckpointError, match="written by a newer suprank"):
+        load_newest(tmp_path, silent)
 
 
 def test_a_zip_file_of_something_else_is_refused(tmp_path):
@@ -177,7 +188,7 @@ def test_a_zip_file_of_something_else_is_refused(tmp_path):
         archive.writestr("a.txt", "hello")
     torch.save([1, 2], tmp_path / "step-00000000.pt")
     with pytest.raises(CheckpointError, match="step-00000000.pt: it holds a list instead of a dict"):
-        newest(tmp_path, silent)
+        load_newest(tmp_path, silent)
 
 
 @pytest.mark.parametrize(
@@ -202,21 +213,23 @@ def test_a_step_and_a_number_to_keep_that_make_no_sense_are_refused(tmp_path, st
         save(tmp_path, step, {}, keep=keep)
 
 
+def write_for_ever(folder):
+    """Save checkpoints, and note each step when it is saved."""
+    with (folder / "steps").open("w") as steps:
+        for step in range(1, 100_000):
+            save(folder / "checkpoints", step, {"step": step, "memory": torch.full((300_000,), float(step))}, keep=2)
+            print(step, file=steps, flush=True)
+
+
 def test_a_writer_killed_at_any_time_leaves_a_whole_checkpoint(tmp_path):
     """It says a step when that is saved; after the kill, the newest is that or a later one."""
-    script = """
-import sys, torch, pathlib
-from suprank.training.checkpoint import save
-for step in range(1, 100_000):
-    save(pathlib.Path(sys.argv[1]), step, {"step": step, "memory": torch.full((300_000,), float(step))}, keep=2)
-    print(step, flush=True)
-"""
-    writer = subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True)
-    with writer:
-        said = [int(writer.stdout.readline()) for _ in range(20)]
-        writer.kill()
-        said += [int(line) for line in writer.stdout]
-    found, _ = newest(tmp_path, silent)
+    (tmp_path / "checkpoints").mkdir()
+    writer = start_process(write_for_ever, tmp_path)
+    waited(lambda: (tmp_path / "steps").exists() and (tmp_path / "steps").read_text().count("\n") >= 20)
+    writer.kill()
+    writer.join()
+    said = [int(line) for line in (tmp_path / "steps").read_text().splitlines()]
+    found, _ = load_newest(tmp_path / "checkpoints", silent)
     assert found["step"] in (said[-1], said[-1] + 1)
     assert (found["memory"] == found["step"]).all()
-    assert all(name.startswith("step-") for name in names(tmp_path))
+    assert all(name.startswith("step-") for name in names(tmp_path / "checkpoints"))

@@ -73,8 +73,7 @@ def check_same(found, expected):
         assert torch.equal(found[name], value), name
 
 
-@pytest.mark.parametrize("case", worker.CASES)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("world", "case"), [(world, case) for world in WORLDS for case in worker.cases(world)])
 def test_processes_find_the_losses_of_one_process(alone, together, world, case):
     for found in together[world]:
         assert found["world"] == world
@@ -84,8 +83,7 @@ def test_processes_find_the_losses_of_one_process(alone, together, world, case):
                 assert values[name] == pytest.approx(value, rel=1e-4 if name == "gradient norm" else 1e-6, abs=1e-6), name
 
 
-@pytest.mark.parametrize("case", worker.CASES)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("world", "case"), [(world, case) for world in WORLDS for case in worker.cases(world)])
 def test_processes_end_with_the_network_proxies_and_memory_of_one_process(alone, together, world, case):
     before, expected = alone[case]["before"], alone[case]["after"]
     found = together[world][0]["trained"][case]
@@ -105,8 +103,7 @@ def test_processes_end_with_the_network_proxies_and_memory_of_one_process(alone,
     assert difference.sqrt() < 1e-3 * change.sqrt(), "and the same"
 
 
-@pytest.mark.parametrize("case", worker.CASES)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("world", "case"), [(world, case) for world in WORLDS for case in worker.cases(world)])
 def test_all_processes_end_with_the_same_bits(together, world, case):
     first, *others = (found["trained"][case] for found in together[world])
     for other in others:
@@ -131,7 +128,7 @@ def test_what_processes_have_is_put_together_by_rank(together, world):
 
 
 @pytest.mark.parametrize("name", worker.SHARDED_NETWORKS)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [2])
 def test_a_network_whose_weights_are_spread_embeds_and_learns_as_a_whole_one(together, world, name):
     embedder = tiny.embedder(name, **worker.SHARDED_NETWORKS[name]).train()
     before, after = worker.embeddings_around_a_step(embedder)
@@ -143,7 +140,7 @@ def test_a_network_whose_weights_are_spread_embeds_and_learns_as_a_whole_one(tog
         torch.testing.assert_close(found["embeddings"], torch.stack([before, after]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [2])
 def test_what_is_no_number_in_one_process_stops_all_of_them(together, world):
     part = worker.BATCH // world
     for found in together[world]:
@@ -158,7 +155,7 @@ def test_what_is_no_number_in_one_process_stops_all_of_them(together, world):
         assert all(told.startswith("the gradient norm is ") for key, told in found["told"].items() if "gradient" in key)
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", [2])
 def test_all_processes_evaluate_the_network_of_the_first_with_any_number_of_batches(together, world):
     first, *others = (found["evaluated"] for found in together[world])
     check_same(first["shared"], first["own"])

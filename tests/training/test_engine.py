@@ -11,7 +11,7 @@ import torch
 from suprank.models import Embedder
 from suprank.training import engine
 from suprank.training.config import EngineConfig
-from suprank.training.engine import fabric_of, started
+from suprank.training.engine import build_fabric, launched_processes
 from tests.training.worker import BATCH, RESNET, VIT, batch, config, learned, learner, steps
 
 SLURM = (
@@ -38,17 +38,17 @@ def with_variables(monkeypatch, **values):
         monkeypatch.setenv(name, str(value))
 
 
-# Who started whom
+# Who launched_processes whom
 
 
 def test_nobody_started_a_plain_process():
-    assert started() is None
+    assert launched_processes() is None
 
 
 @pytest.mark.parametrize(("here", "all_of_them", "expected"), [(4, 4, (4, 1)), (8, 16, (8, 2)), (1, 3, (1, 3)), (1, 1, (1, 1))])
 def test_torchrun_says_how_many_processes_and_machines_there_are(monkeypatch, here, all_of_them, expected):
     with_variables(monkeypatch, TORCHELASTIC_RUN_ID="x", LOCAL_WORLD_SIZE=here, WORLD_SIZE=all_of_them)
-    assert started() == expected
+    assert launched_processes() == expected
 
 
 @pytest.mark.filterwarnings("ignore:The `srun` command is available")
@@ -65,12 +65,12 @@ def test_torchrun_says_how_many_processes_and_machines_there_are(monkeypatch, he
 )
 def test_srun_says_how_many_tasks_and_machines_there_are(monkeypatch, variables, expected):
     with_variables(monkeypatch, **{"SLURM_JOB_NAME": "train", **variables})
-    assert started() == expected
+    assert launched_processes() == expected
 
 
 def test_torchrun_within_a_slurm_job_is_what_counts(monkeypatch):
     with_variables(monkeypatch, TORCHELASTIC_RUN_ID="x", LOCAL_WORLD_SIZE=4, WORLD_SIZE=8, SLURM_NTASKS=2, SLURM_NNODES=2)
-    assert started() == (4, 2)
+    assert launched_processes() == (4, 2)
 
 
 # What is refused
@@ -79,23 +79,23 @@ def test_torchrun_within_a_slurm_job_is_what_counts(monkeypatch):
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="engine.accelerator='cuda', but torch finds no CUDA GPU here; use 'cpu' or 'auto'"):
-        fabric_of(EngineConfig(accelerator="cuda"))
+        build_fabric(EngineConfig(accelerator="cuda"))
 
 
 def test_more_gpus_than_there_are_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ValueError, match="4 devices are asked for, and this machine has 2 GPUs; set engine.devices"):
-        fabric_of(EngineConfig(accelerator="cuda", devices=4))
+    with pytest.raises(ValueError, match="4 devices are requested, but this machine has 2 GPUs; set engine.devices"):
+        build_fabric(EngineConfig(accelerator="cuda", devices=4))
     with_variables(monkeypatch, TORCHELASTIC_RUN_ID="x", LOCAL_WORLD_SIZE=3, WORLD_SIZE=3)
-    with pytest.raises(ValueError, match="3 devices are asked for"):
-        fabric_of(EngineConfig(accelerator="auto"))
+    with pytest.raises(ValueError, match="3 devices are requested"):
+        build_fabric(EngineConfig(accelerator="auto"))
 
 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"strategy": "fsdp"}, "engine.strategy='fsdp' spreads a network over GPUs, and this runs on the CPU; use 'auto'"),
+        ({"strategy": "fsdp"}, "engine.strategy='fsdp' shards a network over GPUs, and this runs on the CPU; use 'auto'"),
         ({"precision": "fp16"}, "engine.precision='fp16' is for GPUs; on a CPU use 'fp32', or 'bf16'"),
         ({"sync_batchnorm": True, "devices": 2}, "engine.sync_batchnorm=true is for GPUs; on CPUs freeze BatchNorm"),
         ({"sync_batchnorm": True, "nodes": 2}, "engine.sync_batchnorm=true is for GPUs"),
@@ -103,7 +103,7 @@ def test_more_gpus_than_there_are_are_refused(monkeypatch):
 )
 def test_what_needs_gpus_is_refused_on_a_cpu(settings, told):
     with pytest.raises(ValueError, match=told):
-        fabric_of(EngineConfig(accelerator="cpu", **settings))
+        build_fabric(EngineConfig(accelerator="cpu", **settings))
 
 
 # One process on a CPU
@@ -111,7 +111,7 @@ def test_what_needs_gpus_is_refused_on_a_cpu(settings, told):
 
 @pytest.mark.parametrize(("precision", "name"), [("fp32", "32-true"), ("bf16", "bf16-mixed")])
 def test_one_process_on_a_cpu(precision, name):
-    fabric = fabric_of(EngineConfig(accelerator="cpu", precision=precision))
+    fabric = build_fabric(EngineConfig(accelerator="cpu", precision=precision))
     assert (fabric.world_size, fabric.global_rank, fabric.device.type) == (1, 0, "cpu")
     assert fabric.strategy.precision.precision == name
     assert not torch.distributed.is_initialized()
@@ -119,7 +119,7 @@ def test_one_process_on_a_cpu(precision, name):
 
 def test_the_cpu_is_taken_where_there_is_no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert fabric_of(EngineConfig()).device.type == "cpu"
+    assert build_fabric(EngineConfig()).device.type == "cpu"
 
 
 def test_synchronized_batchnorm_is_plain_batchnorm_in_one_process():
@@ -274,7 +274,7 @@ def test_sharded_training_is_that_of_one_gpu(one_process_group, monkeypatch, pre
 def test_a_sharded_state_is_that_of_a_plain_embedder_and_training_goes_on_from_it(
     one_process_group, monkeypatch, tmp_path, together
 ):
-    monkeypatch.setattr(engine, "SHARDED_TOGETHER", together)
+    monkeypatch.setattr(engine, "MIN_SHARDED_PARAMETERS", together)
     settings = on_gpu("fp32", "fsdp", memory={"size": 30})
     learning = learner(settings)
     plain = Embedder(settings.embedder)
@@ -301,12 +301,12 @@ def test_a_sharded_state_is_that_of_a_plain_embedder_and_training_goes_on_from_i
 @pytest.mark.gpu
 @SHARDED
 def test_a_sharded_network_is_frozen_and_clipped_too(one_process_group):
-    learning = learner(on_gpu("fp32", "fsdp", run={"epochs": 4, "frozen_epochs": 1, "clip": 0.1}))
+    learning = learner(on_gpu("fp32", "fsdp", run={"epochs": 4, "frozen_epochs": 1, "clip_grad_norm": 0.1}))
     before = learned(learning)
     steps(learning, 2)
     after = learned(learning)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {"model projection.weight", "model projection.bias", "objective loss.decomposability.proxies"}
+    assert moved == {"model projection.weight", "model projection.bias", "loss loss.decomposability.proxies"}
     steps(learning, 1, first=2)
     assert not torch.equal(learned(learning)["model backbone.net.conv1.0.weight"], before["model backbone.net.conv1.0.weight"])
     learning.eval()

@@ -29,10 +29,10 @@ from suprank.training.recipe import to_toml
 from suprank.training.validation import Validator
 from tests.training.runs import (
     ROOT,
-    Told,
+    Recorder,
     at_step,
     everything,
-    judging,
+    fake_metrics,
     lines,
     pictures,
     recipe,
@@ -40,7 +40,7 @@ from tests.training.runs import (
     signalled,
     started,
     stderr,
-    steps_told,
+    steps_done,
     waited,
     weights,
 )
@@ -82,14 +82,14 @@ def in_evaluation(number):
 
 
 WHEN = {
-    "after the first step": {"step": at_step(1, signalled)},
-    "in the middle of an epoch": {"step": at_step(5, signalled)},
-    "after the last step of an epoch": {"step": at_step(3, signalled)},
-    "before an evaluation": {"step": at_step(6, signalled)},
-    "in an evaluation": {"evaluating": in_evaluation(0)},
-    "after an evaluation": {"judged": lambda epoch, reports: signalled()},
-    "in the last epoch": {"step": at_step(8, signalled)},
-    "after the last step": {"step": at_step(9, signalled)},
+    "after the first step": {"on_step_end": at_step(1, signalled)},
+    "in the middle of an epoch": {"on_step_end": at_step(5, signalled)},
+    "after the last step of an epoch": {"on_step_end": at_step(3, signalled)},
+    "before an evaluation": {"on_step_end": at_step(6, signalled)},
+    "in an evaluation": {"on_evaluation_progress": in_evaluation(0)},
+    "after an evaluation": {"on_evaluation_end": lambda epoch, reports: signalled()},
+    "in the last epoch": {"on_step_end": at_step(8, signalled)},
+    "after the last step": {"on_step_end": at_step(9, signalled)},
 }
 STEP = [1, 5, 3, 6, 6, 6, 8, 9]
 
@@ -98,25 +98,25 @@ STEP = [1, 5, 3, 6, 6, 6, 8, 9]
 def test_a_signal_stops_with_a_checkpoint_from_which_the_run_ends_as_if_nothing_had_happened(
     manifest, plain, tmp_path, when, step
 ):
-    stopped = train(recipe(manifest), tmp_path / "run", watch=Told(**WHEN[when]))
-    assert stopped.stopped == signal.SIGTERM
+    stopped = train(recipe(manifest), tmp_path / "run", callbacks=Recorder(**WHEN[when]))
+    assert stopped.stop_signal == signal.SIGTERM
     assert checkpoint.newest_step(tmp_path / "run/checkpoints") == step
     assert not (tmp_path / "run/result.json").exists()
-    told = Told()
-    result = train(recipe(manifest), tmp_path / "run", resume=True, watch=told)
-    assert result.stopped is None
-    assert told.told[:2] == [
-        ("say", f"going on from {tmp_path}/run/checkpoints/step-{step:08}.pt, step {step}."),
-        ("begin", step, 9, "roadmap on 48 images of 8 classes, cpu"),
+    recorder = Recorder()
+    result = train(recipe(manifest), tmp_path / "run", resume=True, callbacks=recorder)
+    assert result.stop_signal is None
+    assert recorder.events[:2] == [
+        ("on_message", f"resuming from {tmp_path}/run/checkpoints/step-{step:08}.pt, step {step}."),
+        ("on_train_start", step, 9, "roadmap on 48 images of 8 classes, cpu"),
     ]
-    assert [at.step for at in told.of("step")] == list(range(step + 1, 10))
+    assert [at.step for at in recorder.events_of("on_step_end")] == list(range(step + 1, 10))
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)
 
 
 def test_a_signal_after_the_last_evaluation_finds_the_run_finished(manifest, plain, tmp_path):
-    told = Told(judged=lambda epoch, reports: signalled() if epoch == 3 else None)
-    result = train(recipe(manifest), tmp_path / "run", watch=told)
-    assert result.stopped is None
+    recorder = Recorder(on_evaluation_end=lambda epoch, reports: signalled() if epoch == 3 else None)
+    result = train(recipe(manifest), tmp_path / "run", callbacks=recorder)
+    assert result.stop_signal is None
     assert set(result.reports) == {"test"}
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)
 
@@ -127,9 +127,9 @@ def test_any_number_of_interruptions_changes_nothing(manifest, plain, tmp_path_f
     folder = tmp_path_factory.mktemp("interrupted") / "run"
     for step in sorted(steps):
         number = random.Random(step).choice([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-        stopping = Told(step=at_step(step, lambda number=number: signalled(number)))
-        assert train(recipe(manifest), folder, resume=True, watch=stopping).stopped == number
-    assert train(recipe(manifest), folder, resume=True).stopped is None
+        stopping = Recorder(on_step_end=at_step(step, lambda number=number: signalled(number)))
+        assert train(recipe(manifest), folder, resume=True, callbacks=stopping).stop_signal == number
+    assert train(recipe(manifest), folder, resume=True).stop_signal is None
     assert_as_if_nothing_had_happened(folder, plain)
 
 
@@ -142,19 +142,19 @@ CARRIES = {
         "memory": {"size": "all", "per_item": True, "start_epoch": 1},
         "proxies": {**SGD, "schedule": "steps", "milestones": (1, 2)},
     },
-    "mixup, clipped": {"loss": {"name": "sup-recall", "mixup": True}, "run": {"epochs": 3, "clip": 0.5}},
+    "mixup, clipped": {"loss": {"name": "sup-recall", "mixup": True}, "run": {"epochs": 3, "clip_grad_norm": 0.5}},
     "a frozen backbone, accumulated": {
         "loss": {"name": "happier"},
         "batch": {"accumulate": 2},
         "run": {"epochs": 3, "frozen_epochs": 1},
-        "optimizer": {"name": "adamw", "lr": 2e-3, "weight_decay": 0.1, "warmup": 1.5},
+        "optimizer": {"name": "adamw", "lr": 2e-3, "weight_decay": 0.1, "warmup_epochs": 1.5},
     },
     "dropout": VIT,
     "dropout in chunks": {**VIT, "batch": {"chunk": 5}},
 }
 
 
-def with_dropout(config, made=learner.embedder_of):
+def with_dropout(config, made=learner.build_embedder):
     embedder = made(config)
     found = [module for module in embedder.modules() if isinstance(module, nn.Dropout)]
     assert found
@@ -166,25 +166,28 @@ def with_dropout(config, made=learner.embedder_of):
 @pytest.mark.parametrize("name", CARRIES)
 def test_whatever_a_run_carries_goes_on_with_it(manifest, tmp_path, monkeypatch, name):
     if "dropout" in name:
-        monkeypatch.setattr(learner, "embedder_of", with_dropout)
+        monkeypatch.setattr(learner, "build_embedder", with_dropout)
     config = recipe(manifest, **CARRIES[name])
-    told = Told()
-    train(config, tmp_path / "undisturbed", watch=told)
-    steps = len(told.of("step"))
-    stops = [{"step": at_step(step, signalled)} for step in (1, steps // 3 + 2, steps - 1)]
-    for acts in (*stops, {"evaluating": in_evaluation(0)}):
-        assert train(config, tmp_path / "run", resume=True, watch=Told(**acts)).stopped == signal.SIGTERM
+    recorder = Recorder()
+    train(config, tmp_path / "undisturbed", callbacks=recorder)
+    steps = len(recorder.events_of("on_step_end"))
+    stops = [{"on_step_end": at_step(step, signalled)} for step in (1, steps // 3 + 2, steps - 1)]
+    for acts in (*stops, {"on_evaluation_progress": in_evaluation(0)}):
+        assert train(config, tmp_path / "run", resume=True, callbacks=Recorder(**acts)).stop_signal == signal.SIGTERM
     train(config, tmp_path / "run", resume=True)
     assert_as_if_nothing_had_happened(tmp_path / "run", tmp_path / "undisturbed")
 
 
 def test_a_run_stopped_in_the_evaluation_at_its_start_begins_anew(manifest, plain, tmp_path):
     config = recipe(manifest, evaluation={"at_start": True})
-    assert train(config, tmp_path / "run", watch=Told(evaluating=in_evaluation(0))).stopped == signal.SIGTERM
+    assert (
+        train(config, tmp_path / "run", callbacks=Recorder(on_evaluation_progress=in_evaluation(0))).stop_signal
+        == signal.SIGTERM
+    )
     assert checkpoint.newest_step(tmp_path / "run/checkpoints") is None
-    told = Told()
-    train(config, tmp_path / "run", resume=True, watch=told)
-    assert [epoch for epoch, _ in told.of("judged")] == [0, 2, 3]
+    recorder = Recorder()
+    train(config, tmp_path / "run", resume=True, callbacks=recorder)
+    assert [epoch for epoch, _ in recorder.events_of("on_evaluation_end")] == [0, 2, 3]
     assert same(weights(tmp_path / "run"), weights(plain))
 
 
@@ -194,7 +197,7 @@ def test_a_second_interrupt_ends_at_once_and_the_folder_is_free_again(manifest, 
         signalled(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        train(recipe(manifest, checkpoint=AT_EVERY_STEP), tmp_path / "run", watch=Told(step=at_step(5, twice)))
+        train(recipe(manifest, checkpoint=AT_EVERY_STEP), tmp_path / "run", callbacks=Recorder(on_step_end=at_step(5, twice)))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert checkpoint.newest_step(tmp_path / "run/checkpoints") == 4
     train(recipe(manifest, checkpoint=AT_EVERY_STEP), tmp_path / "run", resume=True)
@@ -206,14 +209,14 @@ def test_a_second_interrupt_ends_at_once_and_the_folder_is_free_again(manifest, 
 def test_a_signal_to_the_process_and_its_workers_ends_them_all_without_a_word(manifest, plain, tmp_path, number):
     folder, config = tmp_path / "run", recipe(manifest, data={"workers": 2})
     process = started(folder, config, pause=0.5)
-    waited(lambda: len(steps_told(folder)) > 1)
+    waited(lambda: len(steps_done(folder)) > 1)
     assert len(group_of(process.pid)) >= 3
     os.killpg(process.pid, number)
     process.join(20)
     assert process.exitcode == 128 + number
     waited(lambda: not group_of(process.pid), 10)
     assert stderr(folder) == ""
-    assert checkpoint.newest_step(folder / "checkpoints") == steps_told(folder)[-1]
+    assert checkpoint.newest_step(folder / "checkpoints") == steps_done(folder)[-1]
     if number == signal.SIGTERM:
         train(config, folder, resume=True)
         assert_as_if_nothing_had_happened(folder, plain)
@@ -242,7 +245,7 @@ def test_ctrl_c_to_the_command_and_its_workers_says_how_to_go_on(manifest, tmp_p
     assert step == lines(tmp_path / "run")[-1]["step"]
     assert told.splitlines() == [
         "roadmap on 48 images of 8 classes, cpu",
-        f"stopped at step {step}; go on with: suprank train mine.toml --out run --resume",
+        f"stopped at step {step}; resume with: suprank train mine.toml --out run --resume",
         "suprank: stopped.",
     ]
     waited(lambda: not group_of(process.pid), 10)
@@ -268,11 +271,11 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(ma
     config = recipe(manifest, checkpoint=AT_EVERY_STEP, data={"workers": seed})
     killed = 0
     for attempt in range(100):
-        before = len(steps_told(folder))
+        before = len(steps_done(folder))
         process = started(folder, config, pause=0.1)
         if attempt < 8:
             if attempt % 2:  # or else at any moment, of the start too
-                waited(lambda before=before, process=process: len(steps_told(folder)) > before or not process.is_alive())
+                waited(lambda before=before, process=process: len(steps_done(folder)) > before or not process.is_alive())
             process.join(draw.uniform(0, 0.25))
             process.kill()
         process.join(60)
@@ -297,9 +300,9 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(manifest, pl
     process.join(20)
     assert half_written()
     assert checkpoint.newest_step(folder / "checkpoints") == 4
-    told = Told()
-    train(config, folder, resume=True, watch=told)
-    assert told.of("step")[0].step == 5
+    recorder = Recorder()
+    train(config, folder, resume=True, callbacks=recorder)
+    assert recorder.events_of("on_step_end")[0].step == 5
     assert not half_written()
     assert_as_if_nothing_had_happened(folder, plain)
 
@@ -352,7 +355,7 @@ def test_processes_that_are_stopped_at_different_times_stop_together_and_one_alo
     folder = tmp_path / "run"
     first, second = (started(folder, config, variables=variables, pause=0.5) for variables in two_ranks())
     try:
-        waited(lambda: len(steps_told(folder)) == 4)
+        waited(lambda: len(steps_done(folder)) == 4)
         second.terminate()
         time.sleep(0.05)
         first.terminate()
@@ -362,12 +365,12 @@ def test_processes_that_are_stopped_at_different_times_stop_together_and_one_alo
     finally:
         for process in (first, second):
             process.kill()
-    step = steps_told(folder)[-1]
+    step = steps_done(folder)[-1]
     assert 4 <= step < 9
     assert checkpoint.newest_step(folder / "checkpoints") == step
-    told = Told()
-    train(config, folder, resume=True, watch=told)
-    assert [at.step for at in told.of("step")] == list(range(step + 1, 10))
+    recorder = Recorder()
+    train(config, folder, resume=True, callbacks=recorder)
+    assert [at.step for at in recorder.events_of("on_step_end")] == list(range(step + 1, 10))
     for one, other in zip(lines(folder), lines(tmp_path / "alone"), strict=True):
         assert one == pytest.approx(other, rel=1e-3, abs=1e-4)
     ended, expected = weights(folder), weights(tmp_path / "alone")
@@ -402,14 +405,14 @@ def test_a_disk_that_is_full_for_a_while_is_told_and_costs_a_few_files(manifest,
             intact.update(everything(folder))
             disk()
 
-    told = Told(step=acts)
+    recorder = Recorder(on_step_end=acts)
     config = recipe(manifest, checkpoint=AT_EVERY_STEP, logging={"tensorboard": True})
-    result = train(config, folder, watch=told)
+    result = train(config, folder, callbacks=recorder)
     missing = [f"the checkpoint of step {step}" for step in (4, 5, 6)] + ["the best model of step 6"]
     said = "could not be written (the disk is full: File too large); training goes on."
-    assert told.of("say") == [f"{what} {said}" for what in missing]
+    assert recorder.events_of("on_message") == [f"{what} {said}" for what in missing]
     assert [record.message for record in caplog.records if "metrics.jsonl" in record.message] == [
-        "metrics.jsonl could not be written ([Errno 27] File too large); training goes on without what is missing there."
+        "metrics.jsonl could not be written ([Errno 27] File too large); training goes on, with entries missing there."
     ]
     assert intact["position"]["step"] == 2, "step 3 ended an epoch, which began just now"
     assert sorted(file.name for file in (folder / "checkpoints").iterdir()) == ["step-00000008.pt", "step-00000009.pt"]
@@ -420,11 +423,14 @@ def test_a_disk_that_is_full_for_a_while_is_told_and_costs_a_few_files(manifest,
 
 
 def test_a_model_that_could_not_be_written_is_not_called_the_best(manifest, tmp_path, monkeypatch, disk):
-    monkeypatch.setattr(Validator, "__call__", judging((0.5, 0.9, 0.6, 0.4)))
-    acts = {"step": at_step(5, lambda: disk(1000)), "judged": lambda epoch, reports: disk()}
-    told = Told(**acts)
-    result = train(recipe(manifest, evaluation={"every": 1}, run={"epochs": 4}), tmp_path / "run", watch=told)
-    assert [said.split(" could")[0] for said in told.of("say")] == ["the checkpoint of step 6", "the best model of step 6"]
+    monkeypatch.setattr(Validator, "__call__", fake_metrics((0.5, 0.9, 0.6, 0.4)))
+    acts = {"on_step_end": at_step(5, lambda: disk(1000)), "on_evaluation_end": lambda epoch, reports: disk()}
+    recorder = Recorder(**acts)
+    result = train(recipe(manifest, evaluation={"every": 1}, run={"epochs": 4}), tmp_path / "run", callbacks=recorder)
+    assert [said.split(" could")[0] for said in recorder.events_of("on_message")] == [
+        "the checkpoint of step 6",
+        "the best model of step 6",
+    ]
     assert (result.best["epoch"], result.best["value"]) == (3, 0.6)
 
 
@@ -437,31 +443,31 @@ def test_a_run_stopped_on_a_full_disk_goes_on_from_what_is_there(manifest, plain
         signalled()
 
     config = recipe(manifest, checkpoint=AT_EVERY_STEP)
-    told = Told(step=at_step(5, acts))
-    assert train(config, tmp_path / "run", watch=told).stopped == signal.SIGTERM
-    assert told.told[-1] == (
-        "say",
+    recorder = Recorder(on_step_end=at_step(5, acts))
+    assert train(config, tmp_path / "run", callbacks=recorder).stop_signal == signal.SIGTERM
+    assert recorder.events[-1] == (
+        "on_message",
         "the checkpoint of step 5 could not be written (No space left on device); stopping without it.",
     )
     monkeypatch.undo()
-    again = Told()
-    train(config, tmp_path / "run", resume=True, watch=again)
-    assert again.of("step")[0].step == 5
+    again = Recorder()
+    train(config, tmp_path / "run", resume=True, callbacks=again)
+    assert again.events_of("on_step_end")[0].step == 5
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)
 
 
 def test_a_model_that_could_not_be_written_is_an_error_and_written_by_a_resumed_run(manifest, plain, tmp_path, disk):
-    told = Told(judged=lambda epoch, reports: disk(1000) if epoch == 3 else None)
+    recorder = Recorder(on_evaluation_end=lambda epoch, reports: disk(1000) if epoch == 3 else None)
     error = r"training is done, but could not be written to \S+/run/model \(.*File too large\)"
     with pytest.raises(OSError, match=error) as raised:
-        train(recipe(manifest), tmp_path / "run", watch=told)
+        train(recipe(manifest), tmp_path / "run", callbacks=recorder)
     disk()
     assert str(raised.value).endswith(f"--resume goes on from {tmp_path}/run/checkpoints/step-00000009.pt.")
     assert not (tmp_path / "run/result.json").exists()
-    again = Told()
-    result = train(recipe(manifest), tmp_path / "run", resume=True, watch=again)
-    assert again.of("step") == []
-    assert result.reports["test"].values == told.of("judged")[-1][1]["test"].values
+    again = Recorder()
+    result = train(recipe(manifest), tmp_path / "run", resume=True, callbacks=again)
+    assert again.events_of("on_step_end") == []
+    assert result.reports["test"].values == recorder.events_of("on_evaluation_end")[-1][1]["test"].values
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)
 
 
@@ -480,10 +486,10 @@ def test_a_folder_of_checkpoints_that_is_lost_on_the_way_costs_no_training(manif
         shutil.rmtree(folder / "checkpoints")
         (folder / "checkpoints").write_text("in the way")
 
-    told = Told(step=at_step(4, lost))
-    train(recipe(manifest, checkpoint=AT_EVERY_STEP), folder, watch=told)
-    assert len(told.of("say")) == 7  # steps 4 to 9, and the last one before and after its evaluation
-    assert all("File exists" in said or "Not a directory" in said for said in told.of("say"))
+    recorder = Recorder(on_step_end=at_step(4, lost))
+    train(recipe(manifest, checkpoint=AT_EVERY_STEP), folder, callbacks=recorder)
+    assert len(recorder.events_of("on_message")) == 7  # steps 4 to 9, and the last one before and after its evaluation
+    assert all("File exists" in said or "Not a directory" in said for said in recorder.events_of("on_message"))
     assert same(weights(folder), weights(plain))
 
 
@@ -493,7 +499,7 @@ def test_a_folder_of_checkpoints_that_is_lost_on_the_way_costs_no_training(manif
 @pytest.fixture
 def stopped(manifest, tmp_path):
     """The folder of a run that was stopped after step 7, with checkpoints of steps 6 and 7."""
-    train(recipe(manifest), tmp_path / "run", watch=Told(step=at_step(7, signalled)))
+    train(recipe(manifest), tmp_path / "run", callbacks=Recorder(on_step_end=at_step(7, signalled)))
     files = sorted((tmp_path / "run/checkpoints").iterdir())
     assert [file.name for file in files] == ["step-00000006.pt", "step-00000007.pt"]
     return tmp_path / "run"
@@ -506,19 +512,19 @@ def cut(file, share):
 @pytest.mark.parametrize("share", [0, 0.5, 0.999])
 def test_a_truncated_checkpoint_is_told_and_the_one_before_is_taken(manifest, plain, stopped, share):
     cut(stopped / "checkpoints/step-00000007.pt", share)
-    told = Told()
-    train(recipe(manifest), stopped, resume=True, watch=told)
-    damaged, going_on = told.of("say")
+    recorder = Recorder()
+    train(recipe(manifest), stopped, resume=True, callbacks=recorder)
+    damaged, going_on = recorder.events_of("on_message")
     assert damaged.startswith(f"{stopped}/checkpoints/step-00000007.pt is damaged (")
-    assert damaged.endswith("); going on from step-00000006.pt")
-    assert going_on.startswith(f"going on from {stopped}/checkpoints/step-00000006.pt")
+    assert damaged.endswith("); resuming from step-00000006.pt")
+    assert going_on.startswith(f"resuming from {stopped}/checkpoints/step-00000006.pt")
     assert_as_if_nothing_had_happened(stopped, plain)
 
 
 def test_without_a_whole_checkpoint_nothing_is_begun(manifest, stopped):
     for file in (stopped / "checkpoints").iterdir():
         cut(file, 0.5)
-    with pytest.raises(CheckpointError, match="is whole"):
+    with pytest.raises(CheckpointError, match="are damaged"):
         train(recipe(manifest), stopped, resume=True)
     assert len(lines(stopped)) == 8, "seven steps and an evaluation"
 
@@ -532,14 +538,14 @@ def poisoned_weight(learning):
 
 
 def poisoned_loss(learning):
-    forward = learning.objective.forward
+    forward = learning.loss.forward
 
     def poisoned(*arguments, **named):
         value = forward(*arguments, **named) * torch.nan
-        learning.objective.log["loss"] = value.detach()
+        learning.loss.log["loss"] = value.detach()
         return value
 
-    learning.objective.forward = poisoned
+    learning.loss.forward = poisoned
 
 
 def poisoned_gradient(learning):
@@ -575,16 +581,16 @@ def test_what_is_not_finite_stops_the_run_names_the_step_and_writes_down_the_bat
     monkeypatch.setattr(learner.Learner, "step", poisoned)
     config = recipe(manifest, checkpoint=AT_EVERY_STEP)
     with pytest.raises(NonFiniteLossError) as raised:
-        train(config, folder, watch=Told())
+        train(config, folder, callbacks=Recorder())
     message = str(raised.value)
     assert message.startswith(f"step {at}, epoch 1: {reason}")
     assert f"the last checkpoint is {folder}/checkpoints/step-00000004.pt." in message
-    assert f"Its images are in {folder}/bad-batch-step-{at}.json." in message
+    assert f"Its images are listed in {folder}/bad-batch-step-{at}.json." in message
     ((before, after),) = parameters
     for one, other in zip(before, after, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
-    feed = TrainBatches.of(config, Manifest.read(manifest))
+    feed = TrainBatches.from_config(config, Manifest.read(manifest))
     ids = next(feed.batches(1, 1, 3)).ids.tolist()
     written = json.loads((folder / f"bad-batch-step-{at}.json").read_text())
     train_paths = Manifest.read(manifest).split("train").table["path"].to_pylist()
@@ -606,14 +612,16 @@ def test_all_batches_of_a_bad_step_are_written_down(manifest, tmp_path, monkeypa
     with pytest.raises(NonFiniteLossError):
         train(config, tmp_path / "run")
     written = json.loads((tmp_path / "run/bad-batch-step-0.json").read_text())
-    batches = TrainBatches.of(config, Manifest.read(manifest)).batches(0, 0, 1)
+    batches = TrainBatches.from_config(config, Manifest.read(manifest)).batches(0, 0, 1)
     assert [image["row"] for image in written["images"]] == [*next(batches).ids.tolist(), *next(batches).ids.tolist()]
 
 
 def test_a_bad_batch_that_cannot_be_written_down_is_told_all_the_same(manifest, tmp_path, monkeypatch, disk):
     monkeypatch.setattr(learner.Learner, "_backward", refusing)
-    with pytest.raises(NonFiniteLossError, match="there is no checkpoint yet. Its images could not be written down") as raised:
-        train(recipe(manifest), tmp_path / "run", watch=Told(begin=lambda *_: disk(10)))
+    with pytest.raises(
+        NonFiniteLossError, match="there is no checkpoint yet. The list of its images could not be written"
+    ) as raised:
+        train(recipe(manifest), tmp_path / "run", callbacks=Recorder(on_train_start=lambda *_: disk(10)))
     assert "step 0, epoch 0: the loss is inf" in str(raised.value)
     assert loop.NonFiniteError is type(raised.value.__cause__)
 

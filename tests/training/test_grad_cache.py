@@ -9,21 +9,23 @@ from hypothesis import strategies as st
 from torch import nn
 
 from suprank.losses.memory import EmbeddingMemory
-from suprank.training import engine
-from suprank.training.config import EngineConfig, LossConfig
-from suprank.training.grad_cache import one_pass, two_passes
-from suprank.training.objective import Objective, build_loss, gradients
+from suprank.training import engine, grad_cache
+from suprank.training.config import EngineConfig
+from suprank.training.grad_cache import forward_at_once, forward_in_chunks
+from suprank.training.loss_specs import parse_loss
+from suprank.training.memory_loss import LossWithMemory, gradients
 from tests.models import tiny
 from tests.training import worker
 
 BATCH = worker.BATCH
 CHUNKS = (1, 3, 5, 12, 40)  # 5 does not divide the batch, and the last two leave it whole
 
-OBJECTIVES = {
-    **{name: {"name": name} for name in ("sup-ap", "sup-hap", "sup-ndcg", "smooth-ap", "roadmap", "happier")},
+LOSSES = {
+    **{name: {"name": name} for name in ("sup-ap", "sup-hap", "sup-ndcg", "smooth-ap", "happier")},
+    "roadmap": worker.PAIRS,
     "sup-recall": {"name": "sup-recall", "rank_tau": 5.0},  # at 1 its gradient nearly vanishes in so small a batch
     "mixup": {"name": "sup-recall", "rank_tau": 5.0, "mixup": True},
-    "roadmap with memory": {"name": "roadmap"},
+    "roadmap with memory": worker.PAIRS,
     "happier with memory": {"name": "happier"},
 }
 
@@ -35,7 +37,7 @@ def exact():
 
 @pytest.fixture(scope="module")
 def single():
-    return engine.fabric_of(EngineConfig(accelerator="cpu"))
+    return engine.build_fabric(EngineConfig(accelerator="cpu"))
 
 
 class Noisy(nn.Module):
@@ -73,17 +75,17 @@ def images(size=4, dtype=torch.float64):
     return torch.randn(BATCH, 3, size, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
 
 
-def objective(name):
+def loss_function(name):
     """The loss of a batch, and gradients on it; with a memory that holds two batches, of which some images come again."""
     torch.manual_seed(2)
-    loss = build_loss(LossConfig(**OBJECTIVES[name]), worker.TREE, 16)
+    loss = parse_loss(LOSSES[name]).build(worker.TREE, 16)
     memory = None
     if "memory" in name:
         memory = EmbeddingMemory(30, 16, 2)
         for number in (1, 2):
             batch = worker.batch(number)
             memory.add(torch.randn(BATCH, 16), batch.labels, batch.ids)
-    made = Objective(loss, memory)
+    made = LossWithMemory(loss, memory)
 
     def on(embeddings):
         batch = worker.batch(0)
@@ -93,14 +95,14 @@ def objective(name):
     return on
 
 
-def found(fabric, model, passing, given, name="roadmap"):
+def found(fabric, model, forward, given, name="roadmap"):
     """Embeddings, and the gradients of the network's parameters, by either way through the network."""
     model.zero_grad()
     torch.manual_seed(4)
-    passed = passing(fabric, model, given, lambda images: images, last=True)
-    assert not passed.embeddings.requires_grad
-    leaf = passed.embeddings.requires_grad_()
-    passed.back(gradients(objective(name)(leaf), leaf, [])[0])
+    result = forward(fabric, model, given, lambda images: images, last=True)
+    assert not result.embeddings.requires_grad
+    leaf = result.embeddings.requires_grad_()
+    result.backward(gradients(loss_function(name)(leaf), leaf, [])[0])
     return leaf.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
@@ -109,7 +111,7 @@ def with_one_graph(model, given, chunk, name="roadmap"):
     model.zero_grad()
     torch.manual_seed(4)
     embeddings = torch.cat([model(part) for part in given.split(chunk)])
-    objective(name)(embeddings).backward()
+    loss_function(name)(embeddings).backward()
     return embeddings.detach(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
@@ -119,49 +121,51 @@ def check_close(found, expected, tolerance):
     assert (found[1] - expected[1]).norm() <= tolerance * expected[1].norm()
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_chunks_give_the_gradients_of_one_graph_under_dropout_and_stochastic_depth(exact, name, chunk):
     model = made(Noisy, exact)
     expected = with_one_graph(model, images(), chunk, name)
-    check_close(found(exact, model, two_passes(chunk), images(), name), expected, 1e-10)
+    check_close(found(exact, model, forward_in_chunks(chunk), images(), name), expected, 1e-10)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("chunk", CHUNKS)
 def test_chunks_give_the_gradients_of_one_pass_where_nothing_is_random(exact, name, chunk):
     model = made(Noisy, exact, 0.0)
     expected = with_one_graph(model, images(), BATCH, name)
-    check_close(found(exact, model, one_pass, images(), name), expected, 1e-12)
-    check_close(found(exact, model, two_passes(chunk), images(), name), expected, 1e-10)
+    check_close(found(exact, model, forward_at_once, images(), name), expected, 1e-12)
+    check_close(found(exact, model, forward_in_chunks(chunk), images(), name), expected, 1e-10)
 
 
 @settings(max_examples=15, deadline=None)
-@given(chunk=st.integers(1, BATCH + 3), name=st.sampled_from(list(OBJECTIVES)))
+@given(chunk=st.integers(1, BATCH + 3), name=st.sampled_from(list(LOSSES)))
 def test_any_chunk_gives_the_gradients_of_one_graph(chunk, name):
     fabric = engine.Fabric(accelerator="cpu", devices=1, precision="64-true")
     model = made(Noisy, fabric)
-    check_close(found(fabric, model, two_passes(chunk), images(), name), with_one_graph(model, images(), chunk, name), 1e-10)
+    check_close(
+        found(fabric, model, forward_in_chunks(chunk), images(), name), with_one_graph(model, images(), chunk, name), 1e-10
+    )
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 6])
 def test_a_transformer_with_stochastic_depth_has_them_in_single_precision(single, chunk):
     model, given = made(noisy_transformer, single), images(32, torch.float32)
-    check_close(found(single, model, two_passes(chunk), given), with_one_graph(model, given, chunk), 1e-5)
+    check_close(found(single, model, forward_in_chunks(chunk), given), with_one_graph(model, given, chunk), 1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 6])
 def test_a_network_with_frozen_batchnorm_has_the_gradients_of_one_pass_in_single_precision(single, chunk):
     model = made(lambda: tiny.embedder("test_resnet", dim=16, freeze_batchnorm=True).train(), single)
     given = images(32, torch.float32)
-    check_close(found(single, model, two_passes(chunk), given), found(single, model, one_pass, given), 1e-5)
+    check_close(found(single, model, forward_in_chunks(chunk), given), found(single, model, forward_at_once, given), 1e-5)
 
 
 def test_half_precision_agrees_loosely():
-    fabric = engine.fabric_of(EngineConfig(accelerator="cpu", precision="bf16"))
+    fabric = engine.build_fabric(EngineConfig(accelerator="cpu", precision="bf16"))
     model = made(lambda: tiny.embedder("test_vit", dim=16, image_size=(32, 32)).train(), fabric)
     given = images(32, torch.float32)
-    one, two = (found(fabric, model, passing, given, "happier") for passing in (one_pass, two_passes(5)))
+    one, two = (found(fabric, model, forward, given, "happier") for forward in (forward_at_once, forward_in_chunks(5)))
     assert one[0].dtype == two[0].dtype == torch.float32
     check_close(two, one, 0.1)
 
@@ -169,30 +173,30 @@ def test_half_precision_agrees_loosely():
 def test_without_the_same_random_numbers_the_gradients_would_be_others(exact, monkeypatch):
     model = made(Noisy, exact)
     expected = with_one_graph(model, images(), 3)[1]
-    monkeypatch.setattr(passes, "_set_random_state", lambda device, state: None)
-    assert (found(exact, model, two_passes(3), images())[1] - expected).norm() > 0.1 * expected.norm()
+    monkeypatch.setattr(grad_cache, "_set_random_state", lambda device, state: None)
+    assert (found(exact, model, forward_in_chunks(3), images())[1] - expected).norm() > 0.1 * expected.norm()
 
 
 def test_chunks_have_random_numbers_of_their_own(exact):
     model = made(Noisy, exact)
     alike = images()[:1].expand(4, -1, -1, -1)
     torch.manual_seed(0)
-    embeddings = two_passes(1)(exact, model, alike, lambda images: images, last=True).embeddings
+    embeddings = forward_in_chunks(1)(exact, model, alike, lambda images: images, last=True).embeddings
     assert (embeddings[0] - embeddings[1:]).norm(dim=-1).min() > 1e-3
 
 
-@pytest.mark.parametrize("passing", [one_pass, two_passes(5)], ids=["one pass", "two passes"])
-def test_random_numbers_go_on_from_where_the_forward_pass_left_them(exact, passing):
+@pytest.mark.parametrize("forward", [forward_at_once, forward_in_chunks(5)], ids=["at once", "in chunks"])
+def test_random_numbers_go_on_from_where_the_forward_pass_left_them(exact, forward):
     model = made(Noisy, exact)
     torch.manual_seed(4)
     with torch.no_grad():
-        for part in images().split(5 if passing is not one_pass else BATCH):
+        for part in images().split(5 if forward is not forward_at_once else BATCH):
             model(part)
     expected = torch.get_rng_state()
     torch.manual_seed(4)
-    passed = passing(exact, model, images(), lambda images: images, last=True)
+    result = forward(exact, model, images(), lambda images: images, last=True)
     assert torch.equal(torch.get_rng_state(), expected)
-    passed.back(torch.ones_like(passed.embeddings))
+    result.backward(torch.ones_like(result.embeddings))
     assert torch.equal(torch.get_rng_state(), expected)
 
 
@@ -219,41 +223,41 @@ class _Holder:
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 5])
-def test_two_passes_keep_the_graph_of_one_chunk_at_a_time(exact, chunk):
+def test_chunks_keep_the_graph_of_one_chunk_at_a_time(exact, chunk):
     model, seen = made(Noisy, exact), []
     model.register_forward_hook(lambda module, given, output: seen.append((len(output), output.requires_grad)))
 
-    def most(passing, given):
+    def most(forward, given):
         kept = Kept()
         with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda holder: holder.tensor):
-            passed = passing(exact, model, given, lambda images: images, last=True)
-            passed.back(torch.ones_like(passed.embeddings))
+            result = forward(exact, model, given, lambda images: images, last=True)
+            result.backward(torch.ones_like(result.embeddings))
         return kept.most
 
-    expected = most(one_pass, images()[:chunk])
+    expected = most(forward_at_once, images()[:chunk])
     seen.clear()
-    assert most(two_passes(chunk), images()) == expected
+    assert most(forward_in_chunks(chunk), images()) == expected
     assert max(number for number, graph in seen if graph) == chunk
     assert sum(number for number, graph in seen if graph) == sum(number for number, graph in seen if not graph) == BATCH
-    assert most(one_pass, images()) > expected
+    assert most(forward_at_once, images()) > expected
 
 
-@pytest.mark.parametrize("passing", [one_pass, two_passes(5)], ids=["one pass", "two passes"])
-def test_a_network_that_does_not_learn_is_left_alone(exact, passing):
+@pytest.mark.parametrize("forward", [forward_at_once, forward_in_chunks(5)], ids=["at once", "in chunks"])
+def test_a_network_that_does_not_learn_is_left_alone(exact, forward):
     model = made(Noisy, exact).requires_grad_(False)
-    passed = passing(exact, model, images(), lambda images: images, last=True)
-    passed.back(torch.ones_like(passed.embeddings))
+    result = forward(exact, model, images(), lambda images: images, last=True)
+    result.backward(torch.ones_like(result.embeddings))
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("passing", [one_pass, two_passes(5)], ids=["one pass", "two passes"])
-def test_images_are_prepared_in_the_pieces_that_the_network_sees(exact, passing):
+@pytest.mark.parametrize("forward", [forward_at_once, forward_in_chunks(5)], ids=["at once", "in chunks"])
+def test_images_are_prepared_in_the_pieces_that_the_network_sees(exact, forward):
     model, prepared = made(Noisy, exact, 0.0), []
     bytes_ = torch.arange(BATCH * 48, dtype=torch.uint8).view(BATCH, 3, 4, 4)
-    passed = passing(exact, model, bytes_, lambda part: prepared.append(len(part)) or part / 255, last=True)
-    passed.back(torch.ones_like(passed.embeddings))
-    assert prepared == ([BATCH] if passing is one_pass else [5, 5, 2] * 2)
-    torch.testing.assert_close(passed.embeddings, model(bytes_ / 255.0).detach(), atol=1e-6, rtol=0)
+    result = forward(exact, model, bytes_, lambda part: prepared.append(len(part)) or part / 255, last=True)
+    result.backward(torch.ones_like(result.embeddings))
+    assert prepared == ([BATCH] if forward is forward_at_once else [5, 5, 2] * 2)
+    torch.testing.assert_close(result.embeddings, model(bytes_ / 255.0).detach(), atol=1e-6, rtol=0)
 
 
 def test_chunks_are_refused_where_batchnorm_would_see_a_chunk_for_the_batch():
@@ -263,4 +267,4 @@ def test_chunks_are_refused_where_batchnorm_would_see_a_chunk_for_the_batch():
         worker.learner(worker.config(model=unfrozen, batch=batch))
     for model, chunk in ((unfrozen, 12), (unfrozen, None), (worker.RESNET, 6), (worker.VIT, 6)):
         learning = worker.learner(worker.config(model=model, batch={**batch, "chunk": chunk}))
-        assert (learning.passes is one_pass) == (chunk != 6)
+        assert (learning.forward_batch is forward_at_once) == (chunk != 6)

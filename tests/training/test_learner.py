@@ -15,7 +15,7 @@ from tests.models import tiny
 from tests.training import worker
 from tests.training.worker import BATCH, RESNET, SGD, VIT, batch, config, learned, learner, steps
 
-ADAM = {"name": "adam", "lr": 1e-3, "head_lr": 3e-3, "warmup": 0.5}
+ADAM = {"name": "adam", "lr": 1e-3, "head_lr": 3e-3, "warmup_epochs": 0.5}
 TWO = {"size": BATCH, "images_per_class": 2, "accumulate": 2}
 
 
@@ -38,7 +38,7 @@ def flat(value, prefix=""):
 
 
 def state(learning):
-    return flat(copy.deepcopy(learning.state()))
+    return flat(copy.deepcopy(learning.state_dict()))
 
 
 # A plain loop
@@ -73,8 +73,8 @@ def check_close(learning, expected):
 @pytest.mark.parametrize("model", [RESNET, VIT], ids=["resnet", "vit"])
 @pytest.mark.parametrize("together", [1, 2])
 def test_roadmap_takes_the_steps_of_a_plain_loop(model, together):
-    learning = learner(config("roadmap", model=model, batch={**TWO, "accumulate": together}))
-    expected = plain_loop(learning, losses.roadmap(decomposability=losses.PairCalibration()), 3, together=together)
+    learning = learner(config(worker.PAIRS, model=model, batch={**TWO, "accumulate": together}))
+    expected = plain_loop(learning, losses.Combined(losses.SupAP(), losses.PairCalibration()), 3, together=together)
     before = learned(learning)
     steps(learning)
     for name in ("projection.weight", "backbone.net." + ("conv1.0.weight" if model is RESNET else "patch_embed.proj.weight")):
@@ -87,7 +87,7 @@ def test_happier_takes_the_steps_of_a_plain_loop_and_its_proxies_too():
     softmax = losses.ProxySoftmax(worker.CLASSES, 16)
     with torch.no_grad():
         softmax.proxies.copy_(learning.proxies[0])
-    expected = plain_loop(learning, losses.happier(decomposability=softmax), 3, proxies=softmax.proxies)
+    expected = plain_loop(learning, losses.happier(softmax), 3, proxies=softmax.proxies)
     steps(learning)
     check_close(learning, expected)
     torch.testing.assert_close(learning.proxies[0], softmax.proxies, rtol=1e-6, atol=1e-6)
@@ -95,7 +95,7 @@ def test_happier_takes_the_steps_of_a_plain_loop_and_its_proxies_too():
 
 def test_values_are_those_of_the_loss_and_the_mean_of_accumulated_ones():
     learning = learner(config("happier", batch=TWO))
-    loss = learning.objective.loss
+    loss = learning.loss.loss
     expected = []
     for number in (0, 1):
         given = batch(number)
@@ -123,9 +123,9 @@ def test_loss_falls_and_chunks_change_nothing():
         assert one == pytest.approx(other, rel=1e-3)
 
 
-def test_a_single_number_cannot_be_spread_over_devices():
+def test_a_single_number_cannot_be_sharded():
     fabric = worker.learner(config()).fabric
-    with pytest.raises(ValueError, match="engine.strategy='fsdp' cannot spread pooling.p, .* model.pooling='gem-fixed'"):
+    with pytest.raises(ValueError, match="engine.strategy='fsdp' cannot shard pooling.p, .* model.pooling='gem-fixed'"):
         learner(config(model={**RESNET, "pooling": "gem"}, engine={"strategy": "fsdp"}), fabric)
 
 
@@ -141,7 +141,7 @@ def test_a_frozen_backbone_keeps_every_bit_while_the_head_moves(freeze_batchnorm
         learning.step([batch(number, side=64)], number, 0, number, 2)  # of 32 pixels GeM sees one place, and learns nothing
     frozen = learned(learning)
     head = {"model pooling.p", "model projection.weight", "model projection.bias"}
-    assert changed(before, frozen) == head | {"objective loss.decomposability.proxies"}
+    assert changed(before, frozen) == head | {"loss loss.decomposability.proxies"}
     learning.step([batch(2, side=64)], 2, 1, 0, 2)
     moved = changed(frozen, learned(learning))
     assert "model backbone.net.conv1.0.weight" in moved
@@ -155,20 +155,20 @@ def test_a_frozen_network_without_a_head_leaves_the_learning_to_the_proxies():
     before = learned(learning)
     values = steps(learning, 1)
     assert values[0]["gradient norm"] == 0
-    assert changed(before, learned(learning)) == {"objective loss.decomposability.proxies"}
+    assert changed(before, learned(learning)) == {"loss loss.decomposability.proxies"}
     steps(learning, 1, first=2)
     assert "model backbone.net.conv1.0.weight" in changed(before, learned(learning))
 
 
 def test_a_parameter_that_its_network_fixes_is_never_made_to_learn(monkeypatch):
     def fixed(settings):
-        embedder = embedder_of(settings)
+        embedder = build_embedder(settings)
         embedder.backbone.net.pos_embed.requires_grad_(False)
         return embedder
 
-    embedder_of = learners.embedder_of
-    monkeypatch.setattr(learners, "embedder_of", fixed)
-    learning = learner(config("roadmap", model=VIT, run={"epochs": 4, "frozen_epochs": 1}))
+    build_embedder = learners.build_embedder
+    monkeypatch.setattr(learners, "build_embedder", fixed)
+    learning = learner(config(worker.PAIRS, model=VIT, run={"epochs": 4, "frozen_epochs": 1}))
     before = learned(learning)
     steps(learning, 3)
     assert before.keys() - changed(before, learned(learning)) == {"model backbone.net.pos_embed"}
@@ -187,7 +187,7 @@ def test_long_gradients_are_shortened_and_short_ones_left():
     plain = {"name": "sgd", "lr": 0.1, "momentum": 0.0, "schedule": "constant"}
     lengths, norms = {}, {}
     for clip in (None, 1e-3, 1e6):
-        learning = learner(config(run={"epochs": 4, "clip": clip}, optimizer=plain))
+        learning = learner(config(run={"epochs": 4, "clip_grad_norm": clip}, optimizer=plain))
         before = learned(learning)
         norms[clip] = steps(learning, 1)[0]["gradient norm"]
         after = learned(learning)
@@ -215,7 +215,7 @@ def test_an_accumulated_step_is_one_with_the_mean_of_the_gradients():
 
 
 def test_rates_follow_the_position_and_have_names():
-    schedule = {"name": "adam", "lr": 0.1, "head_lr": 0.2, "warmup": 1}
+    schedule = {"name": "adam", "lr": 0.1, "head_lr": 0.2, "warmup_epochs": 1}
     learning = learner(config("happier", optimizer=schedule, proxies={"lr": 0.3, "schedule": "constant"}, batch=TWO))
     learning.step([batch(0), batch(1)], 0, 0, 0, 8)
     assert learning.rates == pytest.approx({"backbone": 0.025, "head": 0.05, "proxies": 0.3})
@@ -230,14 +230,14 @@ def test_a_memory_is_filled_with_the_images_that_were_seen_and_looked_at_from_it
     values = steps(learning, 3)
     assert ["against memory" in step for step in values] == [False, False, True]
     seen = torch.cat([batch(number).ids for number in range(3)])[-20:]
-    memory = learning.objective.memory
+    memory = learning.loss.memory
     assert sorted(memory.contents().ids.tolist()) == sorted(seen.tolist())
-    assert torch.equal(memory.contents().labels, worker.FEED.labels[memory.contents().ids])
+    assert torch.equal(memory.contents().labels, worker.BATCHES.labels[memory.contents().ids])
 
 
 def test_a_memory_of_all_has_as_many_places_as_there_are_images():
-    memory = learner(config(memory={"size": "all", "per_item": True})).objective.memory
-    assert (memory.size, memory.per_item) == (len(worker.FEED.labels), True)
+    memory = learner(config(memory={"size": "all", "per_item": True})).loss.memory
+    assert (memory.size, memory.per_item) == (len(worker.BATCHES.labels), True)
 
 
 # What is no number
@@ -304,18 +304,18 @@ def test_the_gradients_before_a_bad_batch_do_not_leak_into_the_next_step(chunk):
 def reopened(learning):
     """Through a file, as a checkpoint is."""
     file = io.BytesIO()
-    torch.save(learning.state(), file)
+    torch.save(learning.state_dict(), file)
     file.seek(0)
     return torch.load(file, weights_only=True)
 
 
 RESUMED = {
     "adam, proxies and a ring of memory": config("happier", optimizer=ADAM, memory={"size": 20}),
-    "a place for each image": config("roadmap", optimizer=ADAM, memory={"size": "all", "per_item": True, "start_epoch": 1}),
+    "a place for each image": config(worker.PAIRS, optimizer=ADAM, memory={"size": "all", "per_item": True, "start_epoch": 1}),
     "sgd": config("happier", proxies=SGD),
     "frozen at first": config("happier", optimizer=ADAM, run={"epochs": 4, "frozen_epochs": 1}),
     "statistics of batchnorm": config(model={**RESNET, "freeze_batchnorm": False}, optimizer={**ADAM, "name": "adamw"}),
-    "mixup": config({"name": "roadmap", "mixup": True}, optimizer=ADAM),
+    "mixup": config({**worker.PAIRS, "mixup": True}, optimizer=ADAM),
 }
 
 
@@ -328,7 +328,7 @@ def test_a_resumed_run_has_every_bit_of_one_that_was_not_interrupted(name, after
     values = steps(one, 2, first=after)
     other = learner(RESUMED[name].model_copy(update={"run": RESUMED[name].run.model_copy(update={"seed": 0})}))
     steps(other, 1, first=9)  # it must not matter where it was before
-    other.load(saved)
+    other.load_state_dict(saved)
     assert steps(other, 2, first=after) == values
     check_same(state(other), state(one))
 
@@ -339,7 +339,7 @@ def test_the_seed_decides_about_weights_and_proxies():
 
     first = started(0)
     check_same(started(0), first)
-    assert {"model projection.weight", "objective loss.decomposability.proxies"} <= changed(first, started(1))
+    assert {"model projection.weight", "loss loss.decomposability.proxies"} <= changed(first, started(1))
 
 
 def noisy(**tables):
@@ -352,7 +352,7 @@ def noisy(**tables):
 def test_dropout_depends_on_the_step_and_on_nothing_that_was_before():
     one, other = noisy(), noisy()
     values = steps(one, 2)
-    other.load(noisy().state())
+    other.load_state_dict(noisy().state_dict())
     torch.rand(1000)
     assert steps(other, 1) == values[:1]
     torch.manual_seed(12345)
@@ -366,7 +366,7 @@ def test_dropout_differs_between_steps_accumulated_batches_and_seeds():
     assert noisy().step([given], 1, 0, 0, 2)["loss"] != first
     assert noisy(batch=TWO).step([given, given], 0, 0, 0, 2)["loss"] != first
     twin = noisy()
-    twin.load(noisy().state())
+    twin.load_state_dict(noisy().state_dict())
     twin.config = config(model=VIT, run={"epochs": 4, "seed": 1})
     assert twin.step([given], 0, 0, 0, 2)["loss"] != first
 

@@ -1,4 +1,4 @@
-"""Records: every value once, whatever interrupts the run, and no disk or tracker that stops it."""
+"""MetricsLogger: every value once, whatever interrupts the run, and no disk or tracker that stops it."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ import pytest
 
 from suprank.system import torchvision_operators
 from suprank.training.config import LoggingConfig
-from suprank.training.loggers import Records
+from suprank.training.loggers import MetricsLogger
 from tests.disks import disk_of
 
 torchvision_operators.declare()  # before Lightning imports torchvision
@@ -20,8 +20,8 @@ from lightning.pytorch import loggers  # noqa: E402
 QUIET = LoggingConfig(tensorboard=False)
 
 
-def records(folder, config=QUIET, step=0, settings=None):
-    return Records(folder, config, step=step, name="run", settings=settings)
+def logger(folder, config=QUIET, step=0, settings=None):
+    return MetricsLogger(folder, config, step=step, name="run", settings=settings)
 
 
 def lines(folder):
@@ -33,9 +33,9 @@ def steps(folder):
 
 
 def test_a_line_holds_step_epoch_time_and_values_and_is_there_at_once(tmp_path):
-    made = records(tmp_path)
-    made.step(1, 0.5, {"loss": 0.25, "surrogate": math.nan})
-    made.evaluation(2, 1.0, {"test/AP": 0.75, "test/R@1": math.inf})
+    made = logger(tmp_path)
+    made.log_step(1, 0.5, {"loss": 0.25, "surrogate": math.nan})
+    made.log_evaluation(2, 1.0, {"test/AP": 0.75, "test/R@1": math.inf})
     first, second = lines(tmp_path)
     assert first.pop("time") <= second.pop("time")
     assert first == {"step": 1, "epoch": 0.5, "loss": 0.25, "surrogate": None}
@@ -45,9 +45,9 @@ def test_a_line_holds_step_epoch_time_and_values_and_is_there_at_once(tmp_path):
 
 def test_a_resumed_run_has_every_step_once(tmp_path):
     for begin, end in ((0, 5), (3, 8), (8, 9)):
-        made = records(tmp_path, step=begin)
+        made = logger(tmp_path, step=begin)
         for step in range(begin + 1, end + 1):
-            made.step(step, step / 4, {"loss": step + begin / 10})
+            made.log_step(step, step / 4, {"loss": step + begin / 10})
         made.close()
     assert steps(tmp_path) == list(range(1, 10))
     assert [line["loss"] for line in lines(tmp_path)] == [1.0, 2.0, 3.0, 4.3, 5.3, 6.3, 7.3, 8.3, 9.8]
@@ -55,45 +55,45 @@ def test_a_resumed_run_has_every_step_once(tmp_path):
 
 @pytest.mark.parametrize("torn", [b'{"step": 3, "lo', b'{"step": 3, "epoch": 1}', b"\0\0\0", b'"step"\n', b"\n"])
 def test_a_torn_line_is_dropped(tmp_path, torn):
-    made = records(tmp_path)
-    made.step(1, 0.5, {"loss": 1.0})
+    made = logger(tmp_path)
+    made.log_step(1, 0.5, {"loss": 1.0})
     made.close()
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(torn)
-    made = records(tmp_path, step=9)
-    made.step(10, 2.0, {"loss": 0.5})
+    made = logger(tmp_path, step=9)
+    made.log_step(10, 2.0, {"loss": 0.5})
     made.close()
     assert steps(tmp_path) == [1, 10]
 
 
 def test_an_evaluation_at_the_step_of_the_checkpoint_is_not_repeated_and_one_with_other_metrics_is_kept(tmp_path):
-    made = records(tmp_path)
-    made.step(4, 1.0, {"loss": 1.0})
-    made.evaluation(4, 1.0, {"test/AP": 0.5})
+    made = logger(tmp_path)
+    made.log_step(4, 1.0, {"loss": 1.0})
+    made.log_evaluation(4, 1.0, {"test/AP": 0.5})
     made.close()
-    made = records(tmp_path, step=4)
-    made.evaluation(4, 1.0, {"test/AP": 0.5})
-    made.evaluation(4, 1.0, {"test/AP": 0.5, "test/H-AP": 0.25})
-    made.step(5, 1.5, {"loss": 1.0})
-    made.step(5, 1.5, {"loss": 1.0})
+    made = logger(tmp_path, step=4)
+    made.log_evaluation(4, 1.0, {"test/AP": 0.5})
+    made.log_evaluation(4, 1.0, {"test/AP": 0.5, "test/H-AP": 0.25})
+    made.log_step(5, 1.5, {"loss": 1.0})
+    made.log_step(5, 1.5, {"loss": 1.0})
     made.close()
     assert steps(tmp_path) == [4, 4, 4, 5, 5]
 
 
 def test_a_value_named_as_an_entry_of_every_line_is_refused(tmp_path):
-    made = records(tmp_path)
-    with pytest.raises(ValueError, match="values must not be called 'epoch'"):
-        made.step(1, 0.5, {"epoch": 1.0})
+    made = logger(tmp_path)
+    with pytest.raises(ValueError, match="a value cannot be called 'epoch'"):
+        made.log_step(1, 0.5, {"epoch": 1.0})
     made.close()
 
 
 def test_a_full_disk_is_told_once_leaves_no_half_line_and_writing_goes_on_when_there_is_room(tmp_path, caplog):
-    made = records(tmp_path)
-    made.step(1, 0.5, {"loss": 1.0})
+    made = logger(tmp_path)
+    made.log_step(1, 0.5, {"loss": 1.0})
     with disk_of((tmp_path / "metrics.jsonl").stat().st_size + 10):
-        made.step(2, 0.5, {"loss": 1.0})
-        made.step(3, 0.5, {"loss": 1.0})
-    made.step(4, 1.0, {"loss": 1.0})
+        made.log_step(2, 0.5, {"loss": 1.0})
+        made.log_step(3, 0.5, {"loss": 1.0})
+    made.log_step(4, 1.0, {"loss": 1.0})
     made.close()
     assert steps(tmp_path) == [1, 4]
     (told,) = caplog.messages
@@ -101,15 +101,15 @@ def test_a_full_disk_is_told_once_leaves_no_half_line_and_writing_goes_on_when_t
 
 
 def test_a_value_that_is_no_number_is_a_fault_of_the_caller_and_not_of_the_disk(tmp_path):
-    made = records(tmp_path)
+    made = logger(tmp_path)
     with pytest.raises(TypeError, match="not JSON serializable"):
-        made.step(1, 0.5, {"loss": object()})
+        made.log_step(1, 0.5, {"loss": object()})
     made.close()
 
 
 def test_a_folder_that_is_not_there_is_an_error_at_once(tmp_path):
     with pytest.raises(FileNotFoundError):
-        records(tmp_path / "missing")
+        logger(tmp_path / "missing")
 
 
 # TensorBoard
@@ -125,10 +125,10 @@ def scalars(folder):
 
 def test_tensorboard_shows_every_step_of_a_resumed_run_once(tmp_path):
     for begin, end in ((0, 4), (2, 5)):
-        made = records(tmp_path, LoggingConfig(), step=begin)
+        made = logger(tmp_path, LoggingConfig(), step=begin)
         for step in range(begin + 1, end + 1):
-            made.step(step, step / 4, {"loss": step + begin / 4})
-        made.evaluation(end, 1.0, {"test/AP": 0.5})
+            made.log_step(step, step / 4, {"loss": step + begin / 4})
+        made.log_evaluation(end, 1.0, {"test/AP": 0.5})
         made.close()
     shown = scalars(tmp_path)
     assert shown["train/loss"] == [(1, 1.0), (2, 2.0), (3, 3.5), (4, 4.5), (5, 5.5)]
@@ -140,11 +140,11 @@ def test_tensorboard_that_fails_is_told_once_and_stops_nothing(tmp_path, monkeyp
     def fail(*_, **__):
         raise OSError(28, "No space left on device")
 
-    made = records(tmp_path, LoggingConfig())
+    made = logger(tmp_path, LoggingConfig())
     with monkeypatch.context() as patch:
         patch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", fail)
-        made.step(1, 0.5, {"loss": 1.0})
-        made.step(2, 0.5, {"loss": 1.0})
+        made.log_step(1, 0.5, {"loss": 1.0})
+        made.log_step(2, 0.5, {"loss": 1.0})
     made.close()
     assert steps(tmp_path) == [1, 2]
     (told,) = caplog.messages
@@ -154,8 +154,8 @@ def test_tensorboard_that_fails_is_told_once_and_stops_nothing(tmp_path, monkeyp
 def test_without_tensorboard_the_rest_is_written_and_the_extra_named(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with caplog.at_level(logging.WARNING):
-        made = records(tmp_path, LoggingConfig())
-    made.step(1, 0.5, {"loss": 1.0})
+        made = logger(tmp_path, LoggingConfig())
+    made.log_step(1, 0.5, {"loss": 1.0})
     made.close()
     assert steps(tmp_path) == [1]
     (told,) = caplog.messages
@@ -200,8 +200,8 @@ def made(monkeypatch):
 def test_weights_and_biases_gets_values_and_settings_and_a_resumed_run_is_the_same_one(tmp_path, made):
     config = LoggingConfig(tensorboard=False, wandb="retrieval")
     for step in (0, 1):
-        kept = records(tmp_path, config, step, settings={"loss": {"name": "roadmap"}})
-        kept.step(step + 1, 0.5, {"loss": 0.25})
+        kept = logger(tmp_path, config, step, settings={"loss": {"name": "roadmap"}})
+        kept.log_step(step + 1, 0.5, {"loss": 0.25})
         kept.close()
     first, second = made
     assert first.arguments == second.arguments
@@ -218,8 +218,8 @@ def test_weights_and_biases_gets_values_and_settings_and_a_resumed_run_is_the_sa
 def test_mlflow_gets_settings_once_and_names_it_allows(tmp_path, made):
     config = LoggingConfig(tensorboard=False, mlflow="http://tracker")
     for step in (0, 1):
-        kept = records(tmp_path, config, step, settings={"seed": 1})
-        kept.evaluation(step + 1, 1.0, {"test/mAP@R": 0.5, "test/AP/ordre (é)": 0.25})
+        kept = logger(tmp_path, config, step, settings={"seed": 1})
+        kept.log_evaluation(step + 1, 1.0, {"test/mAP@R": 0.5, "test/AP/ordre (é)": 0.25})
         kept.close()
     first, second = made
     assert first.arguments == {
@@ -234,9 +234,9 @@ def test_mlflow_gets_settings_once_and_names_it_allows(tmp_path, made):
 
 
 def test_a_tracker_that_cannot_be_reached_later_is_told_once_and_stops_nothing(tmp_path, made, caplog):
-    kept = records(tmp_path, LoggingConfig(tensorboard=False, wandb="p", mlflow="m"))
+    kept = logger(tmp_path, LoggingConfig(tensorboard=False, wandb="p", mlflow="m"))
     for step, loss in ((1, -1.0), (2, -1.0), (3, 1.0)):
-        kept.step(step, 0.5, {"loss": loss})
+        kept.log_step(step, 0.5, {"loss": loss})
     kept.close()
     assert steps(tmp_path) == [1, 2, 3]
     assert [step for step, _ in made[0].metrics] == [3]
@@ -251,7 +251,7 @@ def test_a_tracker_that_is_not_installed_is_an_error_that_names_its_package(tmp_
 
     monkeypatch.setattr(loggers, {"wandb": "WandbLogger", "mlflow": "MLFlowLogger"}[package], missing)
     with pytest.raises(ImportError, match=f"logging.{package} needs .* pip install {package}, or leave it out") as refusal:
-        records(tmp_path, LoggingConfig(tensorboard=False, **{package: "here"}))
+        logger(tmp_path, LoggingConfig(tensorboard=False, **{package: "here"}))
     assert not isinstance(refusal.value, ModuleNotFoundError), "which the command line would take for a part of its own"
 
 

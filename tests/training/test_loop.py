@@ -22,7 +22,7 @@ from suprank.training.loop import train
 from suprank.training.recipe import read_recipe
 from suprank.training.run_folder import RunFolderError
 from suprank.training.validation import Validator
-from tests.training.runs import Told, everything, judging, lines, pictures, recipe, same, weights
+from tests.training.runs import Recorder, everything, fake_metrics, lines, pictures, recipe, same, weights
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def manifest(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(manifest, tmp_path_factory):
     """A run of the usual recipe: its result, what was told, and its folder."""
-    told, folder = Told(), tmp_path_factory.mktemp("runs") / "plain"
-    return train(recipe(manifest), folder, watch=told), told, folder
+    recorder, folder = Recorder(), tmp_path_factory.mktemp("runs") / "plain"
+    return train(recipe(manifest), folder, callbacks=recorder), recorder, folder
 
 
 def test_a_run_leaves_its_recipe_metrics_reports_models_and_result(plain, manifest):
@@ -47,7 +47,7 @@ def test_a_run_leaves_its_recipe_metrics_reports_models_and_result(plain, manife
     others = {"recipe.toml", "environment.json", "metrics.jsonl", "result.json", ".lock"}
     assert there == models | states | reports | others
     assert result.folder == folder
-    assert result.stopped is None
+    assert result.stop_signal is None
     assert read_recipe(folder / "recipe.toml") == recipe(manifest)
     written = json.loads((folder / "result.json").read_text())
     assert written["metrics"] == {"test": result.reports["test"].values}
@@ -69,11 +69,11 @@ def test_the_saved_model_has_the_metrics_of_the_last_report(plain, manifest):
 
 
 def test_metrics_jsonl_has_every_step_and_every_evaluation(plain):
-    result, told, folder = plain
+    result, recorder, folder = plain
     steps = [line for line in lines(folder) if "loss" in line]
     assert [line["step"] for line in steps] == list(range(1, 10))
     assert [line["epoch"] for line in steps] == pytest.approx([step / 3 for step in range(1, 10)], abs=1e-6)
-    assert [line["loss"] for line in steps] == [at.values["loss"] for at in told.of("step")]
+    assert [line["loss"] for line in steps] == [at.values["loss"] for at in recorder.events_of("on_step_end")]
     assert set(steps[0]) == {
         *("step", "epoch", "loss", "SupAP", "PairCalibration", "queries_without_positives", "gradient norm"),
         *("learning rate/backbone", "learning rate/head"),
@@ -83,18 +83,18 @@ def test_metrics_jsonl_has_every_step_and_every_evaluation(plain):
     assert {name: evaluations[-1][f"test/{name}"] for name in ("R@1", "AP", "H-AP")} == result.reports["test"].values
 
 
-def test_the_watch_is_told_everything_in_order(plain):
-    _, told, _ = plain
-    assert told.told[0] == ("begin", 0, 9, "roadmap on 48 images of 8 classes, cpu")
-    kinds = [kind for kind, *_ in told.told if kind != "evaluating"]
-    assert kinds == ["begin", *["step"] * 6, "judged", *["step"] * 3, "judged"]
-    assert [epoch for epoch, _ in told.of("judged")] == [2, 3]
-    counts = told.of("evaluating")
+def test_callbacks_are_called_in_order(plain):
+    _, recorder, _ = plain
+    assert recorder.events[0] == ("on_train_start", 0, 9, "roadmap on 48 images of 8 classes, cpu")
+    kinds = [kind for kind, *_ in recorder.events if kind != "on_evaluation_progress"]
+    assert kinds == ["on_train_start", *["on_step_end"] * 6, "on_evaluation_end", *["on_step_end"] * 3, "on_evaluation_end"]
+    assert [epoch for epoch, _ in recorder.events_of("on_evaluation_end")] == [2, 3]
+    counts = recorder.events_of("on_evaluation_progress")
     assert {(name, total) for name, _, total in counts} == {("test", 48)}  # 24 images to embed, then 24 queries
     half = [done for _, done, _ in counts[: len(counts) // 2]]
     assert half == sorted(half)
     assert half[-1] == 48
-    last = told.of("step")[-1]
+    last = recorder.events_of("on_step_end")[-1]
     assert isinstance(last, StepValues)
     assert (last.step, last.epoch, last.seconds_left) == (9, 3.0, 0.0)
     assert last.images_per_second > 0
@@ -102,13 +102,13 @@ def test_the_watch_is_told_everything_in_order(plain):
 
 
 def test_the_loss_falls_where_there_is_something_to_learn(manifest, tmp_path):
-    told = Told()
+    recorder = Recorder()
     result = train(
-        recipe(manifest, run={"epochs": 12}, evaluation={"every": 0, "at_start": True}), tmp_path / "run", watch=told
+        recipe(manifest, run={"epochs": 12}, evaluation={"every": 0, "at_start": True}), tmp_path / "run", callbacks=recorder
     )
-    losses = [at.values["loss"] for at in told.of("step")]
+    losses = [at.values["loss"] for at in recorder.events_of("on_step_end")]
     assert np.mean(losses[-6:]) < 0.5 * np.mean(losses[:6])
-    (_, before), (_, after) = told.of("judged")
+    (_, before), (_, after) = recorder.events_of("on_evaluation_end")
     assert after["test"].values["H-AP"] > before["test"].values["H-AP"]
     assert result.best["epoch"] == 12
 
@@ -142,21 +142,23 @@ def test_another_seed_gives_another_model(plain, manifest, tmp_path):
     ],
 )
 def test_the_best_model_is_that_of_the_highest_metric_and_the_first_of_equals(manifest, tmp_path, monkeypatch, values, best):
-    monkeypatch.setattr(Validator, "__call__", judging(values))
+    monkeypatch.setattr(Validator, "__call__", fake_metrics(values))
     saved = {}
     monkeypatch.setattr(loop.Learner, "save_model", lambda self, folder: saved.setdefault(folder.name, []).append(self.rates))
-    told = Told()
+    recorder = Recorder()
     batch = {"size": 8, "batches": 1}
-    result = train(recipe(manifest, evaluation={"every": 1, "metrics": None}, batch=batch), tmp_path / "run", watch=told)
+    result = train(
+        recipe(manifest, evaluation={"every": 1, "metrics": None}, batch=batch), tmp_path / "run", callbacks=recorder
+    )
     assert result.best["epoch"] == best
     assert (result.best["metric"], result.best["value"]) == ("H-AP", values[best - 1])
-    assert saved["best"][-1] == told.of("step")[best - 1].rates  # the learning rate tells the moment
+    assert saved["best"][-1] == recorder.events_of("on_step_end")[best - 1].rates  # the learning rate tells the moment
     assert len(saved["model"]) == 1
 
 
 def test_best_holds_the_weights_of_its_evaluation(manifest, tmp_path, monkeypatch):
     for epochs in (1, 2):
-        monkeypatch.setattr(Validator, "__call__", judging((0.9, 0.5)))
+        monkeypatch.setattr(Validator, "__call__", fake_metrics((0.9, 0.5)))
         config = recipe(manifest, evaluation={"every": 1}, optimizer={"schedule": "constant"}, run={"epochs": epochs})
         train(config, tmp_path / f"{epochs}")
     assert same(weights(tmp_path / "2", "best"), weights(tmp_path / "1", "model"))
@@ -166,13 +168,13 @@ def test_best_holds_the_weights_of_its_evaluation(manifest, tmp_path, monkeypatc
 def test_evaluations_come_at_the_start_every_n_epochs_and_at_the_end(manifest, tmp_path, monkeypatch):
     found = {}
     for name, asked in {"all": {"every": 2, "at_start": True}, "last": {"every": 0}, "each": {"every": 1}}.items():
-        monkeypatch.setattr(Validator, "__call__", judging([0.5] * 9))
-        told = Told()
+        monkeypatch.setattr(Validator, "__call__", fake_metrics([0.5] * 9))
+        recorder = Recorder()
         config = recipe(manifest, evaluation={"metrics": None, **asked}, run={"epochs": 5}, batch={"size": 8, "batches": 1})
-        train(config, tmp_path / name, watch=told)
-        found[name] = [epoch for epoch, _ in told.of("judged")]
+        train(config, tmp_path / name, callbacks=recorder)
+        found[name] = [epoch for epoch, _ in recorder.events_of("on_evaluation_end")]
     assert found == {"all": [0, 2, 4, 5], "last": [5], "each": [1, 2, 3, 4, 5]}
-    assert [kind for kind, *_ in told.told][:2] == ["begin", "step"]
+    assert [kind for kind, *_ in recorder.events][:2] == ["on_train_start", "on_step_end"]
     at_start = [line["step"] for line in lines(tmp_path / "all") if "test/H-AP" in line]
     assert at_start == [0, 2, 4, 5]
 
@@ -197,10 +199,10 @@ def test_further_test_sets_have_reports_of_their_own(manifest, tmp_path):
 def test_without_test_images_it_trains_and_has_no_metrics(tmp_path, at_start):
     without = pictures(tmp_path / "pictures", classes=8, tests=0)
     config = recipe(without, run={"epochs": 1}, evaluation={"at_start": at_start})
-    told = Told()
-    result = train(config, tmp_path / "run", watch=told)
-    assert (result.reports, result.best, result.stopped) == ({}, None, None)
-    assert told.of("judged") == []
+    recorder = Recorder()
+    result = train(config, tmp_path / "run", callbacks=recorder)
+    assert (result.reports, result.best, result.stop_signal) == ({}, None, None)
+    assert recorder.events_of("on_evaluation_end") == []
     assert not (tmp_path / "run/best").exists()
     written = json.loads((tmp_path / "run/result.json").read_text())
     assert (written["metrics"], written["best"]) == ({}, None)
@@ -220,18 +222,18 @@ def test_the_last_step_of_an_epoch_takes_the_batches_that_are_left(manifest, tmp
         return step(self, batches, number, epoch, consumed, length)
 
     monkeypatch.setattr(loop.Learner, "step", noting)
-    told = Told()
+    recorder = Recorder()
     config = recipe(manifest, batch={"accumulate": 2}, run={"epochs": 2}, evaluation={"every": 0})
-    train(config, tmp_path / "run", watch=told)
+    train(config, tmp_path / "run", callbacks=recorder)
     assert [(number, epoch, consumed, len(ids)) for number, epoch, consumed, ids in groups] == [
         (0, 0, 0, 2),
         (1, 0, 2, 1),
         (2, 1, 0, 2),
         (3, 1, 2, 1),
     ]
-    assert [at.epoch for at in told.of("step")] == pytest.approx([2 / 3, 1, 5 / 3, 2])
-    assert told.told[0] == ("begin", 0, 4, "roadmap on 48 images of 8 classes, cpu")
-    expected = [batch.ids.tolist() for batch in TrainBatches.of(config, Manifest.read(manifest)).batches(0, 0, 2)]
+    assert [at.epoch for at in recorder.events_of("on_step_end")] == pytest.approx([2 / 3, 1, 5 / 3, 2])
+    assert recorder.events[0] == ("on_train_start", 0, 4, "roadmap on 48 images of 8 classes, cpu")
+    expected = [batch.ids.tolist() for batch in TrainBatches.from_config(config, Manifest.read(manifest)).batches(0, 0, 2)]
     assert [ids for *_, group in groups for ids in group] == expected
 
 
@@ -246,7 +248,7 @@ def test_lines_of_steps_are_as_far_apart_as_asked(manifest, tmp_path):
 def test_a_second_run_into_the_folder_is_refused_and_changes_nothing(plain, manifest):
     _, _, folder = plain
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    with pytest.raises(RunFolderError, match="holds a run; --resume goes on with it"):
+    with pytest.raises(RunFolderError, match="holds a run; --resume continues it"):
         train(recipe(manifest), folder)
     with pytest.raises(RunFolderError, match="optimizer.lr was 0.002 and is 0.1"):
         train(recipe(manifest, optimizer={"lr": 0.1}), folder, resume=True)
@@ -256,39 +258,39 @@ def test_a_second_run_into_the_folder_is_refused_and_changes_nothing(plain, mani
 def test_a_finished_run_is_not_resumed_but_told(plain, manifest, monkeypatch):
     result, _, folder = plain
     monkeypatch.setattr(loop, "Learner", None)  # nothing is built
-    told = Told()
-    again = train(recipe(manifest), folder, resume=True, watch=told)
-    said = f"{folder} is finished already. Its metrics are of the test images that it ended with."
-    assert told.told == [("say", said)]
-    assert again.stopped is None
+    recorder = Recorder()
+    again = train(recipe(manifest), folder, resume=True, callbacks=recorder)
+    said = f"{folder} is finished already. Its metrics are those of its last evaluation."
+    assert recorder.events == [("on_message", said)]
+    assert again.stop_signal is None
     assert again.best == result.best
     assert {name: report.values for name, report in again.reports.items()} == {"test": result.reports["test"].values}
 
 
 def test_resuming_where_there_is_nothing_begins_a_run(plain, manifest, tmp_path):
     _, _, folder = plain
-    told = Told()
-    train(recipe(manifest), tmp_path / "run", resume=True, watch=told)
-    assert told.of("say") == []
+    recorder = Recorder()
+    train(recipe(manifest), tmp_path / "run", resume=True, callbacks=recorder)
+    assert recorder.events_of("on_message") == []
     assert same(everything(tmp_path / "run"), everything(folder))
 
 
 def test_other_images_are_not_resumed(manifest, tmp_path):
-    stopping = Told(step=lambda at: os.kill(os.getpid(), signal.SIGTERM))
+    stopping = Recorder(on_step_end=lambda at: os.kill(os.getpid(), signal.SIGTERM))
     mine = pictures(tmp_path / "pictures")
-    train(recipe(mine), tmp_path / "run", watch=stopping)
+    train(recipe(mine), tmp_path / "run", callbacks=stopping)
     table = Manifest.read(mine)
     columns = {name: table.table[name].to_pylist() for name in table.table.column_names}
     columns["path"] = columns["path"][::-1]
     Manifest.from_columns(columns, root=Path(table.root)).save(mine)
-    with pytest.raises(ValueError, match="the training images or their labels are not those of the run that is resumed"):
+    with pytest.raises(ValueError, match="the training images or their labels are not those that the run began with"):
         train(recipe(mine), tmp_path / "run", resume=True)
 
 
 def test_a_resumed_run_may_ask_for_another_best_metric(manifest, tmp_path, monkeypatch):
-    monkeypatch.setattr(Validator, "__call__", judging((0.5, 0.6)))
-    stopping = Told(judged=lambda epoch, reports: os.kill(os.getpid(), signal.SIGTERM))
-    stopped = train(recipe(manifest), tmp_path / "run", watch=stopping)
+    monkeypatch.setattr(Validator, "__call__", fake_metrics((0.5, 0.6)))
+    stopping = Recorder(on_evaluation_end=lambda epoch, reports: os.kill(os.getpid(), signal.SIGTERM))
+    stopped = train(recipe(manifest), tmp_path / "run", callbacks=stopping)
     assert (stopped.best["metric"], stopped.best["epoch"]) == ("H-AP", 2)
     result = train(recipe(manifest, evaluation={"best": "R@1"}), tmp_path / "run", resume=True)
     assert (result.best["metric"], result.best["epoch"], result.best["value"]) == ("R@1", 3, 0.01)
@@ -296,25 +298,27 @@ def test_a_resumed_run_may_ask_for_another_best_metric(manifest, tmp_path, monke
 
 def test_a_changed_test_set_is_said_and_its_metric_not_compared_with_the_best_before(tmp_path, monkeypatch):
     mine = pictures(tmp_path / "pictures")
-    monkeypatch.setattr(Validator, "__call__", judging((0.9,)))
-    stopping = Told(judged=lambda epoch, reports: os.kill(os.getpid(), signal.SIGTERM))
-    assert train(recipe(mine), tmp_path / "run", watch=stopping).best["value"] == 0.9
-    same_set = Told(step=lambda at: os.kill(os.getpid(), signal.SIGTERM))
-    assert train(recipe(mine), tmp_path / "run", resume=True, watch=same_set).best["value"] == 0.9
-    assert not any("test images" in text for text in same_set.of("say"))
+    monkeypatch.setattr(Validator, "__call__", fake_metrics((0.9,)))
+    stopping = Recorder(on_evaluation_end=lambda epoch, reports: os.kill(os.getpid(), signal.SIGTERM))
+    assert train(recipe(mine), tmp_path / "run", callbacks=stopping).best["value"] == 0.9
+    same_set = Recorder(on_step_end=lambda at: os.kill(os.getpid(), signal.SIGTERM))
+    assert train(recipe(mine), tmp_path / "run", resume=True, callbacks=same_set).best["value"] == 0.9
+    assert not any("test images" in text for text in same_set.events_of("on_message"))
 
     whole = Manifest.read(mine)
     is_first_test_image = np.arange(len(whole)) == np.flatnonzero(np.asarray(whole.table["split"]) == "test")[0]
     whole.take(~is_first_test_image).save(mine)
-    monkeypatch.setattr(Validator, "__call__", judging((0.3,)))
-    told = Told()
-    result = train(recipe(mine), tmp_path / "run", resume=True, watch=told)
-    assert any("the test images, their labels or evaluation.decay have changed" in text for text in told.of("say"))
+    monkeypatch.setattr(Validator, "__call__", fake_metrics((0.3,)))
+    recorder = Recorder()
+    result = train(recipe(mine), tmp_path / "run", resume=True, callbacks=recorder)
+    assert any(
+        "the test images, their labels or evaluation.decay have changed" in text for text in recorder.events_of("on_message")
+    )
     assert (result.best["value"], result.best["epoch"]) == (0.3, 3), "0.9 was on other images"
 
 
 def test_a_run_without_test_images_says_so_at_once(tmp_path):
     mine = pictures(tmp_path / "pictures", tests=0)
-    told = Told()
-    assert train(recipe(mine, run={"epochs": 1}), tmp_path / "run", watch=told).reports == {}
-    assert told.of("say") == [f"{mine} has no test images, so this run will have no metrics."]
+    recorder = Recorder()
+    assert train(recipe(mine, run={"epochs": 1}), tmp_path / "run", callbacks=recorder).reports == {}
+    assert recorder.events_of("on_message") == [f"{mine} has no test images, so this run will have no metrics."]

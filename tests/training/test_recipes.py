@@ -13,7 +13,7 @@ import torch
 from suprank.data.manifest import Manifest
 from suprank.models import Embedder
 from suprank.training.loss_names import LOSSES
-from suprank.training.objective import build_loss
+from suprank.training.memory_loss import build_loss
 from suprank.training.presets import compose, compositions, expected_results, header, methods, presets
 from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder, to_toml
 from tests.data.pictures import encoded, smooth
@@ -102,7 +102,7 @@ def test_a_preset_goes_with_every_method(preset, tmp_path):
         config = read_recipe(f"{preset}/{method}")
         assert config.loss.name == tomllib.loads(METHODS[method].read_text(encoding="utf-8"))["loss"]["name"]
         assert config.data.manifest in (preset, f"{preset}.parquet")
-        assert config.proxies.changed() <= (set(type(config.proxies).model_fields) if config.loss.has_proxies else set())
+        assert config.proxies.changed_keys() <= (set(type(config.proxies).model_fields) if config.loss.has_proxies else set())
         file.write_text(to_toml(config), encoding="utf-8")
         assert read_recipe(file) == config
 
@@ -238,11 +238,11 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "optimizer.head_lr": 1e-4,
         "optimizer.weight_decay": 1e-4,
         "optimizer.schedule": "cosine",
-        "optimizer.floor": 0.0,
+        "optimizer.min_lr": 0.0,
         "proxies.name": "adam",
         "proxies.lr": 10.0,
         "proxies.weight_decay": 0.0,
-        "proxies.floor": 0.1,
+        "proxies.min_lr": 0.1,
         "run.epochs": 100,
         "run.frozen_epochs": 5,
         "memory.size": 0,
@@ -299,14 +299,14 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "proxies.name": "adam",
         "proxies.lr": 1e-4,
         "proxies.weight_decay": 1e-4,
-        "proxies.floor": 0.0,
+        "proxies.min_lr": 0.0,
     },
     "sop/csl": {
         "loss.scale": 32.0,
         "loss.margins": None,
         "proxies.lr": 10.0,
         "proxies.weight_decay": 0.0,
-        "proxies.floor": 0.0,
+        "proxies.min_lr": 0.0,
     },
     "sop/sum-nsm": {"loss.temperature": 0.05, "proxies.lr": 10.0},
     "sop/arcface": {"loss.margin": 0.3, "loss.scale": 30.0, "proxies.lr": 10.0},
@@ -322,7 +322,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "optimizer.lr": 2e-4,
         "optimizer.weight_decay": 4e-4,
         "optimizer.milestones": (25.0, 50.0),
-        "optimizer.factor": 0.3,
+        "optimizer.gamma": 0.3,
         "run.epochs": 55,
     },
     "cub/roadmap": {
@@ -349,14 +349,14 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "optimizer.lr": 1e-6,
         "optimizer.head_lr": 2e-6,
         "optimizer.weight_decay": 5e-4,
-        "optimizer.floor": 1e-6,
+        "optimizer.min_lr": 1e-6,
     },
-    "cub/nsm": {"proxies.lr": 400.0, "proxies.floor": 0.1},
+    "cub/nsm": {"proxies.lr": 400.0, "proxies.min_lr": 0.1},
     "inat-base/roadmap": {
         "optimizer.lr": 1e-5,
         "optimizer.head_lr": 2e-5,
         "optimizer.weight_decay": 4e-4,
-        "optimizer.floor": 1e-6,
+        "optimizer.min_lr": 1e-6,
         "proxies.lr": 10.0,
         "images.resize": None,
         "images.squash": False,
@@ -367,13 +367,13 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
     "inat-base/roadmap-vit": {
         "memory.size": 60_000,
         "optimizer.weight_decay": 5e-4,
-        "optimizer.floor": 1e-6,
+        "optimizer.min_lr": 1e-6,
         "proxies.lr": 1e-5,
     },
     "inat-base/rod-recall": {"loss.weight": 0.5, "loss.decomposability": "proxies"},
     "inat-base/happier-f": {"loss.weight": 0.5, "loss.decay": 3.0},
-    "inat-base/proxy-nca": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.floor": 1e-6},
-    "inat-base/csl": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.floor": 1e-6},
+    "inat-base/proxy-nca": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.min_lr": 1e-6},
+    "inat-base/csl": {"proxies.lr": 2e-5, "proxies.weight_decay": 4e-4, "proxies.min_lr": 1e-6},
     "inat-base/sup-wap": {"loss.name": "sup-hap", "loss.level_weights": "equal", "loss.decay": 1.0},
     "inat-full/nsm": {"data.manifest": "inat-full.parquet", "proxies.lr": 10.0, "run.frozen_epochs": 5},
     "inat-full/happier": {"data.manifest": "inat-full.parquet", "loss.decay": 1.0, "optimizer.lr": 1e-5, "proxies.lr": 10.0},
@@ -385,7 +385,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "optimizer.lr": 0.1,
         "optimizer.momentum": 0.9,
         "optimizer.weight_decay": 1e-4,
-        "optimizer.floor": 1e-6,
+        "optimizer.min_lr": 1e-6,
         "proxies.name": "sgd",
         "proxies.lr": 0.1,
         "proxies.weight_decay": 1e-4,
@@ -400,7 +400,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "model.freeze_batchnorm": True,
         "optimizer.lr": 0.01,
         "optimizer.head_lr": 0.02,
-        "optimizer.floor": 1e-5,
+        "optimizer.min_lr": 1e-5,
         "proxies.lr": 0.02,
         "loss.weight": 0.1,
         "run.epochs": 20,
@@ -415,7 +415,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "images.squash": True,
         "run.epochs": 40,
     },
-    "hgldv2/csl": {"proxies.lr": 10.0, "proxies.floor": 0.0},
+    "hgldv2/csl": {"proxies.lr": 10.0, "proxies.min_lr": 0.0},
     "cub112/roadmap": {
         "model.backbone": "tf_efficientnet_lite0",
         "model.mean": None,
@@ -429,7 +429,7 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "proxies.lr": 1e-2,
         "run.epochs": 30,
         "engine.precision": "bf16",
-        "data.hold": True,
+        "data.cache_images": True,
     },
     "emoji64/happier": {
         "images.size": 64,
@@ -516,7 +516,7 @@ def pictures(tmp_path_factory):
     return root
 
 
-def manifest_of(root, levels, test):
+def open_manifest(root, levels, test):
     """Twelve classes for training and twelve for `test` (splits in turn), under six, three, one classes of further levels."""
     rows = range(2 * CLASSES * IMAGES)
     fine = [row // IMAGES for row in rows]
@@ -536,12 +536,12 @@ def prepared(pictures, tmp_path_factory):
     def overrides(dataset):
         if dataset not in made:
             file = folder / f"{dataset}.csv"
-            manifest = manifest_of(pictures, LEVELS[dataset], ("query", "gallery") if dataset == "hgldv2" else ("test",))
+            manifest = open_manifest(pictures, LEVELS[dataset], ("query", "gallery") if dataset == "hgldv2" else ("test",))
             made[dataset] = [f"data.manifest={file}"]
             if dataset in ("dyml-vehicle", "dyml-animal"):  # one level each, apart
                 for level in LEVELS[dataset]:
                     one = folder / f"{dataset}-{level}.csv"
-                    manifest_of(pictures, (level,), ("query", "gallery")).split("query", "gallery").save(one)
+                    open_manifest(pictures, (level,), ("query", "gallery")).split("query", "gallery").save(one)
                     made[dataset].append(f"data.tests.{level}={one}")
                 manifest = manifest.split("train")
             manifest.save(file)
@@ -585,7 +585,7 @@ def test_a_step_on_miniature_data(name, prepared, start, tmp_path):
     small = in_miniature(read_recipe(name), start)
     config = read_recipe(name, [*MINIATURE, *prepared(name.partition("/")[0]), *small])
     result = train(config, tmp_path / "run")
-    assert result.stopped is None
+    assert result.stop_signal is None
     reports = result.reports
     assert set(reports) >= set(config.data.tests) if config.data.tests else len(reports) == 1
     for report in reports.values():

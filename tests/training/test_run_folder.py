@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from suprank.training import run_folder
 from suprank.training.config import TrainConfig
 from suprank.training.recipe import read_recipe
 from suprank.training.run_folder import RunFolder, RunFolderError, git_state
+from tests.training.runs import start_process, waited
 
 
 def recipe(**tables):
@@ -46,7 +47,7 @@ def test_a_new_folder_holds_the_recipe_and_what_it_was_run_with(monkeypatch):
     with RunFolder.open("deep/run", config, resume=False) as run:
         assert run.path == Path("deep/run")
         assert run.reports.is_dir()
-        assert run.finished is None
+        assert run.result is None
         assert read_recipe(run.path / "recipe.toml") == config
         (session,) = json.loads((run.path / "environment.json").read_text())["sessions"]
     assert session["command"] == ["suprank", "train", "cub/roadmap"]
@@ -75,7 +76,7 @@ def test_a_folder_in_which_training_never_began_may_be_begun_again_with_another_
 def test_a_run_is_not_begun_over_another():
     begun()
     Path("run/metrics.jsonl").write_text("precious")
-    with pytest.raises(RunFolderError, match="run holds a run; --resume goes on with it, or name another folder"):
+    with pytest.raises(RunFolderError, match="run holds a run; --resume continues it, or name another folder"):
         begun()
     assert Path("run/metrics.jsonl").read_text() == "precious"
 
@@ -113,7 +114,7 @@ def test_a_resumed_run_is_another_session_in_which_harmless_entries_may_differ()
         logging={"every": 1},
         checkpoint={"minutes": 1, "keep": 3},
         evaluation={"every": 1},
-        data={"manifest": "m.parquet", "workers": 0, "root": "images", "hold": True},
+        data={"manifest": "m.parquet", "workers": 0, "root": "images", "cache_images": True},
     )
     RunFolder.open("run", other, resume=True, command=["again"]).close()
     assert read_recipe("run/recipe.toml") == other
@@ -141,38 +142,32 @@ def test_another_recipe_is_refused_by_each_entry_that_differs():
     RunFolder.open("run", recipe(), resume=True).close()  # the lock was given back
 
 
-def other_process(code):
-    head = """
-        import sys, time
-        from suprank.training.config import TrainConfig
-        from suprank.training.run_folder import RunFolder
-        config = TrainConfig.model_validate({"data": {"manifest": "m.parquet"}, "loss": {"name": "roadmap"}})
-    """
-    command = [sys.executable, "-c", textwrap.dedent(head) + textwrap.dedent(code)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def train_for_ever(folder):
+    """Hold the folder, with a forked worker whose process id is written to a file."""
+    os.chdir(folder)
+    run = RunFolder.open("run", recipe(), resume=False)
+    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    worker.start()
+    Path("some").write_text(str(worker.pid))
+    Path("some").rename("worker")
+    time.sleep(60)
+    run.close()
 
 
 def test_two_processes_do_not_train_in_one_folder_and_a_killed_one_is_no_hindrance():
-    """Also where its workers outlive it, since forked processes inherit its files."""
-    code = """
-        import multiprocessing
-        run = RunFolder.open("run", config, resume=False)
-        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-        worker.start()
-        print(worker.pid, flush=True)
-        time.sleep(60)
-    """
-    with other_process(code) as other:
-        worker = int(other.stdout.readline())
-        try:
-            with pytest.raises(RunFolderError, match=f"process {other.pid} on .* is training in run; wait for it"):
-                RunFolder.open("run", recipe(), resume=True)
-            other.kill()
-            other.wait()
-            os.kill(worker, 0)  # is alive
-            RunFolder.open("run", recipe(), resume=True).close()
-        finally:
-            os.kill(worker, signal.SIGKILL)
+    """Also if its workers outlive it, since forked processes inherit its files."""
+    other = start_process(train_for_ever, Path.cwd())
+    waited(Path("worker").exists)
+    worker = int(Path("worker").read_text())
+    try:
+        with pytest.raises(RunFolderError, match=f"(process {other.pid} on .*|another process) is training in run"):
+            RunFolder.open("run", recipe(), resume=True)
+        other.kill()
+        other.join()
+        os.kill(worker, 0)  # is alive
+        RunFolder.open("run", recipe(), resume=True).close()
+    finally:
+        os.kill(worker, signal.SIGKILL)
     assert len(sessions()) == 2
 
 
@@ -198,9 +193,9 @@ def attempted():
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_the_folder_is_held_until_it_is_closed_and_reading_it_does_not_let_go():
     with RunFolder.open("run", recipe(), resume=False) as run:
-        run.finish({"best": None})
-        assert run.finished == {"best": None}
-        assert f"process {os.getpid()}" in attempted()
+        run.write_result({"best": None})
+        assert run.result == {"best": None}
+        assert "is training in run; wait for it, or name another folder (--out)." in attempted()
     assert attempted() == "opened"
 
 
@@ -228,7 +223,7 @@ def test_a_bad_batch_is_written_down_with_what_json_has_no_number_for():
     """Nor text: a file's name may be no UTF-8."""
     with RunFolder.open("run", recipe(), resume=False) as run:
         values = {"loss": float("nan"), "norm": float("inf"), "gap": 0.5, "error": "the loss is nan"}
-        file = run.bad_batch(7, 2, torch.tensor([4, 9]), ["a.png", "b/ü\udcff.png"], values)
+        file = run.write_bad_batch(7, 2, torch.tensor([4, 9]), ["a.png", "b/ü\udcff.png"], values)
     assert file == Path("run/bad-batch-step-7.json")
     assert json.loads(file.read_text()) == {
         "step": 7,
@@ -241,16 +236,16 @@ def test_a_bad_batch_is_written_down_with_what_json_has_no_number_for():
 def test_a_finished_run_tells_its_result_with_null_for_what_is_undefined():
     result = {"epoch": 1, "step": 5, "seconds": 0.5, "metrics": {"test": {"AP": 0.25, "H-AP": float("nan")}}, "best": None}
     with RunFolder.open("run", recipe(), resume=False) as run:
-        run.finish(result)
+        run.write_result(result)
     assert "NaN" not in Path("run/result.json").read_text()
-    assert RunFolder("run").finished == {**result, "metrics": {"test": {"AP": 0.25, "H-AP": None}}}
+    assert RunFolder("run").result == {**result, "metrics": {"test": {"AP": 0.25, "H-AP": None}}}
 
 
 def test_a_result_that_is_no_json_is_named():
     begun()
     Path("run/result.json").write_text("{")
-    with pytest.raises(RunFolderError, match=r"run/result.json is no JSON"):
-        _ = RunFolder("run").finished
+    with pytest.raises(RunFolderError, match=r"run/result.json is not JSON"):
+        _ = RunFolder("run").result
 
 
 def git(*arguments):

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from suprank.training.config import EngineConfig
-from suprank.training.engine import fabric_of
+from suprank.training.engine import build_fabric
 from suprank.training.state_dicts import model_state, optimizer_state, set_model_state, set_optimizer_state
 from tests.models import tiny
 
 
 @pytest.fixture(scope="module")
 def fabric():
-    return fabric_of(EngineConfig(accelerator="cpu"))
+    return build_fabric(EngineConfig(accelerator="cpu"))
 
 
 def trained(fabric, seed):

@@ -1,11 +1,8 @@
-"""A network in training is judged as `suprank embed` and `suprank evaluate` judge a saved one, on any number of processes."""
+"""A network in training is evaluated as `suprank embed` and `suprank evaluate` do it, on any number of processes."""
 
 import functools
 import logging
-import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +15,7 @@ from suprank.training.config import TrainConfig
 from suprank.training.validation import Validator
 from tests.cli.collection import done, photographs
 from tests.models.tiny import embedder
+from tests.training.runs import start_process
 
 ROOT = Path(__file__).parents[2]
 SIDE = 32
@@ -49,17 +47,17 @@ def forward(images):
     return model(prepared.contiguous(memory_format=torch.channels_last))
 
 
-def reports(judge, **further):
-    return judge(forward, device="cpu", progress=further.get("progress", lambda name, done, total: None))
+def reports(validator, **further):
+    return validator(forward, device="cpu", progress=further.get("progress", lambda name, done, total: None))
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """Photos of 9 classes in 3 groups, 4 of each; the fifth of `test_set` is missing there when a test takes it away."""
-    return photographs(tmp_path_factory.mktemp("judged") / "photos")
+    return photographs(tmp_path_factory.mktemp("evaluated") / "photos")
 
 
-def manifest_of(photos, split="test", **columns):
+def open_manifest(photos, split="test", **columns):
     """All photos; `split` is one for all, or a function of the row."""
     paths = sorted(str(path.relative_to(photos)) for path in photos.rglob("*.png"))
     splits = [split if isinstance(split, str) else split(row) for row in range(len(paths))]
@@ -82,54 +80,56 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_report_is_that_of_embed_and_evaluate(tmp_path, photos, layout):
-    manifest = manifest_of(photos, LAYOUTS[layout])
+    manifest = open_manifest(photos, LAYOUTS[layout])
     manifest.save(tmp_path / "m.parquet")
     network().save(tmp_path / "model")
     given = ("--model", tmp_path / "model", "--manifest", tmp_path / "m.parquet", "--out", tmp_path / "e")
     done("embed", *given, "--size", SIDE, "--resize", 0, "--batch-size", 7, "--workers", 0, "--device", "cpu", "-q")
     done("evaluate", "--embeddings", tmp_path / "e", "--device", "cpu", "--out", tmp_path / "r.json", "--decay", 2, "-q")
     expected = Report.load(tmp_path / "r.json")
-    judge = Validator.of(recipe(evaluation={"decay": 2.0}), manifest)
-    assert judge.names == ("test",)
-    assert judge.best_metric == ("test", "H-AP")
-    found = reports(judge)["test"]
+    validator = Validator.from_config(recipe(evaluation={"decay": 2.0}), manifest)
+    assert validator.names == ("test",)
+    assert validator.best_metric == ("test", "H-AP")
+    found = reports(validator)["test"]
     assert found.values == pytest.approx(dict(expected.values), abs=1e-12, nan_ok=True)
     assert (found.queries, found.items, found.levels) == (expected.queries, expected.items, expected.levels)
     assert {**found.settings, "embeddings": expected.settings["embeddings"]} == expected.settings
 
 
-def test_further_test_sets_are_judged_by_the_levels_they_have(tmp_path, photos):
-    both = manifest_of(photos)
+def test_further_test_sets_are_evaluated_at_the_levels_they_have(tmp_path, photos):
+    both = open_manifest(photos)
     groups = Manifest.from_columns(both.table.drop_columns(["label_class"]), root=photos)
     groups.save(tmp_path / "groups.parquet")
     data = {"tests": {"coarse": str(tmp_path / "groups.parquet")}, "levels": ["class", "group"]}
-    judge = Validator.of(recipe(data=data), both)
-    found = reports(judge)
-    assert list(found) == list(judge.names) == ["test", "coarse"]
+    validator = Validator.from_config(recipe(data=data), both)
+    found = reports(validator)
+    assert list(found) == list(validator.names) == ["test", "coarse"]
     assert found["test"].levels == ("class", "group")
     assert found["coarse"].levels == ("group",)
     assert found["coarse"]["AP"] == pytest.approx(found["test"]["AP/group"])
-    alone = Validator.of(recipe(data=data), both.with_columns(split=["train"] * len(both)))
+    alone = Validator.from_config(recipe(data=data), both.with_columns(split=["train"] * len(both)))
     assert alone.names == ("coarse",)
     assert alone.best_metric == ("coarse", "AP")
-    fine = Validator.of(recipe(data={"levels": ["class"]}), both)
+    fine = Validator.from_config(recipe(data={"levels": ["class"]}), both)
     assert reports(fine)["test"]["AP"] == pytest.approx(found["test"]["AP"])
 
 
 def test_without_test_images_there_is_nothing_to_judge(photos):
-    judge = Validator.of(recipe(), manifest_of(photos, "train"))
-    assert judge.names == ()
-    assert reports(judge) == {}
+    validator = Validator.from_config(recipe(), open_manifest(photos, "train"))
+    assert validator.names == ()
+    assert reports(validator) == {}
     with pytest.raises(ValueError, match="no test images, so no network is the best"):
-        _ = judge.best_metric
+        _ = validator.best_metric
 
 
 def test_metrics_and_the_best_of_them_are_the_recipes(photos):
-    manifest = manifest_of(photos)
-    judge = Validator.of(recipe(evaluation={"metrics": ["precision_at_1", "AP/group"], "best": "ap/group"}), manifest)
-    assert judge.best_metric == ("test", "AP/group")
-    assert list(reports(judge)["test"]) == ["P@1", "AP/group"]
-    assert Validator.of(recipe(evaluation={"metrics": ["R@1"]}), manifest).best_metric == ("test", "R@1")
+    manifest = open_manifest(photos)
+    validator = Validator.from_config(
+        recipe(evaluation={"metrics": ["precision_at_1", "AP/group"], "best": "ap/group"}), manifest
+    )
+    assert validator.best_metric == ("test", "AP/group")
+    assert list(reports(validator)["test"]) == ["P@1", "AP/group"]
+    assert Validator.from_config(recipe(evaluation={"metrics": ["R@1"]}), manifest).best_metric == ("test", "R@1")
 
 
 @pytest.mark.parametrize(
@@ -141,45 +141,45 @@ def test_metrics_and_the_best_of_them_are_the_recipes(photos):
 )
 def test_metrics_that_are_not_there_are_refused_before_training(photos, evaluation, complaint):
     with pytest.raises(ValueError, match=complaint):
-        Validator.of(recipe(evaluation=evaluation), manifest_of(photos))
+        Validator.from_config(recipe(evaluation=evaluation), open_manifest(photos))
 
 
-def test_test_sets_that_cannot_be_judged_are_refused_before_training(tmp_path, photos):
-    manifest = manifest_of(photos)
+def test_test_sets_that_cannot_be_evaluated_are_refused_before_training(tmp_path, photos):
+    manifest = open_manifest(photos)
     manifest.save(tmp_path / "m.parquet")
-    with pytest.raises(ValueError, match="data.tests has a 'test', as m.parquet calls its own images; rename it"):
-        Validator.of(recipe(data={"tests": {"test": str(tmp_path / "m.parquet")}}), manifest)
-    manifest_of(photos, "train").save(tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"train.parquet has train, and no test images to judge by"):
-        Validator.of(recipe(data={"tests": {"other": str(tmp_path / "train.parquet")}}), manifest)
-    with pytest.raises(ValueError, match="m.parquet has query, and no gallery images to judge by"):
-        Validator.of(recipe(), manifest_of(photos, "query"))
-    with pytest.raises(ValueError, match=r"has the levels class, group, and none of data.levels=\['genus'\]"):
-        Validator.of(recipe(data={"levels": ["genus"]}), manifest)
+    with pytest.raises(ValueError, match="data.tests has a 'test', the name of the test set of m.parquet; rename it"):
+        Validator.from_config(recipe(data={"tests": {"test": str(tmp_path / "m.parquet")}}), manifest)
+    open_manifest(photos, "train").save(tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train.parquet has train, but no test images to evaluate on"):
+        Validator.from_config(recipe(data={"tests": {"other": str(tmp_path / "train.parquet")}}), manifest)
+    with pytest.raises(ValueError, match="m.parquet has query, but no gallery images to evaluate on"):
+        Validator.from_config(recipe(), open_manifest(photos, "query"))
+    with pytest.raises(ValueError, match=r"has the levels class, group, but none of data.levels=\['genus'\]"):
+        Validator.from_config(recipe(data={"levels": ["genus"]}), manifest)
     wrong = manifest.with_columns(label_group=[f"g{row % 3}" for row in range(len(manifest))])
     with pytest.raises(ValueError, match="m.parquet: labels must form a tree, but class=0 stands under group"):
-        Validator.of(recipe(), wrong)
+        Validator.from_config(recipe(), wrong)
     bare = Manifest.from_columns(manifest.table.select(["path", "split"]), root=photos, levels=())
     with pytest.raises(ValueError, match="m.parquet: the images have no labels"):
-        Validator.of(recipe(), bare)
+        Validator.from_config(recipe(), bare)
 
 
 def test_the_transform_is_the_recipes(photos):
-    manifest = manifest_of(photos)
-    judge = Validator.of(recipe(images={"test_resize": 40, "squash": True, "interpolation": "nearest"}), manifest)
-    shown = repr(judge._reading.transform)
+    manifest = open_manifest(photos)
+    validator = Validator.from_config(recipe(images={"test_resize": 40, "squash": True, "interpolation": "nearest"}), manifest)
+    shown = repr(validator._loading.transform)
     assert "Resize(size=[40, 40], interpolation=InterpolationMode.NEAREST" in shown
     assert "CenterCrop(size=(32, 32))" in shown
-    assert "Resize" not in repr(Validator.of(recipe(), manifest)._reading.transform)
-    assert judge._reading.min_short_side is None
-    fast = Validator.of(recipe(images={"test_resize": 40}, data={"fast_jpeg": True}), manifest)
-    assert fast._reading.min_short_side == 40
+    assert "Resize" not in repr(Validator.from_config(recipe(), manifest)._loading.transform)
+    assert validator._loading.min_short_side is None
+    fast = Validator.from_config(recipe(images={"test_resize": 40}, data={"fast_jpeg": True}), manifest)
+    assert fast._loading.min_short_side == 40
 
 
 def test_progress_counts_images_and_then_queries(photos):
     told = []
     reports(
-        Validator.of(recipe(), manifest_of(photos, LAYOUTS["query against gallery"])),
+        Validator.from_config(recipe(), open_manifest(photos, LAYOUTS["query against gallery"])),
         progress=lambda *counted: told.append(counted),
     )
     assert [one[0] for one in told] == ["test"] * len(told)
@@ -194,7 +194,7 @@ def test_progress_counts_images_and_then_queries(photos):
 
 def damaged(photos, tmp_path, rows):
     """A copy of the photos of which these rows are truncated."""
-    manifest = manifest_of(photos)
+    manifest = open_manifest(photos)
     for row, path in enumerate(manifest.paths.to_pylist()):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         data = (photos / path).read_bytes()
@@ -207,25 +207,25 @@ def test_broken_images_are_left_out_or_raise(tmp_path, photos, hold, caplog):
     rows = [*range(7, 14), 35]  # a whole batch of them, and the last image
     manifest = damaged(photos, tmp_path, rows)
     with caplog.at_level(logging.WARNING):
-        found = reports(Validator.of(recipe(data={"on_broken": "skip", "hold": hold}), manifest))["test"]
+        found = reports(Validator.from_config(recipe(data={"on_broken": "skip", "cache_images": hold}), manifest))["test"]
     assert len(caplog.records) == 8
-    expected = reports(Validator.of(recipe(), manifest_of(photos).take(np.delete(np.arange(36), rows))))["test"]
+    expected = reports(Validator.from_config(recipe(), open_manifest(photos).take(np.delete(np.arange(36), rows))))["test"]
     assert found.values == pytest.approx(dict(expected.values), abs=1e-6, nan_ok=True)
     assert found.queries == 28
     with pytest.raises(ValueError, match="cannot be decoded"):
-        reports(Validator.of(recipe(data={"hold": hold}), manifest))
+        reports(Validator.from_config(recipe(data={"cache_images": hold}), manifest))
     with pytest.raises(ValueError, match="m.parquet: all 36 test images are broken"):
-        reports(Validator.of(recipe(data={"on_broken": "skip"}), damaged(photos, tmp_path, range(36))))
+        reports(Validator.from_config(recipe(data={"on_broken": "skip"}), damaged(photos, tmp_path, range(36))))
 
 
 def test_held_images_are_decoded_once(tmp_path, photos):
     manifest = damaged(photos, tmp_path, [])
-    judge = Validator.of(recipe(data={"hold": True}), manifest)
+    validator = Validator.from_config(recipe(data={"cache_images": True}), manifest)
     for path in tmp_path.rglob("*.png"):
         path.unlink()
-    expected = reports(Validator.of(recipe(), manifest_of(photos)))["test"]
+    expected = reports(Validator.from_config(recipe(), open_manifest(photos)))["test"]
     for _ in range(2):
-        assert reports(judge)["test"] == expected
+        assert reports(validator)["test"] == expected
 
 
 def test_a_network_that_gives_nan_is_told_with_the_image(photos):
@@ -234,20 +234,20 @@ def test_a_network_that_gives_nan_is_told_with_the_image(photos):
         found[0] = torch.nan
         return found
 
-    with pytest.raises(ValueError, match=r"not finite for 6 of 36 test images, group0/class00/0.png for one"):
-        Validator.of(recipe(), manifest_of(photos))(wrong, device="cpu", progress=lambda *_: None)
+    with pytest.raises(ValueError, match=r"of 6 of 36 test images are NaN or infinite, group0/class00/0.png for one"):
+        Validator.from_config(recipe(), open_manifest(photos))(wrong, device="cpu", progress=lambda *_: None)
 
 
 def test_judging_leaves_random_numbers_alone(photos):
     before = torch.get_rng_state()
-    reports(Validator.of(recipe(), manifest_of(photos)))
+    reports(Validator.from_config(recipe(), open_manifest(photos)))
     assert (torch.get_rng_state() == before).all()
 
 
 # Several processes
 
 
-def judged_by(rank, world, photos, broken):
+def evaluated_by(rank, world, photos, broken):
     """What a process finds: the reports, and how often it called the network."""
     calls = 0
 
@@ -258,15 +258,25 @@ def judged_by(rank, world, photos, broken):
 
     found = {}
     for name, manifest in {
-        "itself": manifest_of(photos).take(np.arange(29)),
-        "gallery": manifest_of(photos, LAYOUTS["query against gallery"]),
-        "broken": Manifest(manifest_of(photos).table, broken, ("class", "group")),
+        "itself": open_manifest(photos).take(np.arange(29)),
+        "gallery": open_manifest(photos, LAYOUTS["query against gallery"]),
+        "broken": Manifest(open_manifest(photos).table, broken, ("class", "group")),
     }.items():
         # One image at a time, so that products have the same shape whoever computes them.
         config = recipe(data={"on_broken": "skip"}, evaluation={"batch_size": 1})
-        judge = Validator.of(config, manifest, rank=rank, world_size=world)
-        found |= {f"{name}/{test}": report for test, report in judge(counted, device="cpu", progress=lambda *_: None).items()}
+        validator = Validator.from_config(config, manifest, rank=rank, world_size=world)
+        found |= {
+            f"{name}/{test}": report for test, report in validator(counted, device="cpu", progress=lambda *_: None).items()
+        }
     return found, calls
+
+
+def evaluate_and_save(rank, folder, photos):
+    """What one of two processes does."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+    (folder / f"{rank}.pickle").write_bytes(pickle.dumps(evaluated_by(rank, 2, photos, folder / "broken")))
+    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
@@ -275,25 +285,11 @@ def judged_by(rank, world, photos, broken):
 )
 def test_two_processes_find_what_one_finds_and_call_the_network_equally_often(tmp_path, photos):
     damaged(photos, tmp_path / "broken", [4, 5, 35])
-    script = (  # forked, so that imports, which take longer than all the rest, happen once
-        "import os, pickle, sys, torch\n"
-        "from pathlib import Path\n"
-        "from tests.training.test_judging import judged_by\n"
-        "folder, photos = Path(sys.argv[1]), Path(sys.argv[2])\n"
-        "child = os.fork()\n"
-        "rank = int(child == 0)\n"
-        "torch.distributed.init_process_group('gloo', f'file://{folder}/meet', rank=rank, world_size=2)\n"
-        "found = judged_by(rank, 2, photos, folder / 'broken')\n"
-        "(folder / f'{rank}.pickle').write_bytes(pickle.dumps(found))\n"
-        "torch.distributed.destroy_process_group()\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if child else 0)\n"
-    )
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", script, str(tmp_path), str(photos)]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    expected, _ = judged_by(0, 1, photos, tmp_path / "broken")
+    processes = [start_process(evaluate_and_save, rank, tmp_path, photos) for rank in range(2)]
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    expected, _ = evaluated_by(0, 1, photos, tmp_path / "broken")
     (one, calls), (other, others) = (pickle.loads((tmp_path / f"{rank}.pickle").read_bytes()) for rank in range(2))
     assert one == other == expected
     assert len(expected) == 3
@@ -301,14 +297,14 @@ def test_two_processes_find_what_one_finds_and_call_the_network_equally_often(tm
 
 
 def test_the_report_is_that_of_the_library_on_plain_embeddings(photos):
-    manifest = manifest_of(photos)
-    judge = Validator.of(recipe(), manifest)
+    manifest = open_manifest(photos)
+    validator = Validator.from_config(recipe(), manifest)
     seen = []
 
     def remembered(images):
         seen.append(forward(images))
         return seen[-1]
 
-    found = judge(remembered, device=torch.device("cpu"), progress=lambda *_: None)["test"]
+    found = validator(remembered, device=torch.device("cpu"), progress=lambda *_: None)["test"]
     expected = evaluate(torch.cat(seen), manifest.labels, level_names=manifest.levels, device="cpu", progress=False)
     assert found == expected

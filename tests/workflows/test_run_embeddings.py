@@ -54,7 +54,7 @@ def test_test_images_are_embedded_as_training_judges_them(tmp_path, pictures):
     source = open_source(run, device="cpu", progress=lambda *values: told.append(values))
     assert told[-1] == ("run: embedding test", 24, 24)
     model, reading = load_run_model(run)
-    judge = Validator.of(read_recipe(run / "recipe.toml"), pictures)
+    judge = Validator.from_config(read_recipe(run / "recipe.toml"), pictures)
     with torch.inference_mode():
         judged = judge(reading.before(model), device="cpu", progress=lambda *_: None)["test"]
     assert source.evaluate(metrics=["H-AP"])["H-AP"] == pytest.approx(judged["H-AP"])

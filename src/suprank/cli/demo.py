@@ -89,19 +89,19 @@ def _recipe(name: str, recipe: str, seed: int, epochs: int | None) -> TrainConfi
 def _manifest(data: str | None, say: Callable[[str], None]) -> tuple[str, Manifest]:
     """The name and the manifest of what was asked for; by default emoji, or glyphs where emoji are not available."""
     from suprank.data.importers import emoji
-    from suprank.training.manifests import manifest_of
+    from suprank.training.manifests import open_manifest
 
     chosen = data or ("emoji" if emoji.available() else "glyphs")
     say(f"Training on {chosen}.")
     with terminal.progress("drawing", quiet=False) as progress:
         try:
-            return chosen, manifest_of(chosen, progress=progress)
+            return chosen, open_manifest(chosen, progress=progress)
         except (OSError, ImportError) as error:
             if data is not None or chosen == "glyphs":
                 raise
             say(f"no emoji: {error}\nTaking glyphs instead.")
     with terminal.progress("drawing", quiet=False) as progress:
-        return "glyphs", manifest_of("glyphs", progress=progress)
+        return "glyphs", open_manifest("glyphs", progress=progress)
 
 
 def _report(run: Path, epoch: int) -> Report:

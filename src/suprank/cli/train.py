@@ -1,4 +1,4 @@
-"""suprank train: a model from a recipe, with checkpoints, metrics and reports in a run folder."""
+"""suprank train: train a model from a recipe, with checkpoints, metrics and reports in a run folder."""
 
 from __future__ import annotations
 
@@ -14,39 +14,42 @@ from suprank.cli import terminal
 
 if TYPE_CHECKING:
     from suprank.training.config import TrainConfig
-    from suprank.training.loop import Result
+    from suprank.training.loop import TrainResult
 
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
-"""Where torchrun, Lightning and srun say which process this is; what Lightning starts inherits what srun said to the first."""
+"""Variables in which torchrun, Lightning and srun give the rank. Lightning's processes inherit srun's, so it comes last."""
 
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A recipe in TOML, or the name of one that `suprank recipes` lists.")
+        str, typer.Argument(metavar="RECIPE", help="A recipe file in TOML, or a name that `suprank recipes` lists.")
     ],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Entries that differ from the recipe's: loss.weight=0.3"),
+        typer.Argument(metavar="KEY=VALUE", help="Keys of the recipe to override, such as loss.weight=0.3."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the run.", show_default="runs/ and the recipe's name")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in the folder; where there is none, begin.")
+        bool, typer.Option("--resume", help="Continue the run in the folder; if there is none, start one.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the recipe, print all of it, and stop.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the recipe, print all of it, and stop. A loss of your own is loaded.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings only.")] = False,
 ) -> None:
-    """Train a model as a recipe says, and judge it by exact metrics; DIR/model is the model, for `suprank embed` for example.
+    """Train a model from a recipe and evaluate it with exact metrics; DIR/model is the model, for `suprank embed` for example.
 
-    Ctrl-C, SIGTERM and SIGUSR1 write a checkpoint and stop; with --resume the same command goes on where it was, in the
-    middle of an epoch. So it does after a crash, from a checkpoint that is at most checkpoint.minutes old. The processes of
-    torchrun and srun share each batch, and the result is that of one process with the whole.
+    Ctrl-C, SIGTERM and SIGUSR1 save a checkpoint and stop; with --resume the same command continues where it stopped, in the
+    middle of an epoch. After a crash it continues from a checkpoint that is at most checkpoint.minutes old. The processes of
+    torchrun and srun share each batch, and the result is that of one process with the whole batch.
 
     \b
     suprank train cub/roadmap data.manifest=cub.parquet
     suprank train cub/roadmap loss.weight=0.3 run.seed=1 --out runs/third
     suprank train cub/roadmap loss.weight=0.3 run.seed=1 --out runs/third --resume
+    suprank train mine.toml                    # with loss.name = "mine.py:MyLoss", a loss of your own
 
     \b
     The 8 GPUs of a machine:
@@ -65,37 +68,47 @@ def train(
         config = read_recipe(recipe, overrides or [])
         if dry_run:
             if is_first_process():
-                _check_network(config)
+                _check_network_and_loss(config)
                 terminal.echo(to_toml(config), nl=False)
             return
         folder = default_folder(recipe) if out is None else out
         from suprank.cli.training_display import TrainingDisplay
         from suprank.training.loop import NonFiniteLossError
-        from suprank.training.loop import train as trained
+        from suprank.training.loop import train as run_training
 
         try:
             with TrainingDisplay(quiet=quiet) as display:
-                result = trained(config, folder, resume=resume, watch=display)
+                result = run_training(config, folder, resume=resume, callbacks=display)
         except NonFiniteLossError as error:
-            if is_first_process():  # the only one that knows where the batch was written down
+            if is_first_process():  # the only one that knows where the batch is listed
                 terminal.echo(f"suprank: {error}", err=True)
             raise typer.Exit(1) from None
         if is_first_process():
-            if result.stopped is not None:
-                _say_how_to_go_on(result, [recipe, *(overrides or []), "--out", str(folder), "--resume"])
+            if result.stop_signal is not None:
+                _print_how_to_resume(result, [recipe, *(overrides or []), "--out", str(folder), "--resume"])
             elif not quiet:
                 _print_result(result)
-    if result.stopped is not None:
-        raise typer.Exit(128 + result.stopped)  # as shells say it of a process that a signal ended
+    if result.stop_signal is not None:
+        raise typer.Exit(128 + result.stop_signal)  # the exit code of a process that a signal ended
 
 
-def _check_network(config: TrainConfig) -> None:
-    """Refuse a network that timm does not have, or that other entries do not go with. A saved one is not read."""
+def _check_network_and_loss(config: TrainConfig) -> None:
+    """Refuse a network that timm does not have or other keys do not fit, and a loss that cannot be built.
+
+    A saved network (`model.start`) is not read. A loss of the user's own is loaded, and built for a single class.
+    """
+    import torch
+
     from suprank.models import Embedder
-    from suprank.training.learner import check_embedder
+    from suprank.training.learner import check_embedder, check_loss
 
+    dim = 1
     if config.model.start is None:
-        check_embedder(Embedder(config.embedder), config)
+        embedder = Embedder(config.embedder)
+        check_embedder(embedder, config)
+        dim = embedder.dim
+    if config.loss.has_proxies is None:  # only a loss of the user's own does not say
+        check_loss(config.loss.build(torch.zeros(1, 1, dtype=torch.int64), dim), config)
 
 
 def default_folder(recipe: str) -> Path:
@@ -112,17 +125,17 @@ def is_first_process() -> bool:
     return rank == "0" and on_first_machine
 
 
-def _say_how_to_go_on(result: Result, arguments: list[str]) -> None:
+def _print_how_to_resume(result: TrainResult, arguments: list[str]) -> None:
     from suprank.training.checkpoint import newest_step
 
     step = newest_step(result.folder / "checkpoints")
     where = "before the first checkpoint" if step is None else f"at step {step}"
     several = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1"))) > 1
     command = "the same command and --resume" if several else shlex.join(["suprank", "train", *arguments])
-    terminal.echo(f"stopped {where}; go on with: {command}", err=True)
+    terminal.echo(f"stopped {where}; resume with: {command}", err=True)
 
 
-def _print_result(result: Result) -> None:
+def _print_result(result: TrainResult) -> None:
     from suprank.cli.metric_table import print_report
 
     for name, report in result.reports.items():
@@ -138,6 +151,6 @@ def _print_result(result: Result) -> None:
     terminal.echo(f"model: {result.folder / 'model'}")
     if result.best is not None:
         best = result.best
-        undefined = best["value"] is None or math.isnan(best["value"])
-        value = "--" if undefined else f"{100 * best['value']:.2f}"
+        is_undefined = best["value"] is None or math.isnan(best["value"])
+        value = "--" if is_undefined else f"{100 * best['value']:.2f}"
         terminal.echo(f"best:  {result.folder / 'best'}, epoch {best['epoch']}, {best['metric']} {value}")

@@ -116,7 +116,7 @@ class _Training:
 
 def _is_finished(name: str, config: TrainConfig, folder: Path, display: Display) -> bool:
     """Whether there is nothing left to train, which is displayed. A run of another recipe is refused, as training would."""
-    if RunFolder(folder).finished is None:
+    if RunFolder(folder).result is None:
         return False
     with RunFolder.open(folder, config, resume=True):
         display.note(f"{name}: {folder} is finished already.")
@@ -149,14 +149,14 @@ class _Sender(Callback):
     def __init__(self, connection: Connection) -> None:
         self.connection, self.steps = connection, 0
 
-    def begin(self, done: int, steps: int, about: str) -> None:
+    def on_train_start(self, done: int, steps: int, description: str) -> None:
         self.steps = steps
         self._send(Message(done, steps))
 
-    def step(self, at: StepValues) -> None:
+    def on_step_end(self, at: StepValues) -> None:
         self._send(Message(at.step, self.steps, at.values["loss"]))
 
-    def say(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         self._send(Message(note=text))
 
     def _send(self, message: Message) -> None:

@@ -36,7 +36,7 @@ Outcomes = dict[Combination, Outcome | None]
 
 def read_outcome(folder: Path) -> Outcome | None:
     """The outcome of the run in a folder; None if it is not finished."""
-    result = RunFolder(folder).finished
+    result = RunFolder(folder).result
     if result is None:
         return None
     try:

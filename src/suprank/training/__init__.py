@@ -8,26 +8,26 @@ from suprank.system.extras import explain_missing_extra
 if TYPE_CHECKING:
     from suprank.training.callbacks import Callback, StepValues
     from suprank.training.config import TrainConfig
-    from suprank.training.loop import NonFiniteLossError, Result, train
+    from suprank.training.loop import NonFiniteLossError, TrainResult, train
     from suprank.training.recipe import RecipeError, all_recipes, read_recipe
 
 __all__ = [
     "Callback",
     "NonFiniteLossError",
     "RecipeError",
-    "Result",
     "StepValues",
     "TrainConfig",
+    "TrainResult",
     "all_recipes",
     "read_recipe",
     "train",
 ]
 
-# The loop imports timm and Lightning, which takes seconds; a memory or a recipe needs neither.
-_WHERE = {
+# The loop imports timm and Lightning, which takes seconds, and a recipe needs neither.
+_MODULES = {
     "NonFiniteLossError": "loop",
     "RecipeError": "recipe",
-    "Result": "loop",
+    "TrainResult": "loop",
     "StepValues": "callbacks",
     "TrainConfig": "config",
     "Callback": "callbacks",
@@ -38,7 +38,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with explain_missing_extra(__name__):
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

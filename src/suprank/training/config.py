@@ -1,116 +1,100 @@
-"""All settings of a training run: a tree of frozen models. Recipes are written in it, and a run folder keeps it resolved.
+"""All settings of a training run: a tree of frozen pydantic models. Recipes are written in it, and a run saves it resolved.
 
-Every entry says its unit or the paper's letter. Unknown entries are errors, and so are entries that the chosen loss or sampler
-would not read: a setting that nobody reads is a mistake that nobody notices. Types are strict: a whole number may stand for a
-fraction and a list for a tuple, but true is no number, 100.0 no whole number and "no" no truth value. Whatever depends on the
-recipe alone is checked here, when it is read, and not when training starts.
+Every key says its unit or the paper's letter. Unknown keys are errors, and so are keys that have no effect with the chosen
+loss, sampler or schedule, because nobody would notice them. Types are strict: a whole number may stand for a fraction and a
+list for a tuple, but true is no number, 100.0 no whole number and "no" no truth value. What depends on the recipe alone is
+checked when the recipe is read, not when training starts. The table `[loss]` is in `suprank.training.loss_specs`.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Annotated, Any, Literal, Self
 
-import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from suprank.evaluation.metric_names import parse_metric
 from suprank.models.config import EmbedderConfig
-from suprank.training.loss_names import LOSSES
-from suprank.training.objective import build_loss
+from suprank.training.config_types import (
+    ConfigTable,
+    Count,
+    Names,
+    NotNegative,
+    Positive,
+    Positives,
+    Range,
+    Share,
+)
+from suprank.training.loss_specs import AnyLossSpec
 
-DRAWN = ("emoji", "glyphs")
-"""Manifests that are drawn on first use."""
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-
-# TOML and JSON have lists only; what is in them stays strict.
-Range = Annotated[tuple[Positive, Positive], Field(strict=False)]
-Names = Annotated[tuple[str, ...], Field(strict=False)]
-Counts = Annotated[tuple[Count, ...], Field(strict=False)]
-Numbers = Annotated[tuple[float, ...], Field(strict=False)]
-Positives = Annotated[tuple[Positive, ...], Field(strict=False)]
-NotNegatives = Annotated[tuple[NotNegative, ...], Field(strict=False)]
+GENERATED_DATASETS = ("emoji", "glyphs")
+"""Datasets that are drawn on first use."""
 
 
-class Part(BaseModel):
-    """A table of a recipe."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    def changed(self) -> set[str]:
-        """The entries that differ from their defaults. The others are harmless, even where nobody reads them."""
-        return {name for name, field in type(self).model_fields.items() if getattr(self, name) != field.get_default()}
-
-
-class DataConfig(Part):
-    """Which images."""
+class DataConfig(ConfigTable):
+    """The images to train and test with."""
 
     manifest: str
     """A .parquet or .csv manifest, or `emoji` or `glyphs`, which are drawn on first use."""
 
-    tests: dict[str, str] = {}
-    """Manifests of further test sets by name, such as DyML's `fine`, `middle` and `coarse`; each is judged on its own."""
+    tests: dict[str, str] = Field(default={})
+    """Manifests of further test sets by name, such as DyML's `fine`, `middle` and `coarse`; each is evaluated on its own."""
 
     root: str | None = None
-    """Where the images of `manifest` are; by default as saved in it."""
+    """Folder of the images of `manifest`; by default the one saved in it."""
 
     levels: Names | None = None
-    """Levels of labels to train and judge with, finest first; by default all."""
+    """Label levels to train and evaluate with, finest first; by default all."""
 
     workers: int | None = Field(default=None, ge=0)
-    """Processes that decode images, for each process that trains; 0 decodes in that one. By default one a core, 16 at most."""
+    """Workers that decode images, for each training process; 0 decodes in that process. By default one per core, 16 at most."""
 
-    hold: bool = False
-    """Decode every image once and keep it in memory: for sets of some gigabytes at most."""
+    cache_images: bool = False
+    """Decode every image once and keep it in memory, for datasets of a few gigabytes at most."""
 
     fast_jpeg: bool = False
     """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few gray levels."""
 
     on_broken: Literal["raise", "skip"] = "raise"
-    """Whether a broken image stops training, or another of its class takes its place and it is counted."""
+    """`raise` stops training at a broken image; `skip` replaces it by another image of its class and counts it."""
 
     @model_validator(mode="after")
-    def _read(self) -> Self:
-        if self.manifest in DRAWN and self.root is not None:
-            raise ValueError(f"{self.manifest} is drawn by suprank, which knows where, and does not read root; leave it out")
+    def _check_manifest(self) -> Self:
+        if self.manifest in GENERATED_DATASETS and self.root is not None:
+            raise ValueError(f"root has no effect on {self.manifest}, whose images suprank draws itself; leave it out")
         if self.levels is not None and not 0 < len(self.levels) == len(set(self.levels)):
             raise ValueError(f"levels={list(self.levels)} must be one or more levels, once each, finest first")
         return self
 
 
-class ImagesConfig(Part):
-    """How images are cropped; colors are normalized as the model says."""
+class ImagesConfig(ConfigTable):
+    """How images are cropped and resized. Colors are normalized as the model requires."""
 
     size: Count = 224
-    """Side of the square that the network sees, in pixels."""
+    """Side of the square image that the network gets, in pixels."""
 
     resize: int | None = Field(default=None, ge=1)
-    """Short side to which a training image is resized before it is cropped; by default it is not."""
+    """Short side in pixels to which a training image is resized before it is cropped; by default it is not resized."""
 
     crop_scale: Range = (0.16, 1.0)
     """Smallest and largest share of the area that a random crop covers."""
 
     crop_ratio: Range = (0.75, 1.33)
-    """Smallest and largest width of a random crop, as a multiple of its height."""
+    """Smallest and largest aspect ratio (width / height) of a random crop."""
 
     flip: Share = 0.5
-    """Probability that a training image is mirrored."""
+    """Probability that a training image is flipped horizontally."""
 
     test_resize: int = Field(default=256, ge=0)
-    """Short side to which a test image is resized before its center is cropped; 0 leaves it as it is."""
+    """Short side in pixels to which a test image is resized before its center is cropped; 0 does not resize it."""
 
     squash: bool = False
-    """Resize test images to test_resize × test_resize, losing the aspect, as is usual on SOP."""
+    """Resize test images to test_resize × test_resize, whatever their aspect ratio, as is usual on SOP."""
 
     interpolation: Literal["bilinear", "bicubic", "nearest"] = "bilinear"
-    """How test images are resized."""
+    """Interpolation with which test images are resized."""
 
     @model_validator(mode="after")
-    def _crops(self) -> Self:
+    def _check_crops(self) -> Self:
         for name, (low, high) in (("crop_scale", self.crop_scale), ("crop_ratio", self.crop_ratio)):
             if low > high:
                 raise ValueError(f"{name}={[low, high]} must have the smaller number first; try [{high}, {low}]")
@@ -119,33 +103,33 @@ class ImagesConfig(Part):
         return self
 
     @model_validator(mode="after")
-    def _covers(self) -> Self:
+    def _check_test_resize(self) -> Self:
         if 0 < self.test_resize < self.size:
             raise ValueError(
                 f"test_resize={self.test_resize} must be size={self.size} or more, or 0 to leave images as they are"
             )
         if self.squash and not self.test_resize:
-            raise ValueError("squash=true resizes test images, and test_resize=0 does not; give a test_resize, such as 256")
+            raise ValueError("squash=true resizes test images, but test_resize=0 does not; set test_resize, to 256 for example")
         return self
 
 
 class ModelConfig(EmbedderConfig):
-    """What is trained: an embedder made anew, or one that was saved."""
+    """The network to train: a new embedder, or a saved one."""
 
     backbone: str = "resnet50"
 
     start: str | None = None
-    """Folder of a saved embedder to start from, for example of `suprank models pca`. It brings its own settings; of the others
-    here only `freeze_batchnorm` may be given."""
+    """Folder of a saved embedder to start from, for example one that `suprank models pca` wrote. It brings its own settings, so
+    that only `freeze_batchnorm` may be set beside it."""
 
     pretrained: bool = True
-    """Start from timm's weights for the backbone, downloaded once."""
+    """Start from timm's weights of the backbone, which are downloaded once."""
 
     weights: str | None = None
-    """A file with weights of the backbone, in place of timm's."""
+    """File with weights of the backbone, in place of timm's."""
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Self:
+    def _check_start(self) -> Self:
         fields = type(self).model_fields
         changed = {name for name, field in fields.items() if getattr(self, name) != field.get_default()}
         further = sorted(changed - {"start", "freeze_batchnorm"})
@@ -161,303 +145,188 @@ class ModelConfig(EmbedderConfig):
         return self
 
 
-class LossConfig(Part):
-    """What is minimized; `suprank recipes --losses` tells the names, and which entries each of them reads."""
-
-    name: str
-    """A surrogate, a decomposability loss, or one of the paper's combinations of both."""
-
-    weight: Share = 0.1
-    """λ: the weight of the decomposability loss (eq:rod_framework); the surrogate has the rest."""
-
-    decomposability: Literal["pairs", "proxies"] | None = None
-    """L_DG on pairs (eq:labs) or L*_DG on proxies (eq:cluster_loss); by default as the paper pairs the loss."""
-
-    tau: Positive = 0.01
-    """τ of the sigmoid in the rank."""
-
-    rho: NotNegative = 100.0
-    """ρ, the slope of H⁻ beyond δ."""
-
-    delta: NotNegative = 0.05
-    """δ, where the slope of H⁻ begins."""
-
-    jump: float = 0.5
-    """By how much H⁻ jumps at 0; the authors' iNaturalist recipes have 0."""
-
-    value_at_delta: float | None = None
-    """H⁻ just beyond δ; by default σ(δ/τ) + jump, as in the paper. The authors' recipes have 1.44, or 1 on iNaturalist."""
-
-    ks: Counts = (1, 2, 4, 8, 16)
-    """K of recall at k."""
-
-    rank_tau: Positive = 1.0
-    """τ* of recall at k."""
-
-    decay: NotNegative = 1.0
-    """α of the relevance (l/L)^α / |Ω^(l)| (eq:hierarchy_relevance); above 1, HAPPIER_F."""
-
-    level_weights: NotNegatives | Literal["equal"] | None = None
-    """w of Σ w_l AP^(l) (prop:link_hap_ap), one for each level, coarsest first, or all alike; then `decay` is not read."""
-
-    include_self: bool = False
-    """Rank the query among its own items, as the authors' training code does."""
-
-    mixup: bool = False
-    """SiMix: further items between two positives, by mixing similarities; for surrogates, in the batch."""
-
-    positive_floor: float = 0.9
-    """α of L_DG: positives below it are pulled up."""
-
-    negative_ceiling: float = 0.6
-    """β of L_DG: negatives above it are pushed down."""
-
-    average: Literal["all", "violating"] = "all"
-    """Over which pairs L_DG is the mean; the authors' code has the violating ones."""
-
-    temperature: Positive = 0.05
-    """η of L*_DG, and of sum-nsm."""
-
-    bins: int | None = Field(default=None, ge=2)
-    """Of the histogram of fast-ap (10 by default) and softbin-ap (20)."""
-
-    interpolation: Positive | None = None
-    """λ of blackbox-ap, by default 4: how far its solver steps along the gradient."""
-
-    margin: float | None = None
-    """By default 0.02 in blackbox-ap, where it scales the noise; 0.05 in triplet-sh, of cosines; 0.2 in triplet-dw, of
-    distances; 0.5 in contrastive-xbm, above which negatives count; 0.1 in proxy-anchor, 0.3 radians in arcface, 0.35 in
-    cosface."""
-
-    cutoff: Positive | None = None
-    """Distance below which triplet-dw draws no more often, by default 0.5."""
-
-    farthest: Positive | None = None
-    """Distance beyond which triplet-dw draws no negatives, by default 1.4."""
-
-    alpha: Positive | None = None
-    """Of multi-similarity, by default 2: how much the farthest positives count."""
-
-    beta: Positive | None = None
-    """Of multi-similarity, by default 50: how much the nearest negatives count."""
-
-    base: float | None = None
-    """λ of multi-similarity, by default 0.5: the similarity that parts positives from negatives."""
-
-    scale: Positive | None = None
-    """By default 3 in proxy-nca (1/√T), 32 in proxy-anchor and csl, 30 in arcface, 64 in cosface."""
-
-    margins: Numbers | None = None
-    """Of csl, one for each level, finest first; by default the authors'."""
-
-    @model_validator(mode="after")
-    def _known_and_read(self) -> Self:
-        if self.name not in LOSSES:
-            raise ValueError(f"there is no loss {self.name!r}; choose from {', '.join(LOSSES)}")
-        unread = self.changed() - {"name"} - LOSSES[self.name].reads(self.decomposability)
-        if unread:
-            raise ValueError(f"{self.name} does not read {', '.join(sorted(unread))}; leave it out")
-        if self.level_weights is not None and "decay" in self.changed():
-            raise ValueError("level_weights say what each level counts, and decay is not read beside them; leave one out")
-        self._check_values()
-        return self
-
-    def _check_values(self) -> None:
-        """Let the loss itself refuse values, by making one for a single class; how many levels there are is not known yet."""
-        per_level = self.margins or (self.level_weights if isinstance(self.level_weights, tuple) else None)
-        classes = torch.zeros(1, len(per_level) if per_level else 1, dtype=torch.int64)
-        # Proxies are drawn. A loss of another package that is not installed is missed when training starts.
-        with torch.random.fork_rng(devices=[]), suppress(ImportError):
-            build_loss(self, classes, dim=1)
-
-    @property
-    def has_proxies(self) -> bool:
-        return LOSSES[self.name].has_proxies(self.decomposability)
-
-    @property
-    def ranks_items(self) -> bool:
-        """Whether the loss looks at other images, and so can look at a memory of them."""
-        return LOSSES[self.name].ranks_items(self.decomposability)
-
-
-class BatchConfig(Part):
-    """Which images meet in a step, all processes together."""
+class BatchConfig(ConfigTable):
+    """The images of one batch, over all processes."""
 
     size: Count = 256
     images_per_class: Count = 4
 
     sampler: Literal["m-per-class", "hierarchical"] = "m-per-class"
-    """Any classes together, or those of a few coarse classes."""
+    """`m-per-class` draws any classes, `hierarchical` the classes of a few coarse ones."""
 
     max_images_per_class: int | None = Field(default=None, ge=1)
-    """Images of a class that have a turn in an epoch, at most; m-per-class only."""
+    """Most images of a class in an epoch; for m-per-class only."""
 
     batches: int | None = Field(default=None, ge=1)
-    """Batches of an epoch; by default as many as give every image its turn."""
+    """Batches of an epoch; by default as many as it takes to draw every image."""
 
     level: str | None = None
-    """The coarse level of the hierarchical sampler; by default the second finest."""
+    """Coarse level of the hierarchical sampler; by default the second finest."""
 
     coarse_per_batch: Count = 2
     """Coarse classes in a batch of the hierarchical sampler."""
 
     batches_per_combination: Count = 5
-    """Batches that each combination of coarse classes makes in an epoch of the hierarchical sampler."""
+    """Batches of each combination of coarse classes in an epoch of the hierarchical sampler."""
 
     chunk: int | None = Field(default=None, ge=1)
-    """Images that go through the network at once, in each process. With fewer than the batch has, every image goes through it
-    twice, so that memory is bounded by the chunk and the gradient is still that of the whole batch."""
+    """Images that go through the network at once, in each process. If they are fewer than the batch, every image goes through
+    it twice (GradCache): the memory is that of a chunk, and the gradient still that of the whole batch."""
 
     accumulate: Count = 1
-    """Batches whose gradients are averaged in a step of the optimizer; each has a loss of its own."""
+    """Batches whose gradients are averaged for one step of the optimizer; the loss is computed for each batch."""
 
     @model_validator(mode="after")
-    def _read(self) -> Self:
-        unread = {
+    def _check_sampler(self) -> Self:
+        unused = {
             "m-per-class": {"level", "coarse_per_batch", "batches_per_combination"},
             "hierarchical": {"max_images_per_class"},
-        }[self.sampler] & self.changed()
-        if unread:
-            raise ValueError(f"the {self.sampler} sampler does not read {', '.join(sorted(unread))}; leave it out")
+        }[self.sampler] & self.changed_keys()
+        if unused:
+            raise ValueError(f"{', '.join(sorted(unused))} has no effect with the {self.sampler} sampler; leave it out")
         return self
 
 
-class MemoryConfig(Part):
-    """Embeddings of earlier batches, as further items to rank."""
+class MemoryConfig(ConfigTable):
+    """A memory of the embeddings of earlier batches, as further items to rank (XBM)."""
 
     size: Annotated[int, Field(ge=0)] | Literal["all"] = 0
-    """How many; 0 for no memory, "all" for as many as there are training images."""
+    """Number of embeddings; 0 for no memory, "all" for as many as there are training images."""
 
     per_item: bool = False
-    """A place for each training image, so that none is there twice; needs size = "all"."""
+    """Keep one slot for each training image, so that none is in the memory twice; needs size = "all"."""
 
     start_epoch: int = Field(default=0, ge=0)
-    """The first epoch whose loss looks at the memory; it is filled from the first on."""
+    """First epoch whose loss uses the memory, which is filled from the start."""
 
     weight: Share = 0.5
-    """Weight of the loss against the memory; that within the batch has the rest."""
+    """Weight of the loss against the memory; the loss within the batch has the rest."""
 
     @model_validator(mode="after")
-    def _slots(self) -> Self:
+    def _check_size(self) -> Self:
         if self.per_item and self.size != "all":
-            raise ValueError(f'per_item has a place for every image, so size={self.size} must be "all"')
-        unread = self.changed() - {"size"}
-        if self.size == 0 and unread:
-            raise ValueError(f"size=0 is no memory, and does not read {', '.join(sorted(unread))}; leave it out")
+            raise ValueError(f'per_item keeps a slot for every image, so size={self.size} must be "all"')
+        unused = self.changed_keys() - {"size"}
+        if self.size == 0 and unused:
+            raise ValueError(f"{', '.join(sorted(unused))} has no effect without a memory (size=0); leave it out, or set size")
         return self
 
 
-class ScheduleConfig(Part):
-    """An optimizer and how its learning rate moves."""
+class ScheduleConfig(ConfigTable):
+    """An optimizer and the schedule of its learning rate."""
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     lr: NotNegative
     weight_decay: NotNegative = 0.0
     momentum: Share = 0.9
-    """Of sgd, with Nesterov's correction; not read by the others."""
+    """Momentum of sgd, with Nesterov's correction; the other optimizers have none."""
 
     schedule: Literal["constant", "cosine", "steps"] = "cosine"
-    """Of the learning rate, moved at every step: constant, half a cosine down to `floor`, or times `factor` at `milestones`."""
+    """How the learning rate changes, step by step: not at all, as half a cosine down to `min_lr`, or times `gamma` at each of
+    `milestones`."""
 
-    floor: NotNegative = 0.0
-    """Learning rate at the end of the cosine; a group whose own rate is smaller keeps that."""
+    min_lr: NotNegative = 0.0
+    """Learning rate at the end of the cosine; a parameter group whose own rate is smaller keeps it."""
 
     milestones: Positives = ()
-    """Epochs after which the rate is multiplied by `factor`."""
+    """Epochs after which the rate is multiplied by `gamma`."""
 
-    factor: Positive = 0.3
-    warmup: NotNegative = 0.0
-    """Epochs in which the rate rises from 0, in a straight line."""
+    gamma: Positive = 0.3
+    """Factor of the learning rate at each milestone."""
+
+    warmup_epochs: NotNegative = 0.0
+    """Epochs in which the learning rate rises linearly from 0."""
 
     @model_validator(mode="after")
-    def _read_by_schedule(self) -> Self:
+    def _check_schedule(self) -> Self:
         if self.schedule == "steps" and not self.milestones:
             raise ValueError("schedule='steps' needs milestones, such as [25, 50]")
-        unread = {
-            "constant": {"floor", "milestones", "factor"},
-            "cosine": {"milestones", "factor"},
-            "steps": {"floor"},
-        }[self.schedule] & self.changed()
-        if unread:
-            raise ValueError(f"the {self.schedule} schedule does not read {', '.join(sorted(unread))}; leave it out")
-        if self.name != "sgd" and "momentum" in self.changed():
-            raise ValueError(f"{self.name} does not read momentum; leave it out")
+        unused = {
+            "constant": {"min_lr", "milestones", "gamma"},
+            "cosine": {"milestones", "gamma"},
+            "steps": {"min_lr"},
+        }[self.schedule] & self.changed_keys()
+        if unused:
+            raise ValueError(f"{', '.join(sorted(unused))} has no effect with schedule={self.schedule!r}; leave it out")
+        if self.name != "sgd" and "momentum" in self.changed_keys():
+            raise ValueError(f"momentum has no effect with the optimizer {self.name}; leave it out, or use sgd")
         return self
 
 
 class OptimizerConfig(ScheduleConfig):
-    """Of the network. `lr` is the backbone's."""
+    """The optimizer of the network; `lr` is the backbone's."""
 
     lr: NotNegative = 1e-5
     head_lr: NotNegative | None = None
-    """Learning rate of GeM's power and the projection; by default that of the backbone."""
+    """Learning rate of the head (GeM's power and the projection); by default that of the backbone."""
 
 
 class ProxiesConfig(ScheduleConfig):
-    """Of the proxies, whose scale has no meaning, so that their rates may be large."""
+    """The optimizer of the proxies, or of whatever parameters the loss has. The scale of a proxy has no meaning, so that its
+    learning rate may be large."""
 
     lr: NotNegative = 1e-2
 
 
-class RunConfig(Part):
-    """How long, and from which random numbers."""
+class RunConfig(ConfigTable):
+    """Length and seed of the run."""
 
     epochs: Count = 100
     frozen_epochs: int = Field(default=0, ge=0)
-    """Epochs at the beginning in which only the head (and the proxies) learn."""
+    """First epochs, in which only the head and the proxies are trained."""
 
-    clip: Positive | None = None
-    """Largest norm of the gradient of the network; longer ones are shortened to it."""
+    clip_grad_norm: Positive | None = None
+    """Largest norm of the network's gradient; a longer gradient is scaled down to it."""
 
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Of weights, batches and augmentations."""
+    """Seed of the initial weights, the batches and the augmentations."""
 
 
-class EngineConfig(Part):
-    """What it runs on."""
+class EngineConfig(ConfigTable):
+    """The devices and the precision."""
 
     accelerator: Literal["auto", "cpu", "cuda"] = "auto"
     devices: Count = 1
-    """Of each machine. torchrun and SLURM say themselves how many processes they started."""
+    """Devices of each machine. torchrun and SLURM overrule it by the number of processes they started."""
 
     nodes: Count = 1
-    """Machines."""
+    """Number of machines."""
 
     strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    """With several devices: a whole network on each (ddp, the default), or its weights spread over them (fsdp, GPUs only)."""
+    """With several devices: a copy of the network on each (ddp, the default), or its weights sharded (fsdp, GPUs only)."""
 
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """What the network computes in; scores, ranks and losses are float32 always."""
+    """Precision of the network; scores, ranks and losses are always float32."""
 
     sync_batchnorm: bool = False
-    """Statistics of BatchNorm over the batch of all devices; GPUs only."""
+    """Compute BatchNorm's statistics over the batch of all devices; GPUs only."""
 
 
-class EvaluationConfig(Part):
-    """Exact metrics of test images, in training and at its end."""
+class EvaluationConfig(ConfigTable):
+    """Exact metrics of the test images, during training and at its end."""
 
     every: int = Field(default=20, ge=0)
     """Epochs between evaluations; 0 evaluates at the end only."""
 
     at_start: bool = False
-    """Evaluate also before the first step."""
+    """Evaluate before the first step too."""
 
     metrics: Names | None = None
-    """Names as in `suprank evaluate --metric`; by default all that apply."""
+    """Metrics, named as in `suprank evaluate --metric`; by default all that apply."""
 
     best: str | None = None
-    """Metric that decides which model is the best; by default H-AP, or AP with one level of labels."""
+    """Metric that decides which model is the best; by default H-AP, or AP if there is one label level."""
 
     decay: NotNegative = 1.0
     """α of the relevance in H-AP."""
 
     batch_size: Count = 64
-    """Images embedded at once."""
+    """Images per forward pass."""
 
     @model_validator(mode="after")
-    def _metrics_exist(self) -> Self:
+    def _check_metrics(self) -> Self:
         if self.metrics is not None and not self.metrics:
-            raise ValueError("metrics=[] names none; name one or more, or leave it out to have all that apply")
+            raise ValueError("metrics=[] is empty; name one or more, or leave it out for all that apply")
         chosen = None if self.metrics is None else {str(parse_metric(name)) for name in self.metrics}
         best = None if self.best is None else str(parse_metric(self.best))
         if best is not None and chosen is not None and best not in chosen:
@@ -465,37 +334,37 @@ class EvaluationConfig(Part):
         return self
 
 
-class CheckpointConfig(Part):
-    """What an interruption can cost."""
+class CheckpointConfig(ConfigTable):
+    """How often checkpoints are saved, and how many are kept."""
 
     minutes: Positive = 10.0
-    """Between checkpoints within an epoch; the end of every epoch has one too, if a minute has passed."""
+    """Minutes between checkpoints within an epoch. The end of an epoch has one too, if a minute has passed since the last."""
 
     keep: int = Field(default=2, ge=2)
-    """Checkpoints kept: should the last one be damaged, the one before is taken."""
+    """Number of checkpoints to keep: if the last is damaged, training resumes from the one before."""
 
 
-class LoggingConfig(Part):
-    """What is written down; the file metrics.jsonl always is."""
+class LoggingConfig(ConfigTable):
+    """Loggers, beside the file metrics.jsonl, which is always written."""
 
     every: Count = 10
-    """Steps between two lines."""
+    """Steps between two entries."""
 
     tensorboard: bool = True
     wandb: str | None = None
-    """Project of Weights & Biases, if it is to be told."""
+    """Project of Weights & Biases to log to."""
 
     mlflow: str | None = None
-    """Tracking URI or folder of MLflow, if it is to be told."""
+    """Tracking URI or folder of MLflow to log to."""
 
 
-class TrainConfig(Part):
+class TrainConfig(ConfigTable):
     """A whole recipe."""
 
     data: DataConfig
     images: ImagesConfig = ImagesConfig()
     model: ModelConfig = ModelConfig()
-    loss: LossConfig
+    loss: AnyLossSpec
     batch: BatchConfig = BatchConfig()
     memory: MemoryConfig = MemoryConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -508,16 +377,16 @@ class TrainConfig(Part):
 
     @property
     def embedder(self) -> EmbedderConfig:
-        """The settings of an embedder made anew.
+        """The settings of a new embedder.
 
-        It is saved with how the recipe reads and embeds test images, so that whoever uses the model gets the run's numbers.
+        They include how the recipe reads and embeds test images, so that whoever uses the saved model gets the run's numbers.
         """
         settings = self.model.model_dump(exclude={"start", "pretrained", "weights"})
         return EmbedderConfig(**{**settings, **self.evaluation_input})
 
     @property
     def evaluation_input(self) -> dict[str, Any]:
-        """How test images are read and embedded, as entries of `EmbedderConfig`."""
+        """How test images are read and embedded, as fields of `EmbedderConfig`."""
         images = self.images
         return {
             "image_size": (images.size, images.size),
@@ -529,27 +398,30 @@ class TrainConfig(Part):
         }
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.memory.size and not self.loss.ranks_items:
-            raise ValueError(f"memory.size={self.memory.size!r} is of no use to {self.loss.name}, which ranks no items; use 0")
-        if self.proxies.changed() and not self.loss.has_proxies:
-            raise ValueError(f"proxies are set, but {self.loss.name} has none; leave them out")
+    def _check_tables(self) -> Self:
+        if self.memory.size and self.loss.compares_items is False:
+            raise ValueError(
+                f"memory.size={self.memory.size!r} is of no use to {self.loss.name}, which does not compare images with each "
+                "other; use 0"
+            )
+        if self.proxies.changed_keys() and self.loss.has_proxies is False:
+            raise ValueError(f"[proxies] is set, but {self.loss.name} has no proxies; leave the table out")
         if self.run.frozen_epochs >= self.run.epochs:
             raise ValueError(f"run.frozen_epochs={self.run.frozen_epochs} must be fewer than run.epochs={self.run.epochs}")
-        if self.run.frozen_epochs and self.model.start is None and self.model.dim is None and not self.loss.has_proxies:
-            raise ValueError("run.frozen_epochs would train nothing: there is no projection; set model.dim, or 0 epochs")
+        if self.run.frozen_epochs and self.model.start is None and self.model.dim is None and self.loss.has_proxies is False:
+            raise ValueError("run.frozen_epochs would train nothing, since there is no projection; set model.dim, or use 0")
         self._check_groups()
         levels = self.data.levels
         if self.batch.level is not None and levels is not None and self.batch.level not in levels[1:]:
             raise ValueError(f"batch.level={self.batch.level!r} must be one of data.levels={list(levels)}, and not the finest")
         if self.engine.accelerator == "cpu" and self.engine.strategy == "fsdp":
-            raise ValueError("engine.strategy='fsdp' spreads a network over GPUs; with engine.accelerator='cpu' use 'auto'")
+            raise ValueError("engine.strategy='fsdp' shards a network over GPUs; with engine.accelerator='cpu' use 'auto'")
         if self.engine.accelerator == "cpu" and self.engine.precision == "fp16":
             raise ValueError("engine.precision='fp16' is for GPUs; with engine.accelerator='cpu' use 'fp32', or 'bf16'")
         return self
 
     def _check_groups(self) -> None:
-        """Batches hold whole groups of `images_per_class`."""
+        """Refuse sizes that are no multiples of `images_per_class`: batches hold whole groups of a class."""
         batch, whole = self.batch, self.batch.images_per_class
         for name in ("size", "max_images_per_class"):
             count = getattr(batch, name)

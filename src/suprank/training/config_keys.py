@@ -1,69 +1,94 @@
-"""The entries a recipe can have, by their dotted names, and which of them a wrong name may have meant."""
+"""The keys that a recipe can have, by their dotted names, and what a wrong key may have meant."""
 
 from __future__ import annotations
 
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
 
 from suprank.training.config import TrainConfig
+from suprank.training.loss_specs import CustomLossSpec, LossSpec, loss_specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_SCHEDULE = {"floor": "min_lr", "factor": "gamma", "warmup": "warmup_epochs"}
+RENAMED_KEYS = {
+    "data": {"hold": "cache_images"},
+    "optimizer": _SCHEDULE,
+    "proxies": _SCHEDULE,
+    "run": {"clip": "clip_grad_norm"},
+}
+"""By table, the keys of earlier versions and what they are called now."""
 
-def table(at: tuple[str, ...] = ()) -> type[BaseModel] | None:
-    """The model of the table at this place, () being the whole recipe; None where the place is an entry, or nothing."""
+
+def table_model(path: tuple[str, ...] = ()) -> type[BaseModel] | None:
+    """The pydantic model of the table at this path, () being the whole recipe; None if there is no table.
+
+    That of `loss` has the keys of all losses, because which of them is chosen may be written in another file.
+    """
     model: type[BaseModel] = TrainConfig
-    for name in at:
+    for name in path:
         field = model.model_fields.get(name)
         if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
             return None
-        model = field.annotation
+        model = _all_loss_keys() if field.annotation is LossSpec else field.annotation
     return model
 
 
-def entries(at: tuple[str, ...] = ()) -> Iterator[str]:
-    """The dotted names of all entries at this place and below, in the order of the config."""
-    model = table(at)
+def _all_loss_keys() -> type[BaseModel]:
+    specs: list[type[LossSpec]] = [*loss_specs().values(), CustomLossSpec]
+    keys = (key for spec in specs for key in spec.model_fields)
+    return create_model("LossKeys", **dict.fromkeys(keys, (Any, None)))  # type: ignore[call-overload]
+
+
+def key_names(path: tuple[str, ...] = ()) -> Iterator[str]:
+    """The dotted names of all keys at this path and below, in the order of the config."""
+    model = table_model(path)
     for name in model.model_fields if model else ():
-        if table((*at, name)):
-            yield from entries((*at, name))
+        if table_model((*path, name)):
+            yield from key_names((*path, name))
         else:
-            yield ".".join((*at, name))
+            yield ".".join((*path, name))
 
 
-def complaints(given: dict[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """What is unknown in a table, or should be a table and is none: dotted name and what is wrong with it."""
-    model = table(at)
+def find_errors(tables: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """The unknown keys in a table, and the keys that should be a table and are not: dotted name and what is wrong."""
+    model = table_model(path)
     assert model is not None
-    for name, value in given.items():
-        place = (*at, name)
+    for name, value in tables.items():
+        place = (*path, name)
         if name not in model.model_fields:
-            yield ".".join(place), f"there is no such entry; {_meant(place)}"
-        elif table(place):
+            yield ".".join(place), _unknown(place)
+        elif table_model(place):
             if isinstance(value, dict):
-                yield from complaints(value, place)
+                yield from find_errors(value, place)
             else:
-                yield ".".join(place), f"{value!r} should be a table; write [{name}] and the entries below it"
+                yield ".".join(place), f"{value!r} should be a table; write [{name}] and its keys below it"
 
 
-def _meant(place: tuple[str, ...]) -> str:
-    """What to write in place of an unknown name: it, or its likeness, in another table; the nearest here; or what there is."""
-    *at, name = place
-    everywhere = list(entries())
-    spelt = {"_".join(place), name}
-    joined = [entry for entry in everywhere if entry.replace(".", "_") in spelt]  # batch_size for batch.size
-    elsewhere = joined or [entry for entry in everywhere if entry.rpartition(".")[2] == name]
-    here = list(model.model_fields) if (model := table(tuple(at))) else []
-    near = difflib.get_close_matches(name, here, n=1)
-    by_last = {entry.rpartition(".")[2]: entry for entry in reversed(everywhere)}
-    nearly = [by_last[last] for last in difflib.get_close_matches(name, by_last, n=1, cutoff=0.75)]
+def _unknown(place: tuple[str, ...]) -> str:
+    table, key = ".".join(place[:-1]), place[-1]
+    renamed = RENAMED_KEYS.get(table, {}).get(key)
+    return f"unknown key; it is called {table}.{renamed} now" if renamed else f"there is no such key; {_suggestion(place)}"
+
+
+def _suggestion(place: tuple[str, ...]) -> str:
+    """What to write in place of an unknown key: the same or a similar key of another table or of this one, or all of these."""
+    *path, name = place
+    everywhere = list(key_names())
+    spellings = {"_".join(place), name}
+    joined = [key for key in everywhere if key.replace(".", "_") in spellings]  # batch_size for batch.size
+    elsewhere = joined or [key for key in everywhere if key.rpartition(".")[2] == name]
+    here = list(model.model_fields) if (model := table_model(tuple(path))) else []
+    close_here = difflib.get_close_matches(name, here, n=1)
+    by_last_part = {key.rpartition(".")[2]: key for key in reversed(everywhere)}
+    close_anywhere = [by_last_part[last] for last in difflib.get_close_matches(name, by_last_part, n=1, cutoff=0.75)]
     if elsewhere:
         return f"did you mean {' or '.join(elsewhere)}?"
-    if near:
-        return f"did you mean {'.'.join((*at, near[0]))}?"
-    if nearly:
-        return f"did you mean {nearly[0]}?"
-    return f"{'[' + '.'.join(at) + ']' if at else 'a recipe'} has {', '.join(here)}"
+    if close_here:
+        return f"did you mean {'.'.join((*path, close_here[0]))}?"
+    if close_anywhere:
+        return f"did you mean {close_anywhere[0]}?"
+    return f"{'[' + '.'.join(path) + ']' if path else 'a recipe'} has {', '.join(here)}"

@@ -1,4 +1,4 @@
-"""One batch over several processes: what each has of it, put together in all of them."""
+"""Collective operations on tensors, which do nothing in a run of one process."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ if TYPE_CHECKING:
 
 
 def world_size() -> int:
+    """The number of training processes."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def gathered(own: Tensor) -> Tensor:
+def all_gather(local: Tensor) -> Tensor:
     """The rows `[n, ...]` of every process, by rank: `[world_size · n, ...]`. Every process must have as many."""
     if world_size() == 1:
-        return own
-    parts = [torch.empty_like(own) for _ in range(world_size())]
-    distributed.all_gather(parts, own.contiguous())
+        return local
+    parts = [torch.empty_like(local) for _ in range(world_size())]
+    distributed.all_gather(parts, local.contiguous())
     return torch.cat(parts)
 
 
-def own_part(everything: Tensor) -> Tensor:
-    """Of what `gathered` gives, or of a gradient on it, the rows of this process."""
+def local_part(gathered: Tensor) -> Tensor:
+    """The rows of this process in a tensor that `all_gather` returned, or in its gradient."""
     if world_size() == 1:
-        return everything
-    share = len(everything) // world_size()
-    return everything.narrow(0, distributed.get_rank() * share, share)
+        return gathered
+    share = len(gathered) // world_size()
+    return gathered.narrow(0, distributed.get_rank() * share, share)
 
 
 def average(tensors: Iterable[Tensor]) -> None:
@@ -42,17 +43,17 @@ def average(tensors: Iterable[Tensor]) -> None:
             tensor /= world_size()
 
 
-def share_first(tensors: Iterable[Tensor]) -> None:
+def broadcast_from_first(tensors: Iterable[Tensor]) -> None:
     """Replace each tensor by that of the first process."""
     if world_size() > 1:
         for tensor in tensors:
             distributed.broadcast(tensor, 0)
 
 
-def agreed(flags: Sequence[int], device: torch.device) -> list[int]:
-    """The largest of each flag over the processes: what one of them wants, all do. Waits for all of them, and for a GPU."""
+def all_max(flags: Sequence[int], device: torch.device) -> list[int]:
+    """The largest of each flag over the processes, so that all do what one of them wants. It waits for all of them."""
     if world_size() == 1:
         return list(flags)
-    found = torch.tensor(flags, device=device)
-    distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
-    return found.tolist()
+    largest = torch.tensor(flags, device=device)
+    distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
+    return largest.tolist()

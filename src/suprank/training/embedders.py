@@ -1,4 +1,4 @@
-"""The embedder that a recipe starts from, and its backbone alone, as it is before training. Neither needs Lightning."""
+"""The embedder that a recipe starts from, and the same without its projection. Building them does not need Lightning."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from suprank.models import Embedder
-from suprank.training.seeds import seed_of
+from suprank.training.seeds import derive_seed
 
 if TYPE_CHECKING:
     from suprank.training.config import TrainConfig
 
-WEIGHTS = 0  # the stream of random numbers that weights are drawn from
+WEIGHTS = 0  # the random stream of the initial weights
 
 
-def embedder_of(config: TrainConfig) -> Embedder:
-    """The embedder that a recipe starts from."""
+def build_embedder(config: TrainConfig) -> Embedder:
+    """The embedder that the recipe starts from."""
     model = config.model
     if model.start is None:
         return Embedder(config.embedder, pretrained=model.pretrained and model.weights is None, weights=model.weights)
@@ -27,12 +27,12 @@ def embedder_of(config: TrainConfig) -> Embedder:
 
 
 def frozen_embedder(config: TrainConfig) -> Embedder:
-    """The recipe's backbone before training, read and pooled as the run does it, without the projection that nobody trained.
+    """The backbone before training, with the pooling and the image settings of the recipe, without its untrained projection.
 
-    A recipe with `model.start` starts from a whole embedder: that is returned as it was saved, read as the run reads.
+    If the recipe starts from a saved embedder (`model.start`), that embedder, with the image settings of the recipe.
     """
     if config.model.start is not None:
-        return embedder_of(config).eval()
-    torch.manual_seed(seed_of(config.run.seed, WEIGHTS))  # weights that are not pretrained are those that the run began with
+        return build_embedder(config).eval()
+    torch.manual_seed(derive_seed(config.run.seed, WEIGHTS))  # weights that are not pretrained are those the run started from
     model, settings = config.model, config.embedder.model_copy(update={"dim": None})
     return Embedder(settings, pretrained=model.pretrained and model.weights is None, weights=model.weights).eval()

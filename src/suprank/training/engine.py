@@ -1,4 +1,4 @@
-"""Lightning Fabric as a recipe asks for it: devices, processes, precision."""
+"""Lightning Fabric, set up as the recipe says: devices, processes, precision."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from suprank.training.config import EngineConfig
 
 PRECISION: dict[str, Any] = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-SHARDED_TOGETHER = 10**6  # parameters: smaller parts of a network are not worth a communication of their own
+MIN_SHARDED_PARAMETERS = 10**6  # smaller parts of a network are not worth a communication of their own
 
 
-def fabric_of(config: EngineConfig) -> Fabric:
-    """Fabric, with its processes launched: those of torchrun or SLURM, or `devices` of this machine."""
+def build_fabric(config: EngineConfig) -> Fabric:
+    """Fabric, with its processes launched: those that torchrun or SLURM started, or one for each of `devices`."""
     accelerator = config.accelerator
     if accelerator == "auto":
         accelerator = "cuda" if torch.cuda.is_available() else "cpu"
     if accelerator == "cuda" and not torch.cuda.is_available():
         raise ValueError("engine.accelerator='cuda', but torch finds no CUDA GPU here; use 'cpu' or 'auto'.")
-    devices, nodes = started() or (config.devices, config.nodes)
+    devices, nodes = launched_processes() or (config.devices, config.nodes)
     if accelerator == "cuda" and devices > torch.cuda.device_count():
         raise ValueError(
-            f"{devices} devices are asked for, and this machine has {torch.cuda.device_count()} GPUs; set engine.devices."
+            f"{devices} devices are requested, but this machine has {torch.cuda.device_count()} GPUs; set engine.devices."
         )
     if config.strategy == "fsdp" and accelerator != "cuda":
-        raise ValueError("engine.strategy='fsdp' spreads a network over GPUs, and this runs on the CPU; use 'auto'.")
+        raise ValueError("engine.strategy='fsdp' shards a network over GPUs, and this runs on the CPU; use 'auto'.")
     if config.precision == "fp16" and accelerator == "cpu":
         raise ValueError("engine.precision='fp16' is for GPUs; on a CPU use 'fp32', or 'bf16'.")
     if config.sync_batchnorm and accelerator == "cpu" and devices * nodes > 1:
@@ -49,13 +49,13 @@ def fabric_of(config: EngineConfig) -> Fabric:
         prepare_bf16("engine.precision='fp32'")
     strategy: Any = config.strategy
     if strategy == "fsdp":
-        strategy = _sharded()
+        strategy = _fsdp_strategy()
     elif strategy == "auto" and devices * nodes > 1:
         strategy = "ddp"
     for name in ("lightning.fabric", "lightning.pytorch"):  # they announce seeds and processes
         logging.getLogger(name).setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        # It wonders why srun, or all the GPUs, are not used: the recipe has said.
+        # It asks why srun, or all the GPUs, are not used: because the recipe says so.
         warnings.filterwarnings("ignore", module="lightning.fabric")
         fabric = Fabric(
             accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=PRECISION[config.precision]
@@ -64,34 +64,34 @@ def fabric_of(config: EngineConfig) -> Fabric:
     return fabric
 
 
-def started() -> tuple[int, int] | None:
-    """Processes of each machine, and machines, where torchrun or srun has started them; else None."""
+def launched_processes() -> tuple[int, int] | None:
+    """The number of processes on each machine and of machines, if torchrun or srun started them; else None."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        here, all_of_them = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
-        return here, all_of_them // here
+        local, total = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+        return local, total // local
     if SLURMEnvironment.detect() and int(os.environ.get("SLURM_NTASKS", "1")) > 1:
         nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", os.environ.get("SLURM_NNODES", "1")))
         return int(os.environ["SLURM_NTASKS"]) // nodes, nodes
     return None
 
 
-def _sharded() -> FSDPStrategy:
+def _fsdp_strategy() -> FSDPStrategy:
     from torch.distributed.fsdp import MixedPrecision
 
     return FSDPStrategy(
-        auto_wrap_policy=_is_sharded_on_its_own,
-        # Autocast is enough. FSDP's own would round BatchNorm's statistics to 16 bits for good, and add gradients up in them.
+        auto_wrap_policy=_is_own_shard,
+        # Autocast is enough. FSDP's own mixed precision would round BatchNorm's statistics and sum gradients in 16 bits.
         mixed_precision=MixedPrecision(),
     )
 
 
-def _is_sharded_on_its_own(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """FSDP's question: whether to look into a module (`recurse`), or, then, to shard it apart from what surrounds it.
+def _is_own_shard(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
+    """FSDP's wrap policy: whether to look into a module (`recurse`), and whether to make it a shard of its own.
 
-    Its weights are together only while its `forward` runs. So a module of which we or timm call other methods is none of its
-    own, nor is a single layer, whose weight some networks take without calling it.
+    A shard has its weights only while its `forward` runs. So a module of which we or timm call other methods cannot be one, nor
+    can a single layer, whose weight some networks use without calling it.
     """
-    if nonwrapped_numel < SHARDED_TOGETHER or recurse:
-        return nonwrapped_numel >= SHARDED_TOGETHER
-    called_otherwise = isinstance(module, Backbone | nn.ModuleList | nn.ModuleDict) or hasattr(module, "forward_features")
-    return any(True for _ in module.children()) and not called_otherwise
+    if nonwrapped_numel < MIN_SHARDED_PARAMETERS or recurse:
+        return nonwrapped_numel >= MIN_SHARDED_PARAMETERS
+    has_other_methods = isinstance(module, Backbone | nn.ModuleList | nn.ModuleDict) or hasattr(module, "forward_features")
+    return any(True for _ in module.children()) and not has_other_methods

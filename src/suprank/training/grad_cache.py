@@ -1,10 +1,10 @@
-"""From images to embeddings and, once the loss has said how they should move, back into the network.
+"""The forward pass of a batch, and the backward pass of its embeddings' gradients, at once or in chunks (GradCache).
 
-The graph is cut at the embeddings: a loss on ranks needs those of the whole batch, over all processes, and gives a gradient on
-each of them; how they came to be is no concern of it. So a batch may go through the network at once, or in chunks twice (Gao et
-al., "Scaling deep contrastive learning batch size under memory limited setup"): first without a graph, to have the embeddings,
-then with one, chunk by chunk, to take their gradients back. The second way needs the memory of a chunk instead of a batch, and
-about a third more computing; what it adds up is the gradient of the whole batch.
+The graph is cut at the embeddings: a rank loss needs those of the whole batch, over all processes, and returns a gradient for
+each of them. So a batch may go through the network at once, or in chunks twice (Gao et al., "Scaling deep contrastive learning
+batch size under memory limited setup"): first without a graph, to have the embeddings, then with one, chunk by chunk, to
+propagate their gradients. The second way needs the memory of a chunk instead of a batch, and about a third more computation;
+the sum is the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -20,62 +20,65 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Passed(NamedTuple):
-    """Embeddings `[batch, dim]`, cut off their graph, and the function that takes a gradient on them back into the network."""
+class ForwardPass(NamedTuple):
+    """Embeddings `[batch, dim]`, detached, and the function that propagates their gradient back through the network."""
 
     embeddings: Tensor
-    back: Callable[[Tensor], None]
+    backward: Callable[[Tensor], None]
 
 
-class Pass(Protocol):
-    """Images → embeddings, and a way back. `prepare` makes of images what the network takes; `last` is whether gradients are
-    complete after this batch, so that processes should exchange them."""
+class ForwardFunction(Protocol):
+    """Computes embeddings of images. `prepare` turns images into the network's input; `last` says that gradients are complete
+    after this batch, so that processes should exchange them."""
 
     def __call__(
         self, fabric: Fabric, model: Any, images: Tensor, prepare: Callable[[Tensor], Tensor], *, last: bool
-    ) -> Passed: ...
+    ) -> ForwardPass: ...
 
 
-def one_pass(fabric: Fabric, model: Any, images: Tensor, prepare: Callable[[Tensor], Tensor], *, last: bool = True) -> Passed:
-    """The whole batch at once."""
+def forward_at_once(
+    fabric: Fabric, model: Any, images: Tensor, prepare: Callable[[Tensor], Tensor], *, last: bool = True
+) -> ForwardPass:
+    """Pass the whole batch through the network at once."""
     with fabric.no_backward_sync(model, enabled=not last):
         embeddings = model(prepare(images))
 
-    def back(gradient: Tensor) -> None:
-        if embeddings.requires_grad:  # or else all that is trained lies behind the embeddings
+    def backward(gradient: Tensor) -> None:
+        if embeddings.requires_grad:  # not if the network is frozen, and only the loss has parameters to train
             with fabric.no_backward_sync(model, enabled=not last):
                 fabric.backward(embeddings, gradient=gradient.to(embeddings.dtype))
 
-    return Passed(embeddings.detach(), back)
+    return ForwardPass(embeddings.detach(), backward)
 
 
-def two_passes(chunk: int) -> Pass:
-    """The batch in chunks, twice. Random numbers (dropout, stochastic depth) are the same both times.
+def forward_in_chunks(chunk: int) -> ForwardFunction:
+    """Pass the batch through the network in chunks, twice, with the same random numbers (dropout, stochastic depth) both times.
 
-    Each image must have an embedding of its own: a BatchNorm that looks at the batch would look at the chunk instead, so it has
-    to be frozen.
+    An embedding must depend on its own image only: a BatchNorm that is not frozen would see the chunk instead of the batch.
     """
 
-    def passed(fabric: Fabric, model: Any, images: Tensor, prepare: Callable[[Tensor], Tensor], *, last: bool = True) -> Passed:
-        parts, states, found = images.split(chunk), [], []
+    def forward(
+        fabric: Fabric, model: Any, images: Tensor, prepare: Callable[[Tensor], Tensor], *, last: bool = True
+    ) -> ForwardPass:
+        chunks, states, embeddings = images.split(chunk), [], []
         with torch.no_grad():
-            for part in parts:
+            for part in chunks:
                 states.append(_random_state(fabric.device))
-                found.append(model(prepare(part)))
-        after = _random_state(fabric.device)
+                embeddings.append(model(prepare(part)))
+        state_after = _random_state(fabric.device)
 
-        def back(gradient: Tensor) -> None:
-            for number, (part, state, share) in enumerate(zip(parts, states, gradient.split(chunk), strict=True)):
+        def backward(gradient: Tensor) -> None:
+            for number, (part, state, share) in enumerate(zip(chunks, states, gradient.split(chunk), strict=True)):
                 _set_random_state(fabric.device, state)
-                with fabric.no_backward_sync(model, enabled=not last or number < len(parts) - 1):
-                    embeddings = model(prepare(part))
-                    if embeddings.requires_grad:
-                        fabric.backward(embeddings, gradient=share.to(embeddings.dtype))
-            _set_random_state(fabric.device, after)
+                with fabric.no_backward_sync(model, enabled=not last or number < len(chunks) - 1):
+                    again = model(prepare(part))
+                    if again.requires_grad:
+                        fabric.backward(again, gradient=share.to(again.dtype))
+            _set_random_state(fabric.device, state_after)
 
-        return Passed(torch.cat(found), back)
+        return ForwardPass(torch.cat(embeddings), backward)
 
-    return passed
+    return forward
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""What a run measures, written down as it goes: metrics.jsonl always, TensorBoard, Weights & Biases and MLflow if asked.
+"""Loggers of a run's metrics: metrics.jsonl always; TensorBoard, Weights & Biases and MLflow if the recipe says so.
 
 A line of metrics.jsonl is a JSON object: `step` (steps done), `epoch` (epochs done, with a fraction), `time` (seconds since
 1970), and the values by name, null where they are not finite.
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from suprank.training.config import LoggingConfig
 
 FILE, TRACKERS = METRICS, "trackers.json"
-_OWN = ("step", "epoch", "time")
+_OWN_KEYS = ("step", "epoch", "time")
 _log = logging.getLogger(__name__)
 
 
-class _Sink(Protocol):
-    """A place to write values to."""
+class _Logger(Protocol):
+    """Something that values are logged to."""
 
     def write(self, step: int, epoch: float, values: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...
 
 
-class Records:
-    """Writes values to all places that the config asks for. In a run of several processes only the first has one.
+class MetricsLogger:
+    """Logs values to all loggers that the config names. In a run of several processes only the first has one.
 
-    `step` is where a resumed run goes on: what was written beyond it is taken out, so that nothing is there twice. (Weights &
-    Biases and MLflow forget nothing: they get those steps again.) What a run writes again at that very step, such as an
+    `step` is where a resumed run continues: entries beyond it are removed, so that nothing is logged twice. (Weights & Biases
+    and MLflow cannot remove entries: they get those steps again.) What the run logs again at that very step, such as an
     evaluation that came after the checkpoint, is not repeated.
 
-    A place that cannot be opened is an error, but for TensorBoard, which is left out where it is not installed. A place that
-    cannot be written to later, on a full disk for example, is told once as a warning, and training goes on.
+    A logger that cannot be opened is an error, except for TensorBoard, which is left out if it is not installed. If a logger
+    fails later, on a full disk for example, there is one warning, and training goes on.
     """
 
     def __init__(
         self, folder: Path, config: LoggingConfig, *, step: int = 0, name: str, settings: Mapping[str, Any] | None = None
     ) -> None:
-        lines = _Lines(folder / FILE, step)
-        self._there = lines.there
-        self._sinks: dict[str, _Sink] = {FILE: lines}
+        file = _JsonLinesLogger(folder / FILE, step)
+        self._already_logged = file.already_logged
+        self._loggers: dict[str, _Logger] = {FILE: file}
         self._failed: set[str] = set()
         try:
             self._open(folder, config, step, name, settings)
@@ -61,90 +61,90 @@ class Records:
 
     def _open(self, folder: Path, config: LoggingConfig, step: int, name: str, settings: Mapping[str, Any] | None) -> None:
         if config.tensorboard and (board := _tensorboard(folder / "tensorboard", step)):
-            self._sinks["TensorBoard"] = board
-        runs = _TrackedRuns(folder / TRACKERS)
+            self._loggers["TensorBoard"] = board
+        ids = _TrackerIds(folder / TRACKERS)
         if config.wandb is not None:
-            self._sinks["Weights & Biases"] = _wandb(config.wandb, folder, name, runs, settings)
+            self._loggers["Weights & Biases"] = _wandb(config.wandb, folder, name, ids, settings)
         if config.mlflow is not None:
-            self._sinks["MLflow"] = _mlflow(config.mlflow, name, runs, settings)
+            self._loggers["MLflow"] = _mlflow(config.mlflow, name, ids, settings)
 
-    def step(self, step: int, epoch: float, values: Mapping[str, float]) -> None:
-        """Values of a training step. Outside of metrics.jsonl their names begin with `train/`."""
+    def log_step(self, step: int, epoch: float, values: Mapping[str, float]) -> None:
+        """Log the values of a training step. Outside of metrics.jsonl their names begin with `train/`."""
         self._write(step, epoch, values, {f"train/{name}": value for name, value in values.items()})
 
-    def evaluation(self, step: int, epoch: float, values: Mapping[str, float]) -> None:
-        """Values of an evaluation, their names beginning with that of the test set: `test/H-AP`."""
+    def log_evaluation(self, step: int, epoch: float, values: Mapping[str, float]) -> None:
+        """Log the values of an evaluation, whose names begin with that of the test set: `test/H-AP`."""
         self._write(step, epoch, values, values)
 
     def close(self) -> None:
-        """Write what is waiting to be written."""
-        for name, sink in self._sinks.items():
-            self._tried(name, sink.close)
-        self._sinks = {}
+        """Flush and close all loggers."""
+        for name, logger in self._loggers.items():
+            self._try(name, logger.close)
+        self._loggers = {}
 
-    def _write(self, step: int, epoch: float, values: Mapping[str, float], elsewhere: Mapping[str, float]) -> None:
-        if taken := [name for name in _OWN if name in values]:
-            raise ValueError(f"values must not be called {taken[0]!r}, which is an entry of every line; rename it.")
-        if (step, frozenset(values)) in self._there:
+    def _write(self, step: int, epoch: float, values: Mapping[str, float], prefixed: Mapping[str, float]) -> None:
+        if taken := [name for name in _OWN_KEYS if name in values]:
+            raise ValueError(f"a value cannot be called {taken[0]!r}, which is a key of every line; rename it.")
+        if (step, frozenset(values)) in self._already_logged:
             return
-        for name, sink in self._sinks.items():
-            self._tried(name, partial(sink.write, step, epoch, values if name == FILE else elsewhere))
+        for name, logger in self._loggers.items():
+            self._try(name, partial(logger.write, step, epoch, values if name == FILE else prefixed))
 
-    def _tried(self, name: str, action: Callable[[], None]) -> None:
+    def _try(self, name: str, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:  # trackers raise whatever their network library does, and none of it is worth a run
             if name == FILE and not isinstance(error, OSError):
                 raise
             if name not in self._failed:
-                _log.warning("%s could not be written (%s); training goes on without what is missing there.", name, error)
+                _log.warning("%s could not be written (%s); training goes on, with entries missing there.", name, error)
             self._failed.add(name)
 
 
-class _Lines:
-    """The file metrics.jsonl: a line at a time, each in the hands of the system when `write` returns."""
+class _JsonLinesLogger:
+    """The file metrics.jsonl, unbuffered: each line has been handed to the system when `write` returns."""
 
     def __init__(self, path: Path, step: int) -> None:
-        kept: list[bytes] = []
-        self.there: set[tuple[int, frozenset[str]]] = set()
-        """What is there at `step` already: the names of the values of a line."""
-        found = path.read_bytes() if path.is_file() else b""
-        for line in found.splitlines(keepends=True):
-            entries = _entries(line)
-            if entries is not None and entries["step"] <= step:
-                kept.append(line)
-                if entries["step"] == step:
-                    self.there.add((step, frozenset(entries) - {*_OWN}))
-        if b"".join(kept) != found:
-            write_atomically(path, b"".join(kept))
-        self._file = path.open("ab", buffering=0)  # without a buffer: what failed to be written does not come back later
+        lines: list[bytes] = []
+        self.already_logged: set[tuple[int, frozenset[str]]] = set()
+        """The lines at `step`, each as the names of its values."""
+        content = path.read_bytes() if path.is_file() else b""
+        for line in content.splitlines(keepends=True):
+            entry = _parse_line(line)
+            if entry is not None and entry["step"] <= step:
+                lines.append(line)
+                if entry["step"] == step:
+                    self.already_logged.add((step, frozenset(entry) - {*_OWN_KEYS}))
+        if b"".join(lines) != content:
+            write_atomically(path, b"".join(lines))
+        self._file = path.open("ab", buffering=0)  # unbuffered: a failed line is not written later
 
     def write(self, step: int, epoch: float, values: Mapping[str, float]) -> None:
         line = json_bytes({"step": step, "epoch": round(epoch, 6), "time": round(time.time(), 3), **values})
-        begin = self._file.seek(0, 2)
+        start = self._file.seek(0, 2)
         try:
-            left = memoryview(line)
-            while left:
-                left = left[self._file.write(left) or 0 :]
+            rest = memoryview(line)
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
         except OSError:
-            self._file.truncate(begin)  # no half of a line, so that the next one begins a line
+            self._file.truncate(start)  # remove the half of a line, so that the next one starts a line
             raise
 
     def close(self) -> None:
         self._file.close()
 
 
-def _entries(line: bytes) -> dict[str, Any] | None:
-    """What a line holds; None for a torn one."""
+def _parse_line(line: bytes) -> dict[str, Any] | None:
+    """The entry of a line; None for a line that was not written to its end."""
     try:
-        entries = json.loads(line) if line.endswith(b"\n") else None
+        entry = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
-    return entries if isinstance(entries, dict) and isinstance(entries.get("step"), int) else None
+    return entry if isinstance(entry, dict) and isinstance(entry.get("step"), int) else None
 
 
-class _TensorBoard:
-    """Event files for TensorBoard."""
+class _TensorBoardLogger:
+    """TensorBoard's event files."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -157,7 +157,7 @@ class _TensorBoard:
         self._writer.close()
 
 
-def _tensorboard(folder: Path, step: int) -> _TensorBoard | None:
+def _tensorboard(folder: Path, step: int) -> _TensorBoardLogger | None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
@@ -166,12 +166,12 @@ def _tensorboard(folder: Path, step: int) -> _TensorBoard | None:
             "or set logging.tensorboard=false."
         )
         return None
-    purged = step + 1 if folder.is_dir() else None  # what an interrupted run wrote beyond the step is not shown
-    return _TensorBoard(SummaryWriter(str(folder), purge_step=purged))
+    purge_step = step + 1 if folder.is_dir() else None  # hides what an interrupted run logged beyond the step
+    return _TensorBoardLogger(SummaryWriter(str(folder), purge_step=purge_step))
 
 
-class _TrackedRuns:
-    """What trackers call the run, kept in a file of its folder, so that a resumed run is the same one to them."""
+class _TrackerIds:
+    """The ids that trackers gave the run, saved in its folder, so that a resumed run logs to the same one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -186,42 +186,42 @@ class _TrackedRuns:
         return json.loads(self._path.read_bytes()) if self._path.is_file() else {}
 
 
-class _Tracker:
-    """A logger of Lightning's."""
+class _LightningLogger:
+    """One of Lightning's loggers; `rename` turns names of values into names that it accepts."""
 
-    def __init__(self, logger: Any, called: Callable[[str], str] = str) -> None:
-        self._logger, self._called = logger, called
+    def __init__(self, logger: Any, rename: Callable[[str], str] = str) -> None:
+        self._logger, self._rename = logger, rename
 
     def write(self, step: int, epoch: float, values: Mapping[str, float]) -> None:
-        self._logger.log_metrics({self._called(name): value for name, value in {**values, "epoch": epoch}.items()}, step=step)
+        self._logger.log_metrics({self._rename(name): value for name, value in {**values, "epoch": epoch}.items()}, step=step)
 
     def close(self) -> None:
         self._logger.finalize("success")
 
 
-def _wandb(project: str, folder: Path, name: str, runs: _TrackedRuns, settings: Mapping[str, Any] | None) -> _Tracker:
-    run = runs["wandb"] or secrets.token_hex(8)
+def _wandb(project: str, folder: Path, name: str, ids: _TrackerIds, settings: Mapping[str, Any] | None) -> _LightningLogger:
+    run = ids["wandb"] or secrets.token_hex(8)
     logger = _lightning_logger("WandbLogger", "wandb", project=project, save_dir=str(folder), name=name, version=run)
     if settings is not None:
         logger.log_hyperparams(dict(settings))
-    runs["wandb"] = run
-    return _Tracker(logger)
+    ids["wandb"] = run
+    return _LightningLogger(logger)
 
 
-def _mlflow(address: str, name: str, runs: _TrackedRuns, settings: Mapping[str, Any] | None) -> _Tracker:
-    known = runs["mlflow"]
+def _mlflow(address: str, name: str, ids: _TrackerIds, settings: Mapping[str, Any] | None) -> _LightningLogger:
+    known = ids["mlflow"]
     logger = _lightning_logger(
         "MLFlowLogger", "mlflow", experiment_name="suprank", run_name=name, tracking_uri=address, run_id=known
     )
     if known is None:
-        runs["mlflow"] = logger.run_id
-        if settings is not None:  # which MLflow takes once only
+        ids["mlflow"] = logger.run_id
+        if settings is not None:  # MLflow takes them only once
             logger.log_hyperparams(dict(settings))
-    return _Tracker(logger, _mlflow_name)
+    return _LightningLogger(logger, _mlflow_name)
 
 
 def _mlflow_name(name: str) -> str:
-    """MLflow allows few signs in names; Lightning would drop the others, and with the @ of mAP@R the difference to others.
+    """The name with characters that MLflow allows. Lightning would drop the others, and mAP@R would become mAPR.
 
     Example:
         >>> _mlflow_name("test/mAP@R/ü")
@@ -231,7 +231,7 @@ def _mlflow_name(name: str) -> str:
 
 
 def _lightning_logger(kind: str, package: str, **arguments: Any) -> Any:
-    """One of Lightning's loggers, which are slow to import, and need a package each."""
+    """One of Lightning's loggers; they are slow to import, and each needs a package."""
     from suprank.system import torchvision_operators
 
     torchvision_operators.declare()  # before Lightning imports torchvision

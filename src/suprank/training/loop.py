@@ -1,4 +1,4 @@
-"""The training loop: batches in, steps, exact metrics now and then, and nothing lost when it is interrupted."""
+"""The training loop: steps, evaluations, and checkpoints from which an interrupted run resumes, in the middle of an epoch."""
 
 from __future__ import annotations
 
@@ -14,51 +14,54 @@ from urllib.parse import quote, unquote
 import torch
 
 from suprank.evaluation import Report
-from suprank.training import checkpoint, distributed
+from suprank.training import checkpoint, custom_code, distributed
 from suprank.training.batches import TrainBatches
-from suprank.training.callbacks import Callback, StepValues
-from suprank.training.engine import fabric_of
+from suprank.training.callbacks import Callback, CallbackList, StepValues
+from suprank.training.custom_loss import CustomLoss
+from suprank.training.engine import build_fabric
 from suprank.training.learner import Learner, NonFiniteError
-from suprank.training.loggers import Records
-from suprank.training.manifests import manifest_of
+from suprank.training.loggers import MetricsLogger
+from suprank.training.loss_specs import CustomLossSpec
+from suprank.training.manifests import open_manifest
 from suprank.training.run_folder import RunFolder
-from suprank.training.signals import Stop, stop_on_signals
+from suprank.training.signals import StopRequest, stop_on_signals
 from suprank.training.validation import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from os import PathLike
 
     from lightning.fabric import Fabric
+    from torch import Tensor
 
     from suprank.training.batches import TrainBatch
     from suprank.training.config import TrainConfig
 
-Done = TypeVar("Done")
+T = TypeVar("T")
 
-LEAST_BETWEEN = 60.0  # seconds between checkpoints at the ends of short epochs
-BETWEEN_AGREEMENTS = 8  # steps after which several processes ask each other whether to stop: each time they wait for all
+MIN_SECONDS_BETWEEN_CHECKPOINTS = 60.0  # at the ends of short epochs
+STEPS_BETWEEN_AGREEMENTS = 8  # several processes agree on a stop only so often, because each time they wait for all
 
 
-class Result(NamedTuple):
-    """What a run has come to: the reports of its test sets, its best evaluation, and the signal that stopped it, if one did."""
+class TrainResult(NamedTuple):
+    """The reports of a run's test sets, its best evaluation, and the signal that stopped it, or None if it is finished."""
 
     folder: Path
     reports: dict[str, Report]
     best: dict[str, Any] | None
-    stopped: int | None
+    stop_signal: int | None
 
 
 class NonFiniteLossError(RuntimeError):
-    """Training met a number that is none, and stopped: the message says where, and what was kept."""
+    """Training stopped at a NaN or infinite value: the message says where, and what was saved."""
 
 
 @dataclass
 class Position:
-    """Where training stands: `consumed` batches of `epoch`, `step` steps since the beginning, `seconds` spent on them.
+    """Where training stands: `consumed` batches of `epoch`, `step` steps since the start, `seconds` spent on them.
 
     `replaced` counts how often this process saw another image in place of a broken one. `test_set` is the fingerprint of the
-    test images of the last evaluation, "" where there was none.
+    test images of the last evaluation, "" before the first.
     """
 
     epoch: int = 0
@@ -70,37 +73,80 @@ class Position:
     test_set: str = ""
 
 
-def train(config: TrainConfig, folder: str | PathLike[str], *, resume: bool = False, watch: Callback | None = None) -> Result:
+def train(
+    config: TrainConfig,
+    folder: str | PathLike[str],
+    *,
+    resume: bool = False,
+    callbacks: Callback | Sequence[Callback] | None = None,
+    loss: Callable[..., Tensor] | None = None,
+) -> TrainResult:
     """Train as the recipe says, into a run folder: checkpoints, metrics, reports, and the model as `Embedder.save` writes it.
 
-    With `resume` a run that was interrupted goes on where its last checkpoint stands, in the middle of an epoch, with the
-    batches that were left; on one CPU it ends with the very weights of a run that was not interrupted. A run that is finished
-    returns at once, and where there is none, one begins. SIGINT, SIGTERM and SIGUSR1 write a checkpoint and return.
+    With `resume` an interrupted run continues from its last checkpoint, in the middle of an epoch, with the batches that were
+    left; on one CPU it ends with exactly the weights of an uninterrupted run. A finished run returns at once, and if there is
+    no run, one starts. SIGINT, SIGTERM and SIGUSR1 save a checkpoint and return.
 
-    Raises `NonFiniteLossError` at a loss, embedding or gradient that is not finite: the checkpoints are those of before, and
-    the images of the batch are written down.
+    `loss`, an `nn.Module` or any callable `loss(embeddings, labels)`, replaces the one that the recipe names. The run saves its
+    parameters and buffers with every checkpoint, and a copy of the file that defines its class, but not the object itself: to
+    resume, pass an object of the same class, from an unchanged file, again.
+
+    Raises `NonFiniteLossError` at a NaN or infinite loss, embedding or gradient: the checkpoints are those of before, and the
+    images of the batch are listed in a file.
     """
-    fabric = fabric_of(config.engine)
-    shown = watch if watch is not None and fabric.is_global_zero else Callback()
-    opened = _done_by_first(fabric, partial(RunFolder.open, folder, config, resume=resume))
+    own_loss = None
+    if loss is not None:
+        own_loss = CustomLoss(loss, custom_code.object_name(loss))
+        config = config.model_copy(update={"loss": CustomLossSpec(name=own_loss.name)})
+    fabric = build_fabric(config.engine)
+    callback = CallbackList(callbacks if fabric.is_global_zero else None)
+    opened = _run_on_first_process(fabric, partial(_open_run, config, folder, resume, loss))
     with opened or RunFolder(folder) as run, stop_on_signals() as stop:
-        done = fabric.broadcast(run.finished if resume else None)
-        if done is not None:
-            shown.say(f"{run.path} is finished already. Its metrics are of the test images that it ended with.")
-            return Result(run.path, _reports_of(run, done["epoch"]), done["best"], None)
-        with closing(_Run(config, fabric, run, shown, stop)) as running:
+        result = fabric.broadcast(run.result if resume else None)
+        if result is not None:
+            callback.on_message(f"{run.path} is finished already. Its metrics are those of its last evaluation.")
+            return TrainResult(run.path, _load_reports(run, result["epoch"]), result["best"], None)
+        with closing(_Trainer(config, fabric, run, callback, stop, own_loss)) as trainer:
             try:
-                return running.result(resume)
+                return trainer.fit(resume)
             except _StoppedError:
-                return Result(run.path, {}, running.at.best, stop.signal)
+                return TrainResult(run.path, {}, trainer.position.best, stop.signal)
 
 
-def _done_by_first(fabric: Fabric, action: Callable[[], Done]) -> Done | None:
-    """What an action of the first process alone returns, there. Where it fails, that one says why, and the others end."""
-    done, failure = None, None
+def _open_run(config: TrainConfig, folder: str | PathLike[str], resume: bool, loss: object | None) -> RunFolder:
+    """The run folder, with a copy of the user's code, which must be the same when the run is resumed."""
+    known = RunFolder(folder)
+    sources = {} if resume and known.result is not None else _custom_sources(config, loss, known.path)
+    has_begun = known.has_begun()
+    run = RunFolder.open(folder, config, resume=resume)
+    try:
+        if has_begun:
+            custom_code.check_sources(run.path, sources)
+        else:
+            custom_code.save_sources(run.path, sources)
+    except BaseException:
+        run.close()
+        raise
+    return run
+
+
+def _custom_sources(config: TrainConfig, loss: object | None, run: Path) -> dict[str, custom_code.SourceFile]:
+    """The source files of the user's code, by what they are for."""
+    source = None
+    if loss is not None:
+        source = custom_code.object_source(loss)
+    elif custom_code.is_custom(config.loss.name):
+        with custom_code.point_to_copy(run, "loss"):
+            source = custom_code.find_source(config.loss.name)
+    return {} if source is None else {"loss": source}
+
+
+def _run_on_first_process(fabric: Fabric, action: Callable[[], T]) -> T | None:
+    """Run `action` on the first process and return its result there; if it fails, every process exits."""
+    result, failure = None, None
     if fabric.is_global_zero:
         try:
-            done = action()
+            result = action()
         except Exception as error:
             failure = error
     failed = fabric.broadcast(failure is not None)  # else the others would wait for the first, and complain that it is gone
@@ -108,265 +154,290 @@ def _done_by_first(fabric: Fabric, action: Callable[[], Done]) -> Done | None:
         raise failure
     if failed:
         raise SystemExit(1)
-    return done
+    return result
 
 
 class _StoppedError(Exception):
-    """A signal came during an evaluation. The checkpoint before it is there, and a resumed run begins with the evaluation."""
+    """A signal came during an evaluation. There is a checkpoint before it, and a resumed run begins with the evaluation."""
 
 
-class _Run:
-    """One process's share of a run, from opened folder to result."""
+class _Trainer:
+    """One process's part in a run, from the opened folder to the result."""
 
-    def __init__(self, config: TrainConfig, fabric: Fabric, run: RunFolder, watch: Callback, stop: Stop) -> None:
-        self.config, self.fabric, self.run, self.watch, self.stop = config, fabric, run, watch, stop
-        self.at = Position()
-        reading = partial(
-            manifest_of, config.data.manifest, config.data.root, partial(watch.preparing, f"drawing {config.data.manifest}")
-        )
-        manifest = _done_by_first(fabric, reading) or reading()  # the first process draws a set that is not there yet
+    def __init__(
+        self,
+        config: TrainConfig,
+        fabric: Fabric,
+        run: RunFolder,
+        callback: Callback,
+        stop: StopRequest,
+        loss: CustomLoss | None,
+    ) -> None:
+        self.config, self.fabric, self.run, self.callback, self.stop = config, fabric, run, callback, stop
+        self.position = Position()
+        name, root = config.data.manifest, config.data.root
+        read_manifest = partial(open_manifest, name, root, partial(callback.on_prepare_progress, f"drawing {name}"))
+        manifest = _run_on_first_process(fabric, read_manifest) or read_manifest()  # the first process draws a new dataset
         processes: dict[str, Any] = {
             "rank": fabric.global_rank,
             "world_size": fabric.world_size,
             "pinned": fabric.device.type == "cuda",
         }
-        self.feed = TrainBatches.of(
-            config, manifest, **processes, progress=partial(watch.preparing, "decoding training images")
+        progress = callback.on_prepare_progress
+        self.batches = TrainBatches.from_config(
+            config, manifest, **processes, progress=partial(progress, "decoding training images")
         )
-        self.judge = Validator.of(config, manifest, **processes, progress=partial(watch.preparing, "decoding test images"))
-        self.learner = Learner(config, fabric, self.feed)
-        self.records: Records | None = None
+        self.validator = Validator.from_config(
+            config, manifest, **processes, progress=partial(progress, "decoding test images")
+        )
+        self.learner = Learner(config, fabric, self.batches, loss)
+        self.logger: MetricsLogger | None = None
         self.saved_at = time.monotonic()
         self.last_checkpoint: Path | None = None
 
     def close(self) -> None:
-        if self.records is not None:
-            self.records.close()
+        if self.logger is not None:
+            self.logger.close()
 
-    def result(self, resume: bool) -> Result:
+    def fit(self, resume: bool) -> TrainResult:
+        """Train to the last epoch, or until a signal."""
         if resume:
-            self._go_on()
+            self._resume()
         settings = self.config.model_dump(mode="json")
-        records = partial(Records, self.run.path, self.config.logging, name=self.run.path.name, settings=settings)
-        self.records = _done_by_first(self.fabric, partial(records, step=self.at.step))
-        self.watch.begin(self.at.step, self._steps(), self._about())
-        if not self.judge.names:
-            self.watch.say(f"{self.config.data.manifest} has no test images, so this run will have no metrics.")
-        if self.config.evaluation.at_start and self.judge.names and self.at.step == 0:
-            self._judged()
+        open_logger = partial(MetricsLogger, self.run.path, self.config.logging, name=self.run.path.name, settings=settings)
+        self.logger = _run_on_first_process(self.fabric, partial(open_logger, step=self.position.step))
+        self.callback.on_train_start(self.position.step, self._total_steps(), self._description())
+        if not self.validator.names:
+            self.callback.on_message(f"{self.config.data.manifest} has no test images, so this run will have no metrics.")
+        if self.config.evaluation.at_start and self.validator.names and self.position.step == 0:
+            self._evaluate()
         reports: dict[str, Report] = {}
-        with closing(self._batches()) as batches:
-            while self.at.epoch < self.config.run.epochs:
-                stopped = self._epoch(batches)
-                if not stopped:
-                    reports = self._end_of_epoch() or reports
-                    stopped = self._kept(ended=True) if self.at.epoch < self.config.run.epochs else 0
-                if stopped:
-                    return Result(self.run.path, reports, self.at.best, stopped)
-        return self._finished(reports or self._last_reports())
+        with closing(self._remaining_batches()) as batches:
+            while self.position.epoch < self.config.run.epochs:
+                stop_signal = self._train_epoch(batches)
+                if not stop_signal:
+                    reports = self._end_epoch() or reports
+                    is_last = self.position.epoch == self.config.run.epochs
+                    stop_signal = 0 if is_last else self._maybe_checkpoint(end_of_epoch=True)
+                if stop_signal:
+                    return TrainResult(self.run.path, reports, self.position.best, stop_signal)
+        return self._finish(reports or self._last_reports())
 
     # An epoch
 
-    def _batches(self) -> Generator[TrainBatch]:
-        epoch, consumed = self.at.epoch, self.at.consumed
-        if consumed == len(self.feed):
+    def _remaining_batches(self) -> Generator[TrainBatch]:
+        epoch, consumed = self.position.epoch, self.position.consumed
+        if consumed == len(self.batches):
             epoch, consumed = epoch + 1, 0
-        return self.feed.batches(epoch, consumed, self.config.run.epochs)
+        return self.batches.batches(epoch, consumed, self.config.run.epochs)
 
-    def _epoch(self, batches: Iterator[TrainBatch]) -> int:
-        """0 at the end of the epoch; or the signal that asks to stop, and a checkpoint is written."""
-        at, length = self.at, len(self.feed)
-        while at.consumed < length:
-            begun = time.monotonic()
-            group = [next(batches) for _ in range(min(self.config.batch.accumulate, length - at.consumed))]
+    def _train_epoch(self, batches: Iterator[TrainBatch]) -> int:
+        """Train to the end of the epoch and return 0; or save a checkpoint and return the signal that requested a stop."""
+        position, length = self.position, len(self.batches)
+        while position.consumed < length:
+            start = time.monotonic()
+            group = [next(batches) for _ in range(min(self.config.batch.accumulate, length - position.consumed))]
             try:
-                values = self.learner.step(group, at.step, at.epoch, at.consumed, length)
+                values = self.learner.step(group, position.step, position.epoch, position.consumed, length)
             except NonFiniteError as error:
-                raise NonFiniteLossError(self._told(error, group)) from error
-            at.step += 1
-            at.consumed += len(group)
-            seconds = time.monotonic() - begun
-            at.seconds += seconds
-            self._note(values, group, seconds)
-            stopped = self._kept(ended=at.consumed == length)
-            if stopped:
-                return stopped
+                raise NonFiniteLossError(self._non_finite_message(error, group)) from error
+            position.step += 1
+            position.consumed += len(group)
+            seconds = time.monotonic() - start
+            position.seconds += seconds
+            self._log_step(values, group, seconds)
+            stop_signal = self._maybe_checkpoint(end_of_epoch=position.consumed == length)
+            if stop_signal:
+                return stop_signal
         return 0
 
-    def _kept(self, *, ended: bool) -> int:
-        """Write a checkpoint if one is due, or if a signal asks to stop, which is returned. Processes agree on both."""
-        if self.fabric.world_size > 1 and not ended and self.at.step % BETWEEN_AGREEMENTS:
+    def _maybe_checkpoint(self, *, end_of_epoch: bool) -> int:
+        """Save a checkpoint if one is due or a stop was requested. Return the signal that requested it, or 0. All ranks agree.
+
+        At the end of an epoch, `_end_epoch` saves the checkpoint that is due.
+        """
+        if self.fabric.world_size > 1 and not end_of_epoch and self.position.step % STEPS_BETWEEN_AGREEMENTS:
             return 0
         due = time.monotonic() - self.saved_at >= 60 * self.config.checkpoint.minutes
-        stopped, save = self._agreed(self.stop.signal, due)
-        if stopped or (save and not ended):
-            self._save()
-        return stopped
+        stop_signal, save = self._all_max(self.stop.signal, due)
+        if stop_signal or (save and not end_of_epoch):
+            self._save_checkpoint()
+        return stop_signal
 
-    def _end_of_epoch(self) -> dict[str, Report]:
-        """The reports of the evaluation, if one is due. A checkpoint before it makes a resumed run begin with it."""
-        at, every = self.at, self.config.evaluation.every
-        last = at.epoch + 1 == self.config.run.epochs
+    def _end_epoch(self) -> dict[str, Report]:
+        """Evaluate if it is due, and return the reports. A checkpoint before makes a resumed run begin with the evaluation."""
+        position, every = self.position, self.config.evaluation.every
+        is_last = position.epoch + 1 == self.config.run.epochs
         reports: dict[str, Report] = {}
-        if self.judge.names and (last or (every and (at.epoch + 1) % every == 0)):
-            self._save()
-            reports = self._judged()
-        at.epoch, at.consumed = at.epoch + 1, 0
-        (due,) = self._agreed(last or time.monotonic() - self.saved_at >= LEAST_BETWEEN)
+        if self.validator.names and (is_last or (every and (position.epoch + 1) % every == 0)):
+            self._save_checkpoint()
+            reports = self._evaluate()
+        position.epoch, position.consumed = position.epoch + 1, 0
+        (due,) = self._all_max(is_last or time.monotonic() - self.saved_at >= MIN_SECONDS_BETWEEN_CHECKPOINTS)
         if due:
-            self._save()
+            self._save_checkpoint()
         return reports
 
-    # What is measured
+    # Metrics
 
-    def _judged(self) -> dict[str, Report]:
-        at = self.at
-        epoch = at.epoch + bool(at.consumed)
+    def _evaluate(self) -> dict[str, Report]:
+        """Evaluate the test sets, save the reports, and save the model if it is the best so far."""
+        position = self.position
+        epoch = position.epoch + bool(position.consumed)
         self.learner.eval()
-        reports = self.judge(self.learner.forward, device=self.fabric.device, progress=self._evaluating)
-        values = {name: dict(report.values) for name, report in reports.items()}
-        test, metric = self.judge.best_metric
-        found = values[test][metric]
-        if _is_better(metric, found, at.best):
+        reports = self.validator(self.learner.forward, device=self.fabric.device, progress=self._on_evaluation_progress)
+        metrics = {name: dict(report.values) for name, report in reports.items()}
+        test, metric = self.validator.best_metric
+        value = metrics[test][metric]
+        if _is_better(metric, value, position.best):
             failed = True
-            with self._going_on("the best model"):
+            with self._tolerate_full_disk("the best model"):
                 self.learner.save_model(self.run.best)
                 failed = False
-            if not any(self._agreed(failed)):  # the best is what the folder holds; one process has written, and all must know
-                at.best = {"epoch": epoch, "metric": metric, "value": found, "metrics": values}
-        at.test_set = self.judge.fingerprint
+            if not any(self._all_max(failed)):  # `best` describes what the folder holds; one process writes, and all must know
+                position.best = {"epoch": epoch, "metric": metric, "value": value, "metrics": metrics}
+        position.test_set = self.validator.fingerprint
         if self.fabric.is_global_zero:
             for name, report in reports.items():
-                with self._going_on("the report"):
-                    report.save(self.run.reports / _report_name(name, epoch))
-        if self.records is not None:
-            flat = {f"{name}/{key}": value for name, metrics in values.items() for key, value in metrics.items()}
-            self.records.evaluation(at.step, float(epoch), flat)
-        self.watch.judged(epoch, reports)
+                with self._tolerate_full_disk("the report"):
+                    report.save(self.run.reports / _report_file(name, epoch))
+        if self.logger is not None:
+            flat = {f"{name}/{key}": value for name, values in metrics.items() for key, value in values.items()}
+            self.logger.log_evaluation(position.step, float(epoch), flat)
+        self.callback.on_evaluation_end(epoch, reports)
         return reports
 
-    def _evaluating(self, name: str, done: int, total: int) -> None:
-        if self.stop.signal and self.fabric.world_size == 1:  # several would have to agree
+    def _on_evaluation_progress(self, name: str, done: int, total: int) -> None:
+        if self.stop.signal and self.fabric.world_size == 1:  # several processes would have to agree
             raise _StoppedError
-        self.watch.evaluating(name, done, total)
+        self.callback.on_evaluation_progress(name, done, total)
 
-    def _note(self, values: dict[str, float], group: list[TrainBatch], seconds: float) -> None:
-        at, images = self.at, len(group) * self.config.batch.size
-        at.replaced += sum(batch.replaced for batch in group)
-        if at.replaced:
-            values["broken images replaced"] = at.replaced
-        epoch = at.epoch + at.consumed / len(self.feed)
-        left = at.seconds / at.step * (self._steps() - at.step)
-        self.watch.step(StepValues(at.step, epoch, values, self.learner.rates, images / seconds, left))
-        if self.records is not None and (at.step % self.config.logging.every == 0 or at.step == 1):
-            rates = {f"learning rate/{name}": value for name, value in self.learner.rates.items()}
-            self.records.step(at.step, epoch, {**values, **rates, "images per second": images / seconds})
+    def _log_step(self, values: dict[str, float], group: list[TrainBatch], seconds: float) -> None:
+        position, images = self.position, len(group) * self.config.batch.size
+        position.replaced += sum(batch.replaced for batch in group)
+        if position.replaced:
+            values["broken images replaced"] = position.replaced
+        epoch = position.epoch + position.consumed / len(self.batches)
+        seconds_left = position.seconds / position.step * (self._total_steps() - position.step)
+        rates = self.learner.rates
+        self.callback.on_step_end(StepValues(position.step, epoch, values, rates, images / seconds, seconds_left))
+        if self.logger is not None and (position.step % self.config.logging.every == 0 or position.step == 1):
+            named_rates = {f"learning rate/{name}": value for name, value in rates.items()}
+            self.logger.log_step(position.step, epoch, {**values, **named_rates, "images per second": images / seconds})
 
-    def _steps(self) -> int:
-        return self.config.run.epochs * -(-len(self.feed) // self.config.batch.accumulate)
+    def _total_steps(self) -> int:
+        return self.config.run.epochs * -(-len(self.batches) // self.config.batch.accumulate)
 
-    def _about(self) -> str:
-        devices = (
-            f"{self.fabric.world_size} × {self.fabric.device.type}" if self.fabric.world_size > 1 else self.fabric.device.type
-        )
-        return f"{self.config.loss.name} on {len(self.feed.labels):,} images of {self.feed.classes:,} classes, {devices}"
+    def _description(self) -> str:
+        kind, count = self.fabric.device.type, self.fabric.world_size
+        devices = f"{count} × {kind}" if count > 1 else kind
+        return f"{self.config.loss.name} on {len(self.batches.labels):,} images of {self.batches.classes:,} classes, {devices}"
 
-    # What is kept
+    # Files
 
-    def _save(self) -> None:
-        state = {"position": asdict(self.at), "feed": self.feed.state(self.at.epoch, self.at.consumed), **self.learner.state()}
+    def _save_checkpoint(self) -> None:
+        state = {
+            "position": asdict(self.position),
+            "batches": self.batches.state_dict(self.position.epoch, self.position.consumed),
+            **self.learner.state_dict(),
+        }
         if self.fabric.is_global_zero:
-            with self._going_on("the checkpoint"):
+            with self._tolerate_full_disk("the checkpoint"):
                 self.last_checkpoint = checkpoint.save(
-                    self.run.checkpoints, self.at.step, state, keep=self.config.checkpoint.keep
+                    self.run.checkpoints, self.position.step, state, keep=self.config.checkpoint.keep
                 )
         self.saved_at = time.monotonic()
         self.fabric.barrier()
 
     @contextmanager
-    def _going_on(self, what: str) -> Iterator[None]:
-        """A full disk is told, and no reason to stop: it may be in order when the next file is due."""
+    def _tolerate_full_disk(self, what: str) -> Iterator[None]:
+        """Report a failed write and go on: the disk may have room when the next file is due."""
         try:
             yield
         except OSError as error:
             then = "stopping without it" if self.stop.signal else "training goes on"
-            self.watch.say(f"{what} of step {self.at.step} could not be written ({error.strerror or error}); {then}.")
+            self.callback.on_message(
+                f"{what} of step {self.position.step} could not be written ({error.strerror or error}); {then}."
+            )
 
-    def _go_on(self) -> None:
-        found = _done_by_first(self.fabric, partial(checkpoint.newest, self.run.checkpoints, self.watch.say))
-        path = self.fabric.broadcast(None if found is None else str(found[1]))
+    def _resume(self) -> None:
+        """Load the newest checkpoint, if there is one."""
+        newest = _run_on_first_process(
+            self.fabric, partial(checkpoint.load_newest, self.run.checkpoints, self.callback.on_message)
+        )
+        path = self.fabric.broadcast(None if newest is None else str(newest[1]))
         if path is None:
             return
         state = checkpoint.load(Path(path))
-        self.feed.check(state["feed"])
-        self.learner.load(state)
-        self.at = Position(**state["position"])
+        self.batches.check_state_dict(state["batches"])
+        self.learner.load_state_dict(state)
+        self.position = Position(**state["position"])
         self.last_checkpoint = Path(path)
-        self.watch.say(f"going on from {path}, step {self.at.step}.")
-        if self.at.test_set and self.at.test_set != self.judge.fingerprint:
-            self.watch.say(
+        self.callback.on_message(f"resuming from {path}, step {self.position.step}.")
+        if self.position.test_set and self.position.test_set != self.validator.fingerprint:
+            self.callback.on_message(
                 "the test images, their labels or evaluation.decay have changed since the last evaluation: metrics before and "
-                f"after do not compare, and the next evaluation chooses {self.run.best} anew."
+                f"after cannot be compared, and the next evaluation chooses {self.run.best} anew."
             )
-            self.at.best, self.at.test_set = None, ""
+            self.position.best, self.position.test_set = None, ""
 
     def _last_reports(self) -> dict[str, Report]:
-        """Of a run that was interrupted after its last evaluation, and before its result was written."""
-        found = self.fabric.broadcast(_reports_of(self.run, self.at.epoch))
-        known = bool(self.at.test_set) or not self.judge.names  # else they may be of other test images
-        return found if known and set(found) == set(self.judge.names) else self._judged()
+        """The reports of a run that was interrupted between its last evaluation and its result; evaluated again if need be."""
+        reports = self.fabric.broadcast(_load_reports(self.run, self.position.epoch))
+        same_images = bool(self.position.test_set) or not self.validator.names
+        return reports if same_images and set(reports) == set(self.validator.names) else self._evaluate()
 
-    def _finished(self, reports: Mapping[str, Report]) -> Result:
-        at = self.at
+    def _finish(self, reports: Mapping[str, Report]) -> TrainResult:
+        """Save the last model and the result."""
+        position = self.position
         metrics = {name: dict(report.values) for name, report in reports.items()}
         try:
             self.learner.save_model(self.run.model)
             if self.fabric.is_global_zero:
-                result = {"epoch": at.epoch, "step": at.step, "seconds": at.seconds, "metrics": metrics, "best": at.best}
-                self.run.finish(result)
+                counts = {"epoch": position.epoch, "step": position.step, "seconds": position.seconds}
+                self.run.write_result({**counts, "metrics": metrics, "best": position.best})
         except OSError as error:
             raise OSError(
                 f"training is done, but could not be written to {self.run.model} ({error.strerror or error}); make room, and "
                 f"--resume goes on from {self.last_checkpoint or 'the beginning'}."
             ) from error
         self.fabric.barrier()
-        return Result(self.run.path, dict(reports), self.at.best, None)
+        return TrainResult(self.run.path, dict(reports), position.best, None)
 
-    def _told(self, error: NonFiniteError, group: list[TrainBatch]) -> str:
-        rows = distributed.gathered(torch.cat([batch.ids for batch in group]).to(self.fabric.device)).tolist()
-        at = self.at
-        written = ""
+    def _non_finite_message(self, error: NonFiniteError, group: list[TrainBatch]) -> str:
+        """Where training stopped, and what to do; the first process writes the images of the batch to a file."""
+        rows = distributed.all_gather(torch.cat([batch.ids for batch in group]).to(self.fabric.device)).tolist()
+        position = self.position
+        images = ""
         if self.fabric.is_global_zero:
-            paths = [self.feed.paths[row].as_py() for row in rows]
+            paths = [self.batches.paths[row].as_py() for row in rows]
             try:
-                file = self.run.bad_batch(at.step, at.epoch, rows, paths, {"error": str(error)})
-                written = f" Its images are in {file}."
+                file = self.run.write_bad_batch(position.step, position.epoch, rows, paths, {"error": str(error)})
+                images = f" Its images are listed in {file}."
             except OSError as full:
-                written = f" Its images could not be written down ({full.strerror or full})."
-        kept = f"the last checkpoint is {self.last_checkpoint}" if self.last_checkpoint else "there is no checkpoint yet"
+                images = f" The list of its images could not be written ({full.strerror or full})."
+        last = f"the last checkpoint is {self.last_checkpoint}" if self.last_checkpoint else "there is no checkpoint yet"
         return (
-            f"step {at.step}, epoch {at.epoch}: {error}; nothing was learned from this batch, and {kept}.{written} "
-            f"Try a lower learning rate, run.clip=1, or engine.precision='fp32'."
+            f"step {position.step}, epoch {position.epoch}: {error}; nothing was learned from this batch, and {last}.{images} "
+            f"Try a lower learning rate, run.clip_grad_norm=1, or engine.precision='fp32'."
         )
 
-    # What processes agree on
-
-    def _agreed(self, *wishes: int) -> list[int]:
-        return distributed.agreed(wishes, self.fabric.device)
+    def _all_max(self, *flags: int) -> list[int]:
+        return distributed.all_max(flags, self.fabric.device)
 
 
 def _is_better(metric: str, value: float, best: Mapping[str, Any] | None) -> bool:
-    """Whether it beats the best so far; any number beats NaN, and one of another metric, which a resumed run may ask for."""
+    """Whether it beats the best so far; any number beats NaN, and one of another metric, which a resumed run may choose."""
     if best is None or best["metric"] != metric or math.isnan(best["value"]):
         return True
     return bool(value > best["value"])
 
 
-def _report_name(test: str, epoch: int) -> str:
+def _report_file(test: str, epoch: int) -> str:
     return f"{quote(test, safe=' ')}-epoch-{epoch:04}.json"  # a name of data.tests may have a slash
 
 
-def _reports_of(run: RunFolder, epoch: int) -> dict[str, Report]:
+def _load_reports(run: RunFolder, epoch: int) -> dict[str, Report]:
     return {
         unquote(file.name.removesuffix(f"-epoch-{epoch:04}.json")): Report.load(file)
         for file in sorted(run.reports.glob(f"*-epoch-{epoch:04}.json"))

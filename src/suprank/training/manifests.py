@@ -1,4 +1,4 @@
-"""The manifest that a recipe names: a file, or one of the sets that are drawn on first use."""
+"""The manifest that a recipe names: a file, or one of the datasets that are drawn on first use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def manifest_of(name: str, root: str | None = None, progress: Callable[[int, int], None] | None = None) -> Manifest:
-    """The manifest called `emoji` or `glyphs`, made on the first call and kept, or the one in a file of that name."""
+def open_manifest(name: str, root: str | None = None, progress: Callable[[int, int], None] | None = None) -> Manifest:
+    """Read the manifest in a file, or the one called `emoji` or `glyphs`, which is drawn on the first call and cached."""
     show = progress or (lambda done, total: None)
     if name == "glyphs":
         from suprank.data.importers import glyphs

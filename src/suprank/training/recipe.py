@@ -77,7 +77,7 @@ def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> Tr
     values, origins = _load(source, ())
     for override in overrides:
         key, value = _parse_override(override)
-        given = _nest(key, {} if value is None and config_keys.table(key) else value)
+        given = _nest(key, {} if value is None and config_keys.table_model(key) else value)
         _refuse_unknown(given, override)
         _assign(values, key, value, override)
         origins.update(dict.fromkeys(_dotted_names(given), override))
@@ -220,7 +220,7 @@ def _find_extended(base: str, source: _Source) -> _Source:
 
 
 def _refuse_unknown(values: dict[str, Any], origin: str) -> None:
-    if wrong := list(config_keys.complaints(values)):
+    if wrong := list(config_keys.find_errors(values)):
         raise RecipeError(_join_sentences(f"{name}: {reason} ({origin})" for name, reason in wrong))
 
 

@@ -1,15 +1,16 @@
-"""The folder of a run: what it was asked to do, where and with what, and what it has come to.
+"""The folder of a run: its recipe, its environment, its checkpoints and its results.
 
-    recipe.toml          the resolved recipe; what makes a folder a run's
-    environment.json     versions, machine, command and git state of every session: the first, and each that resumed it
-    metrics.jsonl        what was measured on the way (suprank.training.loggers)
-    checkpoints/         to go on from (suprank.training.checkpoint)
+    recipe.toml          the resolved recipe; the file by which a run's folder is known
+    environment.json     versions, machine, command and git state of every session: the first, and each that resumed the run
+    code/                a copy of the user's own loss, if the recipe names one (suprank.training.custom_code)
+    metrics.jsonl        values of steps and evaluations (suprank.training.loggers)
+    checkpoints/         to resume from (suprank.training.checkpoint)
     reports/             of evaluations
     best/, model/        the best and the last model, as `Embedder.save` writes them
-    bad-batch-step-N.json  images of a batch whose loss was not finite
-    result.json          written last, when all is done
+    bad-batch-step-N.json  images of a batch with a NaN or infinite value
+    result.json          written last, when the run is finished
 
-One process at a time may train into it.
+A lock (.lock) keeps a second process from training into it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from suprank import __version__
 from suprank.files.atomic import TEMPORARY_FILE, write_atomically
 from suprank.files.folders import ForeignFilesError, refuse_foreign_files
-from suprank.system.platforms import file_locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,14 +39,14 @@ if TYPE_CHECKING:
 
     from suprank.training.config import TrainConfig
 
-RECIPE, ENVIRONMENT, METRICS, RESULT, LOCK = "recipe.toml", "environment.json", "metrics.jsonl", "result.json", ".lock"
+RECIPE, ENVIRONMENT, METRICS, RESULT = "recipe.toml", "environment.json", "metrics.jsonl", "result.json"
 
 MAY_DIFFER = {
     *("engine.accelerator", "engine.devices", "engine.nodes", "engine.strategy"),
-    *("data.workers", "data.root", "data.hold"),
+    *("data.workers", "data.root", "data.cache_images"),
 }
 TABLES_THAT_MAY_DIFFER = ("evaluation", "checkpoint", "logging")
-"""Entries of a recipe that do not change what is learned, so that a resumed run may have others."""
+"""Keys of a recipe that do not change what is learned, so that a resumed run may have other values."""
 
 _PACKAGES = ("torch", "torchvision", "timm", "lightning", "numpy")
 
@@ -55,7 +56,7 @@ class RunFolderError(ValueError):
 
 
 class RunFolder:
-    """The names of things in the folder of a run. `open` makes it ready to train into; without it, it is for reading."""
+    """The folder of a run. `open` locks it and prepares it for training; without it, it is for reading."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
@@ -63,22 +64,21 @@ class RunFolder:
         self.reports = self.path / "reports"
         self.best = self.path / "best"
         self.model = self.path / "model"
-        self._lock: IO[str] | None = None
+        self._lock: ExitStack | None = None
 
     @classmethod
     def open(
         cls, path: str | PathLike[str], config: TrainConfig, *, resume: bool, command: Sequence[str] | None = None
     ) -> RunFolder:
-        """Make the folder, or with `resume` go on with the run in it, and keep other processes out until `close`.
+        """Create the folder, or with `resume` continue the run in it, and keep other processes out until `close`.
 
-        Refused are a folder in which another process trains; one that holds a run, without `resume` (unless that never began,
-        because its images were missing, for example); a run of another recipe,
-        but for entries that do not change what is learned; and a folder of other things. `command` is what to write down as
-        the command line; by default that of this process.
+        Refused are a folder in which another process trains; without `resume` a folder that holds a run (unless no step was
+        taken, because its images were missing, for example); a run of another recipe, except for keys that do not change what
+        is learned; and a folder of other things. `command` is the command line to record, by default that of this process.
         """
         run = cls(path)
-        run._make()
-        run._take_lock()
+        run._create()
+        run._acquire_lock()
         try:
             run._begin(config, resume, sys.argv if command is None else command)
         except BaseException:
@@ -87,7 +87,7 @@ class RunFolder:
         return run
 
     def close(self) -> None:
-        """Let others train here."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -99,27 +99,34 @@ class RunFolder:
         self.close()
 
     @property
-    def finished(self) -> dict[str, Any] | None:
-        """What `finish` was given, NaN as None; None while the run is not finished."""
+    def result(self) -> dict[str, Any] | None:
+        """What `write_result` wrote, with None in place of NaN; None while the run is not finished."""
         file = self.path / RESULT
         return _read_json(file) if file.is_file() else None
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Write down what the run has come to. The file is there when all others are."""
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write the result of the run, after all other files."""
         write_atomically(self.path / RESULT, json_bytes(result, indent=2))
 
-    def bad_batch(
+    def write_bad_batch(
         self, step: int, epoch: int, rows: Iterable[int], paths: Iterable[str], values: Mapping[str, float | str]
     ) -> Path:
-        """Write down the images of a bad batch: their rows among the training images, their paths, and what was found."""
+        """List the images of a bad batch: their rows among the training images, their paths, and the values."""
         file = self.path / f"bad-batch-step-{step}.json"
         images = [{"row": int(row), "path": str(path)} for row, path in zip(rows, paths, strict=True)]
-        # As text, since JSON has no numbers for these, and whether it was NaN or infinite is what one wants to know.
-        told = {name: value if isinstance(value, str) or math.isfinite(value) else str(value) for name, value in values.items()}
-        write_atomically(file, json_bytes({"step": step, "epoch": epoch, "values": told, "images": images}, indent=2))
+        # JSON has neither NaN nor infinity, and a reader wants to know which it was: they are written as text.
+        plain = {
+            name: value if isinstance(value, str) or math.isfinite(value) else str(value) for name, value in values.items()
+        }
+        write_atomically(file, json_bytes({"step": step, "epoch": epoch, "values": plain, "images": images}, indent=2))
         return file
 
-    def _make(self) -> None:
+    def has_begun(self) -> bool:
+        """Whether the run has taken a step. It has not if its images were missing, for example."""
+        written = (self.path / name for name in (METRICS, RESULT))
+        return any(self.checkpoints.glob("*.pt")) or any(file.is_file() and file.stat().st_size for file in written)
+
+    def _create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             refuse_foreign_files(self.path, RECIPE, "a run", "name another folder (--out)")
@@ -128,73 +135,59 @@ class RunFolder:
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
+        from suprank.files.locking import lock_folder
+
+        lock = ExitStack()
         try:
-            file = (self.path / LOCK).open("a+", encoding="utf-8")
+            lock.enter_context(lock_folder(self.path, "training in", "wait for it, or name another folder (--out)"))
+        except BlockingIOError as error:
+            raise RunFolderError(str(error)) from None
         except OSError as error:
             raise _unwritable(self.path, error) from error
-        try:
-            # Of this process alone: a lock by flock would pass on to the processes that decode images, and outlive a kill by
-            # the seconds that those take to notice.
-            if fcntl := file_locks(self.path):
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            file.close()
-            raise RunFolderError(f"{holder} is training in {self.path}; wait for it, or name another folder (--out).") from None
-        except OSError as error:
-            file.close()
-            raise _unwritable(self.path, error) from error
-        self._lock = file
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}\n")
-        file.flush()
+        self._lock = lock
 
     def _begin(self, config: TrainConfig, resume: bool, command: Sequence[str]) -> None:
         from suprank.training.recipe import read_recipe, to_toml
 
         recipe = self.path / RECIPE
         changes: dict[str, list[Any]] = {}
-        if recipe.is_file() and self._has_begun():
+        if recipe.is_file() and self.has_begun():
             if not resume:
-                raise RunFolderError(f"{self.path} holds a run; --resume goes on with it, or name another folder (--out).")
-            changes = {name: [old, new] for name, old, new in differences(read_recipe(recipe), config)}
-            self._refuse(name_and_values for name_and_values in changes.items() if not _may_differ(name_and_values[0]))
+                raise RunFolderError(f"{self.path} holds a run; --resume continues it, or name another folder (--out).")
+            changes = {key: [old, new] for key, old, new in config_differences(read_recipe(recipe), config)}
+            self._refuse({key: values for key, values in changes.items() if not _may_differ(key)})
         try:
             for file in self.path.rglob(".*.tmp"):
                 if TEMPORARY_FILE.fullmatch(file.name):
                     file.unlink(missing_ok=True)
-            write_atomically(recipe, to_toml(config).encode())  # first: from now on the folder is known as a run's
+            write_atomically(recipe, to_toml(config).encode())  # first: it makes the folder a run's
             for folder in (self.checkpoints, self.reports):
                 folder.mkdir(exist_ok=True)
-            self._note_session(command, changes)
+            self._record_session(command, changes)
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
-    def _has_begun(self) -> bool:
-        """Whether there is anything to lose; not so where the images were missing, say, and training never began."""
-        written = (self.path / name for name in (METRICS, RESULT))
-        return any(self.checkpoints.glob("*.pt")) or any(file.is_file() and file.stat().st_size for file in written)
-
-    def _refuse(self, changes: Iterable[tuple[str, list[Any]]]) -> None:
-        told = [f"{name} was {old!r} and is {new!r}" for name, (old, new) in changes]
-        if told:
+    def _refuse(self, changes: Mapping[str, list[Any]]) -> None:
+        if changes:
+            listed = "; ".join(f"{key} was {old!r} and is {new!r}" for key, (old, new) in changes.items())
             raise RunFolderError(
-                f"{self.path} holds a run of another recipe, which cannot be resumed with this one: {'; '.join(told)}. "
-                "Give the same again, or name another folder (--out)."
+                f"{self.path} holds a run of another recipe, which cannot be resumed with this one: {listed}. "
+                "Give the same values again, or name another folder (--out)."
             )
 
-    def _note_session(self, command: Sequence[str], changes: Mapping[str, list[Any]]) -> None:
+    def _record_session(self, command: Sequence[str], changes: Mapping[str, list[Any]]) -> None:
         file = self.path / ENVIRONMENT
         sessions = _read_json(file)["sessions"] if file.is_file() else []
         session = {**environment(), "command": list(command), "changes": dict(changes)}
         write_atomically(file, json_bytes({"sessions": [*sessions, session]}, indent=2))
 
 
-def differences(old: TrainConfig, new: TrainConfig) -> Iterator[tuple[str, Any, Any]]:
-    """The entries in which two recipes differ: dotted name, old and new value."""
+def config_differences(old: TrainConfig, new: TrainConfig) -> Iterator[tuple[str, Any, Any]]:
+    """The keys in which two recipes differ: dotted name, old and new value. Of two losses, only the names are compared."""
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    if old.loss.name != new.loss.name:
+        yield "loss.name", before.pop("loss")["name"], after.pop("loss")["name"]
     for table, entries in after.items():
         for name, value in entries.items():
             if before[table][name] != value:
@@ -202,7 +195,7 @@ def differences(old: TrainConfig, new: TrainConfig) -> Iterator[tuple[str, Any, 
 
 
 def environment() -> dict[str, Any]:
-    """What a run may depend on beside its recipe: time, machine, versions, GPUs, and the git state of the current directory."""
+    """What a run may depend on beside its recipe: time, machine, versions, GPUs, and the git state of the working directory."""
     import torch
 
     gpus = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
@@ -219,10 +212,9 @@ def environment() -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit, branch, and whether files that git knows were changed; None outside of a repository, or without git.
+    """Commit, branch, and whether tracked files were changed; None outside of a repository, or without git.
 
-    `diff_sha256` is of `git diff HEAD`: equal for equal changes. Files that git does not know are not looked at, because run
-    folders may be among them.
+    `diff_sha256` is the hash of `git diff HEAD`. Untracked files are ignored, because run folders may be among them.
     """
     if _git(folder, "rev-parse", "--is-inside-work-tree") != b"true":
         return None
@@ -237,7 +229,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def json_bytes(value: Any, indent: int | None = None) -> bytes:
-    """A value as JSON and a line break, with null for what is not finite.
+    """A value as JSON and a line break, with null in place of NaN and infinity.
 
     Example:
         >>> json_bytes({"AP": float("nan"), "ks": (1, 10)})
@@ -258,7 +250,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_bytes())
     except ValueError as error:
-        raise RunFolderError(f"{file} is no JSON ({error}); delete it, or restore it from a copy.") from error
+        raise RunFolderError(f"{file} is not JSON ({error}); delete it, or restore it from a copy.") from error
 
 
 def _may_differ(name: str) -> bool:
@@ -277,9 +269,9 @@ def _version(package: str) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
-    """What git answers; None where it has no answer, or is not there."""
+    """The output of git; None if it fails, or is not installed."""
     command = ["git", "-C", str(folder), *arguments]
-    # Without optional locks it writes nothing: another git at work beside us is not disturbed.
+    # Without optional locks git writes nothing, and does not disturb another git process.
     variables = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(command, capture_output=True, timeout=60, env=variables, check=True)

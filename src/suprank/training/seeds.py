@@ -1,7 +1,7 @@
-"""Seeds of everything random in training, each a function of where it is used.
+"""Seeds of everything random in training, each derived from where it is used.
 
-A run draws nothing from a stream that goes on: so nothing has to be saved to go on with it, and what one process draws does not
-depend on how many there are.
+No random stream continues from one step to the next, so that a resumed run needs no saved generator state, and what a process
+draws does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import hashlib
 import struct
 
 
-def seed_of(*place: int) -> int:
-    """A seed below 2⁶³ for this place, such as (seed, epoch, batch, image); other places have unrelated ones.
+def derive_seed(*place: int) -> int:
+    """A seed below 2⁶³ for a place such as (seed, epoch, batch, image); seeds of different places are unrelated.
 
     Example:
-        >>> seed_of(0, 1, 2) == seed_of(0, 1, 2), seed_of(0, 1, 2) == seed_of(0, 2, 1)
+        >>> derive_seed(0, 1, 2) == derive_seed(0, 1, 2), derive_seed(0, 1, 2) == derive_seed(0, 2, 1)
         (True, False)
     """
     digest = hashlib.blake2b(struct.pack(f"<{len(place)}q", *place), digest_size=8).digest()

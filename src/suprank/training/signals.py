@@ -1,4 +1,4 @@
-"""Signals as a wish to stop: a step is finished, a checkpoint written, and the process ends."""
+"""Signals as requests to stop: training finishes its step, saves a checkpoint and returns."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
-"""Ctrl-C, what schedulers send before they kill, and what `sbatch --signal=USR1@120` sends some time before."""
+"""Ctrl-C, the signal that schedulers send before they kill, and the one that `sbatch --signal=USR1@120` sends earlier."""
 
 
-class Stop:
-    """Which signal has asked to stop; 0 for none."""
+class StopRequest:
+    """The signal that requested a stop; 0 if none did."""
 
     signal = 0
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """Signals are noted down, and left to the caller; a second Ctrl-C stops at once. Outside of the main thread, nothing."""
-    stop = Stop()
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Record signals for the caller to act on; a second Ctrl-C interrupts at once. Outside of the main thread, do nothing."""
+    stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
     interrupted = False
 
-    def note(number: int, frame: Any) -> None:
+    def record(number: int, frame: Any) -> None:
         nonlocal interrupted
         if number == signal.SIGINT:
             if interrupted:
@@ -38,9 +38,9 @@ def stop_on_signals() -> Iterator[Stop]:
             interrupted = True
         stop.signal = stop.signal or number
 
-    before = {number: signal.signal(number, note) for number in SIGNALS}
+    previous = {number: signal.signal(number, record) for number in SIGNALS}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

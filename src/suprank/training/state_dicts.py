@@ -1,4 +1,4 @@
-"""What networks and optimizers carry, whole and on the CPU, also where a network's weights are spread over devices."""
+"""State dicts of networks and optimizers: complete and on the CPU, even if the weights are sharded over devices."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-_WHOLE = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
-_FROM_ALL = sharded.StateDictOptions(full_state_dict=True)
+_GATHER_TO_CPU = sharded.StateDictOptions(full_state_dict=True, cpu_offload=True)
+_SCATTER = sharded.StateDictOptions(full_state_dict=True)
 
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state of the network as it was before Fabric wrapped it."""
+    """The state dict of the network, with the names it has without Fabric's wrapper."""
     if _is_sharded(model):
-        return dict(sharded.get_model_state_dict(_forward_module(model), options=_WHOLE))  # type: ignore[arg-type]
-    return {name: value.detach().cpu() for name, value in _original(model).state_dict().items()}
+        return dict(sharded.get_model_state_dict(_forward_module(model), options=_GATHER_TO_CPU))  # type: ignore[arg-type]
+    return {name: value.detach().cpu() for name, value in _unwrapped(model).state_dict().items()}
 
 
 def set_model_state(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Load a state that `model_state` returned."""
     if _is_sharded(model):
-        sharded.set_model_state_dict(_forward_module(model), dict(state), options=_FROM_ALL)
+        sharded.set_model_state_dict(_forward_module(model), dict(state), options=_SCATTER)
     else:
-        _original(model).load_state_dict(state)
+        _unwrapped(model).load_state_dict(state)
 
 
 def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Of an optimizer of this network."""
+    """The state dict of an optimizer of this network."""
     if _is_sharded(model):
-        return sharded.get_optimizer_state_dict(_forward_module(model), _unwrap_objects(optimizer), options=_WHOLE)
-    return _on_cpu(_unwrap_objects(optimizer).state_dict())
+        return sharded.get_optimizer_state_dict(_forward_module(model), _unwrap_objects(optimizer), options=_GATHER_TO_CPU)
+    return _to_cpu(_unwrap_objects(optimizer).state_dict())
 
 
 def set_optimizer_state(model: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load a state that `optimizer_state` returned."""
     if _is_sharded(model):
-        sharded.set_optimizer_state_dict(_forward_module(model), _unwrap_objects(optimizer), state, options=_FROM_ALL)
+        sharded.set_optimizer_state_dict(_forward_module(model), _unwrap_objects(optimizer), state, options=_SCATTER)
     else:
         _unwrap_objects(optimizer).load_state_dict(state)
 
@@ -58,16 +60,16 @@ def _forward_module(model: Any) -> nn.Module:
     return model._forward_module
 
 
-def _original(model: Any) -> nn.Module:
-    """The network without Fabric's wrapper, and without DistributedDataParallel's, which adds "module." to every name."""
+def _unwrapped(model: Any) -> nn.Module:
+    """The network without Fabric's wrapper and DistributedDataParallel's, which adds "module." to every name."""
     return model.module
 
 
-def _on_cpu(value: Any) -> Any:
+def _to_cpu(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
     if isinstance(value, dict):
-        return {key: _on_cpu(entry) for key, entry in value.items()}
+        return {key: _to_cpu(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_on_cpu(entry) for entry in value)
+        return type(value)(_to_cpu(entry) for entry in value)
     return value

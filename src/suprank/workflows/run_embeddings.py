@@ -139,9 +139,9 @@ def _default_test_set(run: Path, config: TrainConfig) -> str:
 
 
 def _manifest(config: TrainConfig, name: str) -> Manifest:
-    from suprank.training.manifests import manifest_of
+    from suprank.training.manifests import open_manifest
 
-    return manifest_of(config.data.manifest, config.data.root) if name == OWN else manifest_of(config.data.tests[name])
+    return open_manifest(config.data.manifest, config.data.root) if name == OWN else open_manifest(config.data.tests[name])
 
 
 def _is_complete(run: Path, name: str) -> bool:

@@ -127,7 +127,7 @@ def test_recipes_are_set_beside_each_other_without_paths_of_the_machine():
     one = {"data": {"manifest": "/home/me/m.parquet", "hold": True}, "loss": {"ks": [1, 2]}}
     rows = {row.name: row for row in recipe_rows([one, {"loss": {"ks": [1]}}])}
     assert rows["data.manifest"].values == ("m.parquet", "–")
-    assert rows["data.hold"].values[0] == "true"
+    assert rows["data.cache_images"].values[0] == "true"
     assert rows["loss.ks"].values == ("[1, 2]", "[1]")
     assert rows["loss.ks"].differs
     assert not recipe_rows([one, one])[0].differs

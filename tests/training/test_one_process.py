@@ -8,10 +8,10 @@ from suprank.training import distributed
 def test_one_process_gathers_what_it_has_and_averages_with_nobody():
     own = torch.randn(3, 2)
     assert distributed.world_size() == 1
-    assert distributed.gathered(own) is own
-    assert distributed.own_part(own) is own
+    assert distributed.all_gather(own) is own
+    assert distributed.local_part(own) is own
     before = own.clone()
     distributed.average([own])
-    distributed.share_first([own])
+    distributed.broadcast_from_first([own])
     assert torch.equal(own, before)
-    assert distributed.agreed([0, 1, 1], torch.device("cpu")) == [0, 1, 1]
+    assert distributed.all_max([0, 1, 1], torch.device("cpu")) == [0, 1, 1]

@@ -1,0 +1,111 @@
+"""A loss of the user's own through the command line: train, resume, two processes, compare, sweep, and evaluate without it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from suprank.experiments.comparison import plot as comparison_plot
+from suprank.experiments.sweep import plot as sweep_plot
+from suprank.training.recipe import to_toml
+from tests.cli.collection import done, invoke, refused
+from tests.training.runs import pictures, recipe
+
+ROOT = Path(__file__).parents[2]
+
+MINE = """
+import torch
+from torch import nn
+
+class MyLoss(nn.Module):
+    def __init__(self, num_classes, embedding_size, margin=0.0):
+        super().__init__()
+        self.centers = nn.Parameter(torch.randn(num_classes, embedding_size))
+        self.margin = margin
+
+    def forward(self, embeddings, labels):
+        scores = embeddings @ nn.functional.normalize(self.centers, dim=-1).T
+        own = nn.functional.one_hot(labels[:, 0], len(self.centers))
+        return nn.functional.cross_entropy((scores - self.margin * own) / 0.1, labels[:, 0])
+"""
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    return pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch, manifest):
+    """The working folder: a loss, a recipe with it, and one with ROADMAP under the same budget."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    for module in (comparison_plot, sweep_plot):  # the figure takes longer than the runs
+        monkeypatch.setattr(module, "draw", lambda *_, **__: True)
+    Path("mine.py").write_text(MINE)
+    short = {"model": {"freeze_batchnorm": True}, "run": {"epochs": 2}, "evaluation": {"every": 0, "metrics": ("R@1", "H-AP")}}
+    mine = {"name": "mine.py:MyLoss", "arguments": {"margin": 0.1}}
+    Path("mine.toml").write_text(to_toml(recipe(manifest, loss=mine, **short)))
+    Path("roadmap.toml").write_text(to_toml(recipe(manifest, **short)))
+    return tmp_path
+
+
+def weights(run):
+    return safetensors.torch.load(Path(run, "model/model.safetensors").read_bytes())
+
+
+def test_a_dry_run_checks_the_loss_and_prints_the_recipe():
+    assert 'name = "mine.py:MyLoss"\narguments = {margin = 0.1}' in done("train", "mine.toml", "--dry-run").stdout
+    assert "loss.arguments does not fit mine.py:MyLoss" in refused("train", "mine.toml", "loss.arguments.size=3", "--dry-run")
+    assert "mine.py:MyLoss cannot be called with a memory" in refused("train", "mine.toml", "memory.size=9", "--dry-run")
+    assert "loss.margin: mine.py:MyLoss has no key 'margin'; write its arguments below [loss.arguments]" in refused(
+        "train", "mine.toml", "loss.margin=3", "--dry-run"
+    )
+    Path("mine.py").unlink()
+    assert "there is no file" in refused("train", "mine.toml", "--dry-run")
+
+
+def test_train_resume_and_evaluate_without_the_code():
+    done("train", "mine.toml", "--out", "whole", "-q")
+    assert "has no YourLoss" in refused("train", "mine.toml", "loss.name=mine.py:YourLoss", "--out", "other")
+    Path("mine.py").write_text(MINE + "\n# changed\n")
+    assert invoke("train", "mine.toml", "--out", "whole", "--resume", "-q").exit_code == 0, "it is finished"
+    Path("mine.py").unlink()
+    assert "R@1" in done("evaluate", "--embeddings", "whole", "--metric", "R@1").stdout
+    assert tuple(Path("whole/code").rglob("*.py")) == (Path("whole/code/loss/mine.py"),)
+
+
+def test_two_processes_train_the_network_and_the_parameters_of_one():
+    """Each of them loads the loss by itself."""
+    done("train", "mine.toml", "--out", "one", "-q")
+    command = [sys.executable, "-m", "suprank.cli.main", "train", "mine.toml", "engine.devices=2", "--out", "two", "-q"]
+    done_by_two = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done_by_two.returncode == 0, done_by_two.stderr
+    for name, value in weights("one").items():
+        torch.testing.assert_close(
+            weights("two")[name], value, rtol=1e-3, atol=1e-5, msg=lambda why, name=name: f"{name}: {why}"
+        )
+
+
+def test_compare_puts_it_beside_roadmap():
+    result = done("compare", "mine.toml", "roadmap.toml", "--out", "c", "-q")
+    rows = [line.split(" | ")[0] for line in Path("c/comparison.md").read_text().splitlines()]
+    assert rows[2:4] == ["| mine", "| roadmap"]
+    assert "R@1" in result.stdout
+    settings = json.loads(Path("c/comparison.json").read_text())["methods"]["mine"]["settings"]
+    assert (settings["loss.name"], settings["loss.arguments"]) == ("mine.py:MyLoss", {"margin": 0.1})
+    assert Path("c/mine,seed=0/code/loss/mine.py").is_file()
+
+
+def test_sweep_goes_over_its_arguments():
+    done("sweep", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "s", "-q")
+    assert Path("s/table.md").read_text().splitlines()[2].startswith("| 0.1 |")
+    found = [weights(f"s/loss.arguments.margin={margin},seed=0") for margin in (0.1, 0.4)]
+    assert any(not torch.equal(found[0][name], found[1][name]) for name in found[0])
