@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from suprank.training.loss_names import Decomposability
-
 
 def recipes(
     name: Annotated[
@@ -25,7 +23,7 @@ def recipes(
     resolved: Annotated[
         bool, typer.Option("--resolved", help="Print every entry of the recipe, with what it extends and all defaults.")
     ] = False,
-    losses: Annotated[bool, typer.Option("--losses", help="List the losses, and the entries that each of them reads.")] = False,
+    losses: Annotated[bool, typer.Option("--losses", help="List the losses and the keys of each.")] = False,
 ) -> None:
     """List the recipes that come with suprank, or print one of them.
 
@@ -120,20 +118,10 @@ def _sentences_table(kind: str, files: dict[str, Path]) -> Table:
 
 
 def _losses_table() -> Table:
-    from suprank.training.loss_names import LOSSES
+    from suprank.training.loss_specs import loss_specs
 
-    table = _table("loss", "what", "reads, of [loss]")
-    for name, loss in LOSSES.items():
-        choices: tuple[Decomposability | None, ...] = ("pairs", "proxies") if loss.combined else (None,)
-        always = set.intersection(*(loss.reads(choice) for choice in choices))
-        parts = [_listed(always)]
-        parts += [f"with {choice}: {_listed(loss.reads(choice) - always)}" for choice in choices if choice is not None]
-        table.add_row(name, loss.meaning, "; ".join(parts))
+    table = _table("loss", "what", "keys of [loss]")
+    for name, spec in loss_specs().items():
+        table.add_row(name, spec.description(), ", ".join(spec.key_names()))
+    table.add_row("FILE.py:CLASS", "a loss of your own", "arguments, labels")
     return table
-
-
-def _listed(entries: set[str]) -> str:
-    """Entries of [loss] in the order of the config."""
-    from suprank.training.config import LossConfig
-
-    return ", ".join(entry for entry in LossConfig.model_fields if entry in entries)

@@ -16,7 +16,7 @@ import textwrap
 import tomllib
 from typing import TYPE_CHECKING
 
-from suprank.training.config import LossConfig
+from suprank.training.loss_specs import parse_loss
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,4 +99,4 @@ def first_sentence(header: str) -> str:
 
 
 def _has_proxies(method: Path) -> bool:
-    return LossConfig.model_validate(tomllib.loads(method.read_text(encoding="utf-8"))["loss"]).has_proxies
+    return bool(parse_loss(tomllib.loads(method.read_text(encoding="utf-8"))["loss"]).has_proxies)
