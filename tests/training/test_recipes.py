@@ -12,8 +12,7 @@ import torch
 
 from suprank.data.manifest import Manifest
 from suprank.models import Embedder
-from suprank.training.loss_names import LOSSES
-from suprank.training.memory_loss import build_loss
+from suprank.training.loss_specs import loss_specs
 from suprank.training.presets import compose, compositions, expected_results, header, methods, presets
 from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder, to_toml
 from tests.data.pictures import encoded, smooth
@@ -80,7 +79,7 @@ def test_a_file_differs_from_the_preset_with_the_method_and_says_why(name, tmp_p
 
 def test_every_loss_is_a_method_that_says_its_whole_table():
     named = {method: tomllib.loads(file.read_text(encoding="utf-8")) for method, file in METHODS.items()}
-    assert {tables["loss"]["name"] for tables in named.values()} == set(LOSSES)
+    assert {tables["loss"]["name"] for tables in named.values()} == set(loss_specs())
     for method, tables in named.items():
         assert set(tables) <= {"loss", "memory"}, method  # what belongs to the data or the network is the preset's
 
@@ -90,8 +89,8 @@ def test_the_losses_of_pytorch_metric_learning_are_named_and_no_others():
     fine = torch.arange(6)
     for method, file in METHODS.items():
         config = read_recipe(f"glyphs/{method}").loss
-        theirs = type(build_loss(config, torch.stack([fine, fine // 2], -1), 8)).__name__ in wrapped
-        assert ("pytorch-metric-learning's)" in LOSSES[config.name].meaning) == theirs, method
+        theirs = type(config.build(torch.stack([fine, fine // 2], -1), 8)).__name__ in wrapped
+        assert ("pytorch-metric-learning's)" in config.description()) == theirs, method
         assert ("The loss is pytorch-metric-learning's" in header(file.read_text(encoding="utf-8"))) == theirs, method
 
 
