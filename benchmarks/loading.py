@@ -34,9 +34,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from suprank.data.datasets import ImageDataset, collated
+from suprank.data.datasets import ImageDataset, collate
 from suprank.data.manifest import Manifest
-from suprank.data.transforms import Normalize, at_least, eval_transform, train_transform
+from suprank.data.transforms import Normalize, eval_transform, min_short_side, train_transform
 from suprank.system import torchvision_operators
 
 torchvision_operators.declare()
@@ -180,13 +180,13 @@ def _compare_loaders(
     transform, in_bytes = build_transform(), build_transform(mean=None)
     datasets: list[tuple[Dataset[Any], Any]] = [
         (ImageFolder(folder, transform), None),
-        (ImageDataset(manifest, transform), collated),
-        (ImageDataset(manifest, in_bytes), collated),
+        (ImageDataset(manifest, transform), collate),
+        (ImageDataset(manifest, in_bytes), collate),
     ]
-    short = at_least(transform)
+    short = min_short_side(transform)
     jpeg = manifest.paths[0].as_py().endswith(".jpg")
     if short is not None and jpeg and _short_side(folder) >= 2 * short:
-        datasets.append((ImageDataset(manifest, in_bytes, at_least=short), collated))
+        datasets.append((ImageDataset(manifest, in_bytes, min_short_side=short), collate))
     speeds = _speeds([_loader(dataset, collate, options) for dataset, collate in datasets], options.repeats)
     return Row(images, title, *speeds[:3], speeds[3] if len(speeds) > 3 else None)
 
@@ -268,7 +268,7 @@ def _measure_backbone(root: Path, transform: Callable[..., Any], options: argpar
     rates = {}
     for name, step in (("training", train_step), ("inference", inference_step)):
         model.train(name == "training")
-        loader = _loader(dataset, collated, options, pin_memory=device.type == "cuda")
+        loader = _loader(dataset, collate, options, pin_memory=device.type == "cuda")
         without_loader = _rate(step, lambda: itertools.repeat(constant, options.steps))
         fed = _rate(step, partial(_images, loader))
         alone = _speeds([loader], options.repeats)[0].rate

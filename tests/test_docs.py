@@ -67,7 +67,11 @@ def test_the_api_page_has_every_entry_of_a_recipe():
     tables = re.findall(r"^\.\. autoclass:: suprank\.training\.config\.(\w+)\n   :members: (.+)$", api, flags=re.MULTILINE)
     shown = {name: members.split(", ") for name, members in tables}
     for field in training.TrainConfig.model_fields.values():
-        kinds = [kind for kind in field.annotation.__mro__ if kind.__module__ == "suprank.training.config" and kind is not ConfigTable]
+        kinds = [
+            kind
+            for kind in field.annotation.__mro__
+            if kind.__module__ == "suprank.training.config" and kind is not ConfigTable
+        ]
         own = [entry for kind in kinds for entry in kind.__annotations__ if entry in kind.model_fields]
         assert sorted(own) == sorted(entry for kind in kinds for entry in shown[kind.__name__])
 

@@ -89,7 +89,9 @@ def test_an_upload_is_embedded_as_the_rows_of_the_report(tmp_path, photos):
 
 @pytest.mark.parametrize("preset", sorted(presets(recipes_folder())))
 def test_the_saved_model_of_every_preset_says_how_it_reads(tmp_path, photos, preset):
-    config = read_recipe(f"{preset}/nsm", [f"data.manifest={photos}", "data.workers=0", "data.cache_images=false", "data.tests="])
+    config = read_recipe(
+        f"{preset}/nsm", [f"data.manifest={photos}", "data.workers=0", "data.cache_images=false", "data.tests="]
+    )
     config = config.model_copy(update={"evaluation": EvaluationConfig()})  # its metrics may name levels of the preset
     judge = Validator.from_config(config, small(photos))
     tiny.embedder(**config.evaluation_input, mean=config.model.mean, std=config.model.std).save(tmp_path)

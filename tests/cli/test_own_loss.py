@@ -10,8 +10,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from suprank.experiments.comparison import plot as comparison_plot
-from suprank.experiments.sweep import plot as sweep_plot
 from suprank.training.recipe import to_toml
 from tests.cli.collection import done, invoke, refused
 from tests.training.runs import pictures, recipe
@@ -47,8 +45,8 @@ def folder(tmp_path, monkeypatch, manifest):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    for module in (comparison_plot, sweep_plot):  # the figure takes longer than the runs
-        monkeypatch.setattr(module, "draw", lambda *_, **__: True)
+    for function in ("draw_sweep", "draw_comparison"):  # the figure takes longer than the runs
+        monkeypatch.setattr(f"suprank.experiments.plots.{function}", lambda *_, **__: True)
     Path("mine.py").write_text(MINE)
     short = {"model": {"freeze_batchnorm": True}, "run": {"epochs": 2}, "evaluation": {"every": 0, "metrics": ("R@1", "H-AP")}}
     mine = {"name": "mine.py:MyLoss", "arguments": {"margin": 0.1}}

@@ -124,7 +124,9 @@ def test_the_order_of_the_rows_does_not_matter(families, seed, random):
     classes = species_of(families)
     shuffled = random.sample([*classes, *random.choices(classes, k=5)], len(classes) + 5)
     assume(set(shuffled) == set(classes))
-    assert sides(holdout_classes(open_manifest(classes), seed=seed)) == sides(holdout_classes(open_manifest(shuffled), seed=seed))
+    assert sides(holdout_classes(open_manifest(classes), seed=seed)) == sides(
+        holdout_classes(open_manifest(shuffled), seed=seed)
+    )
 
 
 @given(TREES, st.floats(0.01, 0.99))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.evaluation.label_tables import LabelSpellingWarning, Table, encode_labels, item_ids, read_label_table
+from suprank.evaluation.label_tables import LabelSpellingWarning, LabelTable, encode_labels, item_ids, read_label_table
 
 MANIFEST = "path,split,label_species,label_genus\na.jpg,test,robin,erithacus\nb.jpg,test,raven,corvus\nc.jpg,test,crow,corvus\n"
 
@@ -18,7 +18,7 @@ def text(path, content):
 
 
 def table(**columns):
-    return Table("made.csv", tuple(columns), tuple(columns.values()))
+    return LabelTable("made.csv", tuple(columns), tuple(columns.values()))
 
 
 def parquet(path, **columns):
@@ -208,10 +208,10 @@ def test_the_id_column_is_no_level():
         ("q.csv", "0,1\n2,3\n", "the first line is 0,1, but must name the columns; add a line of names"),
         ("q.csv", "a,,b\n1,2,3\n", "column 2 has no name"),
         ("q.csv", "a,b,a\n1,2,3\n", "has two columns called 'a'; rename one"),
-        ("q.csv", "a,b\n1,2\n3,4,5\n", "line 3: 3 cells under 2 names; put cells that hold a comma in double quotes"),
-        ("q.tsv", "a\tb\n1\n", "line 2: 1 cells under 2 names; put cells that hold a tab in double quotes"),
-        ("q.csv", "a\n1\n\n2\n", 'line 3 is blank; delete it, or write "" for a row without a label'),
-        ("q.csv", 'a\n"1\n2\n', "unexpected end of data; look for a quote that is not closed"),
+        ("q.csv", "a,b\n1,2\n3,4,5\n", ":3: 3 cells under 2 names; put cells that hold a comma in double quotes"),
+        ("q.tsv", "a\tb\n1\n", ":2: 1 cells under 2 names; put cells that hold a tab in double quotes"),
+        ("q.csv", "a\n1\n\n2\n", ':3: the line is blank; delete it, or write "" for a row without a label'),
+        ("q.csv", 'a\n"1\n2\n', ":2: a quote is opened that is never closed"),
         ("q.csv", b"a\n\xe9\n", "is not UTF-8 .* at byte 2.; save it as UTF-8"),
         ("q.npy", b"hello", "this is not a .npy file of numbers"),
         ("q.parquet", b"hello", "this is not a complete Parquet file"),
@@ -237,7 +237,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("array", "error", "message"),
     [
-        (np.ones((3, 2)), TypeError, "holds float64, but labels are integers; look whether embeddings were meant"),
+        (np.ones((3, 2)), TypeError, "holds float64, but labels are integers; is this a file of embeddings"),
         (np.array([{}]), TypeError, "holds Python objects"),
         (np.ones((3, 2, 1), int), ValueError, r"has shape \(3, 2, 1\), but labels must be \[N\] or \[N, L\]"),
         (np.ones((3, 0), int), ValueError, r"has shape \(3, 0\)"),
@@ -279,7 +279,7 @@ def test_an_unknown_column_is_refused_with_the_nearest_name():
 
 
 def test_a_level_asked_for_twice_is_refused():
-    with pytest.raises(ValueError, match="level 'label_a' was asked for twice; name each level once, finest first"):
+    with pytest.raises(ValueError, match="level 'label_a' is named twice; name each level once, finest first"):
         encode_labels(table(label_a=["x"], label_b=["y"]), levels=["a", "b", "label_a"])
 
 
@@ -312,5 +312,6 @@ def test_a_table_without_labels_is_refused():
 
 
 def test_rows_without_an_id_are_refused():
-    with pytest.raises(ValueError, match=r"7 of 8 rows \(0, 2, 3, 4, 5, ...\) have no 'image', and would all pass for one"):
+    message = r"7 of 8 rows \(0, 2, 3, 4, 5, ...\) have no 'image', and would all count as the same item"
+    with pytest.raises(ValueError, match=message):
         item_ids(table(image=["", "x", *[" "] * 5, "-1"]), "image")

@@ -272,7 +272,7 @@ def test_a_new_loss_needs_its_class_and_its_spec_only(tmp_path, monkeypatch):
     """Recipes, presets, the list of losses and its own keys follow from the spec."""
     from suprank.training import config_keys
     from suprank.training import loss_specs as module
-    from suprank.training.presets import composed
+    from suprank.training.presets import compose
     from suprank.training.recipe import read_recipe, to_toml
 
     (tmp_path / "new_package").mkdir()
@@ -298,7 +298,7 @@ def test_a_new_loss_needs_its_class_and_its_spec_only(tmp_path, monkeypatch):
         }.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / f"{name}.toml").write_text(text.replace("\n\n# How", "\n#\n# How"))
-        assert composed("preset/wider-triplet", tmp_path) is not None
+        assert compose("preset/wider-triplet", tmp_path) is not None
     finally:
         del sys.modules["new_package"]
 

@@ -49,8 +49,9 @@ class ImageLoaderSettings:
 
     `normalize` is applied to whole batches on the model's device, so that workers do less if the transform gives bytes.
     `min_short_side` is the minimum short side to which images are decoded (see `ImageDataset`). `workers` is the number of
-    processes (default: one per core, at most 16); 0 decodes in this process. `on_broken` is "raise", or "skip", which leaves out broken
-    images and logs them. `settings` describe the transform, to compare two evaluations; None for a transform of the caller's.
+    processes (default: one per core, at most 16); 0 decodes in this process. `on_broken` is "raise", or "skip", which
+    leaves out broken images and logs them. `settings` describe the transform, to compare two evaluations; None for a transform
+    of the caller's.
     """
 
     transform: Callable[[Any], torch.Tensor]

@@ -1,8 +1,7 @@
-"""Label and id files for the command line: CSV, TSV, Parquet or .npy in, integer labels out."""
+"""Integer labels from the columns of a .csv, .tsv, .parquet or .npy file, for `suprank evaluate`."""
 
 from __future__ import annotations
 
-import csv
 import difflib
 import itertools
 import re
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank.evaluation.embedding_files import check_file, open_npy, open_parquet
+from suprank.files.tables import DELIMITERS, MalformedError, check_header, records
 
 if TYPE_CHECKING:
     import os
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     Column = Sequence[str] | NDArray[np.integer[Any]]
 
 UNLABELED = -1
-"""The id of an empty cell, a null and −1: the row has no class at this level. In a gallery, a distractor."""
+"""The id of an empty cell, a null or −1: the row has no class at this level. In a gallery it is a distractor."""
 
 PREFIX = "label_"
-"""What a manifest's label columns begin with; the level is called what follows."""
+"""The prefix of a manifest's label columns; the name of the level follows it."""
 
 NO_LABELS = ("path", "id", "split", "box")
 """Columns of a manifest that are never labels."""
 
 _EMPTY = ("", str(UNLABELED))
-_WHOLE = re.compile(r"-?\d+\.0+")  # what pandas and spreadsheets make of a whole number beside an empty cell
-_NAMED = 3  # pairs of spellings that a warning names
+_WHOLE = re.compile(r"-?\d+\.0+")  # pandas and spreadsheets write a whole number beside an empty cell like this
+_SHOWN = 3  # pairs of spellings that a warning shows
 
 
 class LabelSpellingWarning(UserWarning):
-    """Two spellings of a label that are taken for one class."""
+    """Two spellings of a label are treated as one class."""
 
 
 @dataclass(frozen=True)
-class Table:
-    """Columns of strings or integers, and where they came from. `left_out` says the type of columns that are neither."""
+class LabelTable:
+    """Columns of strings or integers, and the file they came from. `left_out` maps other columns to their types."""
 
     path: Path
     names: tuple[str, ...]
@@ -55,11 +55,11 @@ class Table:
         return len(self.columns[0]) if self.columns else 0
 
     def column(self, name: str) -> Column:
-        """The column of that name, or of that name after `label_`."""
+        """The column called `name`, or else `label_<name>`."""
         return self.columns[self.names.index(self.full_name(name))]
 
     def full_name(self, name: str) -> str:
-        """The name as the file spells it: `species` may stand for `label_species`."""
+        """The column's name in the file: `species` may stand for `label_species`."""
         for candidate in (name, PREFIX + name):
             if candidate in self.names:
                 return candidate
@@ -82,14 +82,14 @@ class Table:
             )
 
 
-def read_label_table(path: str | os.PathLike[str]) -> Table:
-    """The table in a .csv or .tsv file (UTF-8, first line the names), a .parquet file, or a .npy file of integers.
+def read_label_table(path: str | os.PathLike[str]) -> LabelTable:
+    """Read a .csv or .tsv file (UTF-8, with the column names in its first line), a .parquet file, or a .npy file of integers.
 
     A .npy array `[N]` becomes the column `label`, `[N, L]` becomes `label_0` to `label_{L-1}`, finest first. Of a Parquet
     file only strings and integers are read, so embeddings and labels may be one file; a null becomes an empty cell.
     """
     path = Path(path)
-    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".npy": _npy}
+    readers = {".csv": _delimited, ".tsv": _delimited, ".parquet": _parquet, ".npy": _npy}
     if path.suffix.lower() not in readers:
         raise ValueError(
             f"{path}: {path.suffix or 'no extension'!r} cannot be read; save labels as .csv, .tsv, .parquet or .npy."
@@ -100,8 +100,8 @@ def read_label_table(path: str | os.PathLike[str]) -> Table:
         twice = next(name for name in table.names if table.names.count(name) > 1)
         raise ValueError(f"{path} has two columns called {twice!r}; rename one.")
     if not table.names:
-        found = ", ".join(f"{name} ({kind})" for name, kind in table.left_out.items()) or "none at all"
-        raise ValueError(f"{path} has no column of strings or integers (its columns: {found}); labels are one or the other.")
+        others = ", ".join(f"{name} ({kind})" for name, kind in table.left_out.items()) or "none at all"
+        raise ValueError(f"{path} has no column of strings or integers (its columns: {others}); labels are one or the other.")
     if not len(table):
         raise ValueError(f"{path} has no rows; it must have one for each embedding.")
     return table
@@ -109,9 +109,9 @@ def read_label_table(path: str | os.PathLike[str]) -> Table:
 
 @dataclass(frozen=True)
 class Labels:
-    """Integer labels `[N, L]` of the queries and, where there is one, of the gallery; `names` of the levels, finest first.
+    """Integer labels `[N, L]` of the queries and, if there is one, of the gallery; `names` are the levels, finest first.
 
-    Equal values of a level have equal ids in both. −1 is a row without a class at that level.
+    Equal values of a level have equal ids in both. −1 marks a row without a class at that level.
     """
 
     names: tuple[str, ...]
@@ -120,21 +120,21 @@ class Labels:
 
 
 def encode_labels(
-    queries: Table, gallery: Table | None = None, *, levels: Sequence[str] = (), without: Iterable[str] = ()
+    queries: LabelTable, gallery: LabelTable | None = None, *, levels: Sequence[str] = (), without: Iterable[str] = ()
 ) -> Labels:
-    """Labels from columns of one table, or of two with ids in common.
+    """Turn label columns of one table, or of two that share their ids, into integers.
 
-    Spellings of one value are one class: `1` and `1.0`, and accents written as one character or as two (NFC and NFD). Where
+    Spellings of one value are one class: `1` and `1.0`, and accents written as one character or as two (NFC and NFD). If
     both occur, a `LabelSpellingWarning` names them.
 
     `levels` names the columns, finest first. Without it they are those that begin with `label`, in the order of the file,
     or else all but `path`, `id`, `split`, `box` and the columns in `without`. A level is called what follows `label_`.
-    Labels must form a tree: a value stands under one value of the next level, which is not empty.
+    Labels must form a tree: every value has one parent at the next level, which is not empty.
     """
     columns = [queries.full_name(level) for level in levels] or _label_columns(queries, set(without))
     for column in columns:
         if columns.count(column) > 1:
-            raise ValueError(f"level {column!r} was asked for twice; name each level once, finest first.")
+            raise ValueError(f"level {column!r} is named twice; name each level once, finest first.")
     tables = [queries] if gallery is None else [queries, gallery]
     for table in tables:
         for column in columns:
@@ -147,8 +147,8 @@ def encode_labels(
     return Labels(names, stacked[0], None if gallery is None else stacked[1])
 
 
-def item_ids(table: Table, column: str) -> list[str]:
-    """The ids of a column, as strings; two rows with the same id are the same item. Rows without one are refused.
+def item_ids(table: LabelTable, column: str) -> list[str]:
+    """The item ids in a column, as strings: two rows with the same id are the same item. A row without one is refused.
 
     As with labels, `1` and `1.0` are one id, and so are the two ways to write an accent.
     """
@@ -157,19 +157,19 @@ def item_ids(table: Table, column: str) -> list[str]:
     if missing:
         rows = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
         raise ValueError(
-            f"{table.path}: {len(missing)} of {len(ids)} rows ({rows}) have no {column!r}, and would all pass for one and the "
+            f"{table.path}: {len(missing)} of {len(ids)} rows ({rows}) have no {column!r}, and would all count as the "
             f"same item; fill it in."
         )
     return ids
 
 
-def _label_columns(table: Table, without: set[str]) -> list[str]:
+def _label_columns(table: LabelTable, without: set[str]) -> list[str]:
     columns = [name for name in table.names if name.startswith("label") and name not in without]
     columns = columns or [name for name in table.names if name not in {*NO_LABELS, *without}]
     if not columns:
-        found = ", ".join((*table.names, *table.left_out)) or "none"
+        there = ", ".join((*table.names, *table.left_out)) or "none"
         raise ValueError(
-            f"{table.path} has no label column (its columns: {found}); call them label_<level>, finest first, or name them "
+            f"{table.path} has no label column (its columns: {there}); call them label_<level>, finest first, or name them "
             f"with --level."
         )
     return columns
@@ -188,7 +188,7 @@ def _one_spelling(cell: str) -> str:
 
 
 def _joint_ids(columns: list[Column], name: str) -> list[NDArray[np.int64]]:
-    """Ids 0, 1, 2, ... in order of appearance, the same for the same value in any of the columns, however it is spelled."""
+    """Ids 0, 1, 2, ... in order of appearance; a value has the same id in all columns, however it is spelled."""
     known: dict[str, int] = dict.fromkeys(_EMPTY, UNLABELED)
     spelled: dict[str, str] = {}
     others: dict[str, str] = {}
@@ -202,8 +202,8 @@ def _joint_ids(columns: list[Column], name: str) -> list[NDArray[np.int64]]:
             if spelled.setdefault(value, cell) != cell and value not in _EMPTY:
                 others.setdefault(value, cell)
     if others:
-        pairs = ", ".join(f"{spelled[value]!a} and {other!a}" for value, other in list(others.items())[:_NAMED])
-        more = f" ({len(others)} such labels)" if len(others) > _NAMED else ""
+        pairs = ", ".join(f"{spelled[value]!a} and {other!a}" for value, other in list(others.items())[:_SHOWN])
+        more = f" ({len(others)} such labels)" if len(others) > _SHOWN else ""
         warnings.warn(
             f"{name}: two spellings are taken for one class: {pairs}{more}; write each label in one way.",
             LabelSpellingWarning,
@@ -212,8 +212,8 @@ def _joint_ids(columns: list[Column], name: str) -> list[NDArray[np.int64]]:
     return coded
 
 
-def _check_no_negative(table: Table, column: str) -> None:
-    """Refuse whole numbers below −1, as `evaluate` does with ids."""
+def _check_no_negative(table: LabelTable, column: str) -> None:
+    """Refuse whole numbers below −1, as `evaluate` does."""
     for row, value in enumerate(_cells(table.column(column))):
         if value.startswith("-") and value != str(UNLABELED) and value[1:].isdecimal() and int(value) < UNLABELED:
             raise ValueError(
@@ -222,8 +222,8 @@ def _check_no_negative(table: Table, column: str) -> None:
             )
 
 
-def _check_tree(columns: list[str], tables: list[Table], labels: NDArray[np.int64]) -> None:
-    """As `evaluate` does with ids, but here values and files can be named."""
+def _check_tree(columns: list[str], tables: list[LabelTable], labels: NDArray[np.int64]) -> None:
+    """The check that `evaluate` makes on ids, here with errors that name values and files."""
 
     def place(row: int) -> str:
         inside = row < len(tables[0])
@@ -251,48 +251,39 @@ def _check_tree(columns: list[str], tables: list[Table], labels: NDArray[np.int6
             )
 
 
-def _csv(path: Path) -> Table:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+def _delimited(path: Path) -> LabelTable:
+    delimiter = DELIMITERS[path.suffix.lower()]
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            names = tuple(name.strip() for name in next(reader, []))
-            _check_header(names, path)
-            columns: tuple[list[str], ...] = tuple([] for _ in names)
-            blank = 0
-            for cells in reader:
-                if not cells:
-                    blank = blank or reader.line_num
-                    continue
-                if blank:
-                    raise ValueError(f'{path}, line {blank} is blank; delete it, or write "" for a row without a label.')
-                if len(cells) != len(names):
-                    raise ValueError(
-                        f"{path}, line {reader.line_num}: {len(cells)} cells under {len(names)} names; put cells that hold "
-                        f"{'a tab' if delimiter != ',' else 'a comma'} in double quotes."
-                    )
-                for column, cell in zip(columns, cells, strict=True):
-                    column.append(cell)
+        text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8.") from error
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: {error}; look for a quote that is not closed.") from error
-    return Table(path, names, columns)
-
-
-def _check_header(names: tuple[str, ...], path: Path) -> None:
-    if not names:
-        raise ValueError(f"{path} is empty; its first line must name the columns, for example path,label_species,label_genus.")
-    if "" in names:
-        raise ValueError(f"{path}: column {names.index('') + 1} has no name; the first line must name every column.")
+        raise MalformedError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8.") from error
+    rows = records(text, str(path), delimiter)
+    names = tuple(name.strip() for name in next(rows, (1, []))[1])
+    check_header(names, str(path))
     if all(name.lstrip("-").isdigit() for name in names):
-        raise ValueError(f"{path}: the first line is {','.join(names)}, but must name the columns; add a line of names.")
+        raise MalformedError(f"{path}: the first line is {','.join(names)}, but must name the columns; add a line of names.")
+    columns: tuple[list[str], ...] = tuple([] for _ in names)
+    blank = 0
+    for line, cells in rows:
+        if not cells:
+            blank = blank or line
+            continue
+        if blank:
+            raise MalformedError(f'{path}:{blank}: the line is blank; delete it, or write "" for a row without a label.')
+        if len(cells) != len(names):
+            raise MalformedError(
+                f"{path}:{line}: {len(cells)} cells under {len(names)} names; put cells that hold "
+                f"{'a tab' if delimiter != ',' else 'a comma'} in double quotes."
+            )
+        for column, cell in zip(columns, cells, strict=True):
+            column.append(cell)
+    return LabelTable(path, names, columns)
 
 
-def _npy(path: Path) -> Table:
+def _npy(path: Path) -> LabelTable:
     array = open_npy(path, str(path))
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{path} holds {array.dtype}, but labels are integers; look whether embeddings were meant.")
+        raise TypeError(f"{path} holds {array.dtype}, but labels are integers; is this a file of embeddings?")
     if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
         raise ValueError(
             f"{path} holds {int(array.max())}, but ids must be below 2^63 = {2**63}, the limit of int64; renumber them: "
@@ -302,11 +293,11 @@ def _npy(path: Path) -> Table:
         raise ValueError(f"{path} has shape {array.shape}, but labels must be [N] or [N, L], column 0 the finest.")
     columns = np.array(array)
     if columns.ndim == 1:
-        return Table(path, ("label",), (columns,))
-    return Table(path, tuple(f"{PREFIX}{level}" for level in range(columns.shape[1])), tuple(columns.T))
+        return LabelTable(path, ("label",), (columns,))
+    return LabelTable(path, tuple(f"{PREFIX}{level}" for level in range(columns.shape[1])), tuple(columns.T))
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(path: Path) -> LabelTable:
     with open_parquet(path, str(path)) as file:
         import pyarrow.types as kinds  # type: ignore[import-untyped, unused-ignore]
 
@@ -327,4 +318,4 @@ def _parquet(path: Path) -> Table:
         column = read.column(name)
         plain = name in whole and not column.null_count
         columns.append(column.to_numpy() if plain else ["" if cell is None else str(cell) for cell in column.to_pylist()])
-    return Table(path, names, tuple(columns), {name: str(kind) for name, kind in fields.items() if name not in names})
+    return LabelTable(path, names, tuple(columns), {name: str(kind) for name, kind in fields.items() if name not in names})

@@ -187,7 +187,7 @@ def _run_training(config: str, folder: Path, callback: Callback) -> int | None:
 
     torch.set_num_threads(1)  # threads of two trainings would wait for each other
     try:
-        return train(TrainConfig.model_validate_json(config), folder, resume=True, watch=callback).stopped
+        return train(TrainConfig.model_validate_json(config), folder, resume=True, callbacks=callback).stop_signal
     except NonFiniteLossError as error:
         raise TrainingError(str(error)) from error
 

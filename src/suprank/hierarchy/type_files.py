@@ -1,4 +1,4 @@
-"""Types of items from files that say them, instead of the network."""
+"""The types of a project's items, read from files instead of looked up at Wikidata."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from suprank.hierarchy.recipe import ItemsRecipe
 
 EMPTY, NOT_LISTED = "empty", "not_listed"
-"""Why an item has no type: its cell is empty; its split has files, and none has a row of it."""
+"""Why an item has no type: its cell is empty, or the files of its split have no row of it."""
 
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class FileOutcome:
-    """How the reading ended, how many items were new to the project, and how many rows said the same as another."""
+    """The outcome for all items, how many items were new to the project, and how many rows repeated another."""
 
     outcome: ScrapeResult
     added: int
@@ -50,26 +50,27 @@ def types_from_files(
     id_column: str | None = None,
     type_column: str | None = None,
 ) -> FileOutcome:
-    """Give the items of splits the types that (split, file) pairs say: a row a type, several rows where an item has several.
+    """Read types from (split, file) pairs: one row for each type of an item.
 
-    The columns are those of the recipe, if no others are named. Items of a split the project has none of are added, with
-    their source where the files have that column; where it has some, a row of another is refused. Types of other splits stay.
-    A project of labels is refused: cleaning would take its labels for ones that no item has.
+    `id_column` and `type_column` override the columns of the recipe. If the project has no items of a split, the items in its
+    files are added, with their source if the files have that column; if it has some, a row of an unknown item is refused.
+    Types of other splits stay as they are. A project of labels is refused, because cleaning would drop all its labels: they
+    belong to no item.
     """
     named = {"id": id_column, "type": type_column}
     columns = project.recipe.items.model_copy(update={name: value for name, value in named.items() if value is not None})
-    read: dict[str, list[_Row]] = {}  # by split
+    rows_by_split: dict[str, list[_Row]] = {}
     for split, path in files:
         check_split(split)
-        read.setdefault(split, []).extend(_rows(path, columns))
+        rows_by_split.setdefault(split, []).extend(_rows(path, columns))
     settings = {"from": "files", "files": [[split, str(path)] for split, path in files], "id": columns.id, "type": columns.type}
     with project.transaction() as db:
         if db.execute("SELECT EXISTS (SELECT 1 FROM label) AND NOT EXISTS (SELECT 1 FROM item)").fetchone()[0]:
             raise ValueError(f"{project.folder} is a list of labels, which have no types; make another project for items.")
-        added = sum(_entered(db, split, rows) for split, rows in read.items())
-        listed = {split: _types(rows) for split, rows in read.items()}
-        repeated = sum(len(rows) - len({(row.key, row.text) for row in rows}) for rows in read.values())
-        outcome = record_types(db, _of_items(db, listed), settings, added=added, repeated=repeated)
+        added = sum(_add_items(db, split, rows) for split, rows in rows_by_split.items())
+        listed = {split: _types(rows) for split, rows in rows_by_split.items()}
+        repeated = sum(len(rows) - len({(row.key, row.text) for row in rows}) for rows in rows_by_split.values())
+        outcome = record_types(db, _types_of_items(db, listed), settings, added=added, repeated=repeated)
     return FileOutcome(outcome, added, repeated)
 
 
@@ -77,7 +78,7 @@ def _rows(path: Path, columns: ItemsRecipe) -> list[_Row]:
     source = columns.source if columns.source is not None and columns.source in column_names(path) else None
     wanted = [columns.id, columns.type, *([source] if source else [])]
 
-    def problem(cells: tuple[str, ...]) -> str | None:
+    def find_problem(cells: tuple[str, ...]) -> str | None:
         key = cells[0].strip()
         if not key:
             return f"{columns.id} is empty; expected an id."
@@ -87,7 +88,7 @@ def _rows(path: Path, columns: ItemsRecipe) -> list[_Row]:
             return f"{columns.type} {wrong}."
         return None
 
-    table = read_rows(path, wanted, problem)
+    table = read_rows(path, wanted, find_problem)
     return [
         _Row(
             str(int(cells[0])) if columns.whole_numbers else cells[0].strip(),
@@ -100,8 +101,8 @@ def _rows(path: Path, columns: ItemsRecipe) -> list[_Row]:
     ]
 
 
-def _entered(db: sqlite3.Connection, split: str, rows: Sequence[_Row]) -> int:
-    """Items that were added; refused where the split has items, and these are not among them."""
+def _add_items(db: sqlite3.Connection, split: str, rows: Sequence[_Row]) -> int:
+    """Add the items of a split that has none, and return their number; refuse unknown items of a split that has some."""
     there = {row[0] for row in db.execute("SELECT key FROM item WHERE split = ?", (split,))}
     first: dict[str, _Row] = {}
     for row in rows:
@@ -126,7 +127,7 @@ def _entered(db: sqlite3.Connection, split: str, rows: Sequence[_Row]) -> int:
 
 
 def _types(rows: Sequence[_Row]) -> dict[str, dict[str, None]]:
-    """The types of each item in their order, each once; texts as they are, blanks at their ends too."""
+    """The types of each item in their order, each once; texts keep the white space at their ends."""
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         types = found.setdefault(row.key, {})
@@ -135,20 +136,20 @@ def _types(rows: Sequence[_Row]) -> dict[str, dict[str, None]]:
     return found
 
 
-def _of_items(
+def _types_of_items(
     db: sqlite3.Connection, listed: dict[str, dict[str, dict[str, None]]]
 ) -> list[tuple[int, str, str, list[ItemType] | str]]:
-    """Types or a reason, for every item of the project: those of other splits as they were."""
-    kept = recorded_types(db)
+    """The types, or the reason why there are none, of every item of the project; other splits stay as they were."""
+    before = recorded_types(db)
 
-    def now(item: int, split: str, key: str) -> list[ItemType] | str:
+    def types(item: int, split: str, key: str) -> list[ItemType] | str:
         if split not in listed:
-            return kept.get(item, NOT_ASKED)
+            return before.get(item, NOT_ASKED)
         if key not in listed[split]:
             return NOT_LISTED
         return [ItemType(text, None, False) for text in listed[split][key]] or EMPTY
 
     return [
-        (item, split, key, now(item, split, key))
+        (item, split, key, types(item, split, key))
         for item, split, key in db.execute("SELECT id, split, key FROM item ORDER BY id")
     ]

@@ -14,14 +14,13 @@ import torch
 from suprank.data import transforms
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.workers import default_workers
-from suprank.embedding.image_loading import ImageLoaderSettings, EvalTransformSettings
-from suprank.embedding.query_gallery import common_levels, ranked_parts, build_query_gallery
+from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
 from suprank.embedding.parts import PARTS
+from suprank.embedding.query_gallery import build_query_gallery, common_levels, ranked_parts
 from suprank.evaluation import evaluate
-from suprank.evaluation.arguments import parse_metrics
-from suprank.evaluation.metrics import default_metrics
+from suprank.evaluation.arguments import check_tree, parse_metrics
 from suprank.evaluation.metric_names import parse_metric
-from suprank.evaluation.arguments import check_tree
+from suprank.evaluation.metrics import default_metrics
 from suprank.training import distributed
 from suprank.training.manifests import open_manifest
 
@@ -98,7 +97,9 @@ class Validator:
         `progress(done, total)` counts the images that `data.cache_images` decodes here, once for all evaluations.
         """
         images = config.images
-        settings = EvalTransformSettings(images.size, images.test_resize, images.squash, images.interpolation, config.data.fast_jpeg)
+        settings = EvalTransformSettings(
+            images.size, images.test_resize, images.squash, images.interpolation, config.data.fast_jpeg
+        )
         transform = settings.transform()
         loading = ImageLoaderSettings(
             transform,

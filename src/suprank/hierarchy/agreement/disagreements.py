@@ -65,8 +65,8 @@ def match_groups(first: Hierarchy, second: Hierarchy) -> dict[int, int]:
     """Match groups of the first branch one to one with groups of the second; groups without a partner are left out.
 
     Groups of one level with the same name (`label_key`) are partners. The remaining groups of level 1 are paired so that the
-    pairs share the largest total number of items, and at least one label each; a label without items counts as one item. Coarser
-    groups are matched by name only.
+    pairs share the largest total number of items, and at least one label each; a label without items counts as one item.
+    Coarser groups are matched by name only.
     """
     partners: dict[int, int] = {}
     for level in range(1, first.depth + 1):
