@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
+
+import fastapi  # noqa: F401  autodoc sets TYPE_CHECKING while it imports, and under that FastAPI's own models fail
 
 import suprank
 
@@ -15,7 +18,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"suprank {version}"
-html_search_scorer = "_static/scorer.js"  # guides before the API
+html_search_scorer = str(Path(__file__).with_name("search_scorer.js"))  # guides before the API
 default_role = "py:obj"  # `ranks` in a docstring links to it where it can, and is code where it cannot
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

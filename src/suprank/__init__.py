@@ -10,18 +10,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from suprank.experiments import compare, sweep
     from suprank.training import train
     from suprank.workflows import embed, evaluate, explore, report
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "embed", "evaluate", "explore", "report", "train"]
+__all__ = ["__version__", "compare", "embed", "evaluate", "explore", "report", "sweep", "train"]
 
 _MODULES = {
+    "compare": "suprank.experiments",
     "embed": "suprank.workflows",
     "evaluate": "suprank.workflows",
     "explore": "suprank.workflows",
     "report": "suprank.workflows",
+    "sweep": "suprank.experiments",
     "train": "suprank.training",
 }
 
