@@ -130,7 +130,7 @@ def _read_config(run: Path) -> TrainConfig:
     except RecipeError as error:
         raise RecipeError(
             f"{run} has a recipe that this version of suprank does not read: {error} If an earlier version trained the run, "
-            f"train it again, or embed its test images with suprank embed {run / 'model'} MANIFEST --out DIR, and name DIR instead."
+            f"train it again, or embed its test images (suprank embed {run / 'model'} MANIFEST --out DIR) and name DIR instead."
         ) from None
 
 
