@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.cli.experiments import TrainingDisplay
+from suprank.cli.experiments import ParallelTrainingDisplay
 from suprank.experiments import parallel
 from suprank.experiments.parallel import Message, TrainingError, train_in_parallel
 from suprank.training.callbacks import Callback
@@ -25,7 +25,7 @@ def fakes(monkeypatch):
     monkeypatch.setattr(parallel, "_train", standing_in.process)
 
 
-class RecordingDisplay(TrainingDisplay):
+class RecordingDisplay(ParallelTrainingDisplay):
     """Keeps the progress of each training by name, and calls `act` after each."""
 
     def __init__(self, act=lambda progress: None):
@@ -66,7 +66,7 @@ def test_finished_runs_are_left_alone_and_said_to_be(tmp_path, capsys, monkeypat
     with RunFolder.open(tmp_path / "done", CONFIG, resume=False) as run:
         run.finish({"epoch": 1})
     monkeypatch.setattr(parallel, "SPAWN", None)
-    assert train_in_parallel(runs(tmp_path, "done"), 2, TrainingDisplay()) is None
+    assert train_in_parallel(runs(tmp_path, "done"), 2, ParallelTrainingDisplay()) is None
     assert capsys.readouterr().err.startswith(f"done: {tmp_path / 'done'} is finished already.")
     other = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"seed": 5})})
     with pytest.raises(RunFolderError, match="run.seed was 0 and is 5"):

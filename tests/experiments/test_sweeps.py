@@ -59,6 +59,16 @@ def test_other_test_sets_are_other_settings_unless_they_are_the_axis(folder):
     assert "data.manifest" in axis.settings
 
 
+def test_losses_with_other_defaults_can_be_added_to_a_sweep_over_losses(folder):
+    there = saved(["loss.name=arcface,csl"], folder, loss={"name": "arcface"})
+    grid = there.align(Grid.from_values(["loss.name=cosface"]))
+    both = there.merge(Sweep.from_grid("r.toml", grid, config(loss={"name": "cosface"}), ""))
+    assert [run["loss.name"] for run in both.runs] == ["arcface", "csl", "cosface"]
+    scaled = saved(["loss.name=arcface,csl"], folder, loss={"name": "arcface", "scale": 8.0})
+    with pytest.raises(ValueError, match=r"loss.scale was 8.0 and is 16.0"):
+        scaled.merge(Sweep.from_grid("r.toml", grid, config(loss={"name": "cosface", "scale": 16.0}), ""))
+
+
 def test_a_damaged_file_is_named(folder):
     (folder / "sweep.json").write_text("{")
     with pytest.raises(ValueError, match=r"sweep.json is damaged"):

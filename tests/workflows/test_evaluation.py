@@ -10,6 +10,7 @@ from suprank.cli.app import app
 from suprank.data import Manifest
 from suprank.data.importers import BENCHMARKS
 from suprank.evaluation import evaluate, read_ground_truth, revisited
+from suprank.workflows.evaluation import evaluate as evaluate_subject
 from suprank.workflows.evaluation import read_folder
 from tests.data import miniatures_landmarks
 
@@ -137,3 +138,16 @@ def test_embeddings_in_another_order_than_the_ground_truths_are_refused(oxford):
     refused = CliRunner().invoke(app, ["evaluate", "--embeddings", str(oxford / "e"), "--ground-truth", str(truth)])
     assert refused.exit_code == 2
     assert "does not hold the 3 images of the ground truth" in " ".join(refused.output.replace("│", " ").split())
+
+
+def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
+    write(tmp_path / "embeddings", "test", ["a", "a", "b"])
+    np.save(tmp_path / "labels.npy", np.array([0, 0, 1]))
+    file, labels = tmp_path / "embeddings" / "test" / "embeddings.npy", tmp_path / "labels.npy"
+    with pytest.raises(ValueError, match=r"a folder, which has its own labels"):
+        evaluate_subject(tmp_path / "embeddings", labels)
+    with pytest.raises(ValueError, match=r"gallery and gallery_labels go together"):
+        evaluate_subject(file, labels, gallery=file)
+    with pytest.raises(ValueError, match=r"id_column, test and frozen are for files"):
+        evaluate_subject(np.eye(3), np.array([0, 0, 1]), id_column="id")
+    assert evaluate_subject(file, labels, metrics=["AP"]).queries == 3

@@ -56,18 +56,18 @@ def demo(
         folder = out / "-".join([Path(name).stem, f"seed{seed}", *([f"{epochs}epochs"] if epochs is not None else [])])
         runs = {label: (_recipe(name, recipe, seed, epochs), folder / recipe) for label, recipe in METHODS.items()}
 
-        from suprank.cli.experiments import TrainingDisplay
+        from suprank.cli.experiments import ParallelTrainingDisplay
         from suprank.data.workers import default_workers
         from suprank.experiments.parallel import TrainingError, train_in_parallel
 
         try:
-            stopped = train_in_parallel(runs, min(len(runs), default_workers()), TrainingDisplay())
+            stop_signal = train_in_parallel(runs, min(len(runs), default_workers()), ParallelTrainingDisplay())
         except TrainingError as error:
             terminal.echo(f"suprank: {error}", err=True)
             raise typer.Exit(1) from None
-        if stopped is not None:
+        if stop_signal is not None:
             terminal.echo("stopped; the same command continues the runs.", err=True)
-            raise typer.Exit(128 + stopped)  # the exit code of a process that a signal ended
+            raise typer.Exit(128 + stop_signal)  # the exit code of a process that a signal ended
         reports = {"untrained": _report(runs["HAPPIER"][1], 0)}
         reports |= {label: _report(run, config.run.epochs) for label, (config, run) in runs.items()}
     console.print(_table(reports))
@@ -87,7 +87,7 @@ def _recipe(name: str, recipe: str, seed: int, epochs: int | None) -> TrainConfi
 
 
 def _manifest(data: str | None, say: Callable[[str], None]) -> tuple[str, Manifest]:
-    """The name and the manifest of what was asked for; by default emoji, or glyphs where emoji are not available."""
+    """The name and the manifest of the dataset: by default emoji, or glyphs where emoji are not available."""
     from suprank.data.importers import emoji
     from suprank.training.manifests import open_manifest
 

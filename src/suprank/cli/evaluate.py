@@ -286,8 +286,8 @@ def _evaluate_revisited(
 
 def _bytes(text: str) -> int:
     """`2GiB`, `2G` and `2147483648` are the same; `2GB` is 2 · 10⁹."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
-    size = float(found[1]) * (1000 if found[3] == "b" else 1024) ** _UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
+    size = float(match[1]) * (1000 if match[3] == "b" else 1024) ** _UNITS[match[2]] if match else 0
     if size < 1:
         raise typer.BadParameter(f"{text!r} is not a size; write 2GiB, 500MB or bytes.", param_hint="--memory-budget")
     return int(size)

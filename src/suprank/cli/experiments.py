@@ -67,8 +67,8 @@ class ExperimentDisplay(Display):
             self._bar.update(self._task, advance=advance, description="; ".join(self._running))
 
 
-class TrainingDisplay(Display):
-    """A bar for each training, with its steps and its loss; notes stand above the bars."""
+class ParallelTrainingDisplay(Display):
+    """A bar for each of several trainings, with its steps and its loss; notes stand above the bars."""
 
     def __init__(self) -> None:
         from rich.progress import TextColumn

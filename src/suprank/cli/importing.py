@@ -26,10 +26,10 @@ class _Sources(TyperGroup):
     missing: ModuleNotFoundError | None = None
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found = super().get_command(ctx, cmd_name)
-        if found is None and self.missing is not None:
+        command = super().get_command(ctx, cmd_name)
+        if command is None and self.missing is not None:
             raise self.missing
-        return found
+        return command
 
 
 app = typer.Typer(

@@ -325,10 +325,10 @@ def _embed_images(
     paths = [file.relative_to(file.anchor).as_posix() for file in absolute]
     manifest = Manifest.from_columns({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
     embedder = load_embedder(model, weights)
-    reading = loader_settings(embedder, {**options, "fast_jpeg": False}, 16, 0, "raise")
+    loading = loader_settings(embedder, {**options, "fast_jpeg": False}, 16, 0, "raise")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    batches = reading.batches(manifest, np.arange(len(paths)), pinned=False)
-    return np.concatenate([rows for _, rows in embed(embedder, batches, device=where, forward=reading.before(embedder))])
+    batches = loading.batches(manifest, np.arange(len(paths)), pinned=False)
+    return np.concatenate([rows for _, rows in embed(embedder, batches, device=where, forward=loading.before(embedder))])
 
 
 def _print_hits(

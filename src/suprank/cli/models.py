@@ -120,18 +120,17 @@ def pca(
         if dim > embedder.features_dim:
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {model}; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
-        reading = loader_settings(
+        loading = loader_settings(
             embedder, sizes, batch_size or default_batch_size(device), workers, "skip" if skip_broken else "raise"
         )
         with torchrun_processes() as processes, terminal.progress("analyzing", quiet or processes.rank > 0) as progress:
             moments = feature_moments(
-                embedder, images, loading=reading, device=processes.device(device), processes=processes, progress=progress
+                embedder, images, loading=loading, device=processes.device(device), processes=processes, progress=progress
             )
             if processes.rank == 0:
                 projected = embedder.with_projection(*pca_projection(moments, dim, whiten=whiten))
-                projected.config = projected.config.model_copy(
-                    update=as_embedder_config(reading)
-                )  # as for the images of its projection
+                # The model loads images as those of its projection were loaded.
+                projected.config = projected.config.model_copy(update=as_embedder_config(loading))
                 projected.save(out)
                 how = ", whitened" if whiten else ""
                 terminal.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")

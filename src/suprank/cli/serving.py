@@ -42,9 +42,8 @@ def serve(
     from suprank.web.security import is_loopback
     from suprank.web.serving import make_server, server_url
 
-    previous = signal.signal(
-        signal.SIGINT, lambda *_: _exit(0)
-    )  # the normal way to stop; uvicorn installs its own handler while it serves
+    # Ctrl-C is the normal way to stop; uvicorn installs its own handler while it serves.
+    previous = signal.signal(signal.SIGINT, lambda *_: _exit(0))
     try:
         if background is not None:
             threading.Thread(target=background, daemon=True).start()

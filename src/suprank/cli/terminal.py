@@ -118,7 +118,7 @@ def escaped(text: str) -> str:
         >>> print(escaped("a" + chr(27) + "[31mb" + chr(0x202E) + "c"))
         a\\u001b[31mb\\u202ec
     """
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def echo(message: object = "", *, nl: bool = True, err: bool = False) -> None:

@@ -28,7 +28,7 @@ _DEFAULT_BUDGET = {"cpu": 256 * 2**20, "cuda": 4 * 2**30}  # on a CPU for each t
 _MOST_QUERIES = {"cpu": 512, "cuda": 8192}
 _LEAST_STREAMED = {"cpu": 16384, "cuda": 65536}  # items in a chunk of a gallery that does not stay, if it fits
 _MOST_QUERIES_STREAMED = 16384
-_READINGS = 2  # of the gallery for a block of queries whose rows are held in pieces; whole rows may take so much more memory
+_READINGS = 2  # whole rows of scores may take so many times the memory of rows in pieces, which are computed twice
 _BYTES_A_POSITIVE = {"cpu": 80, "cuda": 72}  # scores, levels, item numbers, what a sort needs, counts and places
 
 
@@ -87,15 +87,15 @@ class Search:
         enough = max(_LEAST_STREAMED[kind], positives * _BYTES_A_POSITIVE[kind] // 4)
         in_pieces = 4 * enough + positives * _BYTES_A_POSITIVE[kind]
         self.whole = self.resident or 4 * items <= _READINGS * in_pieces
-        judging = self.whole and isinstance(self.ordering, OnePassOrdering)
-        threads = torch.get_num_threads() if judging else 1
+        in_one_pass = self.whole and isinstance(self.ordering, OnePassOrdering)
+        threads = torch.get_num_threads() if in_one_pass else 1
         # A chunk is held as it was read and as it is used. The smaller it is, the more queries fit into a block and the fewer
         # times the gallery is read; but each of their positives is looked for in every chunk, and takes memory as well.
         most = min(self.budget // 8 // threads // (8 * self.dim), _LEAST_STREAMED[kind] if self.whole else enough)
         self.chunk = items if self.resident else min(max(1, most // TILE) * TILE, items)
         gallery_bytes = items * self.dim * 4 if self.resident else threads * self.chunk * self.dim * 8
         self._score_bytes = 4 * self.chunk if self.resident or not self.whole else 4 * (items + self.chunk)
-        self._positive_bytes = 0 if judging else _BYTES_A_POSITIVE[kind]
+        self._positive_bytes = 0 if in_one_pass else _BYTES_A_POSITIVE[kind]
         # Blocks that are ranked at a time, of a tile of queries at least.
         free = max(0, self.budget - gallery_bytes)
         self.workers = min(threads, max(1, free // (TILE * self._score_bytes)))

@@ -1,10 +1,10 @@
 """Comparisons: several recipes are trained under one budget on one dataset. The folder of a comparison:
 
-comparison.json             the recipes, their settings and the runs, so that others can be added
-roadmap,seed=0/             a run folder of `suprank train`; it is finished when result.json exists
-logs/, slurm/               as in the folder of a sweep
-comparison.csv .md .tex     a row for each run; a row for each recipe, mean ± standard deviation over seeds
-comparison.png .svg         the figure
+    comparison.json             the recipes, their settings and the runs, so that others can be added
+    roadmap,seed=0/             a run folder of `suprank train`; it is finished when result.json exists
+    logs/, slurm/               as in the folder of a sweep
+    comparison.csv .md .tex     a row for each run; a row for each recipe, mean ± standard deviation over seeds
+    comparison.png .svg         the figure
 
 A comparison is a sweep whose axes are the recipe and the seed.
 """

@@ -75,19 +75,19 @@ class Grid:
             >>> [run.name for run in grid.combinations()][:2]
             ['loss.weight=0,seed=0', 'loss.weight=0,seed=1']
         """
-        found = _mapping_values(values) if isinstance(values, Mapping) else _argument_values(values)
-        for key, texts in found.items():
+        texts_by_key = _mapping_values(values) if isinstance(values, Mapping) else _argument_values(values)
+        for key, texts in texts_by_key.items():
             canonical = [canonical_value(text) for text in texts]
             twice = next((text for text in texts if canonical.count(canonical_value(text)) > 1), None)
             if twice is not None:
                 raise ValueError(f"{key}={','.join(texts)} has {twice} twice; leave one out.")
-        if SEED in found and seeds is not None:
-            raise ValueError(f"{SEED}={','.join(found[SEED])} and --seeds {seeds} both give the seeds; leave one out.")
+        if SEED in texts_by_key and seeds is not None:
+            raise ValueError(f"{SEED}={','.join(texts_by_key[SEED])} and --seeds {seeds} both give the seeds; leave one out.")
         if seeds is not None and seeds < 1:
             raise ValueError(f"--seeds {seeds} must be at least 1.")
-        seed_values = found.pop(SEED, None) or [str(seed) for seed in range(seeds or 1)]
-        fixed = tuple((key, texts[0]) for key, texts in found.items() if len(texts) == 1)
-        axes = tuple((key, tuple(texts)) for key, texts in found.items() if len(texts) > 1)
+        seed_values = texts_by_key.pop(SEED, None) or [str(seed) for seed in range(seeds or 1)]
+        fixed = tuple((key, texts[0]) for key, texts in texts_by_key.items() if len(texts) == 1)
+        axes = tuple((key, tuple(texts)) for key, texts in texts_by_key.items() if len(texts) > 1)
         return cls(fixed, (*axes, (SEED, tuple(seed_values))))
 
     def combinations(self) -> list[Combination]:
@@ -115,13 +115,13 @@ def read_configs(recipe: str, grid: Grid) -> list[TrainConfig]:
 
 
 def _mapping_values(values: Mapping[str, object]) -> dict[str, list[str]]:
-    found = {}
+    texts_by_key = {}
     for key, value in values.items():
         several = list(value) if isinstance(value, list | tuple) else [value]
         if not several:
             raise ValueError(f"{key} has no values; give one or more.")
-        found[key] = [_text(one) for one in several]
-    return found
+        texts_by_key[key] = [_text(one) for one in several]
+    return texts_by_key
 
 
 def _text(value: object) -> str:
@@ -132,15 +132,16 @@ def _text(value: object) -> str:
 
 
 def _argument_values(arguments: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    texts_by_key: dict[str, list[str]] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if not (equals and key.strip()):
             raise ValueError(f"{argument!r} must be key=value or key=value,value, such as loss.weight=0,0.1.")
-        if key in found:
-            raise ValueError(f"{key} is given twice; put its values together, as in {key}={','.join(found[key])},{text}.")
-        found[key] = split_values(text)
-    return found
+        if key in texts_by_key:
+            together = ",".join([*texts_by_key[key], text])
+            raise ValueError(f"{key} is given twice; put its values together, as in {key}={together}.")
+        texts_by_key[key] = split_values(text)
+    return texts_by_key
 
 
 def split_values(text: str) -> list[str]:

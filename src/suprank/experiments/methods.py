@@ -107,14 +107,14 @@ def split_arguments(arguments: Iterable[str]) -> tuple[list[str], list[str]]:
 
 def canonical_recipes(recipes: Sequence[str]) -> list[str]:
     """One spelling for each recipe: the name if it comes with suprank, else the absolute path. A repeated one is refused."""
-    found: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     for recipe in recipes:
         name = _canonical_recipe(Path(recipe))
-        if name in found:
-            spellings = "" if found[name] == recipe else f", as {found[name]} and as {recipe}"
-            raise ValueError(f"{name} is given twice{spellings}; leave one out, --seeds repeats a recipe.")
-        found[name] = recipe
-    return list(found)
+        if name in spellings:
+            both = "" if spellings[name] == recipe else f", as {spellings[name]} and as {recipe}"
+            raise ValueError(f"{name} is given twice{both}; leave one out, --seeds repeats a recipe.")
+        spellings[name] = recipe
+    return list(spellings)
 
 
 def _canonical_recipe(recipe: Path) -> str:

@@ -153,8 +153,8 @@ class _Sender(Callback):
         self.steps = steps
         self._send(Message(done, steps))
 
-    def on_step_end(self, at: StepValues) -> None:
-        self._send(Message(at.step, self.steps, at.values["loss"]))
+    def on_step_end(self, step: StepValues) -> None:
+        self._send(Message(step.step, self.steps, step.values["loss"]))
 
     def on_message(self, text: str) -> None:
         self._send(Message(note=text))
@@ -169,14 +169,14 @@ class _Sender(Callback):
 def _train(config: str, folder: Path, connection: Connection) -> None:
     """The main function of a training process."""
     try:
-        stopped = _run_training(config, folder, _Sender(connection))
+        stop_signal = _run_training(config, folder, _Sender(connection))
     except KeyboardInterrupt:  # Ctrl-C, twice
-        stopped = signal.SIGINT
+        stop_signal: int | None = signal.SIGINT
     except Exception as error:
         connection.send(Message(error=_picklable(error), trace=traceback.format_exc()))
         raise SystemExit(1) from None
-    if stopped:
-        raise SystemExit(128 + stopped)
+    if stop_signal:
+        raise SystemExit(128 + stop_signal)
 
 
 def _run_training(config: str, folder: Path, callback: Callback) -> int | None:

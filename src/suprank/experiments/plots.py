@@ -118,10 +118,10 @@ def draw_comparison(table: Table, files: Sequence[Path]) -> bool:
 
 def _draw_panel(axes: Axes, table: Table, column: str) -> None:
     for place, row in enumerate(table.rows):
-        found = row.statistics[column]
-        if found is not None:
+        cell = row.statistics[column]
+        if cell is not None:
             color = BEST_COLOR if table.is_best(row, column) else COLOR
-            axes.errorbar(found.mean, place, xerr=found.deviation, color=color, marker="o", markersize=5, capsize=3)
+            axes.errorbar(cell.mean, place, xerr=cell.deviation, color=color, marker="o", markersize=5, capsize=3)
     axes.set_xlabel(f"{column}, %")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 5, 10]))
     axes.grid(alpha=0.3)
@@ -171,8 +171,8 @@ def _lines(table: Table, place: int, values: Sequence[str], column: str) -> Seri
 
 def _points(xs: Sequence[float], line: Sequence[Statistic | None]) -> tuple[list[float], list[float], list[float]]:
     """Places, means and deviations (0 for a single seed) of the statistics that are not None."""
-    points = [(x, found) for x, found in zip(xs, line, strict=True) if found is not None]
-    return [x for x, _ in points], [found.mean for _, found in points], [found.deviation or 0.0 for _, found in points]
+    points = [(x, cell) for x, cell in zip(xs, line, strict=True) if cell is not None]
+    return [x for x, _ in points], [cell.mean for _, cell in points], [cell.deviation or 0.0 for _, cell in points]
 
 
 def _draw_numbers(axes: Axes, across: str, values: Sequence[str], series: Series) -> None:
@@ -246,7 +246,7 @@ def _draw_categories(axes: Axes, values: Sequence[str], series: Series, *, bars:
 
 def _note(table: Table) -> str:
     """What the points and the spread are, below the figure."""
-    counts = sorted({found.seeds for row in table.rows for found in row.statistics.values() if found is not None})
+    counts = sorted({cell.seeds for row in table.rows for cell in row.statistics.values() if cell is not None})
     key, _, value = table.base.partition("=")
     base = f"relative to {LETTERS.get(key, key)} = {value}" if table.base else ""
     if counts[-1] < 2:

@@ -37,7 +37,7 @@ POLL_SECONDS = 0.1
 
 
 class Display:
-    """Is told how an experiment goes, and does nothing; the command line overrides what it shows."""
+    """A base class whose methods do nothing: override those that you want to show, as the command line does."""
 
     def begin(self, runs: int) -> None:
         """This many runs are about to be run on this machine."""

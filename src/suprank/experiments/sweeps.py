@@ -157,6 +157,9 @@ class Sweep:
         """A sweep of one grid; `config` is that of any of its combinations."""
         axes = tuple(key for key, _ in grid.axes)
         settings = {key: value for key, value in flatten(config).items() if not any(_overlap(key, axis) for axis in axes)}
+        if "loss.name" in axes:  # losses have keys and defaults of their own, so that only what the recipe sets is shared
+            defaults = {f"loss.{key}" for key in config.loss.key_names() if key not in config.loss.changed_keys()}
+            settings = {key: value for key, value in settings.items() if key not in defaults}
         return cls(recipe, axes, settings, tuple(grid.combinations()), (command,))
 
     def align(self, grid: Grid) -> Grid:

@@ -258,7 +258,7 @@ def _check_finite(embeddings: Tensor, norm: Tensor, name: str) -> None:
 
 
 def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
-    if not isinstance(labels, torch.Tensor) or not _integral(labels):
+    if not isinstance(labels, torch.Tensor) or not is_integral(labels):
         given = labels.dtype if isinstance(labels, torch.Tensor) else type(labels)
         raise TypeError(f"{name} is {given}, but must be an integer tensor; use {name}.long() if the values are whole numbers.")
     if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or labels.numel() == 0:
@@ -310,13 +310,14 @@ def _is_self_by_id(ids: Tensor | None, ref_ids: Tensor | None, queries: Tensor, 
 
 
 def _integers(values: Tensor, embeddings: Tensor, name: str, meaning: str) -> Tensor:
-    if not isinstance(values, torch.Tensor) or values.shape != (len(embeddings),) or not _integral(values):
+    if not isinstance(values, torch.Tensor) or values.shape != (len(embeddings),) or not is_integral(values):
         given = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values)
         raise ValueError(f"{name} is {given}, but must be {len(embeddings)} integers: {meaning}.")
     return values.to(embeddings.device, torch.int64)
 
 
-def _integral(values: Tensor) -> bool:
+def is_integral(values: Tensor) -> bool:
+    """Whether the tensor holds integers; truth values are none."""
     return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from suprank.losses.batch import is_integral
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer
     from torch import Tensor
@@ -150,12 +152,12 @@ class EmbeddingMemory(nn.Module):
                 f"embeddings are {embeddings.dtype} of shape {tuple(embeddings.shape)}, but this memory holds floating-point "
                 f"[batch, {dim}]; make it with dim={embeddings.shape[-1] if embeddings.ndim else 1}."
             )
-        if labels.shape != (len(embeddings), levels) or not _integral(labels):
+        if labels.shape != (len(embeddings), levels) or not is_integral(labels):
             raise ValueError(
                 f"labels are {labels.dtype} of shape {tuple(labels.shape)}, but must be integers "
                 f"[{len(embeddings)}, {levels}]: a row for each embedding, and a column for each level of this memory."
             )
-        if ids.shape != (len(embeddings),) or not _integral(ids):
+        if ids.shape != (len(embeddings),) or not is_integral(ids):
             raise ValueError(
                 f"ids are {ids.dtype} of shape {tuple(ids.shape)}, but must be {len(embeddings)} integers: the images' numbers."
             )
@@ -174,7 +176,3 @@ class EmbeddingMemory(nn.Module):
 
 def _describe(embeddings: Tensor, labels: Tensor, *, per_item: bool) -> str:
     return f"size={len(embeddings)}, dim={embeddings.shape[1]}, levels={labels.shape[1]}, per_item={per_item}"
-
-
-def _integral(values: Tensor) -> bool:
-    return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _SCHEDULE = {"floor": "min_lr", "factor": "gamma", "warmup": "warmup_epochs"}
 RENAMED_KEYS = {
     "data": {"hold": "cache_images"},
+    "model": {"normalisation": "normalization"},
     "optimizer": _SCHEDULE,
     "proxies": _SCHEDULE,
     "run": {"clip": "clip_grad_norm"},

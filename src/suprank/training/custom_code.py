@@ -81,7 +81,10 @@ def object_source(given: object) -> SourceFile | None:
 
 
 def find_source(name: str) -> SourceFile | None:
-    """The file that a name such as `mine.py:MyLoss` means, without running it; None for a module that has no source file."""
+    """The file that a name such as `mine.py:MyLoss` means, without running it; None for a module that has no source file.
+
+    To find package.module, Python imports the package, but not the module.
+    """
     target, attribute = _split(name)
     if _is_file(target):
         path = Path(target)
@@ -92,16 +95,16 @@ def find_source(name: str) -> SourceFile | None:
             )
         return SourceFile(path, path.read_bytes())
     try:
-        found = importlib.util.find_spec(target)
+        spec = importlib.util.find_spec(target)
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        spec = None
+    if spec is None:
         raise CustomCodeError(
             f"{name}: Python finds no module {target!r}; install it or put its folder on PYTHONPATH, or name a file, "
             f"{target.replace('.', '/')}.py:{attribute}."
         )
-    path = Path(found.origin or "")
-    return SourceFile(path, path.read_bytes()) if found.has_location and path.suffix == ".py" else None
+    path = Path(spec.origin or "")
+    return SourceFile(path, path.read_bytes()) if spec.has_location and path.suffix == ".py" else None
 
 
 def load(name: str) -> Any:
@@ -109,13 +112,13 @@ def load(name: str) -> Any:
     target, attribute = _split(name)
     find_source(name)  # refuses what is not there
     with running_user_code(name):
-        found: Any = _load_file(Path(target)) if _is_file(target) else importlib.import_module(target)
+        value: Any = _load_file(Path(target)) if _is_file(target) else importlib.import_module(target)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            own = sorted(key for key, value in vars(found).items() if callable(value) and not key.startswith("_"))
+        if not hasattr(value, part):
+            own = sorted(key for key, member in vars(value).items() if callable(member) and not key.startswith("_"))
             raise CustomCodeError(f"{name}: {target} has no {attribute}; it has {', '.join(own) or 'nothing to call'}.")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def call(name: str, arguments: Mapping[str, Any], provided: Mapping[str, Any], key: str) -> Any:
@@ -123,14 +126,14 @@ def call(name: str, arguments: Mapping[str, Any], provided: Mapping[str, Any], k
 
     `key` is the key of the recipe that holds the arguments, for errors.
     """
-    found = load(name)
-    if not callable(found):
-        raise CustomCodeError(f"{name} is a {type(found).__name__}; name a class, or a function that returns an object.")
+    factory = load(name)
+    if not callable(factory):
+        raise CustomCodeError(f"{name} is a {type(factory).__name__}; name a class, or a function that returns an object.")
     try:
-        signature = inspect.signature(found)
+        signature = inspect.signature(factory)
     except ValueError:  # some classes in C have none
         with running_user_code(name):
-            return found(**arguments)
+            return factory(**arguments)
     added = {argument: value for argument, value in provided.items() if argument in signature.parameters}
     both = {**added, **arguments}
     try:
@@ -138,7 +141,7 @@ def call(name: str, arguments: Mapping[str, Any], provided: Mapping[str, Any], k
     except TypeError as error:
         raise CustomCodeError(f"{key} does not fit {name}{signature}: {error}.") from None
     with running_user_code(name):
-        return found(**both)
+        return factory(**both)
 
 
 def save_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:

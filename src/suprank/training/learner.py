@@ -11,8 +11,7 @@ from torch import nn
 from suprank.data.transforms import Normalize
 from suprank.losses import skip_value_checks
 from suprank.losses.memory import EmbeddingMemory
-from suprank.models import Embedder
-from suprank.models import model_folder as folders
+from suprank.models import Embedder, model_folder
 from suprank.system import torchvision_operators
 from suprank.training import distributed
 from suprank.training.custom_code import OBJECT
@@ -233,7 +232,7 @@ class Learner:
         """Save the network as an embedder folder. Every process has to call this, though one writes."""
         state = model_state(self.model)
         if self.fabric.is_global_zero:
-            folders.write_model(folder, self.embedder.config, state)
+            model_folder.write_model(folder, self.embedder.config, state)
 
 
 def check_loss(loss: nn.Module, config: TrainConfig) -> None:

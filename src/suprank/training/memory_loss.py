@@ -57,5 +57,7 @@ def gradients(value: Float[Tensor, ""], embeddings: Tensor, parameters: list[nn.
 
     A parameter that the value does not depend on has a gradient of 0.
     """
-    found = torch.autograd.grad(value, [embeddings, *parameters], allow_unused=True, materialize_grads=True)
-    return found[0], list(found[1:])
+    of_embeddings, *of_parameters = torch.autograd.grad(
+        value, [embeddings, *parameters], allow_unused=True, materialize_grads=True
+    )
+    return of_embeddings, of_parameters

@@ -173,8 +173,9 @@ class Validator:
                     f"{test.about}: all {len(intact):,} {name} images are broken, so there is nothing to evaluate."
                 )
             _check_finite(embeddings, intact, dataset)
-            kept = (embeddings, dataset.manifest) if intact.all() else (embeddings[intact], dataset.manifest.take(intact))
-            parts[name] = kept
+            parts[name] = embeddings, dataset.manifest
+            if not intact.all():
+                parts[name] = embeddings[intact], dataset.manifest.take(intact)
         ranked = build_query_gallery(parts, test.levels, about=test.about)
         gallery = ranked.gallery
         return evaluate(
@@ -198,9 +199,8 @@ class Validator:
         """Embeddings `[images, dim]` of all images, in all processes, and which of the images are intact."""
         world, size = self._world_size, self._loading.batch_size
         share = -(-len(images) // world)
-        rows = np.arange(self._rank, share * world, world) % len(
-            images
-        )  # the first ones are repeated, so that all processes have equally many
+        # The first images are repeated at the end, so that all processes have equally many.
+        rows = np.arange(self._rank, share * world, world) % len(images)
         blocks = []
         with closing(self._loading.batches(images, rows, pinned=self._pinned)) as batches:
             for start, batch in zip(range(0, share, size), batches, strict=True):

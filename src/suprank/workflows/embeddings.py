@@ -51,6 +51,7 @@ def embed(
     """
     from suprank.data import Manifest
     from suprank.embedding import embed_collection, torchrun_processes
+    from suprank.models import Embedder
 
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
@@ -60,7 +61,7 @@ def embed(
     settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
     with torchrun_processes() as processes:
         first = processes.rank == 0
-        if first and isinstance(model, (str, Path)):
+        if first and not isinstance(model, Embedder):
             _warn_of_overrides(embedder, settings, str(model), precision, tuple(scales))
         return embed_collection(
             embedder,

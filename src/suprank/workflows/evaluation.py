@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from os import PathLike
 
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
@@ -28,10 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 def evaluate(
-    subject: str | PathLike[str] | Tensor | ArrayLike,
-    labels: str | PathLike[str] | Tensor | ArrayLike | None = None,
-    gallery: str | PathLike[str] | Tensor | ArrayLike | None = None,
-    gallery_labels: str | PathLike[str] | Tensor | ArrayLike | None = None,
+    subject: str | os.PathLike[str] | Tensor | ArrayLike,
+    labels: str | os.PathLike[str] | Tensor | ArrayLike | None = None,
+    gallery: str | os.PathLike[str] | Tensor | ArrayLike | None = None,
+    gallery_labels: str | os.PathLike[str] | Tensor | ArrayLike | None = None,
     *,
     levels: Sequence[str] = (),
     id_column: str | None = None,
@@ -63,9 +63,11 @@ def evaluate(
     """
     from suprank import evaluation
 
-    if not isinstance(subject, str | Path):
+    if not isinstance(subject, str | os.PathLike):
         if labels is None:
             raise ValueError("embeddings in an array need their labels; give labels=.")
+        if frozen or test is not None or id_column is not None:
+            raise ValueError("id_column, test and frozen are for files and folders; leave them out, or give ids= for ids.")
         arrays: tuple[Any, Any, Any, Any] = (subject, labels, gallery, gallery_labels)
         return evaluation.evaluate(
             *arrays,
@@ -97,7 +99,7 @@ class EvaluationInput:
     @classmethod
     def read(
         cls,
-        subject: str | PathLike[str],
+        subject: str | os.PathLike[str],
         labels: Any = None,
         gallery: Any = None,
         gallery_labels: Any = None,
@@ -111,6 +113,10 @@ class EvaluationInput:
     ) -> EvaluationInput:
         """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded."""
         subject = Path(subject)
+        if (gallery is None) != (gallery_labels is None):
+            raise ValueError("gallery and gallery_labels go together; give both, or neither.")
+        if subject.is_dir() and any(given is not None for given in (labels, gallery, id_column)):
+            raise ValueError(f"{subject} is a folder, which has its own labels, gallery and ids; to use others, name files.")
         if (subject / "recipe.toml").is_file():
             return cls.from_run(subject, test, levels, device, progress, frozen=frozen)
         if frozen or test is not None:

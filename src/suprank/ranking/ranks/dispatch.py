@@ -46,13 +46,14 @@ def ranks(
     give the ranks of the metrics; the default is the paper's SupRank, differentiable through rank⁻ alone.
 
     Items that are not positive get rank⁺ 0 and rank⁻ ∞. Scores of half precision are ranked in float32: float16 counts to
-    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. All
-    implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
+    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant.
+
+    All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
     another ("definition", "chunked", "levelwise", "sorting" or "fused"), or is a function.
 
     Example:
-        >>> found = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
-        >>> found.plus.tolist(), found.minus.tolist()
+        >>> result = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
+        >>> result.plus.tolist(), result.minus.tolist()
         ([[0.0, 1.0, 2.0]], [[inf, 1.0, 1.0]])
     """
     _check_shapes(scores, level, relevance)

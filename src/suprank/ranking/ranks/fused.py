@@ -57,8 +57,8 @@ def fused(
     if not (level.dtype.is_signed or level.dtype.is_floating_point):
         level = level.to(torch.int32)  # the kernels mark what is out of the list by −1
     weights = None if relevance is None else relevance.detach().to(scores.dtype).contiguous()
-    found = _FusedRanks.apply(scores.contiguous(), level.contiguous(), weights, *_encoded(plus, minus))
-    return Ranks(found[0], found[1], None if relevance is None else found[2])
+    results = _FusedRanks.apply(scores.contiguous(), level.contiguous(), weights, *_encoded(plus, minus))
+    return Ranks(results[0], results[1], None if relevance is None else results[2])
 
 
 def runs_fused(scores: Tensor, plus: Step, minus: Step) -> bool:
@@ -90,21 +90,21 @@ class _FusedRanks(torch.autograd.Function):
         ctx: Any, scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float]
     ) -> tuple[Tensor, ...]:
         ctx.sort = kinds[1] and _many_positives(level)
-        found = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, ctx.needs_input_grad[0], ctx.sort)
+        outputs = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, ctx.needs_input_grad[0], ctx.sort)
         results = 2 if relevance is None else 3
-        ctx.save_for_backward(scores, level, relevance, *found[results:])
+        ctx.save_for_backward(scores, level, relevance, *outputs[results:])
         ctx.set_materialize_grads(False)
         ctx.kinds, ctx.numbers = kinds, numbers
         if not kinds[0]:
-            ctx.mark_non_differentiable(*found[:results:2])  # rank⁺ and H-rank⁺ under Heaviside
-        return tuple(found[:results])
+            ctx.mark_non_differentiable(*outputs[:results:2])  # rank⁺ and H-rank⁺ under Heaviside
+        return tuple(outputs[:results])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         grad_plus, grad_minus, *grad_h = grads
-        scores, level, relevance, *kept = ctx.saved_tensors
+        scores, level, relevance, *saved = ctx.saved_tensors
         known = [grad_plus, grad_minus, *(grad_h or [None]), scores, level, relevance]
-        return _FusedGradient.apply(ctx.kinds, ctx.numbers, *known, kept, ctx.sort), None, None, None, None
+        return _FusedGradient.apply(ctx.kinds, ctx.numbers, *known, saved, ctx.sort), None, None, None, None
 
 
 class _FusedGradient(torch.autograd.Function):
@@ -129,7 +129,7 @@ _library.define(
 )
 _library.define(
     "ranks_gradient(bool[] kinds, float[] numbers, Tensor? grad_plus, Tensor? grad_minus, Tensor? grad_h, Tensor scores, "
-    "Tensor level, Tensor? relevance, Tensor[] kept, bool sort) -> Tensor"
+    "Tensor level, Tensor? relevance, Tensor[] saved, bool sort) -> Tensor"
 )
 
 
@@ -210,10 +210,10 @@ def _sort(scores: Tensor, level: Tensor, order: Tensor, counts: Tensor, numbers:
 
 def _ranks_gradient(
     kinds: list[bool], numbers: list[float], grad_plus: Tensor | None, grad_minus: Tensor | None, grad_h: Tensor | None,
-    scores: Tensor, level: Tensor, relevance: Tensor | None, kept: list[Tensor], sort: bool,
+    scores: Tensor, level: Tensor, relevance: Tensor | None, saved: list[Tensor], sort: bool,
 ) -> Tensor:  # fmt: skip
     queries, items = scores.shape
-    *slopes, order, counts = kept
+    *slopes, order, counts = saved
     gradient = torch.zeros_like(scores) if sort else torch.empty_like(scores)
     smooth, sup, shared = kinds
     weighted = relevance is not None
