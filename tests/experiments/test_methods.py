@@ -65,7 +65,7 @@ def test_losses_may_differ_and_so_may_seeds_and_what_changes_nothing_that_is_lea
     check_budget(
         methods(
             a={"loss": {"name": "nsm"}, "proxies": {"lr": 0.5}, "run": {"seed": 3}},
-            b={"data": {"manifest": "glyphs", "workers": 0, "hold": True}, "engine": {"accelerator": "cpu"}},
+            b={"data": {"manifest": "glyphs", "workers": 0, "cache_images": True}, "engine": {"accelerator": "cpu"}},
             c={"checkpoint": {"minutes": 1}, "logging": {"every": 1}, "optimizer": {"lr": 1.0}, "memory": {"size": 9}},
         )
     )
