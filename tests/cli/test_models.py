@@ -54,9 +54,7 @@ def test_weights_can_come_from_a_file():
 def test_a_projection_starts_from_the_principal_components_of_the_train_images(manifest):
     embedder(normalization="l2").save("model")
     options = ("--size", 32, "--resize", 0, "--workers", 0, "--batch-size", 6, "--device", "cpu")
-    result = done(
-        "models", "pca", "--model", "model", "--manifest", "m.parquet", "--dim", 5, "--whiten", "--out", "pca", *options
-    )
+    result = done("models", "pca", "model", "m.parquet", "--dim", 5, "--whiten", "--out", "pca", *options)
     assert result.stdout == "pca: 20 images, 96 features → 5, whitened\n"
     assert "20/20" in result.stderr
     model = Embedder.load("pca").eval()
@@ -76,7 +74,7 @@ def test_the_suffix_chooses_the_format_of_an_export(monkeypatch, name, writer):
     written = []
     monkeypatch.setattr(f"suprank.models.{writer}", lambda model, out: written.append((model.dim, out.name)))
     embedder(dim=8).save("model")
-    assert done("models", "export", "--model", "model", "--out", name).stdout == f"{name}: gives the embeddings of model\n"
+    assert done("models", "export", "model", "--out", name).stdout == f"{name}: gives the embeddings of model\n"
     assert written == [(8, name)]
 
 

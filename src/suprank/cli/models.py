@@ -85,10 +85,12 @@ def create(
 
 @app.command()
 def pca(
-    model: Annotated[str, typer.Option(metavar="DIR|NAME", help="A saved embedder, or the name of a timm backbone.")],
-    manifest: Annotated[Path, typer.Option(help="Images whose features are analyzed.")],
     out: Out,
     dim: Annotated[int, typer.Option(min=1, help="Number of directions to keep: the width of the embeddings.")],
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A folder with a saved embedder, or the name of a timm backbone.")
+    ] = None,
+    manifest: Annotated[Path | None, typer.Argument(metavar="MANIFEST", help="Images whose features are analyzed.")] = None,
     whiten: Annotated[bool, typer.Option("--whiten", help="Divide each direction by its standard deviation.")] = False,
     weights: Weights = None,
     root: Annotated[Path | None, typer.Option(help="Folder of the images.", show_default="as saved in the manifest")] = None,
@@ -102,12 +104,16 @@ def pca(
     device: Device = None,
     skip_broken: SkipBroken = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    model_option: Annotated[str | None, typer.Option("--model", hidden=True)] = None,
+    manifest_option: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
 ) -> None:
     """Compute the projection by PCA of a manifest's features: an embedder with a linear layer of width DIM.
 
     \b
-    suprank models pca --model resnet101 --manifest sfm120k.parquet --dim 2048 --whiten --out model
+    suprank models pca resnet101 sfm120k.parquet --dim 2048 --whiten --out model
     """
+    chosen_model = terminal.subject(model, model_option, "MODEL", "--model")
+    chosen_manifest = terminal.subject(manifest, manifest_option, "MANIFEST", "--manifest")
     with terminal.plain_errors("a smaller --batch-size"):
         from suprank.data import Manifest
         from suprank.embedding import feature_moments, torchrun_processes
@@ -115,10 +121,10 @@ def pca(
 
         terminal.device(device)
         terminal.check_folder(out)
-        images = Manifest.read(manifest, root=root).split(*(split or ("train",)))
-        embedder = load_embedder(model, weights)
+        images = Manifest.read(chosen_manifest, root=root).split(*(split or ("train",)))
+        embedder = load_embedder(chosen_model, weights)
         if dim > embedder.features_dim:
-            raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {model}; give fewer.")
+            raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {chosen_model}; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
         loading = loader_settings(
             embedder, sizes, batch_size or default_batch_size(device), workers, "skip" if skip_broken else "raise"
@@ -138,10 +144,16 @@ def pca(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Option(metavar="DIR", help="A saved embedder.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .onnx or .pt2.")],
+    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help="A folder with a saved embedder.")] = None,
+    model_option: Annotated[Path | None, typer.Option("--model", hidden=True)] = None,
 ) -> None:
-    """Export an embedder as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same embeddings."""
+    """Export an embedder as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same embeddings.
+
+    \b
+    suprank models export model --out model.onnx
+    """
+    folder = terminal.subject(model, model_option, "MODEL", "--model")
     with terminal.plain_errors("a smaller model"):
         from suprank.models import Embedder, export_onnx, export_program
 
@@ -149,8 +161,8 @@ def export(
         if out.suffix not in writers:
             raise ValueError(f"{out} must end in .onnx or .pt2.")
         terminal.check_writable(out)
-        writers[out.suffix](Embedder.load(model), out)
-    terminal.echo(f"{out}: gives the embeddings of {model}")
+        writers[out.suffix](Embedder.load(folder), out)
+    terminal.echo(f"{out}: gives the embeddings of {folder}")
 
 
 @app.command("list")
