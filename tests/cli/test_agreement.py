@@ -67,8 +67,8 @@ def test_embed_and_evaluate_repeat_the_digits_of_train(tmp_path, photos, reading
     run = tmp_path / "run"
     expected = trained(photos, run, reading)
     model = ("--model", run / "model", "--manifest", photos, "--out", tmp_path / "e", "--workers", 0, "--device", "cpu")
-    said = done("embed", *model, "--batch-size", 64, "--quiet")
-    assert "warning" not in said.stderr, "nothing was overridden"
+    output = done("embed", *model, "--batch-size", 64, "--quiet")
+    assert "warning" not in output.stderr, "nothing was overridden"
     done("evaluate", "--embeddings", tmp_path / "e", "--decay", 2, "--metric", "R@1", "--out", tmp_path / "one.json")
     chosen = [argument for name in expected for argument in ("--metric", name)]
     done("evaluate", "--embeddings", tmp_path / "e", "--decay", 2, *chosen, "--out", tmp_path / "r.json", "--quiet")
@@ -119,9 +119,9 @@ def test_options_that_read_otherwise_are_named(tmp_path, photos):
     run = tmp_path / "run"
     trained(photos, run, "squashed")
     given = ("--model", run / "model", "--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet")
-    said = done("embed", *given, "--out", tmp_path / "a", "--no-squash", "--resize", 40, "--precision", "bf16").stderr
-    assert "options override what" in said
-    assert "resize 40 against 28; squash no against yes; precision bf16 against fp32" in said
+    output = done("embed", *given, "--out", tmp_path / "a", "--no-squash", "--resize", 40, "--precision", "bf16").stderr
+    assert "options override what" in output
+    assert "resize 40 against 28; squash no against yes; precision bf16 against fp32" in output
     assert "scales 0.5 against 1" in done("embed", *given, "--out", tmp_path / "b", "--scale", 0.5).stderr
 
 
@@ -223,9 +223,11 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     given = ("--model", tmp_path / "frozen", "--manifest", photos, "--out", tmp_path / "e")
     done("embed", *given, "--workers", 0, "--device", "cpu", "--size", 48, "--quiet")
     page = tmp_path / "report.html"
-    told = done("report", run, "--against", tmp_path / "e", "--out", page, "--queries", 1, "--device", "cpu", "--quiet").stderr
+    output = done(
+        "report", run, "--against", tmp_path / "e", "--out", page, "--queries", 1, "--device", "cpu", "--quiet"
+    ).stderr
     differences = "image size 24 against 48; resize none against 50"
-    assert differences in told
+    assert differences in output
     text = page.read_text()
     assert "The two sides are not directly comparable" in text
     assert differences in text
@@ -238,9 +240,9 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     assert "run before training" in text
 
     done("evaluate", "--embeddings", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")
-    told = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--device", "cpu", "--quiet").stderr
-    assert differences in told
-    assert "mine has decay 2.0 and other 1.0, so that hierarchical metrics do not compare; give the same --decay" in told
+    output = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--device", "cpu", "--quiet").stderr
+    assert differences in output
+    assert "mine has decay 2.0 and other 1.0, so that hierarchical metrics do not compare; give the same --decay" in output
 
 
 def test_what_needs_a_run_is_refused_without_one(tmp_path, photos):

@@ -24,8 +24,8 @@ def folder(tmp_path, monkeypatch):
 
 def imported(*arguments, out="m.parquet"):
     """The manifest that `suprank data import` writes, and what it says."""
-    said = done("data", "import", *arguments, "--out", out).stdout
-    return Manifest.read(out), said
+    output = done("data", "import", *arguments, "--out", out).stdout
+    return Manifest.read(out), output
 
 
 def table(name, *lines):
@@ -49,16 +49,16 @@ def archive(name):
 
 def test_a_manifest_without_test_images_says_how_to_have_some():
     command = ("data", "import", "folder", "photos", "--out", "m.parquet")
-    said = done(*command).stderr
-    assert "has nothing to evaluate on" in said
-    assert "import again with --holdout-classes 0.5." in said
+    output = done(*command).stderr
+    assert "has nothing to evaluate on" in output
+    assert "import again with --holdout-classes 0.5." in output
     assert done(*command, "--holdout-classes", 0.5).stderr == ""
     assert done(*command, "--split", "test").stderr == ""
 
 
 def test_a_folder_tree_becomes_a_manifest(folder):
-    manifest, said = imported("folder", "photos", "--split", "test")
-    assert said.splitlines() == ["test: 36 images, 9 class, 3 group", "m.parquet: 36 images"]
+    manifest, output = imported("folder", "photos", "--split", "test")
+    assert output.splitlines() == ["test: 36 images, 9 class, 3 group", "m.parquet: 36 images"]
     assert manifest.levels == ("class", "group")
     assert manifest.splits == {"test": 36}
     assert manifest.paths[0].as_py() == "group0/class00/0.png"
@@ -83,8 +83,8 @@ def test_levels_can_be_named_and_a_csv_can_be_written(folder):
 
 def test_held_out_classes_are_in_test_alone_and_their_groups_on_both_sides():
     options = ("folder", "photos", "--holdout-classes", 0.4)
-    manifest, said = imported(*options)
-    assert said.splitlines()[:2] == ["train: 20 images, 5 class, 3 group", "test: 16 images, 4 class, 3 group"]
+    manifest, output = imported(*options)
+    assert output.splitlines()[:2] == ["train: 20 images, 5 class, 3 group", "test: 16 images, 4 class, 3 group"]
     train, test = (manifest.split(split).labels for split in ("train", "test"))
     assert set(train[:, 0]).isdisjoint(test[:, 0])
     assert set(train[:, 1]) == set(test[:, 1]) == {0, 1, 2}
@@ -113,8 +113,8 @@ def test_a_table_of_ones_own_with_names_boxes_and_ids():
     )
     corners = [argument for edge in ("x1", "y1", "x2", "y2") for argument in ("--box", edge)]
     columns = ("--path", "file", "--level", "species", "--level", "genus", "--id", "name", *corners)
-    manifest, said = imported("csv", "photos", "--table", "birds.csv", "--all", "test", *columns)
-    assert said.splitlines()[0] == "test: 3 images, 3 species, 2 genus"
+    manifest, output = imported("csv", "photos", "--table", "birds.csv", "--all", "test", *columns)
+    assert output.splitlines()[0] == "test: 3 images, 3 species, 2 genus"
     assert manifest.levels == ("species", "genus")
     assert manifest.table["id"].to_pylist() == ["a", "b", "c"]
     assert manifest.table["box"].to_pylist()[1] == [5, 5, 40, 40]
@@ -131,16 +131,16 @@ def test_a_pack_brings_its_table_in_the_archive():
 
 def test_a_benchmark_is_compared_with_what_is_published(folder):
     miniatures.sop(folder / "sop")
-    manifest, said = imported("sop", "sop")
-    assert "train: 4 images, 3 product, 2 category; published: 59,551 images, 11,318 product, 12 category" in said
+    manifest, output = imported("sop", "sop")
+    assert "train: 4 images, 3 product, 2 category; published: 59,551 images, 11,318 product, 12 category" in output
     assert manifest.levels == ("product", "category")
 
 
 def test_further_test_sets_go_beside_the_main_manifest(folder):
     miniatures.dyml(folder / "dyml")
-    _, said = imported("dyml-animal", "dyml")
+    _, output = imported("dyml-animal", "dyml")
     for suffix in ("fine", "middle", "coarse"):
-        assert f"m-{suffix}.parquet: 8 images" in said
+        assert f"m-{suffix}.parquet: 8 images" in output
         assert set(Manifest.read(f"m-{suffix}.parquet").splits) == {"query", "gallery"}
 
 
@@ -148,9 +148,9 @@ def test_help_lists_every_source_and_says_what_each_expects():
     listed = done("data", "import", "--help").output.split()
     assert {"folder", "csv", "glyphs", "emoji", *BENCHMARKS} <= set(listed)
     for name, importer in BENCHMARKS.items():
-        said = " ".join(done("data", "import", name, "--help").output.split())
+        output = " ".join(done("data", "import", name, "--help").output.split())
         for line in importer.layout.splitlines():
-            assert " ".join(line.split()) in said
+            assert " ".join(line.split()) in output
 
 
 def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
@@ -224,8 +224,8 @@ def test_what_cannot_be_imported_is_said_plainly_and_nothing_is_written(folder, 
 
 def test_a_manifest_cannot_be_written_where_there_is_no_folder_to_make():
     table("file", "in the way")
-    said = refused("data", "import", "folder", "photos", "--out", "file/m.parquet")
-    assert "file/m.parquet cannot be written: the folder cannot be made" in said
+    output = refused("data", "import", "folder", "photos", "--out", "file/m.parquet")
+    assert "file/m.parquet cannot be written: the folder cannot be made" in output
 
 
 # check
@@ -273,15 +273,15 @@ def test_broken_missing_and_leaking_images_are_named_and_the_exit_code_is_1(fold
 
 def test_a_sheet_is_drawn_and_the_tree_is_printed():
     imported("folder", "photos")
-    said = done("data", "show", "m.parquet", "--level", "group", "--per-class", 5, "--size", 32, "--most", 2).stdout
-    assert said.splitlines()[:5] == [
+    output = done("data", "show", "m.parquet", "--level", "group", "--per-class", 5, "--size", 32, "--most", 2).stdout
+    assert output.splitlines()[:5] == [
         "group0  12 images, 3 class",
         "├── class00  4",
         "├── class01  4",
         "└── ... and 1 more",
         "group1  12 images, 3 class",
     ]
-    assert said.splitlines()[-1] == "m.png"
+    assert output.splitlines()[-1] == "m.png"
     wide = size_of("m.png")
     less = ("--level", "group", "--classes", 2, "--per-class", 3, "--size", 32, "--most", 0, "--out", "s.jpg")
     assert "class00" not in done("data", "show", "m.parquet", *less).stdout

@@ -242,8 +242,8 @@ def test_glyphs_can_be_asked_for_where_emoji_are_there(training, monkeypatch):
 def test_glyphs_stand_in_for_emoji_that_cannot_be_fetched_but_not_for_those_asked_for(training, monkeypatch):
     drawn(monkeypatch, missing=["emoji"])
     monkeypatch.setattr("suprank.data.importers.emoji.available", lambda: True)
-    said = done("demo").stdout
-    assert "no emoji: npm [bold] found no network.\nTaking glyphs instead." in said
+    output = done("demo").stdout
+    assert "no emoji: npm [bold] found no network.\nTaking glyphs instead." in output
     assert training.calls[0][0]["HAPPIER"][0].data.manifest == "glyphs"
     assert "found no network." in refused("demo", "--data", "emoji")
 

@@ -60,8 +60,8 @@ def test_from_a_folder_to_numbers_that_the_library_gives_for_a_plain_loop(folder
     assert "16 queries, 16 items" in shown
 
     model, test = Embedder.load("made").eval(), Manifest.read("split.parquet").split("test")
-    side, said = round(40 * model.input.resize / model.input.size[0]), model.input
-    transform = eval_transform(40, resize=side, interpolation=said.interpolation, mean=said.mean, std=said.std)
+    side, own = round(40 * model.input.resize / model.input.size[0]), model.input
+    transform = eval_transform(40, resize=side, interpolation=own.interpolation, mean=own.mean, std=own.std)
     rows = plain(model, test, transform)
     np.testing.assert_allclose(read_embedded("e", "test").embeddings, rows, atol=1e-5)
     expected = evaluation.evaluate(rows, test.labels, level_names=test.levels, device="cpu", progress=False)
@@ -112,8 +112,8 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
 
 def test_splits_levels_precision_and_scales_can_be_chosen():
     done("data", "import", "folder", "--root", "photos", "--holdout-classes", 0.4, "--out", "m.parquet")
-    said = embed("--split", "train", "--split", "test", "--quiet").stderr
-    assert "options override what model was saved with: image size 32 against 160; resize none against 168" in said
+    output = embed("--split", "train", "--split", "test", "--quiet").stderr
+    assert "options override what model was saved with: image size 32 against 160; resize none against 168" in output
     assert [len(read_embedded("e", part).embeddings) for part in ("train", "test")] == [20, 16]
     shown = done("evaluate", "--embeddings", "e", "--level", "group", "--metric", "AP", "--device", "cpu").stdout
     assert "group" in shown
@@ -135,16 +135,16 @@ def test_a_finished_run_is_not_done_again_and_another_is_refused(folder):
     assert (folder / "e/test/embeddings.npy").stat().st_mtime_ns == written.st_mtime_ns
     assert "e/test has the embeddings of another run: transform is" in refusal("--size", 40)
     embedder(dim=8, seed=1).save("other")
-    said = refused("embed", "--model", "other", "--manifest", "m.parquet", "--out", "e", *FAST)
-    assert "has the embeddings of another run: model is" in said
-    assert "Choose another folder, or delete it to start again." in said
+    output = refused("embed", "--model", "other", "--manifest", "m.parquet", "--out", "e", *FAST)
+    assert "has the embeddings of another run: model is" in output
+    assert "Choose another folder, or delete it to start again." in output
 
 
 def test_a_broken_image_is_named_with_the_way_out(folder):
     (folder / "photos/group1/class10/2.png").write_text("no image")
-    said = refusal()
-    assert "Invalid value: group1/class10/2.png: is not an image" in said
-    assert "--skip-broken leaves such images out" in said
+    output = refusal()
+    assert "Invalid value: group1/class10/2.png: is not an image" in output
+    assert "--skip-broken leaves such images out" in output
 
 
 def test_broken_images_can_be_left_out_of_embeddings_and_numbers(folder, caplog):
@@ -234,10 +234,10 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(folder, monkeypatch):
     while not (parts / "00001.npy").exists() and time.monotonic() < until:
         time.sleep(0.01)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    _, said = first.communicate(timeout=60)
-    assert first.returncode == 130, said
-    assert said.endswith("\nsuprank: stopped.\n")
-    assert "Traceback" not in said
+    _, output = first.communicate(timeout=60)
+    assert first.returncode == 130, output
+    assert output.endswith("\nsuprank: stopped.\n")
+    assert "Traceback" not in output
     finished = {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}
     assert 2 <= len(finished) < rows // 8
     assert not (folder / "e/test/embeddings.npy").exists()

@@ -107,6 +107,6 @@ def test_a_command_that_is_stopped_or_loses_a_worker_ends_with_all_its_processes
     assert result["left"] == []
     assert "Traceback" not in result["stderr"]
     if to == "worker":
-        said = " ".join(result["stderr"].replace("│", " ").split())
-        assert "of 2, which decodes images, was killed by SIGKILL, most likely because the machine" in said
-        assert "--workers on the command line, data.workers in a recipe" in said
+        output = " ".join(result["stderr"].replace("│", " ").split())
+        assert "of 2, which decodes images, was killed by SIGKILL, most likely because the machine" in output
+        assert "--workers on the command line, data.workers in a recipe" in output

@@ -146,12 +146,12 @@ def test_a_file_that_would_run_code_is_refused_in_our_words(capsys):
     with open("labels.csv", "w", encoding="utf-8") as file:  # noqa: PTH123
         file.write("label\na\n")
     for name in ("evil.pt", "old.pt"):
-        said = refused("evaluate", "--embeddings", name, "--labels", "labels.csv", "--level", "label")
-        assert "weights_only" not in said, said
-        assert "not loaded" in said or "not written by torch.save" in said, said
-        assert "mmap" not in said, said
-    said = refused("models", "create", "test_resnet", "--weights", "evil.pt", "--out", "m")
-    assert "weights_only" not in said
+        output = refused("evaluate", "--embeddings", name, "--labels", "labels.csv", "--level", "label")
+        assert "weights_only" not in output, output
+        assert "not loaded" in output or "not written by torch.save" in output, output
+        assert "mmap" not in output, output
+    output = refused("models", "create", "test_resnet", "--weights", "evil.pt", "--out", "m")
+    assert "weights_only" not in output
     assert "run" not in capsys.readouterr().out.split()
 
 

@@ -185,8 +185,8 @@ def test_two_models_are_compared_query_by_query():
 def test_a_comparison_with_other_queries_is_refused():
     evaluated("--out", "old.json", "--per-query", "--id", "image")
     write("q.csv", ["a.jpg", "b.jpg", "c.jpg", "e.jpg"], SPECIES, GENUS)
-    said = refusal("--embeddings", "q.npy", "--labels", "q.csv", "--against", "old.json", "--id", "image")
-    assert "the reports have other queries: query 3 is e.jpg and d.jpg" in said
+    output = refusal("--embeddings", "q.npy", "--labels", "q.csv", "--against", "old.json", "--id", "image")
+    assert "the reports have other queries: query 3 is e.jpg and d.jpg" in output
 
 
 @pytest.mark.parametrize("extension", ["trec", "json", "csv"])
@@ -317,8 +317,8 @@ def test_bad_arguments_exit_with_2_and_say_why(arguments, message):
 def test_embeddings_and_labels_are_required(missing):
     given = {"--embeddings": "q.npy", "--labels": "q.csv"}
     del given[missing]
-    said = refusal(*next(iter(given.items())))
-    assert "EMBEDDINGS is missing" in said or f"add {missing}" in said
+    output = refusal(*next(iter(given.items())))
+    assert "EMBEDDINGS is missing" in output or f"add {missing}" in output
 
 
 @pytest.mark.parametrize(
@@ -372,12 +372,12 @@ def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_t
     same = ("--embeddings", "q.npy", "--labels", "q.csv", "--gallery", "q.npy", "--gallery-labels", "q.csv", "--device", "cpu")
     result = invoke(*same, "--run", "run.trec")
     assert result.exit_code == 0, result.output
-    said = [line for line in result.stderr.splitlines() if "warning" in line]
-    assert len(said) == 1, "once, though evaluation and the rankings both see it"
-    assert said[0].startswith("warning: the gallery is the queries themselves: ")
-    assert "--id" in said[0]
-    assert "leave out --gallery and --gallery-labels" in said[0]
-    assert "self_index" not in said[0]
+    output = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert len(output) == 1, "once, though evaluation and the rankings both see it"
+    assert output[0].startswith("warning: the gallery is the queries themselves: ")
+    assert "--id" in output[0]
+    assert "leave out --gallery and --gallery-labels" in output[0]
+    assert "self_index" not in output[0]
     assert "warnings.warn" not in result.stderr
     assert "warning" not in invoke("--embeddings", "q.npy", "--labels", "q.csv", "--device", "cpu").stderr
 
@@ -394,5 +394,5 @@ def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder
     )
     assert result.exit_code == 0, result.output
     assert "left out" not in result.stdout
-    (said,) = [line for line in result.stderr.splitlines() if "warning" in line]
-    assert said.startswith("warning: label: two spellings are taken for one class: '3' and '3.0', '2' and '2.0', ")
+    (output,) = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert output.startswith("warning: label: two spellings are taken for one class: '3' and '3.0', '2' and '2.0', ")

@@ -60,8 +60,8 @@ def explored(folder, monkeypatch):
     def run(*arguments):
         apps = []
         monkeypatch.setattr("suprank.cli.explore.serve", lambda app, *_, **__: apps.append(app))
-        said = done("explore", *arguments, "--port", 0, "--quiet").stderr
-        return TestClient(apps[0], base_url="http://127.0.0.1:8000"), said
+        output = done("explore", *arguments, "--port", 0, "--quiet").stderr
+        return TestClient(apps[0], base_url="http://127.0.0.1:8000"), output
 
     return run
 
@@ -79,8 +79,8 @@ def test_two_folders_with_a_model_for_uploads_loud_when_not_on_loopback(folder):
 
 
 def test_a_folder_of_embeddings_with_a_model_for_uploads(folder, explored):
-    client, said = explored("e", "--model", "model", "--device", "cpu")
-    assert said == ""
+    client, output = explored("e", "--model", "model", "--device", "cpu")
+    assert output == ""
     picture = (folder / "photos" / "group0" / "class00" / "0.png").read_bytes()
     answer = client.post("/upload", files={"image": ("a.png", picture, "image/png")})
     assert answer.status_code == 200
@@ -92,13 +92,13 @@ def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folde
     run = runs.run(folder / "run", runs.collection(folder / "pictures"))
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     flat = runs.run(folder / "flat", runs.collection(folder / "pictures"), recipe=FLAT)
-    client, said = explored(run, flat)
+    client, output = explored(run, flat)
     page = client.get("/item/a/gallery/0").text
     assert "same " in page
     assert "<script>alert" not in client.get("/tree").text
     assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
     assert 'class="upload"' not in page
-    assert "run is shown without group, which the other run does not have" in said
+    assert "run is shown without group, which the other run does not have" in output
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
@@ -126,12 +126,12 @@ def test_a_large_gallery_is_indexed_once_beside_its_embeddings(folder, explored,
     assert "approximate search (ivf" in explored("e")[0].get("/").text
     assert (folder / "e" / "index" / "meta.json").read_bytes() == built
     (folder / "e" / "index" / "meta.json").write_text("{")
-    client, said = explored("e")
-    assert "meta.json is damaged; build the index again. It is being rebuilt." in said
+    client, output = explored("e")
+    assert "meta.json is damaged; build the index again. It is being rebuilt." in output
     assert "approximate search (ivf" in client.get("/").text
     (folder / "e2" / "index").write_text("a file in its place")
-    client, said = explored("e2")
-    assert "every search compares all 36 images, because no index can be stored" in said
+    client, output = explored("e2")
+    assert "every search compares all 36 images, because no index can be stored" in output
     assert "exact search among 36 images" in client.get("/").text
 
 

@@ -63,10 +63,10 @@ WRITING = {
 def test_a_full_disk_is_told_in_one_sentence_that_names_the_file(verb):
     arguments, file, room = WRITING[verb]
     with disk_of(room):
-        said = refused(*arguments)
-    assert f"{file} cannot be written" in said or (verb == "hierarchy embed" and "p/" in said), said
-    assert "disk is full" in said or "disk I/O error" in said, said
-    assert "ake room on" in said
+        output = refused(*arguments)
+    assert f"{file} cannot be written" in output or (verb == "hierarchy embed" and "p/" in output), output
+    assert "disk is full" in output or "disk I/O error" in output, output
+    assert "ake room on" in output
     left = [path.name for path in Path().rglob("*.tmp*")]
     assert left == [], "nothing half written stays"
 

@@ -88,8 +88,8 @@ def test_a_collection_grows_and_shrinks_by_the_same_commands_wherever_it_is(fold
     rows = read_embedded("e", "test").embeddings
     done("index", "build", "e/test", "--out", address, *options, "--quiet")
     np.save("more.npy", -rows[:2])
-    said = done("index", "add", address, "more.npy", "--quiet").stdout
-    assert said == f"{address}: added 2 items with ids 36 to 37; it now has 38\n"
+    output = done("index", "add", address, "more.npy", "--quiet").stdout
+    assert output == f"{address}: added 2 items with ids 36 to 37; it now has 38\n"
     np.save("q.npy", -rows[:1])
     (first,) = lines(address, "--embeddings", "q.npy", "--k", 1)
     assert first == {"query": 0, "rank": 1, "id": 36, "path": None, "score": pytest.approx(1, abs=0.02), "labels": {}}
@@ -107,14 +107,14 @@ def test_a_collection_grows_and_shrinks_by_the_same_commands_wherever_it_is(fold
 
 
 def test_what_an_index_is_can_be_read_by_a_script(folder):
-    said = done("index", "build", "e", "--out", "i", "--kind", "ivf", "--codes", "int8", "--recall", "0.9").stdout
+    output = done("index", "build", "e", "--out", "i", "--kind", "ivf", "--codes", "int8", "--recall", "0.9").stdout
     known = info()
     assert known["kind"] == "ivf"
     assert known["codes"] == "int8"
     assert known["items"] == 36
     assert known["dim"] == 8
     assert known["recall"]["at"] == 10
-    assert f"finds {known['recall']['value']:.1%} of the 10 best (36 queries)" in said
+    assert f"finds {known['recall']['value']:.1%} of the 10 best (36 queries)" in output
 
 
 def test_labels_and_paths_are_printed_as_they_are_written(folder):
@@ -151,7 +151,7 @@ def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("build", "none", "--out", "j"), "there is no none; give a folder"),
         (("build", "photos", "--out", "j"), "photos holds no embeddings"),
@@ -191,11 +191,11 @@ def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
         (("info", "milvus://127.0.0.1:9/b", "--timeout", "1"), "no Milvus answers at http://127.0.0.1:9"),
     ],
 )
-def test_wrong_arguments_are_refused_in_a_line_and_change_nothing(folder, arguments, said):
+def test_wrong_arguments_are_refused_in_a_line_and_change_nothing(folder, arguments, message):
     (folder / "built").rename("i")
     before = (folder / "i" / "meta.json").read_bytes()
     np.save("v.npy", np.ones((2, 5), np.float32))
-    assert said in refused("index", *arguments)
+    assert message in refused("index", *arguments)
     assert (folder / "i" / "meta.json").read_bytes() == before
     assert not (folder / "j" / "meta.json").exists()
 
@@ -234,6 +234,6 @@ def test_a_missing_part_is_named_with_its_extra(folder, monkeypatch, capsys, mod
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 1
-    said = capsys.readouterr().err
-    assert f'pip install "suprank[{extra}]"' in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert f'pip install "suprank[{extra}]"' in output
+    assert "Traceback" not in output

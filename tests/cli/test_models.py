@@ -28,8 +28,8 @@ def manifest(folder):
 
 def test_an_embedder_is_made_as_asked_and_saved(folder):
     settings = ("--pooling", "gem", "--normalization", "layer", "--dim", 16, "--freeze-batchnorm", "--image-size", 96)
-    said = done("models", "create", "test_resnet", "--untrained", *settings, "--out", "made/model").stdout
-    assert said == "made/model: test_resnet, 0.4 M parameters, embeddings of width 16\n"
+    output = done("models", "create", "test_resnet", "--untrained", *settings, "--out", "made/model").stdout
+    assert output == "made/model: test_resnet, 0.4 M parameters, embeddings of width 16\n"
     saved = json.loads((folder / "made/model/embedder.json").read_text())
     asked = {"pooling": "gem", "normalization": "layer", "dim": 16, "freeze_batchnorm": True}
     assert asked.items() <= (saved.get("config") or saved).items()
@@ -40,8 +40,8 @@ def test_an_embedder_is_made_as_asked_and_saved(folder):
 
 def test_the_authors_colors_are_an_option():
     done("models", "create", "test_vit", "--untrained", "--imagenet-colors", "--out", "model")
-    said = Embedder.load("model").input
-    assert (said.mean, said.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    output = Embedder.load("model").input
+    assert (output.mean, output.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def test_weights_can_come_from_a_file():

@@ -76,16 +76,16 @@ def test_a_recipe_is_printed_as_it_stands():
 
 
 def test_a_recipe_without_a_file_is_printed_as_it_is_composed():
-    said = done("recipes", "cub112/fast-ap").stdout
-    assert said == recipe_text("cub112/fast-ap")
-    assert tomllib.loads(said) == {"extends": ["cub112/base", "methods/fast-ap"]}
+    output = done("recipes", "cub112/fast-ap").stdout
+    assert output == recipe_text("cub112/fast-ap")
+    assert tomllib.loads(output) == {"extends": ["cub112/base", "methods/fast-ap"]}
 
 
 def test_a_recipe_is_printed_with_every_entry(folder):
-    said = done("recipes", "sop/happier-f", "--resolved").stdout
-    assert "extends" not in said
-    assert list(tomllib.loads(said)) == list(TrainConfig.model_fields)
-    (folder / "mine.toml").write_text(said, encoding="utf-8")
+    output = done("recipes", "sop/happier-f", "--resolved").stdout
+    assert "extends" not in output
+    assert list(tomllib.loads(output)) == list(TrainConfig.model_fields)
+    (folder / "mine.toml").write_text(output, encoding="utf-8")
     assert read_recipe("mine.toml") == read_recipe("sop/happier-f")
 
 

@@ -26,9 +26,9 @@ def folder(tmp_path_factory):
 
 def test_a_page_is_written_and_named(folder, tmp_path):
     out = tmp_path / "new" / "page.html"
-    said = done("report", folder / "one", "--out", out, "--queries", 2, "--top", 3)
-    assert said.stdout == f"{out} ({out.stat().st_size / 1e6:.1f} MB)\n"
-    assert "one: metrics" in said.stderr
+    output = done("report", folder / "one", "--out", out, "--queries", 2, "--top", 3)
+    assert output.stdout == f"{out} ({out.stat().st_size / 1e6:.1f} MB)\n"
+    assert "one: metrics" in output.stderr
     elements = parsed(out.read_text())
     assert of(elements, "h1")[0].text == "one"
     assert len([one for one in of(elements, "article") if one.within(id="random")]) == 2
@@ -37,8 +37,8 @@ def test_a_page_is_written_and_named(folder, tmp_path):
 
 def test_two_runs_stand_beside_each_other_under_a_title_and_quietly(folder, tmp_path):
     out = tmp_path / "page.html"
-    said = done("report", folder / "one", "--against", folder / "two", "--out", out, "--title", "Mine <b>", "-q")
-    assert said.stderr == ""
+    output = done("report", folder / "one", "--against", folder / "two", "--out", out, "--title", "Mine <b>", "-q")
+    assert output.stderr == ""
     elements = parsed(out.read_text())
     assert of(elements, "h1")[0].text == "Mine <b>"
     assert of(elements, "section", id="better")
@@ -61,8 +61,8 @@ def test_the_seed_draws_the_sample(folder, tmp_path):
 
 def test_a_page_that_is_large_is_written_and_told(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(verb, "LARGE", 1000)
-    said = done("report", folder / "embedded", "--out", tmp_path / "page.html", "-q")
-    assert "give fewer --queries" in said.stderr
+    output = done("report", folder / "embedded", "--out", tmp_path / "page.html", "-q")
+    assert "give fewer --queries" in output.stderr
 
 
 def test_wrong_arguments_are_refused_with_the_rule_and_the_way_out(folder, tmp_path, monkeypatch):

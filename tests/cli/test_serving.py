@@ -55,8 +55,8 @@ def serving(forked, folder, *arguments):
 
 def interrupted(process):
     """Exit code and standard error after Ctrl-C, without what a project without pictures says at the start."""
-    code, said = process.interrupt()
-    return code, re.sub("there are no sample pictures: .*\n", "", said)
+    code, output = process.interrupt()
+    return code, re.sub("there are no sample pictures: .*\n", "", output)
 
 
 COMMANDS = {

@@ -129,8 +129,8 @@ def test_what_cannot_be_run_is_refused_before_anything_is_made():
 @pytest.mark.usefixtures("undrawn")
 def test_other_settings_in_the_same_folder_are_refused_by_name():
     done("sweep", "r.toml", "loss.weight=0.1,0.5", "--out", "s", "--quiet")
-    said = refused("sweep", "r.toml", "loss.weight=0.7", "batch.size=64", "--out", "s")
-    assert "batch.size was 256 and is 64" in said
+    output = refused("sweep", "r.toml", "loss.weight=0.7", "batch.size=64", "--out", "s")
+    assert "batch.size was 256 and is 64" in output
     Path("r.toml").write_text('[data]\nmanifest = "glyphs"\n[loss]\nname = "roadmap"\ntau = 0.02\n')
     assert "loss.tau was 0.01 and is 0.02" in refused("sweep", "r.toml", "loss.weight=0.7", "--out", "s")
     assert not Path("s/loss.weight=0.7,seed=0").exists()

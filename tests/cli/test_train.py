@@ -113,7 +113,7 @@ def test_a_dry_run_prints_a_recipe_that_reads_the_same_and_trains_nothing(traini
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("images.crop_scale=[1,0.5]", "crop_scale=[1.0, 0.5] must have the smaller number first; try [0.5, 1.0]"),
         ("images.crop_ratio=[2,1]", "crop_ratio=[2.0, 1.0] must have the smaller number first"),
@@ -125,8 +125,8 @@ def test_a_dry_run_prints_a_recipe_that_reads_the_same_and_trains_nothing(traini
         ("batch.chunk=1", "batch.chunk=1 would give BatchNorm the statistics of a chunk"),
     ],
 )
-def test_a_dry_run_refuses_what_training_would(override, told):
-    assert told in refused("train", "mine.toml", *shlex.split(override), "--dry-run")
+def test_a_dry_run_refuses_what_training_would(override, message):
+    assert message in refused("train", "mine.toml", *shlex.split(override), "--dry-run")
 
 
 def test_quiet_shows_warnings_only():
@@ -171,7 +171,7 @@ def test_a_loss_that_is_not_finite_is_told_without_a_traceback(training):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("absent.toml",), "absent.toml is neither a file nor a recipe"),
         (("mine.toml", "loss.wieght=1"), "did you mean loss.weight?"),
@@ -179,17 +179,17 @@ def test_a_loss_that_is_not_finite_is_told_without_a_traceback(training):
         ((), "Missing argument"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_a_line(training, arguments, told):
-    assert told in refused("train", *arguments)
+def test_what_cannot_be_run_is_refused_in_a_line(training, arguments, message):
+    assert message in refused("train", *arguments)
     assert training.calls == []
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(ValueError("engine.devices=9"), "engine.devices=9"), (MemoryError(), "Give a smaller batch.chunk")]
+    ("error", "message"), [(ValueError("engine.devices=9"), "engine.devices=9"), (MemoryError(), "Give a smaller batch.chunk")]
 )
-def test_what_training_refuses_is_told_in_a_line(training, error, told):
+def test_what_training_refuses_is_told_in_a_line(training, error, message):
     training.error = error
-    assert told in refused("train", "mine.toml")
+    assert message in refused("train", "mine.toml")
 
 
 def test_faults_of_ours_keep_their_traceback(training):
@@ -219,8 +219,8 @@ def test_only_the_first_process_prints(monkeypatch, training, variables, first):
 
 def test_help_tells_how_to_run_on_many_machines():
     shown = " ".join(done("train", "--help").stdout.split())
-    for told in ("torchrun --nnodes 4", "srun suprank train hgldv2/happier", "--resume", "KEY=VALUE"):
-        assert told in shown
+    for output in ("torchrun --nnodes 4", "srun suprank train hgldv2/happier", "--resume", "KEY=VALUE"):
+        assert output in shown
 
 
 # The display

@@ -89,9 +89,9 @@ def test_the_gap_is_the_same_on_any_number_of_processes(alone, together, world):
 @pytest.mark.parametrize("world", WORLDS)
 def test_what_processes_cannot_do_together_is_refused_on_all_of_them(together, world):
     for found in together[world]:
-        told = found["refusals"]
-        assert "processes hold different embeddings, " in told["different dimensions"]
-        assert "has no embeddings" in told["nothing anywhere"]
+        output = found["refusals"]
+        assert "processes hold different embeddings, " in output["different dimensions"]
+        assert "has no embeddings" in output["nothing anywhere"]
 
 
 def test_one_process_finds_the_same_in_any_budget_and_through_the_metric(alone):

@@ -437,8 +437,8 @@ def test_ids_may_be_python_objects():
 def test_with_a_gallery_the_query_is_in_its_list_unless_told():
     embeddings, labels = torch.eye(3), [0, 1, 2]
     assert evaluate(embeddings, labels, embeddings, labels)["R@1"] == 1
-    told = [{"self_index": [0, 1, 2]}, {"ids": list("abc"), "gallery_ids": list("abc")}, {"ignored": [[0], [1], [2]]}]
-    for settings in told:
+    output = [{"self_index": [0, 1, 2]}, {"ids": list("abc"), "gallery_ids": list("abc")}, {"ignored": [[0], [1], [2]]}]
+    for settings in output:
         report = evaluate(embeddings, labels, embeddings, labels, **settings)
         assert math.isnan(report["R@1"])
         assert report.without_positives == {"label0": 3}

@@ -123,7 +123,7 @@ def gap(rank: int, world: int) -> list[float]:
 def refusals(rank: int, world: int) -> dict[str, str]:
     """What cannot be done with several processes must fail on all of them, and hang on none."""
     embeddings, labels = data()
-    told = {}
+    output = {}
     different = RetrievalMetrics()
     different.update(embeddings[:, : 24 - rank], labels)
     alone = RetrievalMetrics(sync_on_compute=False)
@@ -137,12 +137,12 @@ def refusals(rank: int, world: int) -> dict[str, str]:
         try:
             call()
         except (NotImplementedError, ValueError) as error:
-            told[name] = f"{type(error).__name__}: {error}"
+            output[name] = f"{type(error).__name__}: {error}"
     mine = slice(rank, None, world)
     expected = evaluate(embeddings[mine], labels[mine], distributed=False).values
     for computed in (alone.compute(), RetrievalMetrics()(embeddings[mine], labels[mine])):
         assert {key: value.item() for key, value in computed.items()} == expected
-    return told
+    return output
 
 
 def process(rank: int, world: int, folder: Path) -> None:

@@ -15,14 +15,14 @@ from suprank.training.callbacks import Callback
 from suprank.training.config import TrainConfig
 from suprank.training.run_folder import RunFolder, RunFolderError
 from suprank.training.signals import stop_on_signals
-from tests.cli import standing_in
+from tests.cli import stand_in_training
 
 CONFIG = TrainConfig.model_validate({"data": {"manifest": "m.parquet"}, "loss": {"name": "roadmap"}})
 
 
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch):
-    monkeypatch.setattr(parallel, "_train", standing_in.process)
+    monkeypatch.setattr(parallel, "_train", stand_in_training.process)
 
 
 class RecordingDisplay(ParallelTrainingDisplay):

@@ -129,8 +129,8 @@ def go_on(folder, tasks):
 def test_a_stopped_sweep_lets_its_runs_save_and_goes_on_later(folder, sweep, number):
     process, tasks = sweep
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert said.strip() == f"stopped by {number.name}"
+    _, output = process.communicate(timeout=60)
+    assert output.strip() == f"stopped by {number.name}"
     assert [(task.folder / "saved").exists() for task in tasks] == [True, True, False]
     go_on(folder, tasks)
 

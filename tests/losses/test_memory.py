@@ -16,7 +16,7 @@ from suprank.losses.memory import EmbeddingMemory
 from suprank.ranking import chunked
 from tests import reference
 from tests.losses.batches import DIM, RANK_LOSSES, batch, rows, slow_loss_of_lists
-from tests.ranking.drawn import SOME
+from tests.ranking.random_rankings import SOME
 
 ITEM_LOSSES = {name: RANK_LOSSES[name] for name in ("SupAP", "SupHAP", "SmoothNDCG")} | {"PairCalibration": PairCalibration}
 

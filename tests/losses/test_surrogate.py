@@ -28,7 +28,7 @@ from tests.losses.batches import (
     slow_loss,
     slow_loss_of_lists,
 )
-from tests.ranking.drawn import SOME
+from tests.ranking.random_rankings import SOME
 
 MEASURES = {"AP": APMeasure(), "Recall": RecallMeasure(), "HAP": HAPMeasure(), "NDCG": NDCGMeasure()}
 

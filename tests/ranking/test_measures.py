@@ -31,7 +31,7 @@ from suprank.ranking import (
 )
 from suprank.system import torchvision_operators
 from tests import reference
-from tests.ranking.drawn import PLENTY, SOME, random_ranking, rankings
+from tests.ranking.random_rankings import PLENTY, SOME, random_ranking, rankings
 
 
 def from_the_top(*level):

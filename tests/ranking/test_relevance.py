@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from suprank.ranking import IGNORED, common_level, exponential_gain, ignoring, tree_relevance, weighted_ap_relevance
 from suprank.ranking.relevance import same_class
 from tests import reference
-from tests.ranking.drawn import PLENTY, SOME, rankings
+from tests.ranking.random_rankings import PLENTY, SOME, rankings
 
 LADA_2, OTHER_LADA, FIAT, TRUCK = [2, 0, 0], [1, 0, 0], [5, 1, 0], [9, 4, 1]
 INTEGERS = [

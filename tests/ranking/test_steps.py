@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 
 from suprank.ranking import Sigmoid, Step, SupStep, heaviside
 from tests import reference
-from tests.ranking.drawn import PLENTY, SOME
+from tests.ranking.random_rankings import PLENTY, SOME
 
 PAPER = SupStep()
 SOP = SupStep(value_at_delta=1.44)

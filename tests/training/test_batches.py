@@ -230,9 +230,9 @@ def test_a_broken_image_is_replaced_by_one_of_its_class_and_named_once(tmp_path,
         assert 5 not in one.ids
         replaced += one.replaced
     assert replaced >= 4
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
-    assert told[0].startswith("replaced 5.png by another image of the batch: cannot be decoded")
+    output = [record.getMessage() for record in caplog.records]
+    assert len(output) == 1
+    assert output[0].startswith("replaced 5.png by another image of the batch: cannot be decoded")
 
 
 def test_a_class_that_is_all_broken_is_replaced_by_others_of_the_batch(tmp_path):
@@ -260,11 +260,11 @@ def test_a_broken_image_raises_unless_it_may_be_skipped(tmp_path):
 
 def test_held_images_are_the_same(tmp_path):
     manifest = collection(tmp_path, broken=[7])
-    told = []
+    output = []
     config = recipe(data={"on_broken": "skip"})
-    held = recipe(data={"on_broken": "skip", "cache_images": True})
-    batches = TrainBatches.from_config(held, manifest, progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (24, 24)
+    cached = recipe(data={"on_broken": "skip", "cache_images": True})
+    batches = TrainBatches.from_config(cached, manifest, progress=lambda done, total: output.append((done, total)))
+    assert output[-1] == (24, 24)
     expected = list(TrainBatches.from_config(config, manifest).batches(0, 0, 1))
     for file in tmp_path.glob("*.png"):
         file.unlink()  # nothing is read again

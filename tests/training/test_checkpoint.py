@@ -85,10 +85,10 @@ def test_a_damaged_one_is_told_and_the_one_before_it_taken(tmp_path):
     data[data.index(np.full(3, 200, np.float32).tobytes())] ^= 1
     last.write_bytes(data)
     assert torch.load(last, weights_only=True)["step"] == 200, "torch itself does not notice"
-    said = []
-    found, path = load_newest(tmp_path, said.append)
+    output = []
+    found, path = load_newest(tmp_path, output.append)
     assert (found["step"], path.name) == (100, "step-00000100.pt")
-    (text,) = said
+    (text,) = output
     assert text.startswith(f"{last} is damaged (the checksum of archive/data/")
     assert text.endswith("); resuming from step-00000100.pt")
 
@@ -104,9 +104,9 @@ def test_no_flipped_byte_or_truncation_changes_what_is_loaded(tmp_path_factory, 
     else:
         place = data.draw(st.integers(0, len(whole) - 1), "place")
         last.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << data.draw(st.integers(0, 7), "bit")]) + whole[place + 1 :])
-    said = []
-    found, path = load_newest(folder, said.append)
-    assert (path == first) == bool(said), "a flipped bit of padding or of a date harms nobody"
+    output = []
+    found, path = load_newest(folder, output.append)
+    assert (path == first) == bool(output), "a flipped bit of padding or of a date harms nobody"
     check_same(found, state(1 if path == first else 2))
 
 
@@ -207,9 +207,9 @@ def test_what_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path, entry, w
     assert names(tmp_path) == ["step-00000001.pt"]
 
 
-@pytest.mark.parametrize(("step", "keep", "said"), [(1, 0, "keep=0"), (-1, 2, "step=-1")])
-def test_a_step_and_a_number_to_keep_that_make_no_sense_are_refused(tmp_path, step, keep, said):
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize(("step", "keep", "message"), [(1, 0, "keep=0"), (-1, 2, "step=-1")])
+def test_a_step_and_a_number_to_keep_that_make_no_sense_are_refused(tmp_path, step, keep, message):
+    with pytest.raises(ValueError, match=message):
         save(tmp_path, step, {}, keep=keep)
 
 
@@ -228,8 +228,8 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_checkpoint(tmp_path):
     waited(lambda: (tmp_path / "steps").exists() and (tmp_path / "steps").read_text().count("\n") >= 20)
     writer.kill()
     writer.join()
-    said = [int(line) for line in (tmp_path / "steps").read_text().splitlines()]
+    output = [int(line) for line in (tmp_path / "steps").read_text().splitlines()]
     found, _ = load_newest(tmp_path / "checkpoints", silent)
-    assert found["step"] in (said[-1], said[-1] + 1)
+    assert found["step"] in (output[-1], output[-1] + 1)
     assert (found["memory"] == found["step"]).all()
     assert all(name.startswith("step-") for name in names(tmp_path / "checkpoints"))

@@ -26,7 +26,7 @@ def test_nothing_can_be_changed_afterwards():
 
 
 @pytest.mark.parametrize(
-    ("tables", "told"),
+    ("tables", "message"),
     [
         ({"loss": {"name": "road-map"}}, "there is no loss 'road-map'; did you mean roadmap. choose from sup-ap, "),
         ({"loss": {"name": "fast-ap", "bins": 1}}, "greater than or equal to 2"),
@@ -92,8 +92,8 @@ def test_nothing_can_be_changed_afterwards():
         ({"images": {"sise": 64}}, "Extra inputs are not permitted"),
     ],
 )
-def test_what_makes_no_sense_or_has_no_effect_is_refused(tables, told):
-    with pytest.raises(ValidationError, match=told):
+def test_what_makes_no_sense_or_has_no_effect_is_refused(tables, message):
+    with pytest.raises(ValidationError, match=message):
         config(**tables)
 
 

@@ -92,7 +92,7 @@ def test_processes_end_with_the_network_proxies_and_memory_of_one_process(alone,
     for name, value in expected.items():
         if value.is_floating_point():
             torch.testing.assert_close(
-                found["after"][name], value, rtol=1e-6, atol=1e-6, msg=lambda told, name=name: f"{name}: {told}"
+                found["after"][name], value, rtol=1e-6, atol=1e-6, msg=lambda message, name=name: f"{name}: {message}"
             )
             if name.endswith(("weight", "proxies")):
                 difference += (found["after"][name] - value).square().sum()
@@ -144,15 +144,15 @@ def test_a_network_whose_weights_are_spread_embeds_and_learns_as_a_whole_one(tog
 def test_what_is_no_number_in_one_process_stops_all_of_them(together, world):
     part = worker.BATCH // world
     for found in together[world]:
-        assert found["told"] == {
-            f"{place}, {name}": told
+        assert found["refusals"] == {
+            f"{place}, {name}": output
             for name in ("in the batch", "in chunks")
-            for place, told in (
+            for place, output in (
                 ("images", f"the embeddings of {part} of {worker.BATCH} images are not finite"),
-                ("gradient", found["told"][f"gradient, {name}"]),
+                ("gradient", found["refusals"][f"gradient, {name}"]),
             )
         }
-        assert all(told.startswith("the gradient norm is ") for key, told in found["told"].items() if "gradient" in key)
+        assert all(output.startswith("the gradient norm is ") for key, output in found["refusals"].items() if "gradient" in key)
 
 
 @pytest.mark.parametrize("world", [2])

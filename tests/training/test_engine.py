@@ -93,7 +93,7 @@ def test_more_gpus_than_there_are_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"strategy": "fsdp"}, "engine.strategy='fsdp' shards a network over GPUs, and this runs on the CPU; use 'auto'"),
         ({"precision": "fp16"}, "engine.precision='fp16' is for GPUs; on a CPU use 'fp32', or 'bf16'"),
@@ -101,8 +101,8 @@ def test_more_gpus_than_there_are_are_refused(monkeypatch):
         ({"sync_batchnorm": True, "nodes": 2}, "engine.sync_batchnorm=true is for GPUs"),
     ],
 )
-def test_what_needs_gpus_is_refused_on_a_cpu(settings, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_needs_gpus_is_refused_on_a_cpu(settings, message):
+    with pytest.raises(ValueError, match=message):
         build_fabric(EngineConfig(accelerator="cpu", **settings))
 
 

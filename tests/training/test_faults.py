@@ -236,14 +236,14 @@ def test_ctrl_c_to_the_command_and_its_workers_says_how_to_go_on(manifest, tmp_p
         metrics = tmp_path / "run/metrics.jsonl"
         waited(lambda: process.poll() is not None or (metrics.is_file() and len(lines(tmp_path / "run")) > 1), 120)
         os.killpg(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 130, told
+    assert process.returncode == 130, output
     step = checkpoint.newest_step(tmp_path / "run/checkpoints")
     assert step == lines(tmp_path / "run")[-1]["step"]
-    assert told.splitlines() == [
+    assert output.splitlines() == [
         "roadmap on 48 images of 8 classes, cpu",
         f"stopped at step {step}; resume with: suprank train mine.toml --out run --resume",
         "suprank: stopped.",
@@ -323,14 +323,14 @@ def two_ranks():
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs torch.distributed with gloo")
 @pytest.mark.parametrize(
-    ("tables", "told"),
+    ("tables", "message"),
     [
         ({"data": {"manifest": "nowhere.parquet"}}, "nowhere.parquet: the manifest does not exist"),
         ({"run": {"epochs": 7}}, "holds a run of another recipe"),
     ],
     ids=["manifest", "folder"],
 )
-def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_word(manifest, tmp_path, tables, told):
+def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_word(manifest, tmp_path, tables, message):
     folder = tmp_path / "run"
     if "run" in tables:
         train(recipe(manifest, run={"epochs": 1}), folder)
@@ -343,7 +343,7 @@ def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_
     finally:
         for process in (first, second):
             process.kill()
-    assert told in stderr(folder)
+    assert message in stderr(folder)
     assert stderr(folder).count("Traceback") == 1, stderr(folder)
 
 
@@ -409,8 +409,8 @@ def test_a_disk_that_is_full_for_a_while_is_told_and_costs_a_few_files(manifest,
     config = recipe(manifest, checkpoint=AT_EVERY_STEP, logging={"tensorboard": True})
     result = train(config, folder, callbacks=recorder)
     missing = [f"the checkpoint of step {step}" for step in (4, 5, 6)] + ["the best model of step 6"]
-    said = "could not be written (the disk is full: File too large); training goes on."
-    assert recorder.events_of("on_message") == [f"{what} {said}" for what in missing]
+    output = "could not be written (the disk is full: File too large); training goes on."
+    assert recorder.events_of("on_message") == [f"{what} {output}" for what in missing]
     assert [record.message for record in caplog.records if "metrics.jsonl" in record.message] == [
         "metrics.jsonl could not be written ([Errno 27] File too large); training goes on, with entries missing there."
     ]
@@ -427,7 +427,7 @@ def test_a_model_that_could_not_be_written_is_not_called_the_best(manifest, tmp_
     acts = {"on_step_end": at_step(5, lambda: disk(1000)), "on_evaluation_end": lambda epoch, reports: disk()}
     recorder = Recorder(**acts)
     result = train(recipe(manifest, evaluation={"every": 1}, run={"epochs": 4}), tmp_path / "run", callbacks=recorder)
-    assert [said.split(" could")[0] for said in recorder.events_of("on_message")] == [
+    assert [output.split(" could")[0] for output in recorder.events_of("on_message")] == [
         "the checkpoint of step 6",
         "the best model of step 6",
     ]
@@ -489,7 +489,7 @@ def test_a_folder_of_checkpoints_that_is_lost_on_the_way_costs_no_training(manif
     recorder = Recorder(on_step_end=at_step(4, lost))
     train(recipe(manifest, checkpoint=AT_EVERY_STEP), folder, callbacks=recorder)
     assert len(recorder.events_of("on_message")) == 7  # steps 4 to 9, and the last one before and after its evaluation
-    assert all("File exists" in said or "Not a directory" in said for said in recorder.events_of("on_message"))
+    assert all("File exists" in output or "Not a directory" in output for output in recorder.events_of("on_message"))
     assert same(weights(folder), weights(plain))
 
 

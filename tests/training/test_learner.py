@@ -66,7 +66,7 @@ def plain_loop(learning, loss, count, *, together=1, proxies=None):
 def check_close(learning, expected):
     for name, parameter in learning.embedder.named_parameters():
         torch.testing.assert_close(
-            parameter, expected[name], rtol=1e-6, atol=1e-6, msg=lambda told, name=name: f"{name}: {told}"
+            parameter, expected[name], rtol=1e-6, atol=1e-6, msg=lambda message, name=name: f"{name}: {message}"
         )
 
 
@@ -270,9 +270,9 @@ def spoil_proxies(learning):
 def test_what_is_no_number_raises_and_nothing_is_learned(spoil, tables):
     learning = learner(config("happier", optimizer=ADAM, **tables))
     steps(learning, 1)
-    told = spoil(learning)
+    output = spoil(learning)
     before = {name: value.nan_to_num(-7) for name, value in state(learning).items()}
-    with pytest.raises(NonFiniteError, match=f"^{told}$"):
+    with pytest.raises(NonFiniteError, match=f"^{output}$"):
         steps(learning, 1, first=1)
     check_same({name: value.nan_to_num(-7) for name, value in state(learning).items()}, before)
     parameters = [*learning.embedder.parameters(), *learning.proxies]

@@ -96,8 +96,8 @@ def test_a_full_disk_is_told_once_leaves_no_half_line_and_writing_goes_on_when_t
     made.log_step(4, 1.0, {"loss": 1.0})
     made.close()
     assert steps(tmp_path) == [1, 4]
-    (told,) = caplog.messages
-    assert "metrics.jsonl could not be written ([Errno 27] File too large); training goes on" in told
+    (output,) = caplog.messages
+    assert "metrics.jsonl could not be written ([Errno 27] File too large); training goes on" in output
 
 
 def test_a_value_that_is_no_number_is_a_fault_of_the_caller_and_not_of_the_disk(tmp_path):
@@ -147,8 +147,8 @@ def test_tensorboard_that_fails_is_told_once_and_stops_nothing(tmp_path, monkeyp
         made.log_step(2, 0.5, {"loss": 1.0})
     made.close()
     assert steps(tmp_path) == [1, 2]
-    (told,) = caplog.messages
-    assert told.startswith("TensorBoard could not be written ([Errno 28] No space left on device)")
+    (output,) = caplog.messages
+    assert output.startswith("TensorBoard could not be written ([Errno 28] No space left on device)")
 
 
 def test_without_tensorboard_the_rest_is_written_and_the_extra_named(tmp_path, monkeypatch, caplog):
@@ -158,8 +158,8 @@ def test_without_tensorboard_the_rest_is_written_and_the_extra_named(tmp_path, m
     made.log_step(1, 0.5, {"loss": 1.0})
     made.close()
     assert steps(tmp_path) == [1]
-    (told,) = caplog.messages
-    assert 'pip install "suprank[train]"' in told
+    (output,) = caplog.messages
+    assert 'pip install "suprank[train]"' in output
     assert not (tmp_path / "tensorboard").exists()
 
 
@@ -240,7 +240,7 @@ def test_a_tracker_that_cannot_be_reached_later_is_told_once_and_stops_nothing(t
     kept.close()
     assert steps(tmp_path) == [1, 2, 3]
     assert [step for step, _ in made[0].metrics] == [3]
-    assert [told.partition(" could")[0] for told in caplog.messages] == ["Weights & Biases", "MLflow"]
+    assert [output.partition(" could")[0] for output in caplog.messages] == ["Weights & Biases", "MLflow"]
     assert "no route to host" in caplog.text
 
 

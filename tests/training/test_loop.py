@@ -260,8 +260,8 @@ def test_a_finished_run_is_not_resumed_but_told(plain, manifest, monkeypatch):
     monkeypatch.setattr(loop, "Learner", None)  # nothing is built
     recorder = Recorder()
     again = train(recipe(manifest), folder, resume=True, callbacks=recorder)
-    said = f"{folder} is finished already. Its metrics are those of its last evaluation."
-    assert recorder.events == [("on_message", said)]
+    output = f"{folder} is finished already. Its metrics are those of its last evaluation."
+    assert recorder.events == [("on_message", output)]
     assert again.stop_signal is None
     assert again.best == result.best
     assert {name: report.values for name, report in again.reports.items()} == {"test": result.reports["test"].values}

@@ -94,9 +94,9 @@ def test_a_recipe_of_ones_own_can_extend_a_shipped_one():
 def test_a_circle_is_refused_with_its_chain(folder):
     written("one.toml", 'extends = "two.toml"\n')
     written("two.toml", 'extends = "./one.toml"\n')
-    said = refused("one.toml")
-    assert "circle" in said
-    assert "one.toml → two.toml → one.toml" in said
+    output = refused("one.toml")
+    assert "circle" in output
+    assert "one.toml → two.toml → one.toml" in output
     assert "circle" in refused(written("self.toml", 'extends = "self.toml"\n'))
 
 
@@ -110,9 +110,9 @@ def test_a_circle_is_refused_with_its_chain(folder):
     ],
 )
 def test_what_cannot_be_extended_is_refused(extends, complaint):
-    said = refused(written("mine.toml", f"extends = {extends}\n{SMALLEST}"))
-    assert complaint in said
-    assert "mine.toml" in said
+    output = refused(written("mine.toml", f"extends = {extends}\n{SMALLEST}"))
+    assert complaint in output
+    assert "mine.toml" in output
 
 
 # A preset with a method
@@ -196,9 +196,9 @@ def test_a_recipe_of_ones_own_can_extend_a_preset_with_a_method(small, extends):
 def test_what_is_wrong_is_blamed_on_the_file_that_says_it(small):
     written("shipped/methods/plain.toml", "# Plain: without.\n\n[loss]\nname = 'smooth-ap'\n[run]\nepochs = 0\n")
     written("shipped/cars/base.toml", (small / "cars/base.toml").read_text().replace("64", "-1"))
-    said = refused("cars/plain")
-    assert f"batch.size: -1 should be greater than or equal to 1 ({small / 'cars/base.toml'})" in said
-    assert f"run.epochs: 0 should be greater than or equal to 1 ({small / 'methods/plain.toml'})" in said
+    output = refused("cars/plain")
+    assert f"batch.size: -1 should be greater than or equal to 1 ({small / 'cars/base.toml'})" in output
+    assert f"run.epochs: 0 should be greater than or equal to 1 ({small / 'methods/plain.toml'})" in output
     assert refused("birds/soft", ["memory.size=3"]) == (
         "memory.size=3 is of no use to nsm, which does not compare images with each other; use 0 (birds/soft)."
     )
@@ -315,9 +315,9 @@ def test_a_table_given_as_a_whole_completes_that_of_the_recipe_as_one_in_a_file_
 
 @pytest.mark.parametrize("override", ["loss.weight", "=3", "loss.=3", ".weight=3", "loss..weight=3", "", "  =3"])
 def test_an_override_without_key_or_value_is_refused_with_an_example(override):
-    said = refused(written("mine.toml", SMALLEST), [override])
-    assert repr(override) in said
-    assert "loss.weight=0.3" in said
+    output = refused(written("mine.toml", SMALLEST), [override])
+    assert repr(override) in output
+    assert "loss.weight=0.3" in output
 
 
 # Unknown names
@@ -344,13 +344,13 @@ def test_an_unknown_name_is_refused_with_the_one_that_was_meant(key, meant, in_f
     override = f"{key}=3"
     if in_file:
         table, _, name = key.rpartition(".")
-        said = refused(written("mine.toml", f"[{table}]\n{name} = 3\n" if table else f"{name} = 3\n"))
-        assert "(mine.toml)" in said
+        output = refused(written("mine.toml", f"[{table}]\n{name} = 3\n" if table else f"{name} = 3\n"))
+        assert "(mine.toml)" in output
     else:
-        said = refused(written("mine.toml", SMALLEST), [override])
-        assert f"({override})" in said
+        output = refused(written("mine.toml", SMALLEST), [override])
+        assert f"({override})" in output
     suggestion = meant if meant.startswith("[") else f"did you mean {meant}?"
-    assert suggestion in said
+    assert suggestion in output
 
 
 @pytest.mark.parametrize(
@@ -392,16 +392,16 @@ def test_an_unknown_name_in_an_extended_file_is_blamed_on_that_file():
 
 
 def test_every_unknown_name_of_a_file_is_reported_at_once():
-    said = refused(written("mine.toml", "epochs = 3\n[loss]\nnmae = 'x'\nwieght = 1\n"))
+    output = refused(written("mine.toml", "epochs = 3\n[loss]\nnmae = 'x'\nwieght = 1\n"))
     for name in ("epochs: ", "loss.nmae: ", "loss.wieght: "):
-        assert name in said
+        assert name in output
 
 
 # Wrong values
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("loss.weight=2", "loss.weight: 2 should be less than or equal to 1 (loss.weight=2)."),
         ("loss.weight=much", "loss.weight: 'much' should be a valid number (loss.weight=much)."),
@@ -434,23 +434,25 @@ def test_every_unknown_name_of_a_file_is_reported_at_once():
         ("model.mean=[0, 0, true]", "model.mean: True should be a valid number (model.mean=[0, 0, true])."),
     ],
 )
-def test_a_wrong_value_is_reported_in_a_sentence_with_its_origin(override, said):
-    assert refused(written("mine.toml", SMALLEST), [override]) == said
+def test_a_wrong_value_is_reported_in_a_sentence_with_its_origin(override, message):
+    assert refused(written("mine.toml", SMALLEST), [override]) == message
 
 
 def test_several_wrong_values_are_reported_at_once_each_with_its_file():
     written("base.toml", SMALLEST + "weight = 2\n")
-    said = refused(written("mine.toml", 'extends = "base.toml"\n[batch]\nsize = 0\n'), ["run.epochs=0"])
-    assert said == (
+    output = refused(written("mine.toml", 'extends = "base.toml"\n[batch]\nsize = 0\n'), ["run.epochs=0"])
+    assert output == (
         "loss.weight: 2 should be less than or equal to 1 (base.toml); batch.size: 0 should be greater than or equal to 1 "
         "(mine.toml); run.epochs: 0 should be greater than or equal to 1 (run.epochs=0)."
     )
 
 
 def test_what_the_chosen_loss_does_not_read_is_refused():
-    said = refused(written("mine.toml", SMALLEST), ["loss.name=smooth-ap", "loss.rho=10"])
+    output = refused(written("mine.toml", SMALLEST), ["loss.name=smooth-ap", "loss.rho=10"])
     keys = "its keys are include_self, mixup, tau"
-    assert said.startswith(f"loss.rho: smooth-ap has no key 'rho'; leave it out: {keys} (loss.rho=10). On the command line KEY")
+    assert output.startswith(
+        f"loss.rho: smooth-ap has no key 'rho'; leave it out: {keys} (loss.rho=10). On the command line KEY"
+    )
     by_file = refused(written("mine.toml", SMALLEST.replace("roadmap", "smooth-ap") + "rho = 10\n"))
     assert by_file == f"loss.rho: smooth-ap has no key 'rho'; leave it out: {keys} (mine.toml)."
 
@@ -459,8 +461,8 @@ def test_what_the_chosen_loss_does_not_read_is_refused():
 
 
 def test_a_syntax_error_names_file_and_line():
-    said = refused(written("mine.toml", SMALLEST + "weight 0.3\n"))
-    assert said.startswith("mine.toml is not TOML at line 5, column 8: ")
+    output = refused(written("mine.toml", SMALLEST + "weight 0.3\n"))
+    assert output.startswith("mine.toml is not TOML at line 5, column 8: ")
 
 
 def test_a_file_that_is_no_text_is_refused(folder):
@@ -475,9 +477,9 @@ def test_a_byte_order_mark_is_no_obstacle(folder):
 
 @pytest.mark.parametrize("name", ["cub/roadmp", "cub/roadmp.toml", "recipes/cub/roadmp.toml"])
 def test_a_file_that_is_not_there_gets_the_nearest_recipes(name):
-    said = refused(name)
-    assert said.startswith(f"{name} is neither a file nor a recipe")
-    assert "did you mean cub/roadmap" in said
+    output = refused(name)
+    assert output.startswith(f"{name} is neither a file nor a recipe")
+    assert "did you mean cub/roadmap" in output
 
 
 def test_a_name_like_no_recipe_gets_the_way_to_the_list(folder):

@@ -162,18 +162,18 @@ def test_a_composed_recipe_opens_as_a_file_does(preset):
     for method in METHODS:
         name = f"{preset}/{method}"
         if name not in RECIPES:
-            said = header(recipe_text(name))
-            opens_with_a_sentence_and_commands(said, name)
-            assert f"\n  suprank recipes {preset}/base\n" in said
-            assert said.endswith(f"\n  suprank recipes methods/{method}")
+            output = header(recipe_text(name))
+            opens_with_a_sentence_and_commands(output, name)
+            assert f"\n  suprank recipes {preset}/base\n" in output
+            assert output.endswith(f"\n  suprank recipes methods/{method}")
 
 
-def opens_with_a_sentence_and_commands(said, name):
-    assert re.match(r"[^\n]{20,110}\.\n\n", said), "the first line is one sentence, which `suprank recipes` lists"
-    assert re.search(rf"\n  suprank train {name}( |\n)", said)
+def opens_with_a_sentence_and_commands(text, name):
+    assert re.match(r"[^\n]{20,110}\.\n\n", text), "the first line is one sentence, which `suprank recipes` lists"
+    assert re.search(rf"\n  suprank train {name}( |\n)", text)
     manifest = read_recipe(name).data.manifest
-    assert f"--out {manifest}" in said.replace("glyphs.parquet", "glyphs").replace("emoji.parquet", "emoji")
-    assert "METHOD" not in said
+    assert f"--out {manifest}" in text.replace("glyphs.parquet", "glyphs").replace("emoji.parquet", "emoji")
+    assert "METHOD" not in text
 
 
 def test_parts_are_extended_by_some_recipe_and_are_no_recipes_themselves():

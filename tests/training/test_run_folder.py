@@ -129,14 +129,14 @@ def test_another_recipe_is_refused_by_each_entry_that_differs():
     other = recipe(loss={"name": "roadmap", "weight": 0.3}, run={"epochs": 7, "seed": 1}, engine={"precision": "bf16"})
     with pytest.raises(RunFolderError) as refusal:
         RunFolder.open("run", other, resume=True)
-    for told in (
+    for output in (
         "loss.weight was 0.1 and is 0.3",
         "run.epochs was 100 and is 7",
         "run.seed was 0 and is 1",
         "engine.precision was 'fp32' and is 'bf16'",
         "(--out)",
     ):
-        assert told in str(refusal.value)
+        assert output in str(refusal.value)
     assert read_recipe("run/recipe.toml") == recipe()
     assert len(sessions()) == 1
     RunFolder.open("run", recipe(), resume=True).close()  # the lock was given back

@@ -177,16 +177,16 @@ def test_the_transform_is_the_recipes(photos):
 
 
 def test_progress_counts_images_and_then_queries(photos):
-    told = []
+    output = []
     reports(
         Validator.from_config(recipe(), open_manifest(photos, LAYOUTS["query against gallery"])),
-        progress=lambda *counted: told.append(counted),
+        progress=lambda *counted: output.append(counted),
     )
-    assert [one[0] for one in told] == ["test"] * len(told)
-    counts = [one[1] for one in told]
+    assert [one[0] for one in output] == ["test"] * len(output)
+    counts = [one[1] for one in output]
     assert counts[:2] == [7, 7 + 7], "seven queries in a batch, and then the gallery"
     assert counts == sorted(counts)
-    assert counts[-1] == told[-1][2] == 7 + 21 + 7
+    assert counts[-1] == output[-1][2] == 7 + 21 + 7
 
 
 # Broken images

@@ -130,7 +130,7 @@ def _trained(settings: TrainConfig, fabric: Any) -> dict[str, Any]:
 def refusals(fabric: Any) -> dict[str, str]:
     """What goes wrong in one process must stop all of them, and leave none waiting."""
     last = fabric.world_size - 1
-    told = {}
+    output = {}
     for name, settings in {"in the batch": CASES["in the batch"], "in chunks": CASES["in chunks"]}.items():
         images = learner(settings, fabric)
         if fabric.global_rank == last:
@@ -143,10 +143,10 @@ def refusals(fabric: Any) -> dict[str, str]:
             try:
                 steps(learning, 1)
             except NonFiniteError as error:
-                told[f"{place}, {name}"] = str(error)
+                output[f"{place}, {name}"] = str(error)
             after = learned(learning)
             assert all(torch.equal(before[key], after[key]) for key in before)
-    return told
+    return output
 
 
 def exchanged(fabric: Any) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def process(rank: int, world: int, port: int, folder: Path) -> None:
         "exchanged": exchanged(fabric),
     }
     if world == 2:
-        found |= {"told": refusals(fabric), "sharded": sharded(), "evaluated": evaluated(fabric)}
+        found |= {"refusals": refusals(fabric), "sharded": sharded(), "evaluated": evaluated(fabric)}
     torch.save(found, folder / f"{world}.{rank}.pt")
     fabric.barrier()
     torch.distributed.destroy_process_group()

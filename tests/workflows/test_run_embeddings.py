@@ -50,9 +50,9 @@ def pictures(tmp_path):
 
 def test_test_images_are_embedded_as_training_judges_them(tmp_path, pictures):
     run = made(tmp_path / "run", pictures)
-    told = []
-    source = open_source(run, device="cpu", progress=lambda *values: told.append(values))
-    assert told[-1] == ("run: embedding test", 24, 24)
+    output = []
+    source = open_source(run, device="cpu", progress=lambda *values: output.append(values))
+    assert output[-1] == ("run: embedding test", 24, 24)
     model, reading = load_run_model(run)
     judge = Validator.from_config(read_recipe(run / "recipe.toml"), pictures)
     with torch.inference_mode():
@@ -66,9 +66,9 @@ def test_what_is_embedded_is_kept_even_when_all_else_is_gone(tmp_path, pictures)
     (tmp_path / "m.parquet").unlink()
     for file in (run / "model").iterdir():
         file.unlink()
-    told = []
-    assert (open_source(run, progress=lambda *values: told.append(values)).queries.embeddings == before).all()
-    assert told == []
+    output = []
+    assert (open_source(run, progress=lambda *values: output.append(values)).queries.embeddings == before).all()
+    assert output == []
 
 
 def test_a_model_that_is_copied_is_the_same_and_another_one_is_embedded_anew(tmp_path, pictures, caplog):
@@ -77,9 +77,9 @@ def test_a_model_that_is_copied_is_the_same_and_another_one_is_embedded_anew(tmp
     before = np.array(open_source(run, device="cpu").queries.embeddings)
     later = time.time() + 10
     os.utime(run / "model" / "model.safetensors", (later, later))
-    told = []
-    open_source(run, device="cpu", progress=lambda *values: told.append(values))
-    assert told == []
+    output = []
+    open_source(run, device="cpu", progress=lambda *values: output.append(values))
+    assert output == []
     embedder(dim=8, seed=1).save(run / "model")
     os.utime(run / "model" / "model.safetensors", (later, later))
     after = np.array(open_source(run, device="cpu").queries.embeddings)
@@ -92,9 +92,9 @@ def test_an_interrupted_embedding_is_gone_on_with(tmp_path):
     run = made(tmp_path / "run", whole)
     assert len(open_source(run, device="cpu").gallery) == 24
     (run / "embeddings" / "test" / "embeddings.npy").unlink()
-    told = []
-    source = open_source(run, device="cpu", progress=lambda *values: told.append(values))
-    assert {what for what, *_ in told} >= {"run: embedding test"}
+    output = []
+    source = open_source(run, device="cpu", progress=lambda *values: output.append(values))
+    assert {what for what, *_ in output} >= {"run: embedding test"}
     assert (len(source.queries), len(source.gallery)) == (12, 24)
 
 

@@ -15,7 +15,7 @@ from suprank.losses.baselines import binned
 from suprank.losses.baselines.binned import FastAP, SoftBinAP, soft_histograms
 from tests import reference
 from tests.losses.batches import COMPOSITIONS, batch, gradient_of, on_a_circle, rows
-from tests.ranking.drawn import SOME, rankings
+from tests.ranking.random_rankings import SOME, rankings
 
 LOSSES = {"FastAP": FastAP, "SoftBinAP": SoftBinAP}
 KNOTS = {"FastAP": 11, "SoftBinAP": 20}

@@ -13,7 +13,7 @@ from suprank.losses import Combined, PairCalibration
 from suprank.losses.baselines.blackbox import BlackBoxAP
 from tests import reference
 from tests.losses.batches import COMPOSITIONS, batch, gradient_of, on_a_circle, rows
-from tests.ranking.drawn import SOME, rankings
+from tests.ranking.random_rankings import SOME, rankings
 
 
 def slow_ranks(scores, level):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from suprank.losses import RetrievalBatch
 from suprank.losses.baselines.pairs import ContrastiveXBM
 from tests.losses.batches import COMPOSITIONS, DIM, batch, gradient_of, on_a_circle
-from tests.ranking.drawn import SOME
+from tests.ranking.random_rankings import SOME
 
 
 def slow(batch, margin=0.5):

@@ -12,7 +12,7 @@ from suprank.losses import ProxySoftmax, SimilarityMixup
 from suprank.losses.baselines.proxies import CSL, ArcFace, ProxyNCA
 from tests import reference
 from tests.losses.batches import DIM, batch
-from tests.ranking.drawn import SOME
+from tests.ranking.random_rankings import SOME
 
 TREE = torch.tensor([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1], [4, 2, 1]])  # of the composition "three levels"
 CLASSES = len(TREE)

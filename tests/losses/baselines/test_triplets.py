@@ -12,7 +12,7 @@ from suprank.losses import RetrievalBatch
 from suprank.losses.baselines import triplets
 from suprank.losses.baselines.triplets import DistanceWeightedTriplet, TripletSemiHard
 from tests.losses.batches import COMPOSITIONS, batch, gradient_of, on_a_circle
-from tests.ranking.drawn import PLENTY, SOME
+from tests.ranking.random_rankings import PLENTY, SOME
 
 BOTH = (TripletSemiHard, DistanceWeightedTriplet)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from suprank.ranking import hierarchical_average_precision
 from suprank.ranking.exact import Places, choose_ordering, compiled, plain
 from tests import reference
-from tests.ranking.drawn import PLENTY
+from tests.ranking.random_rankings import PLENTY
 
 ORDERINGS = pytest.mark.parametrize("ordering", [plain, compiled], ids=["plain", "compiled"])
 SETTINGS = settings(PLENTY, max_examples=60)

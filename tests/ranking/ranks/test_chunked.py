@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from suprank.ranking import Sigmoid, SupStep, chunked, definition, heaviside, ranks, tree_relevance
-from tests.ranking.drawn import SOME, STEP_PAIRS, assert_near, random_ranking, rankings, steepest
+from tests.ranking.random_rankings import SOME, STEP_PAIRS, assert_near, random_ranking, rankings, steepest
 
 ONE_ROW = 1
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from suprank.ranking import Sigmoid, SupStep, definition, heaviside, tree_relevance
 from tests import reference
-from tests.ranking.drawn import PLENTY, SOME, STEP_PAIRS, assert_near, random_ranking, rankings
+from tests.ranking.random_rankings import PLENTY, SOME, STEP_PAIRS, assert_near, random_ranking, rankings
 
 REFERENCE_STEPS = {
     "SupRank": (reference.heaviside, reference.h_minus()),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from suprank.ranking import chunked, definition, heaviside, levelwise, ranks, tree_relevance
 from suprank.ranking.ranks import dispatch
-from tests.ranking.drawn import PLENTY, SOME, STEP_PAIRS, assert_near, random_ranking, rankings
+from tests.ranking.random_rankings import PLENTY, SOME, STEP_PAIRS, assert_near, random_ranking, rankings
 
 IMPLEMENTATIONS = [None, chunked, definition]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from suprank.ranking import Sigmoid, SupStep, definition, heaviside, levelwise, ranks, tree_relevance
 from suprank.ranking.ranks import dispatch
-from tests.ranking.drawn import PLENTY, assert_near, random_ranking, rankings, steepest
+from tests.ranking.random_rankings import PLENTY, assert_near, random_ranking, rankings, steepest
 from tests.ranking.ranks.test_chunked import Memory, with_gradient
 
 # δ off the grid of drawn scores: at a gap of exactly δ the slope is whatever rounding makes of s_k + δ.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.ranking import SupStep, definition, heaviside, ranks, sorting, tree_relevance, weighted_ap_relevance
-from tests.ranking.drawn import PLENTY, assert_near, random_ranking, rankings
+from tests.ranking.random_rankings import PLENTY, assert_near, random_ranking, rankings
 
 
 def test_two_tied_positives_above_a_negative_share_the_lower_rank():
