@@ -23,28 +23,28 @@ class OddError(Exception):
 def steps(config, folder, callback):
     folder.mkdir()
     (folder / "begun").write_text(str(time.monotonic()))
-    callback.begin(0, 3, "about")
-    callback.say("a [bold] warning")
+    callback.on_train_start(0, 3, "about")
+    callback.on_message("a [bold] warning")
     for step in (1, 2, 3):
-        callback.step(StepValues(step, 0.5, {"loss": 1 / step}, {}, 1.0, 1.0))
+        callback.on_step_end(StepValues(step, 0.5, {"loss": 1 / step}, {}, 1.0, 1.0))
     time.sleep(0.2)  # long enough for one beside it to be seen
     (folder / "ended").write_text(str(time.monotonic()))
 
 
 def until_stopped(config, folder, callback):
     with stop_on_signals() as stop:
-        callback.begin(0, 9, "about")
-        callback.step(StepValues(1, 0.5, {"loss": 0.5}, {}, 1.0, 1.0))
+        callback.on_train_start(0, 9, "about")
+        callback.on_step_end(StepValues(1, 0.5, {"loss": 0.5}, {}, 1.0, 1.0))
         while not stop.signal:
             time.sleep(0.01)
-        callback.say("saving")
+        callback.on_message("saving")
         folder.mkdir()
         (folder / "saved").touch()
         return stop.signal
 
 
 def killed(config, folder, callback):
-    callback.step(StepValues(1, 0.5, {"loss": 0.5}, {}, 1.0, 1.0))
+    callback.on_step_end(StepValues(1, 0.5, {"loss": 0.5}, {}, 1.0, 1.0))
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -265,7 +265,7 @@ def test_help_lists_the_options_and_shows_examples():
         (("--embeddings", "gone.npy"), "embeddings (gone.npy): there is no such file"),
         (("--embeddings", "q.csv"), "embeddings (q.csv): '.csv' cannot be read; save the embeddings as .npy, .parquet or .pt"),
         (("--labels", "gone.csv"), "gone.csv: there is no such file"),
-        (("--labels", "q.npy"), "q.npy holds float32, but labels are integers; look whether embeddings were meant"),
+        (("--labels", "q.npy"), "q.npy holds float32, but labels are integers; is this a file of embeddings"),
         (("--labels", "short.csv"), "short.csv has 1 rows and embeddings (q.npy) has 4, but every embedding needs one row"),
         (("--level", "specie"), "q.csv has no column 'specie'; did you mean 'label_species'?"),
         (("--level", "genus", "--level", "species"), "q.csv, row 1: label_genus 'corvus' stands under label_species 'crow'"),

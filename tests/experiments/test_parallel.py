@@ -64,7 +64,7 @@ def test_no_more_are_trained_at_the_same_time_than_there_are_processes(tmp_path)
 
 def test_finished_runs_are_left_alone_and_said_to_be(tmp_path, capsys, monkeypatch):
     with RunFolder.open(tmp_path / "done", CONFIG, resume=False) as run:
-        run.finish({"epoch": 1})
+        run.write_result({"epoch": 1})
     monkeypatch.setattr(parallel, "SPAWN", None)
     assert train_in_parallel(runs(tmp_path, "done"), 2, ParallelTrainingDisplay()) is None
     assert capsys.readouterr().err.startswith(f"done: {tmp_path / 'done'} is finished already.")
@@ -150,11 +150,11 @@ def test_a_process_nobody_listens_to_any_more_asks_itself_to_save_and_end():
     receiver, connection = multiprocessing.Pipe(duplex=False)
     sender = parallel._Sender(connection)
     with stop_on_signals() as stop:
-        sender.begin(0, 5, "about")
+        sender.on_train_start(0, 5, "about")
         assert receiver.recv() == Message(0, 5)
         assert stop.signal == 0
         receiver.close()
-        sender.say("a warning")
+        sender.on_message("a warning")
         assert stop.signal == signal.SIGTERM
 
 
