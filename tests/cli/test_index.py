@@ -154,11 +154,11 @@ def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
     ("arguments", "message"),
     [
         (("build", "none", "--out", "j"), "there is no none; give a folder"),
-        (("build", "photos", "--out", "j"), "photos holds no embeddings"),
+        (("build", "photos", "--out", "j"), "photos has no embeddings"),
         (("build", "e", "--out", "photos"), "photos is not empty"),
         (("build", "e", "--out", "i"), "i already holds an index; add to it"),
         (("build", "e", "--out", "j", "--kind", "lsh"), "'lsh' is not one of"),
-        (("build", "e", "--out", "j", "--part", "query"), "holds test; embed that split first"),
+        (("build", "e", "--out", "j", "--part", "query"), "has test; embed that split first"),
         (("build", "e", "--out", "j", "--manifest", "m.parquet"), "leave the manifest out"),
         (("build", "v.npy", "--out", "j", "--part", "test"), "v.npy is a file, so it has no part 'test'"),
         (("build", "v.npy", "--out", "j", "--manifest", "m.parquet"), "36 rows for 2 embeddings"),
