@@ -171,7 +171,7 @@ def _train(config: str, folder: Path, connection: Connection) -> None:
     try:
         stop_signal = _run_training(config, folder, _Sender(connection))
     except KeyboardInterrupt:  # Ctrl-C, twice
-        stop_signal: int | None = signal.SIGINT
+        stop_signal = signal.SIGINT
     except Exception as error:
         connection.send(Message(error=_picklable(error), trace=traceback.format_exc()))
         raise SystemExit(1) from None
