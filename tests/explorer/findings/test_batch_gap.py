@@ -36,7 +36,7 @@ def test_queries_against_a_gallery_leave_themselves_out_by_id(tmp_path):
 
 def test_one_measure_of_one_level_and_a_sample_of_queries(tmp_path, monkeypatch):
     pictures = runs.collection(tmp_path)
-    flat = type(pictures).of(pictures.table.drop(["label_group"]), root=pictures.root, levels=["class"])
+    flat = type(pictures).from_columns(pictures.table.drop(["label_group"]), root=pictures.root, levels=["class"])
     source = Source.from_arrays("x", runs.vectors(flat), flat)
     monkeypatch.setattr(batch_gap, "_PAIRS", 24 * 6)
     monkeypatch.setattr(curves, "LEAST_QUERIES", 5)

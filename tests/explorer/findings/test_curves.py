@@ -76,7 +76,7 @@ def test_a_query_without_positives_is_left_out_and_a_level_without_any_is_nan(tm
 
 def test_one_level_has_negatives_and_positives(tmp_path):
     flat = runs.collection(tmp_path)
-    flat = type(flat).of(flat.table.drop(["label_group"]), root=flat.root, levels=["class"])
+    flat = type(flat).from_columns(flat.table.drop(["label_group"]), root=flat.root, levels=["class"])
     found, scores = precision_recall_and_scores(Source.from_arrays("x", runs.vectors(flat), flat))
     assert list(found.precision) == ["class"]
     assert scores.rows == (None, "class")
