@@ -121,9 +121,8 @@ class BalancedBatchSampler(GlobalBatchSampler):
         sizes = self._by_class.sizes[classes]
         starts = np.cumsum(sizes) - sizes
         place = np.repeat(self._by_class.starts[classes] - starts, sizes) + np.arange(sizes.sum())
-        bits = (
-            62 - len(classes).bit_length()
-        )  # as many as fit beside the class: with equal keys the order would depend on the sort
+        # As many bits as fit beside the class: with equal keys the order would depend on the sort.
+        bits = 62 - len(classes).bit_length()
         key = np.repeat(np.arange(len(classes)) << bits, sizes) | rng.integers(1 << bits, size=len(place))
         return self._by_class.rows[place[np.argsort(key)]], starts
 

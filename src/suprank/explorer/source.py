@@ -10,7 +10,7 @@
     source.names[level][label]       name of a label; both sides use the same label numbers
     source.parents[level]            parent of each label at the next coarser level, −1 for none; not for the coarsest level
     source.queries, source.gallery   `Images` (explorer/images.py): embeddings, labels, manifest, ids; unit_embeddings(rows),
-                                     blocks(), path(row), splits, picture(row, min_short_side) → PIL image or Broken
+                                     blocks(), path(row), splits, picture(row, min_short_side) → PIL image or BrokenImage
     source.against_each_other        whether the queries are also the gallery; then both are the same object
     source.self_rows(query)          gallery rows that are the query itself and left out of its list
     source.shared_levels(query, rows)  number of levels each gallery row shares with the query: 0 (negative) to len(levels)
@@ -147,9 +147,11 @@ class Source:
     @classmethod
     def _from_folder(cls, out: Path, levels: Sequence[str], name: str, **fields: Any) -> Source:
         chosen = ranked_parts(embedded_parts(out))
-        parts = {name: read_embedded(out, name) for name in chosen}
+        parts = {part: read_embedded(out, part) for part in chosen}
         fields["provenance"] = Provenance.read(out, chosen[0])
-        return cls._from_parts({key: (part.embeddings, part.items) for key, part in parts.items()}, levels, name, **fields)
+        return cls._from_parts(
+            {part: (embedded.embeddings, embedded.items) for part, embedded in parts.items()}, levels, name, **fields
+        )
 
     @classmethod
     def _from_parts(

@@ -126,8 +126,8 @@ def _check(file: Path, labels: list[str], vectors: NDArray[Any]) -> None:
         raise MalformedError(f"{file} has {len(labels):,} labels and {len(vectors):,} rows; they must be as many.")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        first = f"row {bad[0]} ({labels[bad[0]]!r})"
-        raise MalformedError(f"{file}: {first} is not finite, and {len(bad) - 1:,} more are not; repair them.")
+        others = f", nor are {len(bad) - 1:,} more rows" if len(bad) > 1 else ""
+        raise MalformedError(f"{file}: row {bad[0]} ({labels[bad[0]]!r}) is not finite{others}; repair the vectors.")
 
 
 def _rows_by_label(file: Path, labels: list[str], vectors: NDArray[Any]) -> dict[str, int]:

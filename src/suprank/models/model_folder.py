@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-FORMAT = (
-    3  # 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of `resize`, and no squash, fast_jpeg, precision
-)
+FORMAT = 3
+"""Format 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of `resize`, and no squash, fast_jpeg and
+precision."""
+
 WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
 
 OLDER = (

@@ -53,8 +53,10 @@ def required_extras(words: Sequence[str], missing: str = "") -> str:
     """The extras that a command needs, given its words after `suprank` and the module that is missing.
 
     Example:
-        >>> required_extras(["index", "search", "birds"]), required_extras(["index", "add", "birds"]),
-        required_extras(["--version"]) ('cli,explore,vision', 'cli,explore', 'cli')
+        >>> required_extras(["index", "search", "birds"]), required_extras(["index", "add", "birds"])
+        ('cli,explore,vision', 'cli,explore')
+        >>> required_extras(["--version"])
+        'cli'
     """
     if missing in OPTIONAL:
         return OPTIONAL[missing]

@@ -121,9 +121,8 @@ def _images(
 ) -> Iterator[tuple[str, bytes]]:
     done, total = 0, sum(len(several) for several in shapes.values())
     for character, several in shapes.items():
-        generator = np.random.default_rng(
-            [seed, ord(character)]
-        )  # per character: another font leaves other characters as they were
+        # One per character: another font leaves other characters as they were.
+        generator = np.random.default_rng([seed, ord(character)])
         for shape in several:
             file = io.BytesIO()
             _draw(shape, size, generator).save(file, "PNG", compress_level=1)

@@ -1,6 +1,6 @@
 """The files of Google Landmarks v2: which photographs there are, their landmarks, and the names and groups of these.
 
-ImageInfo about them that decide how they are read:
+Facts about them that decide how they are read:
 
 - The training list is `train_clean.csv`, one line per landmark with all its images. The gallery is the index set.
 - Queries are the test images that `retrieval_solution_v2.1.csv` gives index images for; the others (`None`, or Usage `Ignored`)

@@ -111,8 +111,8 @@ def checked_ids(ids: Any, rows: int | None = None) -> NDArray[np.int64]:
     if len(wrong):
         raise ValueError(f"{wrong[0]} is not a valid id; ids are integers from 0 to 2⁶³ − 1.")
     found = found.astype(np.int64)
-    sort_hits = np.sort(found)
-    twice = sort_hits[1:][sort_hits[1:] == sort_hits[:-1]]
+    ordered = np.sort(found)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(twice):
         raise ValueError(f"id {twice[0]} is given twice; ids must be unique.")
     return found

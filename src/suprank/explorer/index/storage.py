@@ -196,12 +196,12 @@ class IndexFolder:
         try:
             names = pq.read_schema(file).names
             labels = [name for name in names if name == SPLIT or name.startswith(LABEL)]
-            open_embeddings = pq.ParquetFile(file, read_dictionary=labels)
+            items_file = pq.ParquetFile(file, read_dictionary=labels)
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{file} is damaged ({error}); build the index again.") from error
-        if open_embeddings.metadata.num_rows != meta["vectors"] or not {ID, PATH, SPLIT, REMOVED} <= set(names):
+        if items_file.metadata.num_rows != meta["vectors"] or not {ID, PATH, SPLIT, REMOVED} <= set(names):
             raise ValueError(f"{file} does not hold the {meta['vectors']:,} items of the index; build the index again.")
-        return open_embeddings
+        return items_file
 
     def _numbered(self, which: str, number: int) -> Path:
         return self.path / f"{which}.{number}.{_FILES[which]}"

@@ -128,7 +128,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         return Response(pages.script, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 
     def error_page(status: int, message: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
-        # With the security headers again: starlette handles uncaught errors outside of the `SecurityMiddleware` middleware.
+        # With the security headers again: starlette handles uncaught errors outside of `SecurityMiddleware`.
         return HTMLResponse(pages.render("error.html", status=status, message=message), status, {**HEADERS, **(headers or {})})
 
     @app.exception_handler(HTTPException)

@@ -142,7 +142,9 @@ def central_label(texts: Sequence[str], vectors: NDArray[np.float32], weights: S
     """The label with the largest mean cosine to all labels of the group, with single blanks; None if there is none."""
     if not len(texts):
         return None
-    closeness = np.round((vectors @ vectors.sum(axis=0, dtype=np.float64)) / len(vectors), 6)  # rounding breaks no ties
+    closeness = np.round(
+        (vectors @ vectors.sum(axis=0, dtype=np.float64)) / len(vectors), 6
+    )  # so that rounding errors break no ties
     order = sorted(range(len(texts)), key=lambda row: (-closeness[row], -weights[row], len(texts[row]), texts[row]))
     return " ".join(texts[order[0]].split()) or None
 
