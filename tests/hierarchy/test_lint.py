@@ -221,7 +221,7 @@ def test_trees_and_manifests_are_read_alike(tmp_path):
     two.save(tmp_path / "two.csv")
     assert ("error", "two-places", ("crow",)) in told(lint_target(read_target(tmp_path / "two.csv"), LintRecipe()))
     (tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(MalformedError, match="broken.json is no label tree"):
+    with pytest.raises(MalformedError, match="broken.json is not a label tree"):
         read_target(tmp_path / "broken.json")
     with pytest.raises(ValueError, match="names its levels itself"):
         read_target(tmp_path / "t.json", levels=["a", "b"])

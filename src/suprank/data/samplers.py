@@ -111,12 +111,12 @@ class BalancedBatchSampler(GlobalBatchSampler):
         for number in range(len(by_round)):
             now = by_round.class_rows(number)
             present, which = np.unique(classes[now], return_inverse=True)
-            rows, starts = self._shuffled(present, rng)
+            rows, starts = self._shuffled_rows(present, rng)
             # After the last image comes the first again, which fills up the last group without repeating an image.
             images[now] = rows[starts[which, None] + slots[now] % self._used[classes[now], None]]
         return images
 
-    def _shuffled(self, classes: Integers, rng: np.random.Generator) -> tuple[Integers, Integers]:
+    def _shuffled_rows(self, classes: Integers, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """The rows of these classes, class by class, each in random order; and where each class starts."""
         sizes = self._by_class.sizes[classes]
         starts = np.cumsum(sizes) - sizes

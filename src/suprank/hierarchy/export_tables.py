@@ -69,7 +69,7 @@ def published_csvs(tree: Hierarchy, items: Sequence[ExportItem], recipe: Recipe)
 def labels_csv(tree: Hierarchy, *, raw: bool = False) -> bytes:
     """Each label with its weight, its group on every level, and the reason if it is excluded."""
     rows = (
-        (label.text, label.weight, *tree.names(label), _excluded(label.group, label.reason))
+        (label.text, label.weight, *tree.names(label), _exclusion_reason(label.group, label.reason))
         for label in sorted(tree.labels.values(), key=lambda label: (label.text, label.id))
     )
     return csv_bytes(("label", "weight", *tree.levels[1:], "excluded"), rows, raw=raw)
@@ -84,7 +84,7 @@ def groups_csv(tree: Hierarchy, *, raw: bool = False) -> bytes:
     return csv_bytes(("level", "id", "name", "parent", "labels", "items"), rows, raw=raw)
 
 
-def _excluded(group: int | None, reason: str | None) -> str:
+def _exclusion_reason(group: int | None, reason: str | None) -> str:
     return "" if group is not None else reason or "no place yet"
 
 

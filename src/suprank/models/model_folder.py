@@ -87,7 +87,7 @@ def read_model(
     return record.config, safetensors.torch.load(weights)
 
 
-def load_weights(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str]) -> None:
+def load_state(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str]) -> None:
     """Load the weights of a folder into the embedder built from its config."""
     if problems := mismatches(state, embedder):
         raise WeightsError(

@@ -1,4 +1,4 @@
-"""Which extras of pyproject.toml each verb of the command line and each package needs."""
+"""Which extras of pyproject.toml each command and each package needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-VERBS = {
+COMMANDS = {
     "": "cli",
     "bench": "bench",
     "compare": "cli,train",
@@ -27,7 +27,7 @@ VERBS = {
     "sweep": "cli,train",
     "train": "cli,train",
 }
-"""Verb → the extras for all its options except those below. `bench` and `hierarchy` include `cli`."""
+"""Command → the extras for all its options except those below. `bench` and `hierarchy` include `cli`."""
 
 OPTIONAL = {
     "open_clip": "encoders",
@@ -60,7 +60,7 @@ def required_extras(words: Sequence[str], missing: str = "") -> str:
     """
     if missing in OPTIONAL:
         return OPTIONAL[missing]
-    return VERBS.get(" ".join(words[:2])) or VERBS.get("".join(words[:1])) or VERBS[""]
+    return COMMANDS.get(" ".join(words[:2])) or COMMANDS.get("".join(words[:1])) or COMMANDS[""]
 
 
 @contextmanager

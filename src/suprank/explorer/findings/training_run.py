@@ -40,7 +40,14 @@ class History:
     others: dict[str, Curve]
 
 
-NOT_LOSSES = ("images per second", "broken images replaced", "gradient norm", "queries_without_positives", "triplets")
+NOT_LOSSES = (
+    "images per second",
+    "broken images replaced",
+    "gradient norm",
+    "gradient norm of proxies",
+    "queries_without_positives",
+    "triplets",
+)
 """Names of logged values that are not losses, or the endings of such names if there is one per level."""
 
 

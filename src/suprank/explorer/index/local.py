@@ -312,7 +312,7 @@ class LocalIndex:
                 index, smaller = self._index, self._read(mapped=False)
             else:
                 smaller = faiss().clone_index(index)
-            index = _compacted(index, removed, smaller)
+            index = _compact(index, removed, smaller)
             table, removed = table.filter(~removed), removed[~removed]
         counts = {"vectors": len(removed), "removed": int(removed.sum())}
         written = self._folder.write(
@@ -332,7 +332,7 @@ def _writer(index: Any) -> Callable[[IO[bytes]], None]:
     return lambda file: faiss().write_index(index, faiss().PyCallbackIOWriter(file.write, 2**24))
 
 
-def _compacted(index: Any, removed: NDArray[np.bool_], smaller: Any) -> Any:
+def _compact(index: Any, removed: NDArray[np.bool_], smaller: Any) -> Any:
     """Refill `smaller`, an index with the same training, with the positions that are not removed, in their order."""
     remaining = np.flatnonzero(~removed)
     if hasattr(index, "make_direct_map"):

@@ -190,10 +190,10 @@ def _filter(where: Where | None) -> str:
     """A Milvus filter expression; texts are quoted as in JSON."""
     conditions = []
     for key, names in (where or {}).items():
-        field = "split" if key == "split" else f"labels[{_quoted(key)}]"
-        conditions.append("(" + " or ".join(f"{field} == {_quoted(name)}" for name in names) + ")")
+        field = "split" if key == "split" else f"labels[{_quote(key)}]"
+        conditions.append("(" + " or ".join(f"{field} == {_quote(name)}" for name in names) + ")")
     return " and ".join(conditions)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

@@ -171,11 +171,11 @@ class IndexFolder:
         number = int(meta.get("number", 0)) + 1
         files: dict[str, Any] = dict(meta.get("files", {}))
         if index is not None:
-            with atomic_writer(self._numbered("index", number)) as file:
+            with atomic_writer(self._numbered_file("index", number)) as file:
                 index(file)
             files["index"] = self._name_and_size("index", number)
         if items is not None:
-            with atomic_writer(self._numbered("items", number)) as file:
+            with atomic_writer(self._numbered_file("items", number)) as file:
                 pq.write_table(items, file, compression="zstd", row_group_size=2**17)
             files["items"] = self._name_and_size("items", number)
         written = {**meta, "version": VERSION, "number": number, "files": files}
@@ -203,11 +203,11 @@ class IndexFolder:
             raise ValueError(f"{file} does not hold the {meta['vectors']:,} items of the index; build the index again.")
         return items_file
 
-    def _numbered(self, which: str, number: int) -> Path:
+    def _numbered_file(self, which: str, number: int) -> Path:
         return self.path / f"{which}.{number}.{_FILES[which]}"
 
     def _name_and_size(self, which: str, number: int) -> list[Any]:
-        file = self._numbered(which, number)
+        file = self._numbered_file(which, number)
         return [file.name, file.stat().st_size]
 
     def _unnamed_files(self, files: Mapping[str, Any]) -> Iterator[Path]:

@@ -38,7 +38,7 @@ PAGE = 48
 SIDES = {"small": 224, "large": 800}
 """The longer side of each picture size, in pixels."""
 
-TEXT = 200
+MAX_TEXT = 200
 """The longest text that can be searched for, in characters."""
 
 
@@ -188,8 +188,8 @@ def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:
 def _selection(explorer: Explorer, parameters: Mapping[str, str]) -> ImageSelection:
     text, split = parameters.get("q", "").strip(), parameters.get("split") or None
     side = parameters.get("side") or next(iter(explorer.browser.sides))
-    if len(text) > TEXT:
-        raise HTTPException(400, f"The text has {len(text):,} characters; search for at most {TEXT}.")
+    if len(text) > MAX_TEXT:
+        raise HTTPException(400, f"The text has {len(text):,} characters; search for at most {MAX_TEXT}.")
     if side not in explorer.browser.sides:
         raise HTTPException(400, f"side={side!r} must be one of {', '.join(explorer.browser.sides)}.")
     _check_split(split, explorer.browser.splits[side])

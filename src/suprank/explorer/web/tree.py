@@ -171,7 +171,7 @@ class Tree:
         present = np.flatnonzero(counts)
         own = [self._metrics(run, level, present, level) for run in self.node_metrics]
         finest = [self._metrics(run, level, present, 0) for run in self.node_metrics]
-        shown = self._ordered(level, present, counts, finest, order)[offset : offset + limit]
+        shown = self._sorted_positions(level, present, counts, finest, order)[offset : offset + limit]
         branches = (
             Branch(
                 Node(level, int(present[at])),
@@ -184,7 +184,7 @@ class Tree:
         )
         return Branches(tuple(branches), len(present))
 
-    def _ordered(
+    def _sorted_positions(
         self,
         level: int,
         present: NDArray[np.int64],

@@ -49,7 +49,7 @@ class QueryRunner:
 
     def run(self, kind: str, keys: list[str]) -> QueryResult:
         """Query these keys; `BadReplyError` if the reply cannot be read or lacks some of them."""
-        return {PAGE: self._pages, MOVE: self._moved, ITEM: self._items, TYPE: self._types}[kind](keys)
+        return {PAGE: self._pages, MOVE: self._moved_page, ITEM: self._items, TYPE: self._types}[kind](keys)
 
     def _pages(self, titles: list[str]) -> QueryResult:
         form = {
@@ -71,7 +71,7 @@ class QueryRunner:
                 raise BadReplyError(f"a reply is continued without end: {after!r}")
             more = {str(name): str(value) for name, value in after.items()}
 
-    def _moved(self, titles: list[str]) -> QueryResult:
+    def _moved_page(self, titles: list[str]) -> QueryResult:
         """Look for a missing title where it was moved to."""
         (title,) = titles
         form = {
