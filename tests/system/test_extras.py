@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from suprank.cli.app import app
-from suprank.system.extras import OPTIONAL, PACKAGES, COMMANDS, required_extras
+from suprank.system.extras import COMMANDS, OPTIONAL, PACKAGES, required_extras
 from tests.cli.collection import done, photographs
 from tests.extras import PROJECT, distributions, outcomes, python
 from tests.hierarchy.branches import plain, write_branch
