@@ -40,6 +40,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from suprank.data.columns import decode_dictionaries
 from suprank.data.manifest import Manifest
 from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance
@@ -304,17 +305,9 @@ def join_manifests(manifests: Sequence[Manifest]) -> Manifest:
         inside = "" if own == root else f"{own.relative_to(root).as_posix()}/"
         table = items.table.select(columns)
         paths = pa.array([inside + path for path in items.paths.to_pylist()])
-        tables.append(_decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
+        tables.append(decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
     levels = [level for level in first.levels if f"label_{level}" in columns]
     return Manifest.from_columns(pa.concat_tables(tables, promote_options="permissive"), root=root, levels=levels)
-
-
-def _decode_dictionaries(table: pa.Table) -> pa.Table:
-    """Turn labels into plain text, because the dictionaries of two manifests differ."""
-    for index, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
-    return table
 
 
 def _name(folder: Path) -> str:

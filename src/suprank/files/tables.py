@@ -2,8 +2,8 @@
 
 There are three ways to read one:
 
-- `read_table` reads all columns at once with pyarrow, which takes millions of rows; lines are looked up when an error needs
-one.
+- `read_table` reads all columns at once with pyarrow, which takes millions of rows; lines are looked up when an error
+  needs one.
 - `read_rows` reads a few columns as text, row by row, and refuses or collects the bad rows.
 - `records` splits delimited text into records and their lines, without pyarrow.
 """

@@ -46,7 +46,7 @@ PACKAGES = {
     "suprank.models": "vision",
     "suprank.training": "train",
 }
-"""Package → the extra with everything it imports. The other packages need only torch and numpy."""
+"""Package → the extra with everything it imports. `ranking`, `losses` and `evaluation` need only torch and numpy."""
 
 
 def required_extras(words: Sequence[str], missing: str = "") -> str:

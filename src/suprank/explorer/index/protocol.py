@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (done, total) along the way."""
 
+
+def no_progress(done: int, total: int) -> None:
+    """Ignore the progress."""
+
+
 Where: TypeAlias = Mapping[str, Sequence[str]]
 """A filter: `split` or a level → the names to keep. Names of one key are alternatives; all keys must match."""
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from suprank.data.columns import decode_dictionaries
 from suprank.explorer.index.protocol import IndexItem
 from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.files.locking import lock_folder
@@ -55,14 +56,6 @@ def item_table(ids: NDArray[np.int64], manifest: Manifest | None) -> pa.Table:
 def append_rows(one: pa.Table, other: pa.Table) -> pa.Table:
     """The rows of both tables; a level that one of them lacks is null there."""
     return pa.concat_tables([decode_dictionaries(one), decode_dictionaries(other)], promote_options="default").combine_chunks()
-
-
-def decode_dictionaries(table: pa.Table) -> pa.Table:
-    """Turn dictionary-encoded columns into plain text, because the dictionaries of two files differ."""
-    for index, column in enumerate(table.schema):
-        if pa.types.is_dictionary(column.type):
-            table = table.set_column(index, column.name, table.column(index).cast(pa.string()))
-    return table
 
 
 def levels_in(names: Sequence[str]) -> tuple[str, ...]:
