@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from suprank.data.class_pools import Integers
 
-MOST_BATCHES = 1_000_000
+MAX_BATCHES = 1_000_000
 """The most batches that an epoch of all combinations of coarse classes may have; more is probably a mistake."""
 
 
@@ -237,7 +237,7 @@ class HierarchicalBatchSampler(GlobalBatchSampler):
             )
         if self.batches_per_combination < 1:
             raise ValueError(f"batches_per_combination={self.batches_per_combination} must be 1 or more.")
-        if self.batches is None and self.pass_length > MOST_BATCHES:
+        if self.batches is None and self.pass_length > MAX_BATCHES:
             raise ValueError(
                 f"{per_batch} of {coarse} coarse classes make {comb(coarse, per_batch):,} combinations, an epoch of "
                 f"{self.pass_length:,} batches; limit the batches of an epoch, for example with batches=1000."

@@ -21,7 +21,7 @@ from suprank.hierarchy.tree import Group, Hierarchy
 if TYPE_CHECKING:
     import sqlite3
 
-_MOST_NAMED = 3  # missing names that a message lists
+_MAX_NAMED = 3  # missing names that a message lists
 
 
 class ExportItem(NamedTuple):
@@ -152,7 +152,7 @@ def labeled_manifest(
     unlabeled = ~known[ids]
     if unlabeled.any() and not drop_unlabeled:
         missing = [names[name] for name in np.unique(ids[unlabeled])]
-        examples = ", ".join(map(repr, missing[:_MOST_NAMED])) + (", ..." if len(missing) > _MOST_NAMED else "")
+        examples = ", ".join(map(repr, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
         raise ValueError(
             f"{int(unlabeled.sum()):,} of {len(ids):,} rows have a {level} without a group ({len(missing):,}: {examples}); "
             "drop them with --drop-unlabeled, or continue the review."

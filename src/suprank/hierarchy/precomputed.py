@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_MOST_NAMED = 20  # missing labels that a message names
+_MAX_NAMED = 20  # missing labels that a message names
 
 
 class PrecomputedVectors:
@@ -64,10 +64,10 @@ class PrecomputedVectors:
         rows = [next((known[name] for name in (key, text, label_key(text)) if name in known), None) for key, text in labels]
         missing = [text for (_, text), row in zip(labels, rows, strict=True) if row is None]
         if missing:
-            more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
+            more = f" and {len(missing) - _MAX_NAMED:,} more" if len(missing) > _MAX_NAMED else ""
             raise MalformedError(
                 f"{self.file} lacks {len(missing):,} of {len(labels):,} labels: "
-                f"{', '.join(map(repr, missing[:_MOST_NAMED]))}{more}; make vectors of these too."
+                f"{', '.join(map(repr, missing[:_MAX_NAMED]))}{more}; make vectors of these too."
             )
         return self._vectors[np.array(rows, np.int64)]
 

@@ -136,5 +136,5 @@ def _upgrade(config: dict[str, Any], version_found: int) -> dict[str, Any]:
 
 
 def error_text(error: ValidationError) -> str:
-    """What is wrong with which entry, without pydantic's links."""
+    """The problems that pydantic found, each after its entry, without links to its documentation."""
     return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())

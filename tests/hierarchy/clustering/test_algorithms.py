@@ -44,7 +44,7 @@ def test_one_row_is_one_cluster():
 
 
 def test_too_many_labels_are_refused_with_the_reason(monkeypatch):
-    monkeypatch.setattr(algorithms, "MOST_WARD_ROWS", 9)
+    monkeypatch.setattr(algorithms, "MAX_WARD_ROWS", 9)
     with pytest.raises(ValueError, match="10 labels are too many for Ward's method, which .* distances .* k-means"):
         ward(random_rows(10), 2)
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_split_is_part_0():
 
 
 def test_a_large_group_is_split_by_two_means(monkeypatch):
-    monkeypatch.setattr(algorithms, "MOST_ROWS_TO_SPLIT", 10)
+    monkeypatch.setattr(algorithms, "MAX_ROWS_TO_SPLIT", 10)
     rows = np.concatenate([random_rows(8) + 9, random_rows(12, seed=1) - 9])
     assert suggested_split(rows).tolist() == [1] * 8 + [0] * 12
     assert suggested_split(rows).tobytes() == suggested_split(rows).tobytes()

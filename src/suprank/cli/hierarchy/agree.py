@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from suprank.hierarchy.agreement.comparison import CategoryAgreement, PairAgreement
     from suprank.hierarchy.project import Project
 
-MOST_GROUPS = 20
+MAX_GROUPS = 20
 COLUMNS = ("kind", "subject", "level", "about", "items", "first", "second", "first_note", "second_note")
 
 
@@ -160,11 +160,11 @@ def _groups(found: Agreement) -> Iterator[str]:
     heads = (found.first, found.second, "common", f"only {found.first}", f"only {found.second}", "items apart")
     rows = [
         (one.first or "–", one.second or "–", *(f"{n:,}" for n in (one.common, one.only_first, one.only_second, one.apart)))
-        for one in differing[:MOST_GROUPS]
+        for one in differing[:MAX_GROUPS]
     ]
     widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
     yield ""
-    yield "groups that differ" + (f", {MOST_GROUPS} of {len(differing):,}" if len(differing) > MOST_GROUPS else "")
+    yield "groups that differ" + (f", {MAX_GROUPS} of {len(differing):,}" if len(differing) > MAX_GROUPS else "")
     for row in (heads, *rows):
         cells = [f"{cell:{'<' if place < 2 else '>'}{widths[place]}}" for place, cell in enumerate(row)]
         yield f"  {'  '.join(cells)}".rstrip()

@@ -1,4 +1,4 @@
-"""What every importer shares: its name and layout, a report of missing images, and its counts beside the published ones."""
+"""The base of all importers: name and layout, a report of missing images, and counts beside the published ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a training run say: its metrics over steps, and the step function of its loss."""
+"""The logged curves of a training run, and the step function of its loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every index has in common, in a folder or on a server: its methods, the checks of their arguments, and unit vectors.
+"""The interface of every index, in a folder or on a server, with checks of arguments and unit vectors.
 
 Growing from a folder to a server changes the address, not the code.
 """

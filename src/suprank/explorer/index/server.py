@@ -1,4 +1,4 @@
-"""What indexes on a server have in common: adding in batches, and checks before anything is sent."""
+"""The base class of indexes on a server: it adds in batches, and checks arguments before anything is sent."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from suprank.explorer.source import Source
 
 
-MOST_PAIRS = 4_000_000_000
+MAX_PAIRS = 4_000_000_000
 """Query-item pairs that are scored at most: all of 63,000 images, or 4,000 queries against a million images."""
 
 _log = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ class MeanMetrics(NamedTuple):
 class NodeMetrics:
     """AP and R@1 of a source's queries, measured in the background, and their means over labels.
 
-    With more than `MOST_PAIRS` query-item pairs, only some queries, evenly spaced, are measured.
+    With more than `MAX_PAIRS` query-item pairs, only some queries, evenly spaced, are measured.
     """
 
-    def __init__(self, source: Source, *, most_pairs: int = MOST_PAIRS) -> None:
+    def __init__(self, source: Source, *, most_pairs: int = MAX_PAIRS) -> None:
         self.source = source
         count = min(len(source.queries), max(1, most_pairs // max(1, len(source.gallery))))
         self.rows = np.unique(np.linspace(0, len(source.queries) - 1, count).round().astype(np.int64))

@@ -257,7 +257,7 @@ def existing_group(state: BranchState, group: int) -> GroupRow:
 
 
 def places_of(state: BranchState, labels: Iterable[int]) -> dict[int, Place]:
-    """Where these labels are. At least one is required, and all must be on the branch."""
+    """The places of these labels. At least one is required, and all must be on the branch."""
     places = state.places(dict.fromkeys(labels))
     if not places:
         raise RefusedError("Choose at least one label.")
