@@ -102,16 +102,16 @@ def test_two_runs_stand_side_by_side(two):
 
 
 @pytest.mark.parametrize(("first", "second", "said"), [(2, 1, "same kind"), (1, 2, "same kind"), (2, 0, None), (0, 2, None)])
-def test_runs_judged_at_other_levels_are_compared_at_those_of_both(images, first, second, said):
-    def judged_at(number):
+def test_runs_evaluated_at_other_levels_are_compared_at_those_of_both(images, first, second, said):
+    def run_with_levels(number):
         levels = ["label_kind", "label_family"][number:]
         fewer = Manifest.from_columns(images.table.drop_columns(levels), root=images.root, levels=images.levels[:number])
         source = drawn.source(fewer, drawn.by_shape, f"of {number} levels")
         return ExplorerRun(source, ExactSearch(source.gallery))
 
-    found = Explorer([judged_at(first), judged_at(second)])
-    for judged in found.node_metrics:
-        judged.measure()
+    found = Explorer([run_with_levels(first), run_with_levels(second)])
+    for metrics in found.node_metrics:
+        metrics.measure()
     client = client_of(found)
     for address in ("/", "/item/a/gallery/0", "/item/b/gallery/0", "/tree"):
         assert client.get(address).status_code == 200
@@ -127,7 +127,7 @@ def test_runs_judged_at_other_levels_are_compared_at_those_of_both(images, first
 
 def test_the_tree_has_metrics_and_samples(client, one):
     page = client.get("/tree?node=1.0").text
-    flower = one.tree.branch(one.tree.children(None).branches[0].node)
+    flower = one.tree.summary(one.tree.children(None).labels[0].node)
     assert f"{100 * flower.finest[0].ap:.1f}" in page
     assert page.count('class="frame"') == 24
     assert "clover" in page
