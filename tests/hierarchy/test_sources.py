@@ -13,7 +13,7 @@ from suprank.data import Manifest
 from suprank.files.locking import LOCK, lock_folder
 from suprank.hierarchy.create import create_project
 from suprank.hierarchy.errors import MalformedError
-from suprank.hierarchy.project import FullError, Project
+from suprank.hierarchy.project import BusyError, FullError, Project
 from suprank.hierarchy.recipe import ItemsRecipe, read_recipe
 from suprank.hierarchy.sources import labels_from_rows, read_items, read_labels, read_manifest_labels
 from suprank.hierarchy.text import label_key
