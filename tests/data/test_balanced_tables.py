@@ -33,7 +33,7 @@ def test_every_item_comes_as_often_as_asked_and_never_twice_in_a_row(case, seed)
 
 
 def test_every_table_is_equally_likely():
-    # ImageItem 0 is in all three rows, and items 1, 2 and 3 come once: in one of 3! orders.
+    # Item 0 is in all three rows, and items 1, 2 and 3 come once: in one of 3! orders.
     rng = np.random.default_rng(0)
     seen = Counter(tuple(balanced_table(np.array([3, 1, 1, 1]), 3, rng).max(axis=1).tolist()) for _ in range(600))
     assert len(seen) == 6

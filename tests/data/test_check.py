@@ -212,15 +212,15 @@ def test_copies_are_those_a_dictionary_finds(rows):
     groups = {one: [row for row, other in enumerate(content) if other == one] for one in dict.fromkeys(content)}
     found = find_duplicates(manifest, np.array(content))
 
-    def said(several_of):
+    def groups_with_several(several_of):
         return tuple(
             tuple((splits[row], paths[row]) for row in group)
             for group in groups.values()
             if len({several_of[row] for row in group}) > 1
         )
 
-    assert found.across == said(splits)
-    assert found.contradictions == said(labels)
+    assert found.across == groups_with_several(splits)
+    assert found.contradictions == groups_with_several(labels)
     for split in set(splits):
         kept = {one for one, other in zip(content, splits, strict=True) if other == split}
         assert found.within.get(split, 0) == splits.count(split) - len(kept)

@@ -111,7 +111,7 @@ def test_a_box_is_cut_at_the_border_and_refused_mostly_outside(tmp_path):
             ImageDataset(boxed(tmp_path, box))[0]
 
 
-# BrokenImage images
+# Broken images
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""ImageFiles under a root: files and members, what is refused, and what is missing_rows."""
+"""`ImageFiles` under a root: files and members, what is refused, and what is missing."""
 
 import os
 import pickle

@@ -129,7 +129,7 @@ def test_a_transform_never_changes_what_is_held(tmp_path):
     assert (kept._pixels == before).all()
 
 
-# BrokenImage images
+# Broken images
 
 
 def test_broken_images_raise_or_are_kept_as_such(tmp_path):

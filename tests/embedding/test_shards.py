@@ -30,13 +30,13 @@ def embedding(batch=4, fail_after=None, log=None):
     return rows_of
 
 
-def written(out, embed_rows=None, **options):
+def write(out, embed_rows=None, **options):
     options = {"fingerprint": RUN, "shard_rows": 5, **options}
     return write_embeddings(embed_rows or embedding(), COUNT, DIM, out, **options)
 
 
 def test_the_result_is_one_array_in_order_and_the_parts_are_gone(tmp_path):
-    path = written(tmp_path / "a" / "b")
+    path = write(tmp_path / "a" / "b")
     assert path == tmp_path / "a" / "b" / "embeddings.npy"
     found = np.load(path)
     np.testing.assert_array_equal(found, vectors(np.arange(COUNT)))
@@ -46,19 +46,19 @@ def test_the_result_is_one_array_in_order_and_the_parts_are_gone(tmp_path):
 
 def test_the_bytes_are_those_of_numpys_own_save(tmp_path):
     np.save(tmp_path / "numpy.npy", vectors(np.arange(COUNT)))
-    assert written(tmp_path / "out").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
+    assert write(tmp_path / "out").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
 
 
 @pytest.mark.parametrize("batch", [1, 4, 5, 30])
 @pytest.mark.parametrize("broken_after", [0, 1, 3, 5])
 def test_after_an_interruption_the_rest_is_computed_and_no_more(tmp_path, batch, broken_after):
-    whole = written(tmp_path / "whole").read_bytes()
+    whole = write(tmp_path / "whole").read_bytes()
     if broken_after * batch < COUNT:
         with pytest.raises(KeyboardInterrupt):
-            written(tmp_path / "out", embedding(batch, fail_after=broken_after))
+            write(tmp_path / "out", embedding(batch, fail_after=broken_after))
         assert not (tmp_path / "out" / "embeddings.npy").exists()
     log = []
-    resumed = written(tmp_path / "out", embedding(batch, log=log))
+    resumed = write(tmp_path / "out", embedding(batch, log=log))
     assert resumed.read_bytes() == whole
     finished = min(broken_after * batch // 5 * 5, COUNT) if broken_after * batch < COUNT else 0
     assert log == [list(range(finished, COUNT))]
@@ -66,7 +66,7 @@ def test_after_an_interruption_the_rest_is_computed_and_no_more(tmp_path, batch,
 
 @pytest.mark.parametrize("crash", range(6))
 def test_a_crash_while_writing_any_part_or_the_result_costs_that_file_alone(tmp_path, monkeypatch, crash):
-    whole = written(tmp_path / "whole").read_bytes()
+    whole = write(tmp_path / "whole").read_bytes()
     real, begun = shards.atomic_writer, []
 
     def breaking(path):
@@ -77,21 +77,21 @@ def test_a_crash_while_writing_any_part_or_the_result_costs_that_file_alone(tmp_
 
     monkeypatch.setattr(shards, "atomic_writer", breaking)
     with pytest.raises(OSError, match="power cut"):
-        written(tmp_path / "out")
+        write(tmp_path / "out")
     monkeypatch.undo()
     assert begun == [*(f"0000{part}.npy" for part in range(5)), "embeddings.npy"][: crash + 1]
     log = []
-    assert written(tmp_path / "out", embedding(log=log)).read_bytes() == whole
+    assert write(tmp_path / "out", embedding(log=log)).read_bytes() == whole
     assert log == ([list(range(5 * crash, COUNT))] if crash < 5 else [])
 
 
 def test_a_crash_before_the_parts_are_removed_leaves_only_that_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(shards.shutil, "rmtree", lambda *args, **options: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        written(tmp_path)
+        write(tmp_path)
     monkeypatch.undo()
     log = []
-    written(tmp_path, embedding(log=log))
+    write(tmp_path, embedding(log=log))
     assert log == []
     assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "embeddings.npy", "run.json"]
 
@@ -108,19 +108,19 @@ def test_a_crash_before_the_parts_are_removed_leaves_only_that_to_do(tmp_path, m
 )
 def test_a_part_that_is_not_whole_is_computed_again(tmp_path, spoil):
     with pytest.raises(KeyboardInterrupt):
-        written(tmp_path, embedding(5, fail_after=3))
+        write(tmp_path, embedding(5, fail_after=3))
     spoil(tmp_path / "parts" / "00001.npy")
     (tmp_path / ".embeddings.npy.1234.tmp").write_bytes(b"half a result of a process that was killed")
     log = []
-    np.testing.assert_array_equal(np.load(written(tmp_path, embedding(log=log))), vectors(np.arange(COUNT)))
+    np.testing.assert_array_equal(np.load(write(tmp_path, embedding(log=log))), vectors(np.arange(COUNT)))
     assert log == [[*range(5, 10), *range(15, COUNT)]]
     assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "embeddings.npy", "run.json"]
 
 
 def test_a_finished_run_is_not_computed_again(tmp_path):
-    path, log = written(tmp_path), []
+    path, log = write(tmp_path), []
     before = path.read_bytes()
-    assert written(tmp_path, embedding(log=log)).read_bytes() == before
+    assert write(tmp_path, embedding(log=log)).read_bytes() == before
     assert log == []
 
 
@@ -128,18 +128,18 @@ def test_a_finished_run_is_not_computed_again(tmp_path):
 def test_another_run_in_the_folder_is_refused_by_name(tmp_path, broken):
     if broken:
         with pytest.raises(KeyboardInterrupt):
-            written(tmp_path, embedding(5, fail_after=2))
+            write(tmp_path, embedding(5, fail_after=2))
     else:
-        written(tmp_path)
+        write(tmp_path)
     with pytest.raises(ValueError, match=r"of another run: model is 'xyz' and was 'abc'\. Choose another folder, or delete"):
-        written(tmp_path, fingerprint={**RUN, "model": "xyz"})
+        write(tmp_path, fingerprint={**RUN, "model": "xyz"})
     with pytest.raises(ValueError, match="shard_rows is 6 and was 5"):
-        written(tmp_path, shard_rows=6)
+        write(tmp_path, shard_rows=6)
     with pytest.raises(ValueError, match="precision is 'bf16' and was None"):
-        written(tmp_path, fingerprint={**RUN, "precision": "bf16"})
+        write(tmp_path, fingerprint={**RUN, "precision": "bf16"})
     with pytest.raises(ValueError, match="scales is None and was"):
-        written(tmp_path, fingerprint={"model": "abc"})
-    written(tmp_path)
+        write(tmp_path, fingerprint={"model": "abc"})
+    write(tmp_path)
 
 
 def in_ranks(world_size, out, embed_rows, **options):
@@ -148,7 +148,7 @@ def in_ranks(world_size, out, embed_rows, **options):
 
     def process(rank):
         try:
-            written(out, embed_rows, rank=rank, world_size=world_size, barrier=barrier.wait, **options)
+            write(out, embed_rows, rank=rank, world_size=world_size, barrier=barrier.wait, **options)
         except (KeyboardInterrupt, threading.BrokenBarrierError):
             barrier.abort()
 
@@ -163,33 +163,33 @@ def in_ranks(world_size, out, embed_rows, **options):
 def test_several_processes_write_what_one_does_each_its_own_parts(tmp_path, world_size):
     log = []
     in_ranks(world_size, tmp_path / "many", embedding(log=log))
-    assert (tmp_path / "many" / "embeddings.npy").read_bytes() == written(tmp_path / "one").read_bytes()
+    assert (tmp_path / "many" / "embeddings.npy").read_bytes() == write(tmp_path / "one").read_bytes()
     assert sorted(row for rows in log for row in rows) == list(range(COUNT))
     assert len(log) == min(world_size, 5)
 
 
 def test_a_run_begun_by_one_process_is_ended_by_two_and_the_reverse(tmp_path):
-    whole = written(tmp_path / "whole").read_bytes()
+    whole = write(tmp_path / "whole").read_bytes()
     with pytest.raises(KeyboardInterrupt):
-        written(tmp_path / "a", embedding(5, fail_after=2))
+        write(tmp_path / "a", embedding(5, fail_after=2))
     log = []
     in_ranks(2, tmp_path / "a", embedding(log=log))
     assert (tmp_path / "a" / "embeddings.npy").read_bytes() == whole
     assert sorted(row for rows in log for row in rows) == list(range(10, COUNT))
     in_ranks(2, tmp_path / "b", embedding(5, fail_after=1))
-    assert written(tmp_path / "b").read_bytes() == whole
+    assert write(tmp_path / "b").read_bytes() == whole
 
 
 def test_progress_counts_rows_those_of_before_included(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        written(tmp_path, embedding(5, fail_after=2))
+        write(tmp_path, embedding(5, fail_after=2))
     seen = []
-    written(tmp_path, embedding(5), progress=lambda done, total: seen.append((done, total)))
+    write(tmp_path, embedding(5), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(10, 23), (15, 23), (20, 23), (23, 23)]
 
 
 def test_float16_rounds_at_the_end(tmp_path):
-    found = np.load(written(tmp_path, dtype="float16"))
+    found = np.load(write(tmp_path, dtype="float16"))
     assert found.dtype == np.float16
     np.testing.assert_array_equal(found, vectors(np.arange(COUNT)).astype(np.float16))
 
@@ -206,7 +206,7 @@ def test_float16_rounds_at_the_end(tmp_path):
 )
 def test_embeddings_that_do_not_match_the_rows_are_refused(tmp_path, embed_rows, complaint):
     with pytest.raises(ValueError, match=complaint):
-        written(tmp_path, embed_rows)
+        write(tmp_path, embed_rows)
     assert not (tmp_path / "embeddings.npy").exists()
 
 
@@ -221,29 +221,29 @@ def test_embeddings_that_do_not_match_the_rows_are_refused(tmp_path, embed_rows,
 )
 def test_settings_that_cannot_be(tmp_path, options, error, complaint):
     with pytest.raises(error, match=complaint):
-        written(tmp_path / "out", **options)
+        write(tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_result_of_unknown_origin_is_not_overwritten(tmp_path):
     np.save(tmp_path / "embeddings.npy", np.zeros(3))
     with pytest.raises(ValueError, match=r"without a run\.json that describes it"):
-        written(tmp_path)
+        write(tmp_path)
 
 
 def test_a_record_that_cannot_be_read_is_an_error(tmp_path):
-    written(tmp_path)
+    write(tmp_path)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json cannot be read"):
-        written(tmp_path)
+        write(tmp_path)
 
 
 def test_the_record_is_readable(tmp_path):
-    written(tmp_path)
+    write(tmp_path)
     record = json.loads((tmp_path / "run.json").read_text())
     assert record == {"count": 23, "dim": 3, "dtype": "float32", "shard_rows": 5, "model": "abc", "scales": [1, 0.5]}
 
 
 def test_a_part_that_another_process_owes_is_named(tmp_path):
     with pytest.raises(RuntimeError, match=r"lacks 2 shards, the first 00001\.npy"):
-        written(tmp_path, rank=0, world_size=2)
+        write(tmp_path, rank=0, world_size=2)

@@ -116,8 +116,9 @@ def run(out, manifest, loss="happier", recipe=RECIPE, **how) -> Path:
     for epoch in range(3):
         for step in range(5 * epoch - 4, 5 * epoch + 1) if epoch else ():
             values = {"loss": 1 / step, "SupHAP": 0.5 / step, "ProxySoftmax": None if step == 3 else 5 / step}
-            rates = {"learning rate/backbone": 1e-4 * (11 - step), "gradient norm": 1.0, "images per second": 100.0}
-            lines.append({"step": step, "epoch": step / 5, **values, **rates})
+            rates = {"learning rate/backbone": 1e-4 * (11 - step), "images per second": 100.0}
+            norms = {"gradient norm": 1.0, "gradient norm of proxies": 0.5}
+            lines.append({"step": step, "epoch": step / 5, **values, **rates, **norms})
         report = evaluate(vectors(tested, noise=2.0 - 0.6 * epoch), tested.labels, level_names=tested.levels, ks=[1])
         report.save(out / "reports" / f"test-epoch-{epoch:04}.json")
         lines.append({"step": 5 * epoch, "epoch": epoch, **{f"test/{key}": value for key, value in report.values.items()}})

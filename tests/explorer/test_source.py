@@ -171,7 +171,7 @@ def test_broken_images_are_left_out_with_their_rows(tmp_path, pictures):
     assert source.queries.path(3) == "pictures/0-1-0.png", "the fourth is left out"
 
 
-def test_images_without_labels_are_searched_and_not_judged(tmp_path, pictures):
+def test_images_without_labels_are_searched_but_not_evaluated(tmp_path, pictures):
     bare = Manifest.from_columns({"path": pictures.paths, "split": ["test"] * 24}, root=pictures.root, levels=())
     source = Source.read(runs.embeddings(tmp_path / "e", bare, runs.vectors(pictures)))
     assert source.levels == ()

@@ -19,7 +19,7 @@ def project(tmp_path):
     return labeled(tmp_path / "project")
 
 
-def counted(project):
+def row_counts(project):
     with project.snapshot() as db:
         return [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("embedding", "step")]
 
@@ -53,11 +53,11 @@ def test_what_the_recipe_strips_is_not_encoded(tmp_path):
 
 def test_the_same_encoder_on_the_same_labels_does_nothing(project):
     first = embed_labels(project)
-    written, before = first.file.stat().st_mtime_ns, counted(project)
+    written, before = first.file.stat().st_mtime_ns, row_counts(project)
     again = embed_labels(project, batch_size=7)
     assert (again.fingerprint, again.fresh, again.labels, again.dim) == (first.fingerprint, False, 10, first.dim)
     assert first.file.stat().st_mtime_ns == written
-    assert counted(project) == before
+    assert row_counts(project) == before
 
 
 def test_other_settings_add_an_embedding_and_going_back_encodes_nothing(project, tmp_path):
@@ -65,7 +65,7 @@ def test_other_settings_add_an_embedding_and_going_back_encodes_nothing(project,
     given = vectors_file(tmp_path, PLACES, np.eye(10))
     other = embed_labels(project, given)
     assert read_embedding(project).vectors.shape == (10, 10)
-    assert counted(project) == [2, 3]
+    assert row_counts(project) == [2, 3]
     back = embed_labels(project, "tfidf")
     assert (back.fingerprint, back.fresh) == (first.fingerprint, False)
     assert project.steps()["embed"].result["digest"] == first.fingerprint, "and it is the current one again"
@@ -128,7 +128,7 @@ def test_vectors_made_elsewhere_come_to_length_1_and_zeros_are_counted(project, 
 def test_vectors_of_other_labels_are_refused_and_nothing_is_written(project, tmp_path):
     with pytest.raises(MalformedError, match="lacks 8 of 10 labels: 'castle', 'castle ruin'"):
         embed_labels(project, vectors_file(tmp_path, PLACES[:2], np.eye(2)))
-    assert counted(project) == [0, 1]
+    assert row_counts(project) == [0, 1]
     assert not (project.folder / "embeddings").exists()
 
 
@@ -145,7 +145,7 @@ def test_an_encoder_that_gives_no_numbers_is_refused(project, monkeypatch):
     )
     with pytest.raises(ValueError, match="the vector of 'castle' is not finite, nor are those of 9 more"):
         embed_labels(project)
-    assert counted(project) == [0, 1]
+    assert row_counts(project) == [0, 1]
 
 
 def test_a_project_without_labels_names_the_step_to_run(tmp_path):
@@ -194,7 +194,7 @@ def test_a_full_disk_leaves_neither_file_nor_row(project, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         embed_labels(project)
     assert list((project.folder / "embeddings").iterdir()) == []
-    assert counted(project) == [0, 1]
+    assert row_counts(project) == [0, 1]
     monkeypatch.undo()
     assert embed_labels(project).fresh
 
@@ -203,7 +203,7 @@ def test_a_locked_project_is_told_and_the_rerun_works(project):
     impatient = Project(project.folder, busy_seconds=0.05)
     with project.transaction(), pytest.raises(BusyError, match="somebody else"):
         embed_labels(impatient)
-    assert counted(project) == [0, 1]
+    assert row_counts(project) == [0, 1]
     assert embed_labels(impatient).fresh
 
 
@@ -217,7 +217,7 @@ def test_labels_that_change_meanwhile_are_noticed(project, monkeypatch):
     monkeypatch.setattr(module, "unit_rows", meanwhile)
     with pytest.raises(ValueError, match="changed while they were encoded; nothing was saved"):
         embed_labels(project)
-    assert counted(project)[0] == 0
+    assert row_counts(project)[0] == 0
 
 
 def test_the_file_says_what_made_it(project):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.data import LabelTree, Manifest
-from suprank.data.importers.landmark_files import read_hierarchy as read_published
+from suprank.data.importers.landmark_files import read_landmark_labels
 from suprank.hierarchy.cleaning import clean_labels
 from suprank.hierarchy.export import LintFailedError, export_branch, label_tree, labeled_manifest
 from suprank.hierarchy.export_tables import ExportItem
@@ -65,7 +65,7 @@ def test_the_published_columns_with_empty_cells_for_what_has_no_label(project, t
 
 def test_our_importer_reads_the_published_columns_back(project, tmp_path):
     export_branch(project, tmp_path / "out", "final", format="hgldv2")
-    read = read_published(tmp_path / "out" / "train_label_to_hierarchical.csv")
+    read = read_landmark_labels(tmp_path / "out" / "train_label_to_hierarchical.csv")
     assert read.landmarks.tolist() == [1, 2, 3]
     assert read.supercategory.to_pylist() == ["church", "church", "mountain"]
     assert read.kind.to_pylist() == ["human-made", "human-made", "natural"]

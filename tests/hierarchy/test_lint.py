@@ -41,18 +41,18 @@ def published():
         yield name.rstrip("*").replace("_", " "), "natural" if name.endswith("*") else "human-made", int(count)
 
 
-def subject(paths, levels=("id", "group", "top"), **options):
+def make_target(paths, levels=("id", "group", "top"), **options):
     given = {"unit": "items", "check_label_names": False, **options}
     return LintTarget("a tree", Hierarchy.from_paths(paths, levels=levels, weights=given.pop("weights", None)), **given)
 
 
-def found(paths, *codes, rules=None, **options):
+def codes_and_names(paths, *codes, rules=None, **options):
     """(code, names) of the findings; only of these codes, where some are given."""
-    findings = lint_target(subject(paths, **options), rules or LintRecipe())
+    findings = lint_target(make_target(paths, **options), rules or LintRecipe())
     return [(one.code, one.names) for one in findings if not codes or one.code in codes]
 
 
-def told(findings):
+def summaries(findings):
     return [(one.severity, one.code, one.names) for one in findings]
 
 
@@ -76,63 +76,63 @@ def test_the_flaws_of_the_published_labels_are_found(tmp_path):
         rows += [f"{len(rows) + number},{name},{kind}" for number in range(2 * count // 17)]
     (tmp_path / "index.csv").write_text("\r\n".join(rows))
     findings = lint_target(read_target(tmp_path / "index.csv", recipe=HGLDV2), HGLDV2.lint)
-    assert told(findings) == KNOWN
+    assert summaries(findings) == KNOWN
     assert "'church' has 1,514 rows and 'stairs' 2, 757 : 1" in "\n".join(format_findings(findings))
     assert format_findings(findings)[0] == "1 error, 9 warnings"
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data, which is no part of the repository")
 def test_so_are_those_of_the_published_file_itself():
-    assert told(lint_target(read_target(REAL, recipe=HGLDV2), HGLDV2.lint)) == KNOWN
+    assert summaries(lint_target(read_target(REAL, recipe=HGLDV2), HGLDV2.lint)) == KNOWN
 
 
 def test_a_project_whose_labels_are_the_published_names_has_the_same_flaws(tmp_path):
     project = plain(tmp_path / "p", {name: count for name, _, count in published()}, ("supercategory", "kind"))
     write_branch(project, {name: (kind,) for name, kind, _ in published()})
-    findings = told(lint_project(project, "final", HGLDV2.lint))
+    findings = summaries(lint_project(project, "final", HGLDV2.lint))
     assert ("error", "blanks", ("ocean area ",)) in findings
     assert ("warning", "lone-plural", ("parks",)) in findings
     assert ("warning", "imbalance", ("church", "stairs")) in findings
 
 
 def test_a_clean_tree_has_no_findings(tmp_path):
-    assert found(BIRDS) == []
+    assert codes_and_names(BIRDS) == []
     assert lint_project(write_branch(plain(tmp_path / "p")), "final") == []
 
 
 @pytest.mark.parametrize("name", [" park", "park ", "a  park", "a\u00a0park", "a\tpark", "pa\u200brk"])
 def test_blanks_that_nobody_sees_are_errors(name):
-    assert found({"1": (name, "t"), "2": ("lake", "t")}) == [("blanks", (name,))]
+    assert codes_and_names({"1": (name, "t"), "2": ("lake", "t")}) == [("blanks", (name,))]
 
 
 def test_twins():
-    assert found({"1": ("Park", "t"), "2": ("park", "t")}, "case", "alike") == [("case", ("Park", "park"))]
-    assert found({"1": ("park", "t"), "2": ("parks", "t")}) == [("plural-twin", ("park", "parks"))]
-    assert found({"1": ("archeological site", "t"), "2": ("archaeological site", "t")}) == [
+    assert codes_and_names({"1": ("Park", "t"), "2": ("park", "t")}, "case", "alike") == [("case", ("Park", "park"))]
+    assert codes_and_names({"1": ("park", "t"), "2": ("parks", "t")}) == [("plural-twin", ("park", "parks"))]
+    assert codes_and_names({"1": ("archeological site", "t"), "2": ("archaeological site", "t")}) == [
         ("alike", ("archaeological site", "archeological site"))
     ]
-    assert found({"1": ("train 7", "t"), "2": ("train 70", "t")}) == []  # numbered, not alike
+    assert codes_and_names({"1": ("train 7", "t"), "2": ("train 70", "t")}) == []  # numbered, not alike
 
 
 def test_plurals_among_singulars_and_none_where_all_are():
     trees = {"1": ("parks", "t"), "2": ("lake", "t"), "3": ("ruins", "t")}
-    assert found(trees) == [("lone-plural", ("parks",))]
-    assert found({"1": ("parks", "t"), "2": ("lakes", "t"), "3": ("hills", "t")}) == []
-    assert found({"1": ("parks", "t"), "2": ("lakes", "t"), "3": ("hill", "t")}) == []  # who is the stranger?
+    assert codes_and_names(trees) == [("lone-plural", ("parks",))]
+    assert codes_and_names({"1": ("parks", "t"), "2": ("lakes", "t"), "3": ("hills", "t")}) == []
+    assert codes_and_names({"1": ("parks", "t"), "2": ("lakes", "t"), "3": ("hill", "t")}) == []  # who is the stranger?
 
 
 def test_siblings_overlap_by_their_words_and_by_the_recipe():
-    assert found({"1": ("park", "t"), "2": ("amusement park", "t")}) == [("overlap", ("amusement park", "park"))]
+    assert codes_and_names({"1": ("park", "t"), "2": ("amusement park", "t")}) == [("overlap", ("amusement park", "park"))]
     rules = LintRecipe(overlaps=(("church", "monastery"),))
     paths = {"1": ("stave church", "t"), "2": ("monasteries", "t"), "3": ("dam", "t")}
-    assert ("overlap", ("monasteries", "stave church")) in found(paths, rules=rules)
+    assert ("overlap", ("monasteries", "stave church")) in codes_and_names(paths, rules=rules)
     apart = {"1": ("church", "s"), "2": ("monastery", "t"), "3": ("dam", "s"), "4": ("lake", "t")}
-    assert found(apart, rules=rules) == []  # not siblings
+    assert codes_and_names(apart, rules=rules) == []  # not siblings
 
 
 def test_labels_that_name_a_sibling_are_told(tmp_path):
     paths = {"stave church": ("monastery", "t"), "wooden church": ("monastery", "t"), "abbey": ("monastery", "t")}
-    findings = lint_target(subject({**paths, "dome": ("church", "t")}, compare_labels=True), LintRecipe(alike=1))
+    findings = lint_target(make_target({**paths, "dome": ("church", "t")}, compare_labels=True), LintRecipe(alike=1))
     (overlap,) = [one for one in findings if one.code == "overlap"]
     assert "'monastery' holds 2 labels that say 'church', its sibling: 'stave church', 'wooden church'" in overlap.message
 
@@ -141,7 +141,7 @@ def test_the_shape_of_a_branch(tmp_path):
     project = plain(tmp_path / "p")
     paths = {**BIRDS, "wren": ("Troglodytidae",), "screamer": ("Corvidae", "waterfowl")}
     write_branch(project, paths, extra=[(1, "Paridae"), (2, "raptor")], open_groups=["Corvidae"])
-    assert [entry for entry in told(lint_project(project, "final")) if entry[1] != "undone"] == [
+    assert [entry for entry in summaries(lint_project(project, "final")) if entry[1] != "undone"] == [
         ("error", "empty", ("Paridae",)),
         ("error", "empty", ("raptor",)),
         ("error", "no-parent", ("Paridae",)),
@@ -155,8 +155,8 @@ def test_the_shape_of_a_branch(tmp_path):
 
 def test_groups_of_one_label_are_told_where_others_have_several():
     several = {str(n): ("lake", "t") if n < 9 else ("hill", "t") if n < 15 else ("dam", "t") for n in range(16)}
-    assert found(several, "single") == [("single", ("dam",))]
-    assert found({"1": ("lake", "t"), "2": ("hill", "t"), "3": ("dam", "t")}, "single") == []
+    assert codes_and_names(several, "single") == [("single", ("dam",))]
+    assert codes_and_names({"1": ("lake", "t"), "2": ("hill", "t"), "3": ("dam", "t")}, "single") == []
 
 
 def test_unsettled_labels_are_errors_in_the_final_branch_only(tmp_path):
@@ -164,9 +164,9 @@ def test_unsettled_labels_are_errors_in_the_final_branch_only(tmp_path):
     some = {text: path for text, path in BIRDS.items() if text not in ("teal", "wren")}
     for name in ("anna", "final"):
         write_branch(project, some, name=name, excluded={"teal": "unsettled"})
-    assert ("error", "unsettled", ("teal",)) in told(lint_project(project, "final"))
+    assert ("error", "unsettled", ("teal",)) in summaries(lint_project(project, "final"))
     assert "unsettled" not in [one.code for one in lint_project(project, "anna")]
-    assert ("warning", "unplaced", ("wren",)) in told(lint_project(project, "final"))
+    assert ("warning", "unplaced", ("wren",)) in summaries(lint_project(project, "final"))
 
 
 def test_a_group_under_a_parent_of_its_own_level_is_an_error(tmp_path):
@@ -174,14 +174,14 @@ def test_a_group_under_a_parent_of_its_own_level_is_an_error(tmp_path):
     with project.transaction() as db:
         (other,) = db.execute("SELECT id FROM \"group\" WHERE name = 'Corvidae'").fetchone()
         db.execute("UPDATE \"group\" SET parent = ? WHERE name = 'Troglodytidae'", (other,))
-    assert ("error", "wrong-level", ("Troglodytidae", "Corvidae")) in told(lint_project(project, "final"))
+    assert ("error", "wrong-level", ("Troglodytidae", "Corvidae")) in summaries(lint_project(project, "final"))
 
 
 def test_suggested_names_are_told(tmp_path):
     project = write_branch(plain(tmp_path / "p"))
     with project.transaction() as db:
         db.execute("UPDATE \"group\" SET named = 0 WHERE name = 'Anatidae'")
-    assert told(lint_project(project, "final")) == [("warning", "unnamed", ("Anatidae",))]
+    assert summaries(lint_project(project, "final")) == [("warning", "unnamed", ("Anatidae",))]
 
 
 def test_names_of_labels_are_left_alone_where_they_are_types_of_items(tmp_path):
@@ -215,13 +215,13 @@ def test_trees_and_manifests_are_read_alike(tmp_path):
     manifest.to_tree().save(tmp_path / "t.json")
     for name in ("m.parquet", "t.json"):
         read = read_target(tmp_path / name)
-        assert told(lint_target(read, LintRecipe())) == [("error", "blanks", ("jay ",))]
+        assert summaries(lint_target(read, LintRecipe())) == [("error", "blanks", ("jay ",))]
         assert {label.text: label.weight for label in read.tree.labels.values()} == {"jay ": 1, "crow": 2, "wren": 1}
     two = Manifest.from_columns(columns | {"label_f": ["C", "C", "T", "T"]}, root=tmp_path)
     two.save(tmp_path / "two.csv")
-    assert ("error", "two-places", ("crow",)) in told(lint_target(read_target(tmp_path / "two.csv"), LintRecipe()))
+    assert ("error", "two-places", ("crow",)) in summaries(lint_target(read_target(tmp_path / "two.csv"), LintRecipe()))
     (tmp_path / "broken.json").write_text("{}")
-    with pytest.raises(MalformedError, match="broken.json is no label tree"):
+    with pytest.raises(MalformedError, match="broken.json is not a label tree"):
         read_target(tmp_path / "broken.json")
     with pytest.raises(ValueError, match="names its levels itself"):
         read_target(tmp_path / "t.json", levels=["a", "b"])
@@ -233,7 +233,7 @@ def test_a_tree_with_empty_classes_and_missing_parents(tmp_path):
     )
     tree = LabelTree(tree.levels, tree.names, tree.parents, (np.array([3]), np.array([3, 0]), np.array([3])))
     tree.save(tmp_path / "t.json")
-    codes = told(lint_target(read_target(tmp_path / "t.json"), LintRecipe()))
+    codes = summaries(lint_target(read_target(tmp_path / "t.json"), LintRecipe()))
     assert ("error", "empty", ("T",)) in codes
     assert ("error", "no-parent", ("T",)) in codes
 
@@ -285,9 +285,9 @@ def test_a_little_english():
 )
 def test_pairs_that_are_passed_over_would_not_be_findings(names, alike):
     paths, rules = {f"{number}": (name,) for number, name in enumerate(names)}, LintRecipe(alike=alike)
-    chosen = found(paths, rules=rules, levels=("id", "group"))
+    chosen = codes_and_names(paths, rules=rules, levels=("id", "group"))
     with patch("suprank.hierarchy.lint.names._candidate_pairs", lambda keys, sets, alike: combinations(range(len(keys)), 2)):
-        assert found(paths, rules=rules, levels=("id", "group")) == chosen
+        assert codes_and_names(paths, rules=rules, levels=("id", "group")) == chosen
 
 
 def test_labels_of_one_group_may_be_alike_but_not_singular_and_plural(tmp_path):
@@ -295,4 +295,4 @@ def test_labels_of_one_group_may_be_alike_but_not_singular_and_plural(tmp_path):
     project = plain(tmp_path / "p", labels, ("label", "group"))
     write_branch(project, dict.fromkeys(labels, ("crossing",)))
     about_labels = [one for one in lint_project(project, "final") if one.level == "label" and one.code != "lone-plural"]
-    assert told(about_labels) == [("warning", "plural-twin", ("stone bridge", "stone bridges"))]
+    assert summaries(about_labels) == [("warning", "plural-twin", ("stone bridge", "stone bridges"))]

@@ -49,7 +49,10 @@ def test_rows_in_npy_have_their_labels_in_a_text_file_beside(tmp_path):
         ({"labels": np.array(["a"]), "embeddings": ROWS}, "1 labels and 3 rows"),
         ({"labels": np.arange(3), "embeddings": ROWS}, "labels is int64 (3,); expected strings"),
         ({"labels": np.array(["a", "b", "c"]), "embeddings": ROWS[0]}, "embeddings is float32 (2,)"),
-        ({"labels": np.array(["a", "b", "c"]), "embeddings": np.full((3, 2), np.nan)}, "row 0 ('a') is not finite, and 2 more"),
+        (
+            {"labels": np.array(["a", "b", "c"]), "embeddings": np.full((3, 2), np.nan)},
+            "row 0 ('a') is not finite, nor are 2 more rows",
+        ),
         ({"labels": np.array(["a", "b", "a"]), "embeddings": ROWS}, "has 'a' twice, rows 0 and 2"),
         ({"labels": np.array(["a", None, "c"], object), "embeddings": ROWS}, "pickled ones are never read"),
     ],

@@ -127,7 +127,7 @@ def test_a_locked_file_is_told_and_nothing_saved(project):
 
 
 def test_a_full_disk_is_told_and_nothing_saved(project, monkeypatch):
-    connected = Project._connected
+    connected = Project._connection
 
     @contextmanager
     def tiny(self):
@@ -136,7 +136,7 @@ def test_a_full_disk_is_told_and_nothing_saved(project, monkeypatch):
             yield db
 
     with monkeypatch.context() as patch:
-        patch.setattr(Project, "_connected", tiny)
+        patch.setattr(Project, "_connection", tiny)
         with pytest.raises(FullError, match="nothing was saved. Make room"), project.transaction() as db:
             db.executemany("INSERT INTO meta VALUES (?, ?)", ((f"key {number}", "x" * 1000) for number in range(200)))
     assert project.meta("key 0") is None

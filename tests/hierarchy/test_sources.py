@@ -13,7 +13,7 @@ from suprank.data import Manifest
 from suprank.files.locking import LOCK, lock_folder
 from suprank.hierarchy.create import create_project
 from suprank.hierarchy.errors import MalformedError
-from suprank.hierarchy.project import FullError, Project
+from suprank.hierarchy.project import BusyError, FullError, Project
 from suprank.hierarchy.recipe import ItemsRecipe, read_recipe
 from suprank.hierarchy.sources import labels_from_rows, read_items, read_labels, read_manifest_labels
 from suprank.hierarchy.text import label_key
@@ -232,7 +232,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, there):
     folder = tmp_path / "p"
     if there:
         folder.mkdir()
-    connected = Project._connected
+    connected = Project._connection
 
     @contextmanager
     def tiny(self):
@@ -240,7 +240,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, monkeypatch, there):
             db.execute("PRAGMA max_page_count = 1")  # rounded up to what is in use: not a page more
             yield db
 
-    monkeypatch.setattr(Project, "_connected", tiny)
+    monkeypatch.setattr(Project, "_connection", tiny)
     many = labels_from_rows((f"label {number} {'x' * 200}", 1, "") for number in range(500))
     with pytest.raises(FullError, match="nothing was saved"):
         create_project(folder, read_recipe("plain"), many)

@@ -9,14 +9,14 @@ from suprank.models import ExportError, export, export_onnx, export_program
 from tests.models import tiny
 
 
-def made():
+def small_embedder():
     return tiny.embedder("test_efficientnet", pooling="gem", normalization="layer", dim=8, image_size=64)
 
 
 def test_an_onnx_file_gives_the_same_embeddings_for_any_number_of_images(tmp_path):
     import onnxruntime
 
-    embedder, images = made(), tiny.images(5)
+    embedder, images = small_embedder(), tiny.images(5)
     assert export_onnx(embedder, tmp_path / "model.onnx") < 1e-4
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])

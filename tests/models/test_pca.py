@@ -7,12 +7,12 @@ from suprank.models import Moments, pca_projection
 from tests.models import tiny
 
 
-def drawn(count=200, width=12, seed=0):
+def random_features(count=200, width=12, seed=0):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(count, width)) @ rng.normal(size=(width, width)) + 5
 
 
-def counted(features, batch=33):
+def count_moments(features, batch=33):
     moments = Moments.zeros(features.shape[1])
     for start in range(0, len(features), batch):
         moments.update(features[start : start + batch])
@@ -22,39 +22,39 @@ def counted(features, batch=33):
 def test_points_on_a_line_are_projected_onto_it():
     along = np.array([-2.0, -1.0, 0.0, 3.0])
     points = along[:, None] * np.array([0.6, 0.8]) + np.array([10.0, 20.0])
-    weight, bias = pca_projection(counted(points), 1)
+    weight, bias = pca_projection(count_moments(points), 1)
     np.testing.assert_allclose(weight.numpy(), [[0.6, 0.8]], atol=1e-6)
     assert bias.item() == pytest.approx(-(0.6 * 10 + 0.8 * 20))
-    whitened, _ = pca_projection(counted(points), 1, whiten=True)
+    whitened, _ = pca_projection(count_moments(points), 1, whiten=True)
     np.testing.assert_allclose(whitened.numpy(), weight.numpy() / along.std(ddof=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("whiten", [False, True])
 def test_it_is_scikit_learns_pca_up_to_signs(whiten):
-    features = drawn()
+    features = random_features()
     expected = PCA(n_components=5, whiten=whiten, svd_solver="full").fit_transform(features)
-    weight, bias = pca_projection(counted(features), 5, whiten=whiten)
+    weight, bias = pca_projection(count_moments(features), 5, whiten=whiten)
     found = features @ weight.numpy().T + bias.numpy()
     signs = np.sign((found * expected).sum(0))
     np.testing.assert_allclose(found * signs, expected, atol=2e-4)
 
 
 def test_whitened_features_have_unit_covariance():
-    features = drawn()
-    weight, bias = pca_projection(counted(features), 12, whiten=True)
+    features = random_features()
+    weight, bias = pca_projection(count_moments(features), 12, whiten=True)
     np.testing.assert_allclose(np.cov(features @ weight.numpy().T + bias.numpy(), rowvar=False), np.eye(12), atol=1e-4)
 
 
 def test_the_largest_entry_of_every_direction_is_positive():
-    weight, _ = pca_projection(counted(drawn()), 12)
+    weight, _ = pca_projection(count_moments(random_features()), 12)
     largest = weight.gather(1, weight.abs().argmax(1, keepdim=True))
     assert (largest > 0).all()
 
 
 def test_batches_and_parts_add_up_to_the_whole():
-    features = drawn(101)
-    whole, batched = counted(features, 101), counted(features, 7)
-    merged = Moments.merge([counted(features[:60]), Moments.zeros(12), counted(features[60:])])
+    features = random_features(101)
+    whole, batched = count_moments(features, 101), count_moments(features, 7)
+    merged = Moments.merge([count_moments(features[:60]), Moments.zeros(12), count_moments(features[60:])])
     for moments in (whole, batched, merged):
         assert moments.count == 101
         np.testing.assert_allclose(moments.mean, features.mean(0))
@@ -62,7 +62,7 @@ def test_batches_and_parts_add_up_to_the_whole():
 
 
 def test_merging_leaves_the_parts_alone():
-    parts = [counted(drawn(20)), counted(drawn(20, seed=1))]
+    parts = [count_moments(random_features(20)), count_moments(random_features(20, seed=1))]
     before = parts[0].mean.copy()
     Moments.merge(parts)
     np.testing.assert_array_equal(parts[0].mean, before)
@@ -70,7 +70,7 @@ def test_merging_leaves_the_parts_alone():
 
 
 def test_a_mean_far_from_zero_costs_no_digits():
-    features = drawn(500) * 1e-3
+    features = random_features(500) * 1e-3
     moments = Moments.zeros(12)
     for block in np.split(features + 1e6, 10):
         moments.update(block)
@@ -82,15 +82,15 @@ def test_more_dimensions_than_the_features_vary_in_are_refused():
     with pytest.raises(
         ValueError, match=r"dim=12 is more than the 4 directions in which 5 features of width 12 vary.*at most 4"
     ):
-        pca_projection(counted(drawn(5)), 12)
-    flat = drawn()
+        pca_projection(count_moments(random_features(5)), 12)
+    flat = random_features()
     flat[:, 3] = 1.0
     with pytest.raises(ValueError, match="the 11 directions"):
-        pca_projection(counted(flat), 12)
+        pca_projection(count_moments(flat), 12)
 
 
 def test_after_layer_norm_one_direction_is_missing():
-    features = torch.nn.functional.layer_norm(torch.from_numpy(drawn()).float(), (12,))
+    features = torch.nn.functional.layer_norm(torch.from_numpy(random_features()).float(), (12,))
     moments = Moments.zeros(12)
     moments.update(features)
     with pytest.raises(ValueError, match="the 11 directions"):
@@ -118,7 +118,7 @@ def test_no_covariance_of_one_vector():
     with pytest.raises(ValueError, match="two vectors or more, and 1"):
         moments.covariance()
     with pytest.raises(ValueError, match="dim=0"):
-        pca_projection(counted(drawn()), 0)
+        pca_projection(count_moments(random_features()), 0)
     with pytest.raises(ValueError, match="width 12 and 3"):
         Moments.merge([Moments.zeros(12), Moments.zeros(3)])
 

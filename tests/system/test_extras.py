@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from suprank.cli.app import app
-from suprank.system.extras import OPTIONAL, PACKAGES, VERBS, required_extras
+from suprank.system.extras import COMMANDS, OPTIONAL, PACKAGES, required_extras
 from tests.cli.collection import done, photographs
 from tests.extras import PROJECT, distributions, outcomes, python
 from tests.hierarchy.branches import plain, write_branch
@@ -40,13 +40,13 @@ loss = { name = "roadmap" }
 IMAGES = ("--size", 32, "--resize", 0, "--device", "cpu", "--workers", 0, "-q")
 
 
-def test_every_verb_is_in_the_table_and_every_extra_in_the_project():
+def test_every_command_is_in_the_table_and_every_extra_in_the_project():
     assert {one.name or one.callback.__name__ for one in app.registered_commands} | {
         one.name for one in app.registered_groups
-    } == {verb.split()[0] for verb in VERBS if verb}
-    for extras in {*VERBS.values(), *OPTIONAL.values(), *PACKAGES.values()}:
+    } == {command.split()[0] for command in COMMANDS if command}
+    for extras in {*COMMANDS.values(), *OPTIONAL.values(), *PACKAGES.values()}:
         assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
-    for extras in {*VERBS.values(), *OPTIONAL.values()}:
+    for extras in {*COMMANDS.values(), *OPTIONAL.values()}:
         assert {"typer", "rich"} <= distributions(extras.split(",")), "each brings the command line too"
 
 
@@ -90,7 +90,7 @@ SUFFICE = {  # calls of the verbs that do something small
         ("report", "e", "--out", "page.html", "--queries", 1, "--top", 2, "-q"),
     ],
     "cli,export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
-    VERBS["demo"]: [
+    COMMANDS["demo"]: [
         "from suprank.system import torchvision_operators as t; t.declare(); import suprank.experiments.parallel, "
         "suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE"
     ],

@@ -12,7 +12,6 @@ from suprank.bench import timing
 from suprank.bench.settings import BenchmarkSettings
 from suprank.data import archives, in_memory
 from suprank.experiments import runner
-from suprank.experiments.runner import lock_experiment
 from suprank.system import platforms
 
 MISSING = {
@@ -59,10 +58,9 @@ def test_every_module_is_imported_without_the_calls_of_unix():
     assert int(done.stdout) > 300
 
 
-def test_the_machine_says_its_cores_and_memory_and_its_locks_lock(tmp_path):
+def test_the_machine_says_its_cores_and_memory():
     assert 1 <= platforms.usable_cores() <= (os.cpu_count() or 1)
     assert 2**20 < platforms.memory_bytes("SC_AVPHYS_PAGES") <= platforms.memory_bytes() < 2**50
-    assert platforms.file_locks(tmp_path).__name__ == "fcntl"
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -77,13 +75,6 @@ def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(mon
         timing._peak_resident()
     with pytest.raises(ValueError, match="--max-memory"):
         _ = BenchmarkSettings(device=torch.device("cpu")).limit_bytes
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_where_nothing_locks_a_folder_it_is_said_and_the_work_is_done(tmp_path):
-    for holding in (lambda: lock_experiment(tmp_path),):
-        with pytest.warns(RuntimeWarning, match="this system cannot lock"), holding():
-            pass
 
 
 @pytest.mark.usefixtures("elsewhere")

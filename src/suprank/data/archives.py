@@ -125,9 +125,7 @@ class Archive:
         try:
             return self._content(entry)
         except (UnreadableArchiveError, zlib.error, lzma.LZMAError, OSError, EOFError) as error:
-            if (
-                isinstance(error, OSError) and error.errno is not None
-            ):  # an error of the disk; bz2 raises OSError without a number
+            if isinstance(error, OSError) and error.errno is not None:  # of the disk; bz2 raises OSError without a number
                 raise
             raise UnreadableArchiveError(f"{self.path}: member {member!r} {_problem(error)}.") from error
 

@@ -26,7 +26,7 @@ def balanced_table(counts: Integers, rows: int, rng: np.random.Generator) -> Int
     assert counts.sum() % rows == 0
     assert counts.max() <= rows
     order = rng.permutation(len(counts))
-    # ImageItem after item, down the columns: a run of at most `rows` entries meets no row twice.
+    # Item after item, down the columns: a run of at most `rows` entries meets no row twice.
     table = np.repeat(order, counts[order]).reshape(-1, rows).T.copy()
     for _ in range(rows.bit_length() + 4 if rows > 1 else 0):
         shuffled = rng.permutation(rows)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from suprank.data.archives import UnreadableArchiveError
 from suprank.data.class_statistics import ClassStatistics, class_statistics
-from suprank.data.duplicates import Duplicates, Group, digest_codes, find_duplicates
+from suprank.data.duplicates import DuplicateGroup, Duplicates, digest_codes, find_duplicates
 from suprank.data.file_scan import FileScan, Progress, scan_files
 from suprank.data.image_files import SEPARATOR, ImageFiles, archive_names, container_names, missing_rows
 from suprank.data.images import MAX_ASPECT
@@ -190,7 +190,7 @@ def _files(listed: Sequence[object]) -> str:
     return _number(len(listed), "file is", "files are")
 
 
-def _describe_group(group: Group) -> str:
+def _describe_group(group: DuplicateGroup) -> str:
     return " = ".join(f"{split} {path}" for split, path in group[:3]) + (" = ..." if len(group) > 3 else "")
 
 

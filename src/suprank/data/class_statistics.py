@@ -42,12 +42,12 @@ def class_statistics(manifest: Manifest) -> ClassStatistics:
     """Count the classes of a manifest."""
     if not manifest.levels:
         return ClassStatistics({}, {}, {}, {}, 0, ())
-    images = {level: _images(manifest, column) for column, level in enumerate(manifest.levels)}
+    images = {level: _count_images(manifest, column) for column, level in enumerate(manifest.levels)}
     finest = images[manifest.levels[0]]
     singletons = {"train": int((finest[_TRAIN] == 1).sum()), "test": int((finest[_TEST] == 1).sum())}
     return ClassStatistics(
-        counts={level: _counts(counted) for level, counted in images.items()},
-        shared={level: _shared(counted) for level, counted in images.items()} if _has_both(manifest) else {},
+        counts={level: _count_classes(counted) for level, counted in images.items()},
+        shared={level: _count_shared(counted) for level, counted in images.items()} if _has_both(manifest) else {},
         sizes=_histogram(finest.sum(0)),
         singletons={split: number for split, number in singletons.items() if number},
         unanswerable=int(finest[_QUERY][finest[_GALLERY] == 0].sum()) if "gallery" in manifest.splits else 0,
@@ -55,7 +55,7 @@ def class_statistics(manifest: Manifest) -> ClassStatistics:
     )
 
 
-def _images(manifest: Manifest, level: int) -> NDArray[np.int64]:
+def _count_images(manifest: Manifest, level: int) -> NDArray[np.int64]:
     """How many images each split has of each class of the level: [splits, classes]."""
     labels, number = manifest.labels[:, level], len(manifest.names[manifest.levels[level]])
     labeled = labels >= 0
@@ -63,7 +63,7 @@ def _images(manifest: Manifest, level: int) -> NDArray[np.int64]:
     return np.bincount(cells, minlength=len(SPLITS) * number).reshape(len(SPLITS), number)
 
 
-def _counts(images: NDArray[np.int64]) -> dict[str, int]:
+def _count_classes(images: NDArray[np.int64]) -> dict[str, int]:
     counts = dict(zip(SPLITS, (images > 0).sum(1).tolist(), strict=True))
     return {split: number for split, number in counts.items() if number}
 
@@ -72,7 +72,7 @@ def _has_both(manifest: Manifest) -> bool:
     return "train" in manifest.splits and any(split in manifest.splits for split in EVALUATION)
 
 
-def _shared(images: NDArray[np.int64]) -> int:
+def _count_shared(images: NDArray[np.int64]) -> int:
     evaluated = images[[SPLITS.index(split) for split in EVALUATION]].any(0)
     return int(((images[_TRAIN] > 0) & evaluated).sum())
 

@@ -74,6 +74,14 @@ def check_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Table:
     return pa.table(columns | {name: table[name].combine_chunks() for name in others})
 
 
+def decode_dictionaries(table: pa.Table) -> pa.Table:
+    """Turn dictionary-encoded columns into plain text, because the dictionaries of two tables differ."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+    return table
+
+
 def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):

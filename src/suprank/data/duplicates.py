@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EVALUATION = ("test", "query", "gallery")
 
-Group: TypeAlias = "tuple[tuple[str, str], ...]"
+DuplicateGroup: TypeAlias = "tuple[tuple[str, str], ...]"
 """Rows with the same content, as (split, path), in the order of the manifest."""
 
 
@@ -30,12 +30,12 @@ class Duplicates:
     contradictions  contents with several finest labels
     """
 
-    across: tuple[Group, ...]
+    across: tuple[DuplicateGroup, ...]
     within: dict[str, int]
-    contradictions: tuple[Group, ...]
+    contradictions: tuple[DuplicateGroup, ...]
 
     @property
-    def leaks(self) -> tuple[Group, ...]:
+    def leaks(self) -> tuple[DuplicateGroup, ...]:
         """Groups in train and in test, query or gallery: a model would be evaluated on images it was trained on."""
         return tuple(group for group in self.across if _leaks({split for split, _ in group}))
 
@@ -50,12 +50,12 @@ def find_duplicates(manifest: Manifest, content: NDArray[np.int64]) -> Duplicate
     contents, splits = _pairs(content, split, len(SPLITS))
     distinct, rows = np.bincount(splits, minlength=len(SPLITS)), np.bincount(split, minlength=len(SPLITS))
     within = {name: int(rows[code] - distinct[code]) for code, name in enumerate(SPLITS) if rows[code] > distinct[code]}
-    contradictions: tuple[Group, ...] = ()
+    contradictions: tuple[DuplicateGroup, ...] = ()
     if manifest.levels:
         label = manifest.labels[:, 0]
         labeled, _ = _pairs(content[label >= 0], label[label >= 0], len(manifest.names[manifest.levels[0]]))
-        contradictions = _groups(manifest, content, _repeated(labeled))
-    return Duplicates(_groups(manifest, content, _repeated(contents)), within, contradictions)
+        contradictions = _groups(manifest, content, _repeated_numbers(labeled))
+    return Duplicates(_groups(manifest, content, _repeated_numbers(contents)), within, contradictions)
 
 
 def digest_codes(digests: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -78,12 +78,12 @@ def _pairs(first: NDArray[np.int64], second: NDArray[np.int64], width: int) -> t
     return pairs // width, pairs % width
 
 
-def _repeated(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+def _repeated_numbers(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
     """The numbers that occur more than once in a sorted array."""
     return np.unique(numbers[1:][numbers[1:] == numbers[:-1]])
 
 
-def _groups(manifest: Manifest, content: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[Group, ...]:
+def _groups(manifest: Manifest, content: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[DuplicateGroup, ...]:
     """The rows of each wanted content, in the order of their first rows."""
     rows = np.flatnonzero(np.isin(content, wanted))
     some = manifest.table.select(["split", "path"]).take(pa.array(rows))

@@ -168,7 +168,7 @@ class Manifest:
                 f"the mask has shape {list(chosen.shape)}, but the manifest has {len(self):,} rows; give one value for each."
             )
         chosen = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
-        return Manifest(_one_chunk(self.table.take(pa.array(chosen))), self.root, self.levels)
+        return Manifest(_combine_chunks(self.table.take(pa.array(chosen))), self.root, self.levels)
 
     def split(self, *names: str) -> Manifest:
         """Select the images of these splits, in the order of the manifest."""
@@ -264,7 +264,7 @@ def _table(columns: Mapping[str, Any], about: str) -> pa.Table:
     return pa.table(arrays)
 
 
-def _one_chunk(table: pa.Table) -> pa.Table:
+def _combine_chunks(table: pa.Table) -> pa.Table:
     return table.combine_chunks() if table.num_rows else table
 
 

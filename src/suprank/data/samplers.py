@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from suprank.data.class_pools import Integers
 
-MOST_BATCHES = 1_000_000
+MAX_BATCHES = 1_000_000
 """The most batches that an epoch of all combinations of coarse classes may have; more is probably a mistake."""
 
 
@@ -111,19 +111,18 @@ class BalancedBatchSampler(GlobalBatchSampler):
         for number in range(len(by_round)):
             now = by_round.class_rows(number)
             present, which = np.unique(classes[now], return_inverse=True)
-            rows, starts = self._shuffled(present, rng)
+            rows, starts = self._shuffled_rows(present, rng)
             # After the last image comes the first again, which fills up the last group without repeating an image.
             images[now] = rows[starts[which, None] + slots[now] % self._used[classes[now], None]]
         return images
 
-    def _shuffled(self, classes: Integers, rng: np.random.Generator) -> tuple[Integers, Integers]:
+    def _shuffled_rows(self, classes: Integers, rng: np.random.Generator) -> tuple[Integers, Integers]:
         """The rows of these classes, class by class, each in random order; and where each class starts."""
         sizes = self._by_class.sizes[classes]
         starts = np.cumsum(sizes) - sizes
         place = np.repeat(self._by_class.starts[classes] - starts, sizes) + np.arange(sizes.sum())
-        bits = (
-            62 - len(classes).bit_length()
-        )  # as many as fit beside the class: with equal keys the order would depend on the sort
+        # As many bits as fit beside the class: with equal keys the order would depend on the sort.
+        bits = 62 - len(classes).bit_length()
         key = np.repeat(np.arange(len(classes)) << bits, sizes) | rng.integers(1 << bits, size=len(place))
         return self._by_class.rows[place[np.argsort(key)]], starts
 
@@ -238,7 +237,7 @@ class HierarchicalBatchSampler(GlobalBatchSampler):
             )
         if self.batches_per_combination < 1:
             raise ValueError(f"batches_per_combination={self.batches_per_combination} must be 1 or more.")
-        if self.batches is None and self.pass_length > MOST_BATCHES:
+        if self.batches is None and self.pass_length > MAX_BATCHES:
             raise ValueError(
                 f"{per_batch} of {coarse} coarse classes make {comb(coarse, per_batch):,} combinations, an epoch of "
                 f"{self.pass_length:,} batches; limit the batches of an epoch, for example with batches=1000."

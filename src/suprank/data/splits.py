@@ -61,7 +61,7 @@ def holdout_classes(
 
 
 @dataclass(frozen=True)
-class Node:
+class _SplitNode:
     """A class, or a group of nodes: its number of classes, and the fewest and the most of them that can be for testing."""
 
     order: bytes
@@ -70,10 +70,10 @@ class Node:
     fewest: int
     most: int
     label: int = -1
-    children: tuple[Node, ...] = ()
+    children: tuple[_SplitNode, ...] = ()
 
     @classmethod
-    def group(cls, order: bytes, children: Sequence[Node]) -> Node:
+    def group(cls, order: bytes, children: Sequence[_SplitNode]) -> _SplitNode:
         """Either side gets a class if there are two. Intervals add up to intervals: all numbers in between are possible."""
         classes = sum(child.classes for child in children)
         both = int(classes >= 2)
@@ -111,7 +111,7 @@ def _check_disjoint(manifest: Manifest, test: NDArray[np.bool_], train: NDArray[
             )
 
 
-def _tree(manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequence[int], seed: int) -> Node:
+def _tree(manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequence[int], seed: int) -> _SplitNode:
     labels = manifest.labels[rows]
     classes, first, of = np.unique(labels[:, column], return_index=True, return_inverse=True)
     above = labels[first][:, list(groups)]
@@ -125,16 +125,16 @@ def _tree(manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequ
             f"one group; rename one, or share coarser levels only."
         )
     names = manifest.names[manifest.levels[column]]
-    leaves = [Node(_order(seed, names[label]), 1, 0, 1, label=int(label)) for label in classes]
+    leaves = [_SplitNode(_order(seed, names[label]), 1, 0, 1, label=int(label)) for label in classes]
     return _build(leaves, above.tolist(), [manifest.names[manifest.levels[group]] for group in groups], seed, b"")
 
 
 def _build(
-    leaves: Sequence[Node], above: Sequence[Sequence[int]], names: Sequence[Sequence[str]], seed: int, order: bytes
-) -> Node:
+    leaves: Sequence[_SplitNode], above: Sequence[Sequence[int]], names: Sequence[Sequence[str]], seed: int, order: bytes
+) -> _SplitNode:
     """Build the node over these classes; `above[i]` are the remaining groups of class i, coarsest first."""
     if not names:
-        return Node.group(order, leaves)
+        return _SplitNode.group(order, leaves)
     parts: dict[int, list[int]] = {}
     for index, groups in enumerate(above):
         parts.setdefault(groups[0], []).append(index)
@@ -142,14 +142,14 @@ def _build(
     for group, members in parts.items():
         rest = [above[index][1:] for index in members]
         children.append(_build([leaves[index] for index in members], rest, names[1:], seed, _order(seed, names[0][group])))
-    return Node.group(order, children)
+    return _SplitNode.group(order, children)
 
 
 def _order(seed: int, name: str) -> bytes:
     return hashlib.blake2b(f"{seed} {name}".encode(errors="surrogateescape"), digest_size=16).digest()
 
 
-def _count(tree: Node, fraction: float) -> int | None:
+def _count(tree: _SplitNode, fraction: float) -> int | None:
     """The number of test classes nearest to the fraction that the groups allow, if it differs by less than one."""
     wanted = fraction * tree.classes
     allowed = [count for count in {math.floor(wanted), math.ceil(wanted)} if tree.fewest <= count <= tree.most]
@@ -173,7 +173,7 @@ def _possible_fractions(
     )
 
 
-def _choose(node: Node, count: int) -> Iterator[int]:
+def _choose(node: _SplitNode, count: int) -> Iterator[int]:
     """The labels of `count` classes of a node, distributed over its children in proportion."""
     if not node.children:
         if count:
@@ -183,7 +183,7 @@ def _choose(node: Node, count: int) -> Iterator[int]:
         yield from _choose(child, share)
 
 
-def _shares(node: Node, count: int) -> list[int]:
+def _shares(node: _SplitNode, count: int) -> list[int]:
     """Divide `count` among the children in proportion, rounded down, within their limits; then one by one where most is due."""
     due = [count * child.classes / node.classes for child in node.children]
     shares = [min(max(math.floor(d), child.fewest), child.most) for d, child in zip(due, node.children, strict=True)]

@@ -93,9 +93,6 @@ def eval_transform(
     return v2.Compose([v2.PILToTensor(), *first, _CenterCrop(size), *_normalization(mean, std)])
 
 
-eval_transform.__test__ = False  # type: ignore[attr-defined] # pytest would collect it as a test
-
-
 def min_short_side(transform: v2.Compose) -> int | None:
     """The short side that a decoded image needs for a transform, so that JPEGs can be decoded smaller (draft mode).
 
@@ -124,9 +121,8 @@ class _Resize(v2.Resize):  # type: ignore[misc]  # torchvision has no types
                 smaller = [min(side, target) for side, target in zip((height, width), self.size, strict=True)]
                 inpt = functional.resize(inpt, smaller, self.interpolation, antialias=self.antialias)
             else:
-                most += (
-                    max(height, width) - most
-                ) % 2  # the same from either end: half a pixel of a strip becomes many when resized
+                # The same from either end: half a pixel of a strip becomes many when resized.
+                most += (max(height, width) - most) % 2
                 inpt = functional.center_crop(inpt, [min(height, most), min(width, most)])
         return super().transform(inpt, params)
 

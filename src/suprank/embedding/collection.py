@@ -74,7 +74,7 @@ def embed_collection(
         "parameters": sum(parameter.numel() for parameter in embedder.parameters()),
         "transform": " ".join(repr(loading.transform).split()) if loading.settings is None else loading.settings._asdict(),
         "normalize": repr(loading.normalize),
-        "at_least": loading.min_short_side,
+        "at_least": loading.min_short_side,  # the key in run.json of earlier versions too, so that their runs can be resumed
         "precision": precision or embedder.config.precision,
         "scales": list(scales),
     }
@@ -135,7 +135,7 @@ def _check_other_parts(out: Path, parts: Mapping[str, Any], settings: Mapping[st
             if differ:
                 raise ValueError(
                     f"{out / part} was embedded with another {' and '.join(differ)}, and parts of one folder are compared with "
-                    f"each other; choose another folder, or delete this one to start anew."
+                    f"each other; choose another folder, or delete this one to start again."
                 )
 
 

@@ -39,8 +39,10 @@ class Processes:
         return values
 
     def device(self, name: str | None) -> torch.device:
-        """The device of this name; by default a GPU, or the CPU. Without a number, the processes of a machine take
-        turns at its GPUs."""
+        """The device of this name; by default a GPU, or else the CPU.
+
+        Without a number, the processes of a machine are distributed over its GPUs.
+        """
         count = torch.cuda.device_count()
         if count and name in (None, "cuda"):
             return torch.device("cuda", self.local_rank % count)

@@ -1,4 +1,4 @@
-"""The model and the preprocessing that made the embeddings of a folder, so that differing ones are not compared unawares."""
+"""The model and the preprocessing that made the embeddings of a folder, so that a comparison can warn if they differ."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     EmbedRows = Callable[[NDArray[np.int64]], Iterator[NDArray[Any]]]
 
-RESULT, RECORD, PARTS = "embeddings.npy", "run.json", "parts"
+RESULT, RECORD, SHARDS = "embeddings.npy", "run.json", "parts"
 
 
 def write_embeddings(
@@ -81,7 +81,7 @@ def write_embeddings(
                 run.join()
         barrier()  # the result is there for all
         if rank == 0:
-            shutil.rmtree(run.out / PARTS, ignore_errors=True)
+            shutil.rmtree(run.out / SHARDS, ignore_errors=True)
     return run.out / RESULT
 
 
@@ -110,14 +110,14 @@ class _ShardedRun:
         return range(shard * self.shard_rows, min((shard + 1) * self.shard_rows, self.count))
 
     def part(self, shard: int) -> Path:
-        return self.out / PARTS / f"{shard:05d}.npy"
+        return self.out / SHARDS / f"{shard:05d}.npy"
 
     def begin(self, fingerprint: Mapping[str, Any]) -> None:
         """Create the folder and its record, or check that they are of the same run."""
         record = self.record(fingerprint)
         if (self.out / RESULT).exists() and not (self.out / RECORD).exists():
             raise ValueError(f"{self.out / RESULT} exists without a {RECORD} that describes it; choose another folder.")
-        (self.out / PARTS).mkdir(parents=True, exist_ok=True)
+        (self.out / SHARDS).mkdir(parents=True, exist_ok=True)
         if (self.out / RECORD).exists() and self._has_results():
             self.check_record(fingerprint)
         else:
@@ -127,7 +127,7 @@ class _ShardedRun:
 
     def _has_results(self) -> bool:
         """Whether there is work to lose: a run that was refused or stopped before its first shard leaves only a record."""
-        return (self.out / RESULT).exists() or any((self.out / PARTS).glob("*.npy"))
+        return (self.out / RESULT).exists() or any((self.out / SHARDS).glob("*.npy"))
 
     def check_record(self, fingerprint: Mapping[str, Any]) -> None:
         """Raise a ValueError that names the differences if the folder's record is of another run."""
@@ -159,7 +159,7 @@ class _ShardedRun:
         """Concatenate all shards."""
         if missing := self.missing(range(self.shards)):
             raise RuntimeError(
-                f"{self.out / PARTS} lacks {len(missing)} shards, the first {self.part(missing[0]).name}; run again."
+                f"{self.out / SHARDS} lacks {len(missing)} shards, the first {self.part(missing[0]).name}; run again."
             )
         header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.count, self.dim)}
         with atomic_writer(self.out / RESULT) as file:

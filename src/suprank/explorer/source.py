@@ -10,7 +10,7 @@
     source.names[level][label]       name of a label; both sides use the same label numbers
     source.parents[level]            parent of each label at the next coarser level, −1 for none; not for the coarsest level
     source.queries, source.gallery   `Images` (explorer/images.py): embeddings, labels, manifest, ids; unit_embeddings(rows),
-                                     blocks(), path(row), splits, picture(row, min_short_side) → PIL image or Broken
+                                     blocks(), path(row), splits, picture(row, min_short_side) → PIL image or BrokenImage
     source.against_each_other        whether the queries are also the gallery; then both are the same object
     source.self_rows(query)          gallery rows that are the query itself and left out of its list
     source.shared_levels(query, rows)  number of levels each gallery row shares with the query: 0 (negative) to len(levels)
@@ -40,6 +40,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from suprank.data.columns import decode_dictionaries
 from suprank.data.manifest import Manifest
 from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance
@@ -147,9 +148,11 @@ class Source:
     @classmethod
     def _from_folder(cls, out: Path, levels: Sequence[str], name: str, **fields: Any) -> Source:
         chosen = ranked_parts(embedded_parts(out))
-        parts = {name: read_embedded(out, name) for name in chosen}
+        parts = {part: read_embedded(out, part) for part in chosen}
         fields["provenance"] = Provenance.read(out, chosen[0])
-        return cls._from_parts({key: (part.embeddings, part.items) for key, part in parts.items()}, levels, name, **fields)
+        return cls._from_parts(
+            {part: (embedded.embeddings, embedded.items) for part, embedded in parts.items()}, levels, name, **fields
+        )
 
     @classmethod
     def _from_parts(
@@ -302,17 +305,9 @@ def join_manifests(manifests: Sequence[Manifest]) -> Manifest:
         inside = "" if own == root else f"{own.relative_to(root).as_posix()}/"
         table = items.table.select(columns)
         paths = pa.array([inside + path for path in items.paths.to_pylist()])
-        tables.append(_decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
+        tables.append(decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
     levels = [level for level in first.levels if f"label_{level}" in columns]
     return Manifest.from_columns(pa.concat_tables(tables, promote_options="permissive"), root=root, levels=levels)
-
-
-def _decode_dictionaries(table: pa.Table) -> pa.Table:
-    """Turn labels into plain text, because the dictionaries of two manifests differ."""
-    for index, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
-    return table
 
 
 def _name(folder: Path) -> str:

@@ -2,8 +2,8 @@
 
 There are three ways to read one:
 
-- `read_table` reads all columns at once with pyarrow, which takes millions of rows; lines are looked up when an error needs
-one.
+- `read_table` reads all columns at once with pyarrow, which takes millions of rows; lines are looked up when an error
+  needs one.
 - `read_rows` reads a few columns as text, row by row, and refuses or collects the bad rows.
 - `records` splits delimited text into records and their lines, without pyarrow.
 """
@@ -193,7 +193,7 @@ def _parse_text(content: bytes, about: str, delimiter: str) -> Table:
     import pyarrow.csv as arrow_csv  # type: ignore[import-untyped, unused-ignore]
 
     text = content.decode("utf-8-sig", "replace")
-    if content.count(b'"') % 2:  # pyarrow would take all after an open quote for one cell; in 5" disk it is a mere character
+    if content.count(b'"') % 2:  # pyarrow would take all after an open quote for one cell; in 5" disk it is only a character
         deque(records(text, about, delimiter), maxlen=0)
     header = next((cells for _, cells in records(text, about, delimiter, strict=False) if cells), [])
     names = [name.strip() for name in header]

@@ -17,7 +17,7 @@ NOT_LOOKED_UP = "no type was looked up yet"
 SEVERAL = "several types"
 ENDED = "the type has ended"
 
-_MOST_EXAMPLES = 3
+_MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ class CleanResult:
                 used = "  (used)" if name == self.policy else ""
                 lines.append(f"  {name}: {pluralize(items, 'item')} and {pluralize(labels, 'label')} would be kept{used}")
         if self.bare:
-            examples = ", ".join(self.bare[:_MOST_EXAMPLES]) + (", ..." if len(self.bare) > _MOST_EXAMPLES else "")
+            examples = ", ".join(self.bare[:_MAX_EXAMPLES]) + (", ..." if len(self.bare) > _MAX_EXAMPLES else "")
             count = pluralize(len(self.bare), "label")
             lines.append(f"{count} without a name in the recipe's languages, only a number: {examples}")
-        lines += self.contradictions[:_MOST_EXAMPLES]
-        if len(self.contradictions) > _MOST_EXAMPLES:
-            lines.append(f"... and {len(self.contradictions) - _MOST_EXAMPLES:,} more sources with different labels")
+        lines += self.contradictions[:_MAX_EXAMPLES]
+        if len(self.contradictions) > _MAX_EXAMPLES:
+            lines.append(f"... and {len(self.contradictions) - _MAX_EXAMPLES:,} more sources with different labels")
         if not self.changed:
             lines.append("the same as before: nothing changed")
         return lines

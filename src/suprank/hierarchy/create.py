@@ -90,7 +90,7 @@ def _create(
 
 
 def _identity(content: Items | Labels | None) -> list[Any]:
-    """What makes two contents the same; the line numbers of the rows do not count."""
+    """The rows by which two contents are compared, without their line numbers."""
     if isinstance(content, Items):
         return [row[:3] for row in content.rows]
     if isinstance(content, Labels):

@@ -84,8 +84,8 @@ def embed_labels(
 ) -> EmbedResult:
     """Encode the active labels of a project; defaults come from its recipe.
 
-    Texts that the same encoder has encoded before are not encoded again. The file is written before the row that names it, so
-    a crash can leave a file without a row, which the next run overwrites.
+    If the same encoder has encoded the same labels before, nothing is encoded. The file is written before the row that names
+    it, so a crash can leave a file without a row, which the next run overwrites.
     """
     recipe = project.recipe.embed
     name = encoder or recipe.encoder
@@ -209,5 +209,5 @@ def _write(file: Path, labels: list[ActiveLabel], vectors: NDArray[np.float32], 
 def _check(vectors: NDArray[Any], labels: list[ActiveLabel]) -> None:
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        first = f"the vector of {labels[bad[0]].text!r} is not finite, nor are those of {len(bad) - 1:,} more labels"
-        raise ValueError(f"{first}; check the encoder and its weights.")
+        others = f", nor are those of {len(bad) - 1:,} more" if len(bad) > 1 else ""
+        raise ValueError(f"the vector of {labels[bad[0]].text!r} is not finite{others}; check the encoder and its weights.")

@@ -92,11 +92,11 @@ def resolve_prompt(
     return template if encoder.prompted else None
 
 
-def unit_rows(vectors: NDArray[Any], least: float = 0.0) -> NDArray[np.float32]:
-    """Scale rows to length 1. Rows of length `least` or less carry no signal and become zeros."""
+def unit_rows(vectors: NDArray[Any], min_length: float = 0.0) -> NDArray[np.float32]:
+    """Scale rows to length 1. Rows of length `min_length` or less carry no signal and become zeros."""
     rows = np.asarray(vectors, np.float64)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, length, out=np.zeros_like(rows), where=length > least).astype(np.float32)
+    return np.divide(rows, length, out=np.zeros_like(rows), where=length > min_length).astype(np.float32)
 
 
 def weights_hash(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -129,7 +129,7 @@ class TfidfEncoder:
     letters = (3, 5)
     dimensions = 256
     seed = 0
-    least_length = 1e-5
+    min_length = 1e-5
     """What the SVD leaves of a label below this length is rounding error, not a direction."""
 
     def fingerprint(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class TfidfEncoder:
         else:
             vectors = weights.toarray()
         progress(len(texts), len(texts))
-        return unit_rows(vectors, self.least_length)
+        return unit_rows(vectors, self.min_length)
 
 
 class SentenceEncoder:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from suprank.data.manifest import Manifest
     from suprank.hierarchy.project import Step
+
 FORMATS = ("tree-json", "hgldv2", "csv", "all")
 PROVENANCE = "provenance.json"
 

@@ -21,7 +21,7 @@ from suprank.hierarchy.tree import Group, Hierarchy
 if TYPE_CHECKING:
     import sqlite3
 
-_MOST_NAMED = 3  # missing names that a message lists
+_MAX_NAMED = 3  # missing names that a message lists
 
 
 class ExportItem(NamedTuple):
@@ -69,7 +69,7 @@ def published_csvs(tree: Hierarchy, items: Sequence[ExportItem], recipe: Recipe)
 def labels_csv(tree: Hierarchy, *, raw: bool = False) -> bytes:
     """Each label with its weight, its group on every level, and the reason if it is excluded."""
     rows = (
-        (label.text, label.weight, *tree.names(label), _excluded(label.group, label.reason))
+        (label.text, label.weight, *tree.names(label), _exclusion_reason(label.group, label.reason))
         for label in sorted(tree.labels.values(), key=lambda label: (label.text, label.id))
     )
     return csv_bytes(("label", "weight", *tree.levels[1:], "excluded"), rows, raw=raw)
@@ -84,7 +84,7 @@ def groups_csv(tree: Hierarchy, *, raw: bool = False) -> bytes:
     return csv_bytes(("level", "id", "name", "parent", "labels", "items"), rows, raw=raw)
 
 
-def _excluded(group: int | None, reason: str | None) -> str:
+def _exclusion_reason(group: int | None, reason: str | None) -> str:
     return "" if group is not None else reason or "no place yet"
 
 
@@ -152,7 +152,7 @@ def labeled_manifest(
     unlabeled = ~known[ids]
     if unlabeled.any() and not drop_unlabeled:
         missing = [names[name] for name in np.unique(ids[unlabeled])]
-        examples = ", ".join(map(repr, missing[:_MOST_NAMED])) + (", ..." if len(missing) > _MOST_NAMED else "")
+        examples = ", ".join(map(repr, missing[:_MAX_NAMED])) + (", ..." if len(missing) > _MAX_NAMED else "")
         raise ValueError(
             f"{int(unlabeled.sum()):,} of {len(ids):,} rows have a {level} without a group ({len(missing):,}: {examples}); "
             "drop them with --drop-unlabeled, or continue the review."

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_MOST_NAMED = 20  # missing labels that a message names
+_MAX_NAMED = 20  # missing labels that a message names
 
 
 class PrecomputedVectors:
@@ -64,10 +64,10 @@ class PrecomputedVectors:
         rows = [next((known[name] for name in (key, text, label_key(text)) if name in known), None) for key, text in labels]
         missing = [text for (_, text), row in zip(labels, rows, strict=True) if row is None]
         if missing:
-            more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
+            more = f" and {len(missing) - _MAX_NAMED:,} more" if len(missing) > _MAX_NAMED else ""
             raise MalformedError(
                 f"{self.file} lacks {len(missing):,} of {len(labels):,} labels: "
-                f"{', '.join(map(repr, missing[:_MOST_NAMED]))}{more}; make vectors of these too."
+                f"{', '.join(map(repr, missing[:_MAX_NAMED]))}{more}; make vectors of these too."
             )
         return self._vectors[np.array(rows, np.int64)]
 
@@ -126,8 +126,8 @@ def _check(file: Path, labels: list[str], vectors: NDArray[Any]) -> None:
         raise MalformedError(f"{file} has {len(labels):,} labels and {len(vectors):,} rows; they must be as many.")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        first = f"row {bad[0]} ({labels[bad[0]]!r})"
-        raise MalformedError(f"{file}: {first} is not finite, and {len(bad) - 1:,} more are not; repair them.")
+        others = f", nor are {len(bad) - 1:,} more rows" if len(bad) > 1 else ""
+        raise MalformedError(f"{file}: row {bad[0]} ({labels[bad[0]]!r}) is not finite{others}; repair the vectors.")
 
 
 def _rows_by_label(file: Path, labels: list[str], vectors: NDArray[Any]) -> dict[str, int]:

@@ -104,7 +104,7 @@ class Project:
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
         """A connection for reading. It sees the project as it is now, whatever others write in the meantime."""
-        with self._connected() as db:
+        with self._connection() as db:
             db.execute("BEGIN")
             yield db
             db.execute("ROLLBACK")
@@ -112,7 +112,7 @@ class Project:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """A connection for writing. It commits when the block ends, and rolls back if the block fails."""
-        with self._connected() as db:
+        with self._connection() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
@@ -123,7 +123,7 @@ class Project:
                 raise
 
     @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         with (
             _plain_errors(self.file),
             closing(sqlite3.connect(self.file, timeout=self.busy_seconds, isolation_level=None)) as db,

@@ -20,13 +20,13 @@ Seed = Annotated[int, Field(ge=0, le=2**31)]
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # TOML only has lists; their entries are still checked strictly
 
 
-class Part(BaseModel):
-    """A table of a recipe."""
+class RecipeTable(BaseModel):
+    """The base of every table of a recipe: frozen, and strict about unknown keys and types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
-class ItemsRecipe(Part):
+class ItemsRecipe(RecipeTable):
     """The columns of files that list items."""
 
     id: str = "id"
@@ -40,7 +40,7 @@ class ItemsRecipe(Part):
     """Ids are whole numbers: 007 means 7, and anything else is an error in the file."""
 
 
-class ScrapeRecipe(Part):
+class ScrapeRecipe(RecipeTable):
     """Requests to Wikimedia: the servers, the languages and the rate."""
 
     commons: str = "https://commons.wikimedia.org/w/api.php"
@@ -60,14 +60,14 @@ class ScrapeRecipe(Part):
     """Types whose items stand for another item → the property that names it, such as a category's main topic."""
 
 
-class StopType(Part):
+class StopType(RecipeTable):
     """A type that is never a label."""
 
     qid: Qid
     reason: str
 
 
-class StopText(Part):
+class StopText(RecipeTable):
     """Labels that begin with this text or equal it, ignoring case, are removed."""
 
     begins: str | None = None
@@ -75,13 +75,13 @@ class StopText(Part):
     reason: str
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_one_given(self) -> Self:
         if (self.begins is None) == (self.equals is None):
             raise ValueError("give either begins or equals")
         return self
 
 
-class CleanRecipe(Part):
+class CleanRecipe(RecipeTable):
     """Rules that decide which types become labels."""
 
     several: Literal["single-only", "first", "most-specific", "most-frequent"] = "single-only"
@@ -98,7 +98,7 @@ class CleanRecipe(Part):
     """Labels with fewer items are removed."""
 
 
-class EmbedRecipe(Part):
+class EmbedRecipe(RecipeTable):
     """How labels become vectors."""
 
     encoder: str = "tfidf"
@@ -109,7 +109,7 @@ class EmbedRecipe(Part):
     """Regular expressions removed from the text before encoding, by default years in brackets. The labels keep them."""
 
     @model_validator(mode="after")
-    def _place(self) -> Self:
+    def _check_prompt_and_strip(self) -> Self:
         if self.prompt.count("{}") != 1:
             raise ValueError(f"prompt {self.prompt!r} must contain {{}} once, where the label goes")
         for pattern in self.strip:
@@ -120,7 +120,7 @@ class EmbedRecipe(Part):
         return self
 
 
-class ClusterRecipe(Part):
+class ClusterRecipe(RecipeTable):
     """How labels are clustered before the review."""
 
     k: Count | None = None
@@ -131,7 +131,7 @@ class ClusterRecipe(Part):
     """Further runs with other seeds, which measure how much of the result is chance."""
 
 
-class LintRecipe(Part):
+class LintRecipe(RecipeTable):
     """Thresholds of the checks on a finished tree."""
 
     imbalance: float = Field(default=100, ge=1)
@@ -147,7 +147,7 @@ class LintRecipe(Part):
     """Sets of words that mean nearly the same; siblings with these names overlap."""
 
 
-class ExportRecipe(Part):
+class ExportRecipe(RecipeTable):
     """Names of the columns in exported CSV files."""
 
     id: str = "id"
@@ -155,7 +155,7 @@ class ExportRecipe(Part):
     type: str = "type"
 
 
-class Recipe(Part):
+class Recipe(RecipeTable):
     """The settings of every step for one collection."""
 
     name: str
@@ -175,7 +175,7 @@ class Recipe(Part):
     export: ExportRecipe = ExportRecipe()
 
     @model_validator(mode="after")
-    def _levels(self) -> Self:
+    def _check_levels(self) -> Self:
         if len(self.levels) < 2 or len(set(self.levels)) < len(self.levels) or not all(name.strip() for name in self.levels):
             raise ValueError(f"levels {self.levels} must be two or more different names: what is labeled, then its groups")
         if self.top and len(self.levels) < 3:

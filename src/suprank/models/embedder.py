@@ -148,7 +148,7 @@ class Embedder(nn.Module):
         config, state = model_folder.read_model(folder, settings or {})
         with torch.random.fork_rng(devices=[]):  # the initial weights, replaced below, do not use the caller's random numbers
             embedder = cls(config)
-        model_folder.load_weights(state, embedder, folder)
+        model_folder.load_state(state, embedder, folder)
         return embedder.eval().to(device)
 
     def fingerprint(self) -> str:

@@ -24,8 +24,8 @@ SCALES = (1.0, 2**-0.5, 0.5)  # the authors' for landmarks
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class ImageBatch(Protocol):
-    """What `embed` uses of a batch; those of `suprank.data` are such batches."""
+class IndexedImages(Protocol):
+    """What `embed` needs of a batch: images, and their rows in the manifest. `suprank.data.ImageBatch` has both."""
 
     @property
     def images(self) -> Tensor: ...
@@ -35,7 +35,7 @@ class ImageBatch(Protocol):
 
 def embed(
     embedder: Embedder,
-    batches: Iterable[ImageBatch],
+    batches: Iterable[IndexedImages],
     *,
     device: torch.device | str | None = None,
     precision: Precision | None = None,

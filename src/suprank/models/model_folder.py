@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-FORMAT = (
-    3  # 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of `resize`, and no squash, fast_jpeg, precision
-)
+FORMAT = 3
+"""Format 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of `resize`, and no squash, fast_jpeg and
+precision."""
+
 WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
 
 OLDER = (
@@ -86,7 +87,7 @@ def read_model(
     return record.config, safetensors.torch.load(weights)
 
 
-def load_weights(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str]) -> None:
+def load_state(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str]) -> None:
     """Load the weights of a folder into the embedder built from its config."""
     if problems := mismatches(state, embedder):
         raise WeightsError(
@@ -135,5 +136,5 @@ def _upgrade(config: dict[str, Any], version_found: int) -> dict[str, Any]:
 
 
 def error_text(error: ValidationError) -> str:
-    """What is wrong with which entry, without pydantic's links."""
+    """The problems that pydantic found, each after its entry, without links to its documentation."""
     return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())

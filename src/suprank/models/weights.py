@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
 NESTED = ("state_dict", "model_state", "model_state_dict", "net_state", "model", "teacher")
 PREFIXES = ("_orig_mod.", "module.", "model.", "net.", "backbone.")
-MOST_NESTED = 10  # dictionaries in each other; a file may hold one that holds itself
+MAX_NESTED = 10  # dictionaries in each other; a file may hold one that holds itself
 NAMED_IN_ERRORS = 3
 
 
@@ -138,7 +138,7 @@ def _unpickle(file: Path) -> Any:
 
 
 def _innermost_state(loaded: Any, file: Path) -> State:
-    for _ in range(MOST_NESTED):
+    for _ in range(MAX_NESTED):
         if not isinstance(loaded, dict) or not loaded:
             break
         if all(isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in loaded.items()):

@@ -1,4 +1,4 @@
-"""Which extras of pyproject.toml each verb of the command line and each package needs."""
+"""Which extras of pyproject.toml each command and each package needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-VERBS = {
+COMMANDS = {
     "": "cli",
     "bench": "bench",
     "compare": "cli,train",
@@ -27,7 +27,7 @@ VERBS = {
     "sweep": "cli,train",
     "train": "cli,train",
 }
-"""Verb → the extras for all its options except those below. `bench` and `hierarchy` include `cli`."""
+"""Command → the extras for all its options except those below. `bench` and `hierarchy` include `cli`."""
 
 OPTIONAL = {
     "open_clip": "encoders",
@@ -46,19 +46,21 @@ PACKAGES = {
     "suprank.models": "vision",
     "suprank.training": "train",
 }
-"""Package → the extra with everything it imports. The other packages need only torch and numpy."""
+"""Package → the extra with everything it imports. `ranking`, `losses` and `evaluation` need only torch and numpy."""
 
 
 def required_extras(words: Sequence[str], missing: str = "") -> str:
     """The extras that a command needs, given its words after `suprank` and the module that is missing.
 
     Example:
-        >>> required_extras(["index", "search", "birds"]), required_extras(["index", "add", "birds"]),
-        required_extras(["--version"]) ('cli,explore,vision', 'cli,explore', 'cli')
+        >>> required_extras(["index", "search", "birds"]), required_extras(["index", "add", "birds"])
+        ('cli,explore,vision', 'cli,explore')
+        >>> required_extras(["--version"])
+        'cli'
     """
     if missing in OPTIONAL:
         return OPTIONAL[missing]
-    return VERBS.get(" ".join(words[:2])) or VERBS.get("".join(words[:1])) or VERBS[""]
+    return COMMANDS.get(" ".join(words[:2])) or COMMANDS.get("".join(words[:1])) or COMMANDS[""]
 
 
 @contextmanager

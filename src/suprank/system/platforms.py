@@ -1,28 +1,8 @@
-"""Calls that only some operating systems have: file locks, the cores of a process, the size of memory."""
+"""Calls that only some operating systems have: the cores of a process, the size of memory."""
 
 from __future__ import annotations
 
 import os
-import warnings
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from os import PathLike
-    from types import ModuleType
-
-
-def file_locks(folder: str | PathLike[str]) -> ModuleType | None:
-    """The module `fcntl`, or None and a warning on a system without it (Windows). New code uses `files.locking`."""
-    try:
-        import fcntl
-    except ImportError:
-        warnings.warn(
-            f"this system cannot lock {folder}: see to it yourself that no other process writes there.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return None
-    return fcntl
 
 
 def usable_cores() -> int:

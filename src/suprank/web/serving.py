@@ -1,4 +1,4 @@
-"""Bind a port and make the server. The port is bound first, so that a taken one is reported before any work is done."""
+"""Bind a port and create the server. The port is bound first, so that a port in use is reported before any work is done."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from suprank.data.importers.landmark_files import commons_name, read_hierarchy
+from suprank.data.importers.landmark_files import commons_name, read_landmark_labels
 from suprank.data.importers.landmarks import GLDV2, HGLDV2, read_gldv2, read_hgldv2
 from tests.data import miniatures_landmarks as miniature
 from tests.data.miniatures_landmarks import COMMONS, image_id, write
@@ -258,20 +258,20 @@ def test_a_label_file_with_other_columns_is_refused(tmp_path):
     with pytest.raises(
         ValueError, match="has the columns landmark_id, label, but the labels are in hierarchical_label and nat"
     ):
-        read_hierarchy(path)
+        read_landmark_labels(path)
 
 
 def test_rows_with_half_a_label_have_none(tmp_path):
     path = write(
         tmp_path / "labels.csv", "landmark_id,cluster,overall_cluster\n9,lake,natural\n7,lake, \n8,,natural\n1,sea,natural\n"
     )
-    found = read_hierarchy(path)
+    found = read_landmark_labels(path)
     assert (found.landmarks.tolist(), found.supercategory.to_pylist()) == ([1, 9], ["sea", "lake"])
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data/hgldv2_index_labels.csv, the real labels of the index")
 def test_the_real_labels_of_the_index():
-    found = read_hierarchy(REAL)
+    found = read_landmark_labels(REAL)
     assert len(found) == 55_529 == HGLDV2.published["gallery"]["landmark"]
     assert np.all(np.diff(found.landmarks) > 0)
     labels = found.supercategory.to_pylist()

@@ -69,8 +69,8 @@ def test_an_npm_that_hangs_is_given_up(monkeypatch, tmp_path):
 def test_json_is_read_from_the_archive(tmp_path):
     archive = _archive(tmp_path / "c-2.0.tgz", icons='{"a": 1}', broken="{")
     assert npm.read_json(archive, "icons.json") == {"a": 1}
-    with pytest.raises(NpmError, match="c-2.0.tgz has no missing_rows.json"):
-        npm.read_json(archive, "missing_rows.json")
+    with pytest.raises(NpmError, match="c-2.0.tgz has no missing.json"):
+        npm.read_json(archive, "missing.json")
     with pytest.raises(NpmError, match=r"broken.json of c-2.0.tgz cannot be read .*fetch the package again"):
         npm.read_json(archive, "broken.json")
 

@@ -21,7 +21,7 @@ b/3.jpg,wren,Troglodytidae,test,640
 """
 
 
-def written(root: Path, text: str, name: str = "manifest.csv") -> Path:
+def write_table(root: Path, text: str, name: str = "manifest.csv") -> Path:
     (root / name).write_bytes(text.encode())
     return root
 
@@ -34,7 +34,7 @@ def rows(manifest, *columns):
 
 
 def test_a_table_in_our_own_words_needs_no_options(tmp_path):
-    manifest = read(written(tmp_path, BIRDS))[""]
+    manifest = read(write_table(tmp_path, BIRDS))[""]
     assert (manifest.levels, manifest.root) == (("species", "family"), tmp_path)
     assert manifest.table.column_names == ["path", "split", "label_species", "label_family", "width"]
     assert rows(manifest, "path", "split", "label_species", "label_family", "width") == [
@@ -46,7 +46,7 @@ def test_a_table_in_our_own_words_needs_no_options(tmp_path):
 
 def test_columns_of_any_name_are_mapped_and_the_others_kept(tmp_path):
     text = "file\tkind\tgroup\tset\tnumber\tnote\n1.jpg\tjay\tbirds\tTrain \t007\thello, you\n2.jpg\t crow\tbirds\ttest\t8\t\n"
-    written(tmp_path, text, "labels.tsv")
+    write_table(tmp_path, text, "labels.tsv")
     manifest = read(tmp_path, table="labels.tsv", path="file", split="set", levels=["kind", "group"], id="number")[""]
     assert manifest.table.column_names == ["path", "split", "label_kind", "label_group", "id", "note"]
     assert rows(manifest, "path", "split", "label_kind", "label_group", "id", "note") == [
@@ -56,7 +56,7 @@ def test_columns_of_any_name_are_mapped_and_the_others_kept(tmp_path):
 
 
 def test_levels_may_be_named_with_or_without_the_prefix_and_in_another_order(tmp_path):
-    written(tmp_path, BIRDS)
+    write_table(tmp_path, BIRDS)
     for levels in (["species", "family"], ["label_species", "family"]):
         assert read(tmp_path, levels=levels)[""].levels == ("species", "family")
     assert read(tmp_path, levels=["family"])[""].levels == ("family",)
@@ -64,7 +64,7 @@ def test_levels_may_be_named_with_or_without_the_prefix_and_in_another_order(tmp
 
 
 def test_one_split_for_all_takes_the_place_of_a_column_and_that_is_said(tmp_path, caplog):
-    manifest = read(written(tmp_path, BIRDS), constant_split="gallery")[""]
+    manifest = read(write_table(tmp_path, BIRDS), constant_split="gallery")[""]
     assert manifest.splits == {"gallery": 3}
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
@@ -75,13 +75,13 @@ def test_absolute_paths_may_go_through_a_link_to_the_root(tmp_path):
     (tmp_path / "photos").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "photos")
     table = f"path,split,label_s\n{tmp_path}/link/1.jpg,train,a\n{tmp_path}/photos/2.jpg,train,b\n"
-    manifest = read(tmp_path / "link", table=written(tmp_path, table) / "manifest.csv")[""]
+    manifest = read(tmp_path / "link", table=write_table(tmp_path, table) / "manifest.csv")[""]
     assert manifest.paths.to_pylist() == ["1.jpg", "2.jpg"]
 
 
 def test_the_table_may_lie_elsewhere_and_have_absolute_paths(tmp_path):
     (tmp_path / "images").mkdir()
-    written(tmp_path, BIRDS.replace("\na/", f"\n{tmp_path}/images/a/"), "labels.csv")
+    write_table(tmp_path, BIRDS.replace("\na/", f"\n{tmp_path}/images/a/"), "labels.csv")
     manifest = read(tmp_path / "images", table=tmp_path / "labels.csv")[""]
     assert manifest.table["path"].to_pylist() == ["a/1.jpg", "a/2.jpg", "b/3.jpg"]
     assert manifest.root == tmp_path / "images"
@@ -91,13 +91,13 @@ def test_boxes_come_from_one_column_or_four(tmp_path):
     one = "path,label_c,split,crop\n1.jpg,a,train,1 2 30.5 40\n2.jpg,b,train,\n"
     four = "path,label_c,split,x1,y1,x2,y2\n1.jpg,a,train,1, 2,3.05e1,40\n2.jpg,b,train,,,,\n"
     for text, box in ((one, "crop"), (four, ("x1", "y1", "x2", "y2")), (one.replace("crop", "box"), None)):
-        manifest = read(written(tmp_path, text), box=box)[""]
+        manifest = read(write_table(tmp_path, text), box=box)[""]
         assert rows(manifest, "box") == [([1, 2, 30.5, 40],), (None,)]
         assert manifest.table.column_names == ["path", "split", "label_c", "box"]
 
 
 def test_distractors_may_have_no_label(tmp_path):
-    manifest = read(written(tmp_path, "path,label_c,split\n1.jpg,a,gallery\n2.jpg,,distractor\n"))[""]
+    manifest = read(write_table(tmp_path, "path,label_c,split\n1.jpg,a,gallery\n2.jpg,,distractor\n"))[""]
     assert manifest.labels.tolist() == [[0], [-1]]
 
 
@@ -132,7 +132,7 @@ def test_an_archive_holds_table_and_images(tmp_path):
 
 
 def test_the_importer_reports(tmp_path):
-    sentences = CSV(written(tmp_path, BIRDS)).sentences
+    sentences = CSV(write_table(tmp_path, BIRDS)).sentences
     assert sentences[:2] == ("train: 2 images, 2 species, 1 family", "test: 1 images, 1 species, 1 family")
     assert sentences[2].startswith("3 of 3 images do not exist under")
 
@@ -191,13 +191,13 @@ def test_the_real_packs(name, splits, levels, sizes):
 )
 def test_a_table_that_does_not_say_what_it_should_is_refused(tmp_path, text, options, complaint):
     with pytest.raises(ValueError, match=complaint):
-        read(written(tmp_path, text), **options)
+        read(write_table(tmp_path, text), **options)
 
 
 def test_lines_are_counted_with_blank_ones_and_line_breaks_in_quotes(tmp_path):
     text = BIRDS.replace("width", "note").replace("640\n", '"two\nlines"\n\n').replace("wren", "")
     with pytest.raises(ValueError, match="manifest.csv:6: 'label_species' is blank"):
-        read(written(tmp_path, text))
+        read(write_table(tmp_path, text))
     assert text.splitlines()[5].startswith("b/3.jpg")  # line 6, whose row ends on 7
 
 
@@ -225,7 +225,7 @@ def test_columns_that_cannot_be_text_are_refused(tmp_path):
 
 def test_a_file_that_is_no_table_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'.xlsx' cannot be read; save the table as .csv, .tsv or .parquet"):
-        read_table(written(tmp_path, "", "a.xlsx") / "a.xlsx")
+        read_table(write_table(tmp_path, "", "a.xlsx") / "a.xlsx")
     with pytest.raises(ValueError, match="is not a readable Parquet file"):
         parse_table(b"PAR1", "a.parquet", ".parquet")
     with pytest.raises(ValueError, match="must be UTF-8 text"):
@@ -234,10 +234,10 @@ def test_a_file_that_is_no_table_is_refused(tmp_path):
 
 def test_labels_get_one_spelling(tmp_path, caplog):
     numbers = "path,split,label_k\na,train,1\nb,train,1.0\ne,distractor,-1\nf,distractor,-1.0\n"
-    assert read(written(tmp_path, numbers))[""].table["label_k"].to_pylist() == ["1", "1", None, None]
+    assert read(write_table(tmp_path, numbers))[""].table["label_k"].to_pylist() == ["1", "1", None, None]
     assert "'label_k' has two spellings of one class, such as '1.0' and '1'; they are merged" in caplog.text
     words = "path,split,label_k\na,train,Zu\u0308rich\nb,train,Z\u00fcrich\nc,test,-1\n"
-    assert read(written(tmp_path, words))[""].table["label_k"].to_pylist() == ["Zürich", "Zürich", "-1"]
+    assert read(write_table(tmp_path, words))[""].table["label_k"].to_pylist() == ["Zürich", "Zürich", "-1"]
 
 
 @pytest.mark.parametrize(
@@ -245,4 +245,4 @@ def test_labels_get_one_spelling(tmp_path, caplog):
 )
 def test_numbers_below_zero_are_no_classes(tmp_path, cell, complaint):
     with pytest.raises(ValueError, match=complaint):
-        read(written(tmp_path, f"path,split,label_k\na,train,7\nb,train,{cell}\n"))
+        read(write_table(tmp_path, f"path,split,label_k\na,train,7\nb,train,{cell}\n"))

@@ -36,10 +36,10 @@ def test_queries_against_a_gallery_leave_themselves_out_by_id(tmp_path):
 
 def test_one_measure_of_one_level_and_a_sample_of_queries(tmp_path, monkeypatch):
     pictures = runs.collection(tmp_path)
-    flat = type(pictures).of(pictures.table.drop(["label_group"]), root=pictures.root, levels=["class"])
+    flat = type(pictures).from_columns(pictures.table.drop(["label_group"]), root=pictures.root, levels=["class"])
     source = Source.from_arrays("x", runs.vectors(flat), flat)
     monkeypatch.setattr(batch_gap, "_PAIRS", 24 * 6)
-    monkeypatch.setattr(curves, "LEAST_QUERIES", 5)
+    monkeypatch.setattr(curves, "MIN_QUERIES", 5)
     calls = []
     found = gap_by_size(
         source, evaluate_source(source, bootstrap=0), (4, 10), progress=lambda done, total: calls.append((done, total))
@@ -52,7 +52,7 @@ def test_one_measure_of_one_level_and_a_sample_of_queries(tmp_path, monkeypatch)
 def test_sizes_of_too_many_batches_are_left_out(tmp_path, monkeypatch):
     pictures = runs.collection(tmp_path)
     source = Source.from_arrays("x", runs.vectors(pictures), pictures)
-    monkeypatch.setattr(batch_gap, "MOST_BATCHES", 3)
+    monkeypatch.setattr(batch_gap, "MAX_BATCHES", 3)
     assert gap_by_size(source, evaluate_source(source, bootstrap=0), (4, 8, 12)).sizes == (8, 12, 24)
 
 

@@ -61,7 +61,7 @@ def test_few_classes_are_placed_by_principal_components_and_one_is_no_map(tmp_pa
 def test_of_many_classes_the_largest_are_placed(source):
     kept = np.r_[0:60, 3:6, 9:12]  # classes 1 and 3 have twice as many
     items = source.gallery.manifest.take(kept)
-    found = class_map(Source.from_arrays("x", np.asarray(source.gallery.embeddings)[kept], items), most=2)
+    found = class_map(Source.from_arrays("x", np.asarray(source.gallery.embeddings)[kept], items), max_classes=2)
     assert found.labels.tolist() == [1, 3]
     assert found.images.tolist() == [6, 6]
     assert found.total_classes == 20

@@ -76,7 +76,7 @@ def test_a_query_without_positives_is_left_out_and_a_level_without_any_is_nan(tm
 
 def test_one_level_has_negatives_and_positives(tmp_path):
     flat = runs.collection(tmp_path)
-    flat = type(flat).of(flat.table.drop(["label_group"]), root=flat.root, levels=["class"])
+    flat = type(flat).from_columns(flat.table.drop(["label_group"]), root=flat.root, levels=["class"])
     found, scores = precision_recall_and_scores(Source.from_arrays("x", runs.vectors(flat), flat))
     assert list(found.precision) == ["class"]
     assert scores.rows == (None, "class")
@@ -92,7 +92,7 @@ def test_queries_against_a_gallery_count_every_pair(tmp_path):
 
 def test_large_collections_are_sampled_the_same_way_each_time(source, monkeypatch):
     monkeypatch.setattr(curves, "PAIRS", 600)
-    monkeypatch.setattr(curves, "LEAST_QUERIES", 7)
+    monkeypatch.setattr(curves, "MIN_QUERIES", 7)
     rows = sample_queries(source, seed=3)
     assert len(rows) == 10
     assert (np.diff(rows) > 0).all()
@@ -122,7 +122,7 @@ def test_the_query_itself_is_in_no_list_and_its_copy_is(source):
 
 
 def test_values_at_k_are_those_of_evaluate(source):
-    found = hierarchical_at_k(source, most=20)
+    found = hierarchical_at_k(source, max_k=20)
     report = source.evaluate(ks=[int(k) for k in found.ks])
     assert (found.ks[0], found.ks[-1]) == (1, 20)
     assert found.precision.tolist() == [report[f"H-P@{k}"] for k in found.ks]
@@ -132,9 +132,9 @@ def test_values_at_k_are_those_of_evaluate(source):
 
 
 def test_at_k_a_sample_of_queries_is_ranked_against_all_items(source, monkeypatch):
-    monkeypatch.setattr(curves, "LEAST_QUERIES", 7)
+    monkeypatch.setattr(curves, "MIN_QUERIES", 7)
     monkeypatch.setattr(curves, "_PAIRS_BY_K", 600)
-    found, rows = hierarchical_at_k(source, most=10, seed=2), sample_queries(source, 2, 600)
+    found, rows = hierarchical_at_k(source, max_k=10, seed=2), sample_queries(source, 2, 600)
     assert (found.queries, found.total_queries) == (10, 60)
     whole = source.evaluate(metrics=["H-P@10"], per_query=True)
     assert found.precision[-1] == pytest.approx(whole.per_query["H-P@10"][rows].mean())

@@ -50,7 +50,7 @@ def test_levels_count_the_queries_that_have_positives(tmp_path):
 
 
 def test_one_level_is_a_level_too(pictures):
-    flat = type(pictures).of(pictures.table.drop(["label_group"]), root=pictures.root, levels=["class"])
+    flat = type(pictures).from_columns(pictures.table.drop(["label_group"]), root=pictures.root, levels=["class"])
     report = evaluate_source(Source.from_arrays("x", runs.vectors(flat), flat), bootstrap=0)
     assert [(one.level, one.value) for one in precision_by_level(report)] == [("class", report["AP"])]
 

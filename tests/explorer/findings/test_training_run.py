@@ -25,7 +25,7 @@ def test_losses_rates_and_metrics_are_told_apart(tmp_path, pictures):
     assert list(found.rates) == ["backbone"]
     assert found.metrics["H-AP"].epochs.tolist() == [0, 1, 2]
     assert "AP/group" in found.metrics
-    assert set(found.others) == {"gradient norm", "images per second"}
+    assert set(found.others) == {"gradient norm", "gradient norm of proxies", "images per second"}
 
 
 def test_only_this_test_sets_metrics_are_shown(tmp_path, pictures):

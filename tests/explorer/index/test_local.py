@@ -49,12 +49,12 @@ def test_exact_search_is_brute_force_and_top_k(tmp_path):
 
 def test_what_was_built_is_what_is_opened(tmp_path):
     built = LocalIndex.build(tmp_path / "i", drawn(100), labeled(100))
-    open_embeddings = LocalIndex.open(tmp_path / "i")
-    assert open_embeddings.info() == built.info()
-    assert (len(open_embeddings), open_embeddings.dim, open_embeddings.levels) == (100, DIM, LEVELS)
-    np.testing.assert_array_equal(open_embeddings.search(drawn(5)).ids, built.search(drawn(5)).ids)
-    assert open_embeddings.items([99])[0].path == "Vögel/3/鳥 99.jpg"
-    assert open_embeddings.items([99])[0].labels == {LEVELS[0]: 'Häher "3" \\ <b>', LEVELS[1]: "genus 1"}
+    opened = LocalIndex.open(tmp_path / "i")
+    assert opened.info() == built.info()
+    assert (len(opened), opened.dim, opened.levels) == (100, DIM, LEVELS)
+    np.testing.assert_array_equal(opened.search(drawn(5)).ids, built.search(drawn(5)).ids)
+    assert opened.items([99])[0].path == "Vögel/3/鳥 99.jpg"
+    assert opened.items([99])[0].labels == {LEVELS[0]: 'Häher "3" \\ <b>', LEVELS[1]: "genus 1"}
     assert names(tmp_path / "i") == ["index.1.faiss", "items.1.parquet", "meta.json"]
 
 
@@ -130,10 +130,10 @@ def test_it_holds_what_was_added_and_not_removed_whatever_the_order(tmp_path_fac
             gone = draw.choice(list(live), min(count, len(live) - 1), replace=False)
             index.remove(gone)
             live = {one: vector for one, vector in live.items() if one not in set(gone.tolist())}
-        for open_embeddings in (index, LocalIndex.open(folder)):
-            assert len(open_embeddings) == len(live)
-            assert open_embeddings.ids().tolist() == sorted(live)
-            found = open_embeddings.search(vectors[:8], 5).ids
+        for opened in (index, LocalIndex.open(folder)):
+            assert len(opened) == len(live)
+            assert opened.ids().tolist() == sorted(live)
+            found = opened.search(vectors[:8], 5).ids
             ids = np.array(list(live))
             assert np.isin(found[found >= 0], ids).all()
             expected = ids[best(vectors[:8], np.stack(list(live.values())), 5)[0]]
@@ -413,9 +413,9 @@ def test_wrong_arguments_are_refused_and_change_nothing(tmp_path):
     ):
         with pytest.raises(error, match=match):
             wrong()
-    for open_embeddings in (index, LocalIndex.open(tmp_path / "i")):
-        assert open_embeddings.ids().tolist() == list(range(20))
-        assert open_embeddings.info()["next_id"] == 20
+    for opened in (index, LocalIndex.open(tmp_path / "i")):
+        assert opened.ids().tolist() == list(range(20))
+        assert opened.info()["next_id"] == 20
     with pytest.raises(FileNotFoundError):
         LocalIndex.open(tmp_path / "j")
 

@@ -24,18 +24,18 @@ def address(request, tmp_path):
 
 
 @pytest.fixture
-def kept():
+def close_later():
     """Indexes to close at the end, so that no file or thread stays behind."""
-    open_embeddings = []
-    yield lambda index: open_embeddings.append(index) or index
-    for index in open_embeddings:
+    opened = []
+    yield lambda index: opened.append(index) or index
+    for index in opened:
         index.close()
 
 
-def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, kept):
+def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, close_later):
     vectors, manifest = drawn(500), labeled(500)
     folder = LocalIndex.build(tmp_path / "i", vectors, manifest)
-    server = kept(build_index(address, vectors, manifest))
+    server = close_later(build_index(address, vectors, manifest))
     for index in (folder, server):
         assert index.add(drawn(6, seed=2), labeled(6)).tolist() == [500, 501, 502, 503, 504, 505]
         index.remove([3, 501, 502])
@@ -58,8 +58,8 @@ def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, kep
     assert info["address"] == address
 
 
-def test_what_is_wrong_is_refused_and_changes_nothing(address, kept):
-    server = kept(build_index(address, drawn(20), labeled(20)))
+def test_what_is_wrong_is_refused_and_changes_nothing(address, close_later):
+    server = close_later(build_index(address, drawn(20), labeled(20)))
     for wrong, match in (
         (lambda: server.search(drawn(2, dim=5)), r"shape \[2, 5\].*has 16 dimensions"),
         (lambda: server.search(drawn(1), 0), "k=0 must be"),
@@ -76,9 +76,9 @@ def test_what_is_wrong_is_refused_and_changes_nothing(address, kept):
     assert server.ids().tolist() == list(range(20))
 
 
-def test_an_addition_that_breaks_off_says_what_is_in(address, kept, monkeypatch):
+def test_an_addition_that_breaks_off_says_what_is_in(address, close_later, monkeypatch):
     monkeypatch.setattr("suprank.explorer.index.server.BATCH_NUMBERS", 16 * 4)
-    server = kept(build_index(address, drawn(4)))
+    server = close_later(build_index(address, drawn(4)))
     calls = []
 
     def stop(done, total):
@@ -98,10 +98,10 @@ def test_a_collection_on_disk_is_opened_again_and_overwritten_only_on_demand(ser
     pytest.importorskip("qdrant_client" if server == "qdrant" else "milvus_lite")
     address = f"{server}+file://{tmp_path}/{'q' if server == 'qdrant' else 'm.db'}/birds"
     build_index(address, drawn(9), labeled(9)).close()
-    open_embeddings = open_index(address)
-    assert (len(open_embeddings), open_embeddings.dim) == (9, 16)
-    assert open_embeddings.search(drawn(9), 1).ids.ravel().tolist() == list(range(9))
-    open_embeddings.close()
+    opened = open_index(address)
+    assert (len(opened), opened.dim) == (9, 16)
+    assert opened.search(drawn(9), 1).ids.ravel().tolist() == list(range(9))
+    opened.close()
     with pytest.raises(FileExistsError, match="already exists; add to it"):
         build_index(address, drawn(3))
     with pytest.raises(ValueError, match="no collection 'bats' .existing: birds"):

@@ -31,7 +31,7 @@ def png(picture):
     return file.getvalue()
 
 
-def sent(client, data, name="a.png", **fields):
+def send_upload(client, data, name="a.png", **fields):
     return client.post("/upload", files={"image": (name, data, "image/png")}, data=fields)
 
 
@@ -102,16 +102,16 @@ def test_two_runs_stand_side_by_side(two):
 
 
 @pytest.mark.parametrize(("first", "second", "said"), [(2, 1, "same kind"), (1, 2, "same kind"), (2, 0, None), (0, 2, None)])
-def test_runs_judged_at_other_levels_are_compared_at_those_of_both(images, first, second, said):
-    def judged_at(number):
+def test_runs_evaluated_at_other_levels_are_compared_at_those_of_both(images, first, second, said):
+    def run_with_levels(number):
         levels = ["label_kind", "label_family"][number:]
         fewer = Manifest.from_columns(images.table.drop_columns(levels), root=images.root, levels=images.levels[:number])
         source = drawn.source(fewer, drawn.by_shape, f"of {number} levels")
         return ExplorerRun(source, ExactSearch(source.gallery))
 
-    found = Explorer([judged_at(first), judged_at(second)])
-    for judged in found.node_metrics:
-        judged.measure()
+    found = Explorer([run_with_levels(first), run_with_levels(second)])
+    for metrics in found.node_metrics:
+        metrics.measure()
     client = client_of(found)
     for address in ("/", "/item/a/gallery/0", "/item/b/gallery/0", "/tree"):
         assert client.get(address).status_code == 200
@@ -127,7 +127,7 @@ def test_runs_judged_at_other_levels_are_compared_at_those_of_both(images, first
 
 def test_the_tree_has_metrics_and_samples(client, one):
     page = client.get("/tree?node=1.0").text
-    flower = one.tree.branch(one.tree.children(None).branches[0].node)
+    flower = one.tree.summary(one.tree.children(None).labels[0].node)
     assert f"{100 * flower.finest[0].ap:.1f}" in page
     assert page.count('class="frame"') == 24
     assert "clover" in page
@@ -182,8 +182,8 @@ def test_an_upload_finds_its_like_and_is_not_kept(client, one, tmp_path, monkeyp
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (1400, 1400, 3), np.uint8))
     large = png(noise)
     assert len(large) > 5_000_000
-    assert sent(client, large).status_code == 200
-    answer = sent(client, png(drawn.figure("ring", 999)))
+    assert send_upload(client, large).status_code == 200
+    answer = send_upload(client, png(drawn.figure("ring", 999)))
     assert answer.status_code == 200
     assert 'src="data:image/png;base64,' in answer.text
     assert ">ring<" in answer.text.split("<ol")[1].split("</li>")[0]
@@ -200,7 +200,7 @@ def test_an_upload_finds_its_like_and_is_not_kept(client, one, tmp_path, monkeyp
     ],
 )
 def test_a_bad_upload_is_answered_with_a_sentence(client, data, said):
-    answer = sent(client, data)
+    answer = send_upload(client, data)
     assert answer.status_code == 400
     assert said in answer.text
     assert "Traceback" not in answer.text
@@ -208,7 +208,7 @@ def test_a_bad_upload_is_answered_with_a_sentence(client, data, said):
 
 def test_an_upload_of_too_many_bytes_is_refused(client):
     for size in (uploads.MAX_BYTES + 1, uploads.MAX_BYTES + 50_000):
-        answer = sent(client, b"\xff" * size)
+        answer = send_upload(client, b"\xff" * size)
         assert answer.status_code == 413
         assert "more than 10 MB" in answer.text
 
@@ -265,7 +265,7 @@ def test_other_forms_are_refused(client):
 def test_without_a_model_there_is_no_upload(images):
     client = client_of(drawn.explorer(images, upload=False))
     assert 'form class="upload"' not in client.get("/").text
-    answer = sent(client, png(Image.new("RGB", (8, 8))))
+    answer = send_upload(client, png(Image.new("RGB", (8, 8))))
     assert (answer.status_code, "There is no model to embed the image" in answer.text) == (400, True)
 
 
@@ -330,7 +330,7 @@ def test_what_makes_no_sense_is_400_and_says_why(client, address):
 
 def test_every_answer_has_the_headers(client):
     answers = [client.get(address) for address in ("/", "/nothing", "/style.css", "/script.js", "/picture/small/a/gallery/0")]
-    answers += [client.get("/?offset=x"), sent(client, b"x"), client.get("/", headers={"host": "evil.example"})]
+    answers += [client.get("/?offset=x"), send_upload(client, b"x"), client.get("/", headers={"host": "evil.example"})]
     for answer in answers:
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self';")
@@ -417,7 +417,7 @@ def test_nothing_is_written_beside_the_images(client, images):
     before = state()
     for address in ("/", "/item/a/gallery/0", "/tree?node=1.0", "/picture/large/a/gallery/0"):
         assert client.get(address).status_code == 200
-    assert sent(client, png(drawn.figure("ring", 1))).status_code == 200
+    assert send_upload(client, png(drawn.figure("ring", 1))).status_code == 200
     assert state() == before
 
 

@@ -10,7 +10,7 @@ from tests.explorer.web.conftest import served
 
 
 def test_fifty_parallel_searches_are_answered_correctly(two):
-    def asked(client, number):
+    def search(client, number):
         row, level = number % 96, number % 4
         address = f"/item/a/gallery/{row}" + (f"?level={level}" if level < 3 else "")
         answer = client.get(address)
@@ -20,7 +20,7 @@ def test_fifty_parallel_searches_are_answered_correctly(two):
         return answer.status_code, found == hits
 
     with served(two) as address, httpx2.Client(base_url=address, timeout=60) as client, ThreadPoolExecutor(50) as people:
-        answers = list(people.map(lambda number: asked(client, number), range(64)))
+        answers = list(people.map(lambda number: search(client, number), range(64)))
     assert answers == [(200, True)] * 64
 
 
@@ -31,12 +31,12 @@ def test_uploads_and_pictures_at_once_do_not_mix(one):
     kinds = ["ring", "triangle", "clover", "five-pointed star"]
     pictures = {kind: png(drawn.figure(kind, 4321)) for kind in kinds}
 
-    def asked(client, number):
+    def upload(client, number):
         kind = kinds[number % 4]
         answer = client.post("/upload", files={"image": ("a.png", pictures[kind], "image/png")})
         first = re.search(r'<span class="label">([^<]*)<', answer.text)
         return answer.status_code, first is not None and first[1] == kind
 
     with served(one) as address, httpx2.Client(base_url=address, timeout=60) as client, ThreadPoolExecutor(16) as people:
-        answers = list(people.map(lambda number: asked(client, number), range(24)))
+        answers = list(people.map(lambda number: upload(client, number), range(24)))
     assert answers == [(200, True)] * 24

@@ -220,7 +220,7 @@ def test_a_label_that_one_annotator_has_not_seen_needs_another_answer(tmp_path):
 
 
 def test_a_full_disk_leaves_neither_event_nor_decision(adjudication, monkeypatch):
-    connected = type(adjudication.project)._connected
+    connected = type(adjudication.project)._connection
 
     @contextmanager
     def full(self):
@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_neither_event_nor_decision(adjudication, monkeypatch
             yield db
 
     river = find_case(adjudication, "label", "river").disagreement
-    monkeypatch.setattr(type(adjudication.project), "_connected", full)
+    monkeypatch.setattr(type(adjudication.project), "_connection", full)
 
     def write_until_full():
         for _ in range(400):

@@ -13,7 +13,7 @@ from suprank.hierarchy.clustering.algorithms import cluster_centers, cosines_and
 from suprank.hierarchy.encoders import unit_rows
 
 
-def drawn(many, dim=6, seed=0):
+def random_rows(many, dim=6, seed=0):
     return np.random.default_rng(seed).normal(size=(many, dim)).astype(np.float32)
 
 
@@ -28,7 +28,7 @@ def test_a_line_is_cut_at_its_widest_gaps():
 
 @pytest.mark.parametrize("k", [1, 2, 5, 17, 40])
 def test_it_is_the_partition_of_scipy_and_scikit_learn(k):
-    rows = drawn(40)
+    rows = random_rows(40)
     found = ward(rows, k)
     assert adjusted_rand_score(found, fcluster(linkage(rows, "ward"), k, "maxclust")) == 1
     assert adjusted_rand_score(found, AgglomerativeClustering(k).fit_predict(rows)) == 1
@@ -40,33 +40,33 @@ def test_equal_heights_still_give_k_clusters_where_a_cut_at_a_height_does_not():
 
 
 def test_one_row_is_one_cluster():
-    assert ward(drawn(1), 1).tolist() == [0]
+    assert ward(random_rows(1), 1).tolist() == [0]
 
 
 def test_too_many_labels_are_refused_with_the_reason(monkeypatch):
-    monkeypatch.setattr(algorithms, "MOST_WARD_ROWS", 9)
+    monkeypatch.setattr(algorithms, "MAX_WARD_ROWS", 9)
     with pytest.raises(ValueError, match="10 labels are too many for Ward's method, which .* distances .* k-means"):
-        ward(drawn(10), 2)
+        ward(random_rows(10), 2)
 
 
 def test_a_split_is_the_cut_of_the_groups_own_tree_the_larger_part_first():
     rows = np.array([[5.0, 0], [0, 0], [0.1, 0], [0, 0.1], [5.1, 0]], np.float32)
     assert suggested_split(rows).tolist() == [1, 0, 0, 0, 1]
     assert suggested_split(rows[:2]).tolist() == [0, 1], "equal parts by their first row"
-    three = suggested_split(drawn(30), parts=3)
-    assert adjusted_rand_score(three, AgglomerativeClustering(3).fit_predict(drawn(30))) == 1
+    three = suggested_split(random_rows(30), parts=3)
+    assert adjusted_rand_score(three, AgglomerativeClustering(3).fit_predict(random_rows(30))) == 1
 
 
 def test_what_cannot_be_split_is_part_0():
-    assert suggested_split(drawn(1)).tolist() == [0]
+    assert suggested_split(random_rows(1)).tolist() == [0]
     assert suggested_split(np.ones((4, 3), np.float32)).tolist() == [0] * 4
     assert suggested_split(np.zeros((3, 2), np.float32)).tolist() == [0] * 3
     assert suggested_split(np.empty((0, 2), np.float32)).tolist() == []
 
 
 def test_a_large_group_is_split_by_two_means(monkeypatch):
-    monkeypatch.setattr(algorithms, "MOST_ROWS_TO_SPLIT", 10)
-    rows = np.concatenate([drawn(8) + 9, drawn(12, seed=1) - 9])
+    monkeypatch.setattr(algorithms, "MAX_ROWS_TO_SPLIT", 10)
+    rows = np.concatenate([random_rows(8) + 9, random_rows(12, seed=1) - 9])
     assert suggested_split(rows).tolist() == [1] * 8 + [0] * 12
     assert suggested_split(rows).tobytes() == suggested_split(rows).tobytes()
 

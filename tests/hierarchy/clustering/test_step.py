@@ -270,7 +270,7 @@ def test_labels_that_change_meanwhile_are_noticed(tmp_path):
 
 def test_a_full_disk_leaves_nothing_and_the_rerun_works(tmp_path, monkeypatch):
     project = embedded(tmp_path, {f"label {n}": (1, n) for n in range(400)})
-    connected = Project._connected
+    connected = Project._connection
 
     @contextmanager
     def small(self):
@@ -278,7 +278,7 @@ def test_a_full_disk_leaves_nothing_and_the_rerun_works(tmp_path, monkeypatch):
             db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0] + 1}")
             yield db
 
-    monkeypatch.setattr(Project, "_connected", small)
+    monkeypatch.setattr(Project, "_connection", small)
     with pytest.raises(FullError, match="nothing was saved. Make room"):
         cluster_labels(project, k=3, seeds=0)
     monkeypatch.undo()

@@ -23,13 +23,13 @@ def fake():
         yield fake
 
 
-def asked(fake, clock=None, **options):
+def fetch(fake, clock=None, **options):
     with client(clock, **options) as one:
         return one.fetch(fake.wikidata, FORM)
 
 
 def test_every_request_says_who_asks_and_lets_lagging_servers_refuse(fake):
-    reply = asked(fake)
+    reply = fetch(fake)
     assert reply.payload["entities"]["Q1"]["id"] == "Q1"
     assert reply.url.startswith(f"{fake.wikidata}?action=wbgetentities&ids=Q1")
     (request,) = fake.asked
@@ -55,7 +55,7 @@ def test_what_is_none_is_refused(contact):
 def test_a_server_that_says_later_is_obeyed(fake, code, header, seconds):
     fake.fault(faults.status(code, **({} if header is None else {"Retry_After": header})))
     clock = Clock()
-    assert asked(fake, clock).status == 200
+    assert fetch(fake, clock).status == 200
     assert clock.waits == [seconds]
     assert len(fake.asked) == 2
 
@@ -63,7 +63,7 @@ def test_a_server_that_says_later_is_obeyed(fake, code, header, seconds):
 def test_a_date_is_obeyed_too(fake):
     fake.fault(faults.status(429, Retry_After=format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)))
     clock = Clock()
-    asked(fake, clock)
+    fetch(fake, clock)
     assert clock.waits == [pytest.approx(29, abs=2)]
 
 
@@ -71,7 +71,7 @@ def test_a_lagging_database_is_given_five_seconds_or_what_it_asks_for(fake):
     fake.fault(faults.api_error("maxlag", "Waiting for db1: 7 seconds lagged", Retry_After="2"))
     fake.fault(faults.api_error("maxlag", "Waiting for db1: 7 seconds lagged", Retry_After="60"))
     clock, said = Clock(), []
-    asked(fake, clock, report_wait=said.append)
+    fetch(fake, clock, report_wait=said.append)
     assert clock.waits == [5, 60]
     assert said[0].startswith("waiting 5 s: 127.0.0.1")
     assert said[0].endswith("lags: Waiting for db1: 7 seconds lagged")
@@ -84,7 +84,7 @@ def test_waits_double_up_to_a_cap_with_some_chance_until_patience_ends(fake):
     with pytest.raises(
         GaveUpError, match=r"answered 503\. That is 15 in a row.*--patience is 1000 s. Replies so far are saved"
     ):
-        asked(fake, clock, patience=1000)
+        fetch(fake, clock, patience=1000)
     assert clock.waits == [1, 2, 4, 8, 16, 32, 64, *[120] * 7]  # 967 s
     assert len(fake.asked) == 15
 
@@ -102,7 +102,7 @@ def test_who_asks_for_a_day_is_given_up_at_once(fake):
     fake.fault(faults.status(429, Retry_After="86400"))
     clock = Clock()
     with pytest.raises(GaveUpError, match="the next wait would be 86400 s"):
-        asked(fake, clock)
+        fetch(fake, clock)
     assert clock.waits == []
 
 
@@ -120,7 +120,7 @@ def test_403_ends_it_with_the_servers_words_and_is_never_asked_again(fake):
     fake.fault(faults.refuse_agent)
     clock = Clock()
     with pytest.raises(GaveUpError, match=r"403.*respect our robot policy.*suprank/.*tester@example.org.*--contact"):
-        asked(fake, clock)
+        fetch(fake, clock)
     assert (len(fake.asked), clock.waits) == (1, [])
 
 
@@ -145,7 +145,7 @@ def test_403_ends_it_with_the_servers_words_and_is_never_asked_again(fake):
 def test_a_reply_that_cannot_be_read_is_bad_and_its_beginning_is_kept(fake, fault, said):
     fake.fault(fault)
     with pytest.raises(BadReplyError, match=said):
-        asked(fake)
+        fetch(fake)
 
 
 def test_only_the_first_200_bytes_are_kept():
@@ -155,7 +155,7 @@ def test_only_the_first_200_bytes_are_kept():
 def test_a_reply_that_never_comes_is_bad(fake):
     fake.fault(faults.slow(0.4))
     with pytest.raises(BadReplyError, match="timed out"):
-        asked(fake, timeout=0.1)
+        fetch(fake, timeout=0.1)
 
 
 def test_a_reply_that_never_ends_is_bad(fake):
@@ -180,7 +180,7 @@ def test_a_reply_that_never_ends_is_bad(fake):
 def test_too_many_keys_are_said_to_be(fake, fault, code):
     fake.fault(fault)
     with pytest.raises(RequestRefusedError) as refused:
-        asked(fake)
+        fetch(fake)
     assert refused.value.code == code
 
 
@@ -190,7 +190,7 @@ def test_too_many_keys_are_said_to_be(fake, fault, code):
 def test_a_wrong_address_or_a_block_ends_it(fake, fault):
     fake.fault(fault)
     with pytest.raises(GaveUpError):
-        asked(fake)
+        fetch(fake)
     assert len(fake.asked) == 1
 
 
@@ -199,7 +199,7 @@ def test_a_server_that_was_never_there_is_given_up_soon_and_one_that_was_is_wait
         pass
     clock = Clock()
     with pytest.raises(GaveUpError, match=r"cannot be reached .* Is http://127.0.0.1.* right"):
-        asked(gone, clock)
+        fetch(gone, clock)
     assert clock.waits == [1, 2]
     clock = Clock()
     with client(clock, patience=100) as one:

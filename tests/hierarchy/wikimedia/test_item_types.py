@@ -4,7 +4,7 @@ from tests.hierarchy.wikimedia.worlds import project_of
 CATEGORY = {"Q4167836": "P301"}
 
 
-def known(tmp_path, statements, entities=()):
+def entity_graph(tmp_path, statements, entities=()):
     project = project_of(tmp_path / "p", ["Category:A"])
     with project.transaction() as db:
         qids = {qid for qid, *_ in statements}
@@ -20,7 +20,7 @@ def known(tmp_path, statements, entities=()):
 
 def test_the_way_ends_where_types_count(tmp_path):
     chain = [(f"Q{n}", "P31", "Q4167836", 0) for n in range(1, 6)] + [(f"Q{n}", "P301", f"Q{n + 1}", 0) for n in range(1, 6)]
-    found = known(
+    found = entity_graph(
         tmp_path,
         [*chain, ("Q6", "P31", "Q100", 0), ("Q70", "P279", "Q1", 0)],
         [("Q50", "ok", "Q6"), ("Q60", "missing", None), ("Q61", "failed", None)],
@@ -37,7 +37,7 @@ def test_the_way_ends_where_types_count(tmp_path):
 
 def test_a_type_given_twice_has_ended_where_both_have(tmp_path):
     given = [("Q5", 1), ("Q6", 1), ("Q7", 0), ("Q5", 0), ("Q6", 1), ("Q7", 1)]
-    found = known(tmp_path, [("Q1", "P31", value, ended) for value, ended in given])
+    found = entity_graph(tmp_path, [("Q1", "P31", value, ended) for value, ended in given])
     assert list(found.types("Q1").items()) == [("Q5", False), ("Q6", True), ("Q7", False)]
 
 

@@ -1,1 +1,1 @@
-"""`suprank hierarchy`: from a flat list of labels to a reviewed hierarchy, one file per verb."""
+"""`suprank hierarchy`: from a flat list of labels to a reviewed hierarchy, one file per command."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from suprank.hierarchy.agreement.comparison import CategoryAgreement, PairAgreement
     from suprank.hierarchy.project import Project
 
-MOST_GROUPS = 20
+MAX_GROUPS = 20
 COLUMNS = ("kind", "subject", "level", "about", "items", "first", "second", "first_note", "second_note")
 
 
@@ -110,6 +110,8 @@ def _two_branches(project: Project, given: list[str], *, adjudicate: bool) -> tu
 
 
 def _lines(found: Agreement, quiet: bool) -> Iterator[str]:
+    from suprank.hierarchy.text import pluralize
+
     first, second = found.first, found.second
     yield f"{first} and {second}: both have put {found.placed:,} of {found.labels:,} labels into a group"
     alone = f"{found.excluded_by_first:,} by {first} alone, {found.excluded_by_second:,} by {second} alone"
@@ -133,7 +135,7 @@ def _lines(found: Agreement, quiet: bool) -> Iterator[str]:
         yield f"  {name:{width}}  {_row(one)}"
     if not quiet:
         yield from _groups(found)
-    kinds = ", ".join(f"{number:,} {kind}{'' if number == 1 else 's'}" for kind, number in found.disagreements.items())
+    kinds = ", ".join(pluralize(number, kind) for kind, number in found.disagreements.items())
     yield ""
     yield f"{sum(found.disagreements.values()):,} disagreements: {kinds}"
 
@@ -158,11 +160,11 @@ def _groups(found: Agreement) -> Iterator[str]:
     heads = (found.first, found.second, "common", f"only {found.first}", f"only {found.second}", "items apart")
     rows = [
         (one.first or "–", one.second or "–", *(f"{n:,}" for n in (one.common, one.only_first, one.only_second, one.apart)))
-        for one in differing[:MOST_GROUPS]
+        for one in differing[:MAX_GROUPS]
     ]
     widths = [max(len(row[place]) for row in (heads, *rows)) for place in range(len(heads))]
     yield ""
-    yield "groups that differ" + (f", {MOST_GROUPS} of {len(differing):,}" if len(differing) > MOST_GROUPS else "")
+    yield "groups that differ" + (f", {MAX_GROUPS} of {len(differing):,}" if len(differing) > MAX_GROUPS else "")
     for row in (heads, *rows):
         cells = [f"{cell:{'<' if place < 2 else '>'}{widths[place]}}" for place, cell in enumerate(row)]
         yield f"  {'  '.join(cells)}".rstrip()
@@ -184,6 +186,7 @@ def _serve_adjudication(
 ) -> None:
     from suprank.hierarchy.adjudication import open_final_branch
     from suprank.hierarchy.review.web import create_app
+    from suprank.hierarchy.text import pluralize
     from suprank.web.serving import bind_socket
 
     with bind_socket(host, port) as listening:  # first, so that a port in use is reported before any work
@@ -193,8 +196,7 @@ def _serve_adjudication(
         total = sum(map(len, status.cases.values()))
         terminal.echo(f"final, of {first} and {second}: {total - status.open:,} of {total:,} disagreements are resolved")
         for name, changes in status.changed.items():
-            count = f"{changes:,} change{'' if changes == 1 else 's'}"
-            terminal.echo(f"{name} continued after final started ({count}); final does not include that")
+            terminal.echo(f"{name} continued after final started ({pluralize(changes, 'change')}); final does not include that")
         if not status.open:
             terminal.echo(
                 f"all disagreements are resolved; write the tree with `suprank hierarchy export {project.folder} --out DIR`"

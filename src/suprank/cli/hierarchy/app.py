@@ -1,4 +1,4 @@
-"""The verbs of `suprank hierarchy`, in the order of their use."""
+"""The commands of `suprank hierarchy`, in the order of their use."""
 
 import typer
 

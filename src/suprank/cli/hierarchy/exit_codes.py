@@ -1,4 +1,4 @@
-"""Exit codes of the verbs, and errors as one line."""
+"""Exit codes of the commands, and errors in one line."""
 
 from __future__ import annotations
 

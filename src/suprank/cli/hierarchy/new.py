@@ -51,7 +51,7 @@ def new(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Create a project: a folder with one SQLite file, which all other verbs read and write.
+    """Create a project: a folder with one SQLite file, which all other commands read and write.
 
     A project starts from items, whose types are then looked up (`scrape`), or from a plain list of labels. A malformed file is
     refused with its line and exit code 3, and nothing is written. Spellings of one label, such as Park and park, are merged.

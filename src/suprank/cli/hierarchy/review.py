@@ -58,7 +58,7 @@ def review(
 
         opened = Project(project)
         names = list(dict.fromkeys(annotator or _existing_branches(opened)))
-        with bind_socket(host, port) as listening:  # first: a port that is taken is found out before a branch is begun
+        with bind_socket(host, port) as listening:  # first, so that a port in use is reported before a branch is started
             if manifest is not None:
                 _remember_manifest(opened, manifest, level, root)
             branches = [open_branch(opened, name) for name in names]

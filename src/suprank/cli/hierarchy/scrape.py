@@ -85,7 +85,8 @@ def scrape(
 
         opened = Project(project)
         if from_csv:
-            if commons or wikidata or rate is not None or limit is not None or retry_failed or move_log or afresh or ancestors:
+            numbers = (rate, limit, ancestors)
+            if commons or wikidata or retry_failed or move_log or afresh or any(one is not None for one in numbers):
                 raise typer.BadParameter("--from-csv reads files and makes no requests; leave out the options for requests.")
             _scrape_files(opened, from_csv, id_column, type_column)
             return

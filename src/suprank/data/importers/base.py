@@ -1,4 +1,4 @@
-"""What every importer shares: its name and layout, a look at what is missing, and the published split_counts beside ours."""
+"""The base of all importers: name and layout, a report of missing images, and counts beside the published ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from suprank.data.columns import PREFIX
 from suprank.data.image_files import missing_rows
 from suprank.data.manifest import Manifest
 
-_SHOWN = 3  # missing_rows images that a sentence names before it only split_counts
+_SHOWN = 3  # missing images that a sentence names before it only counts
 IMAGES = "images"
 
 
@@ -42,7 +42,7 @@ class Importer:
 
 @dataclass(frozen=True)
 class ImportResult:
-    """Manifests by suffix ("" is the main one), and sentences on their split_counts and on what is missing."""
+    """Manifests by suffix ("" is the main one), and sentences on their counts and on what is missing."""
 
     manifests: Mapping[str, Manifest]
     sentences: tuple[str, ...]

@@ -27,7 +27,7 @@ from suprank.data.splits import holdout_classes
 RECIPE = 1
 """Increased when the images change, so that nobody gets those of an older suprank from the cache."""
 
-FEWEST_ARTISTS = 4
+MIN_ARTISTS = 4
 """An emoji is included if at least this many of the six artists have a drawing of it that they use for no other emoji."""
 
 LICENSES = "LICENSES.md"
@@ -135,7 +135,7 @@ def collect_drawings(
             drawing = _drawing([*own, *given], package, taken)
             if drawing is not None and (artist, drawing) not in used:
                 found[artist] = drawing
-        if len(found) >= FEWEST_ARTISTS:
+        if len(found) >= MIN_ARTISTS:
             drawings[emoji["unified"]] = found
             used |= found.items()
     return drawings

@@ -26,7 +26,7 @@ from suprank.data.splits import holdout_classes
 RECIPE = 1
 """Increased when the drawings change, so that nobody gets those of an older suprank from the cache."""
 
-FEWEST_FACES = 4
+MIN_FACES = 4
 """A character is included if at least this many faces draw it, each differently."""
 
 _TEX = string.ascii_letters + string.digits  # elsewhere these fonts have TeX's characters at the code points of others
@@ -67,7 +67,7 @@ def read(
     `seed` that of the split and of the variations; on `cache` see `cache_folder`. `progress(done, total)` counts images. Equal
     arguments, fonts and Pillow give equal pixels.
 
-    Characters with fewer than `FEWEST_FACES` different drawings are left out, and so are those that look like an earlier one
+    Characters with fewer than `MIN_FACES` different drawings are left out, and so are those that look like an earlier one
     (Greek Α is Latin A in most fonts), because their images could not be distinguished.
     """
     if size < 16:
@@ -96,10 +96,10 @@ def _faces(fonts: Sequence[Path], em: int) -> list[Face]:
 
 def _build(folder: Path, faces: Sequence[Face], size: int, seed: int, progress: Callable[[int, int], None] | None) -> None:
     groups = characters()
-    shapes = distinct_shapes(groups, faces, FEWEST_FACES)
+    shapes = distinct_shapes(groups, faces, MIN_FACES)
     if not shapes:
         raise FileNotFoundError(
-            f"no character has {FEWEST_FACES} different shapes in the {len(faces)} fonts found; matplotlib should have "
+            f"no character has {MIN_FACES} different shapes in the {len(faces)} fonts found; matplotlib should have "
             f"{len(_FACES)}: install it again, or give fonts of your own."
         )
     rows = [(character, shape) for character, several in shapes.items() for shape in several]
@@ -121,9 +121,8 @@ def _images(
 ) -> Iterator[tuple[str, bytes]]:
     done, total = 0, sum(len(several) for several in shapes.values())
     for character, several in shapes.items():
-        generator = np.random.default_rng(
-            [seed, ord(character)]
-        )  # per character: another font leaves other characters as they were
+        # One per character: another font leaves other characters as they were.
+        generator = np.random.default_rng([seed, ord(character)])
         for shape in several:
             file = io.BytesIO()
             _draw(shape, size, generator).save(file, "PNG", compress_level=1)

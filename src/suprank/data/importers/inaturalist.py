@@ -41,7 +41,7 @@ def read_base(root: Path) -> dict[str, Manifest]:
     file = _categories_file(root)
     names = _taxonomy(file, ()) if file else {}
     rows = []
-    for path, split, supercategory, species in _listed(root, "inat-base", _LAYOUT_BASE):
+    for path, split, supercategory, species in _listed_images(root, "inat-base", _LAYOUT_BASE):
         name = _lookup(names, species, path, file)[0] if file else f"species {species}"
         rows.append((path, split, name, supercategory))
     return {"": manifest_from_rows(rows, ("species", "supercategory"), root, root)}
@@ -59,12 +59,12 @@ def read_full(root: Path) -> dict[str, Manifest]:
     taxa = _taxonomy(file, RANKS)
     rows = [
         (path, split, *_lookup(taxa, species, path, file))
-        for path, split, _, species in _listed(root, "inat-full", _LAYOUT_FULL)
+        for path, split, _, species in _listed_images(root, "inat-full", _LAYOUT_FULL)
     ]
     return {"": manifest_from_rows(rows, ("species", *RANKS), root, root)}
 
 
-def _listed(root: Path, name: str, layout: str) -> Iterator[tuple[str, str, str, int]]:
+def _listed_images(root: Path, name: str, layout: str) -> Iterator[tuple[str, str, str, int]]:
     """Path, split, super-category and species id of every image of the two lists."""
     for split in ("train", "test"):
         file = require_file(root, f"Inat_dataset_splits/Inaturalist_{split}_set1.txt", name, layout)

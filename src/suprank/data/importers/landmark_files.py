@@ -1,6 +1,6 @@
 """The files of Google Landmarks v2: which photographs there are, their landmarks, and the names and groups of these.
 
-ImageInfo about them that decide how they are read:
+Facts about them that decide how they are read:
 
 - The training list is `train_clean.csv`, one line per landmark with all its images. The gallery is the index set.
 - Queries are the test images that `retrieval_solution_v2.1.csv` gives index images for; the others (`None`, or Usage `Ignored`)
@@ -51,7 +51,7 @@ class Photographs:
 
 
 @dataclass(frozen=True)
-class Hierarchy:
+class LandmarkLabels:
     """The landmarks of one split that have both reviewed labels, ascending, and these labels."""
 
     landmarks: NDArray[np.int64]
@@ -62,7 +62,7 @@ class Hierarchy:
         return len(self.landmarks)
 
 
-def read_hierarchy(path: Path) -> Hierarchy:
+def read_landmark_labels(path: Path) -> LandmarkLabels:
     """The reviewed labels of landmarks: the published five-column file, the authors' private one, or any with such columns.
 
     Columns: `landmark_id`, and `hierarchical_label` with `natural_or_human_made` or `cluster` with `overall_cluster`. White
@@ -79,7 +79,7 @@ def read_hierarchy(path: Path) -> Hierarchy:
     labeled = np.asarray(pc.and_(*(pc.not_equal(label, "") for label in labels)))
     order = np.flatnonzero(labeled)[np.argsort(landmarks[labeled])]
     supercategory, kind = (label.take(pa.array(order)) for label in labels)
-    return Hierarchy(landmarks[order], supercategory, kind)
+    return LandmarkLabels(landmarks[order], supercategory, kind)
 
 
 def commons_name(url: str) -> str:

@@ -24,7 +24,7 @@ from suprank.data.importers.landmark_files import (
     index_photographs,
     landmark_names,
     query_photographs,
-    read_hierarchy,
+    read_landmark_labels,
     train_photographs,
 )
 from suprank.data.manifest import Manifest
@@ -52,7 +52,7 @@ def read_hgldv2(root: Path) -> dict[str, Manifest]:
     of a query are the index images of its landmark, as in the paper's tables.
     """
     files = _files(root, "hgldv2", NEEDED, HIERARCHICAL_LAYOUT)
-    hierarchies = {space: read_hierarchy(_hierarchy_file(space, files, root)) for space in ("train", "index")}
+    hierarchies = {space: read_landmark_labels(_hierarchy_file(space, files, root)) for space in ("train", "index")}
     parts = []
     for split, space, part in _photographs(files):
         hierarchy = hierarchies[space]

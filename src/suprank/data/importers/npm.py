@@ -21,7 +21,7 @@ class Package(NamedTuple):
 
     @property
     def file(self) -> str:
-        """What `npm pack` calls the archive.
+        """The name that `npm pack` gives the archive.
 
         Example:
             >>> Package("@iconify-json/noto", "1.2.9").file

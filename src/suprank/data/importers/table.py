@@ -160,9 +160,8 @@ def _normalize_spelling(file: Table, name: str) -> pa.Array:
     """The cells with composed accents (NFC); in a column of whole numbers 1.0 becomes 1, and −1 blank, which means no label."""
     cells = _text(file, name)
     spelled = pc.utf8_normalize(cells, "NFC")
-    if pc.all(
-        pc.match_substring_regex(spelled, r"^(-?[0-9]+(\.0+)?)?$")
-    ).as_py():  # among words "-1" is a label: an emoji is called so
+    # Only in a column of numbers: among words "-1" is a label, the name of an emoji.
+    if pc.all(pc.match_substring_regex(spelled, r"^(-?[0-9]+(\.0+)?)?$")).as_py():
         spelled = pc.replace_substring_regex(spelled, r"\.0+$", "")
         spelled = pc.if_else(pc.equal(spelled, "-1"), "", spelled)
         file.refuse(

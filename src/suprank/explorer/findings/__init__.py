@@ -1,4 +1,4 @@
-"""What a source shows, as numbers; nothing here draws."""
+"""Metrics, curves, examples and maps of a source, as numbers; `explorer.report` draws them."""
 
 from suprank.explorer.findings.batch_gap import GapBySize, gap_by_size
 from suprank.explorer.findings.class_means import ClassMap, class_map

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 SIZES = (32, 64, 128, 256, 512)
-MOST_BATCHES = 1000
-"""Batches per size; larger counts are skipped, because each batch is an evaluation of its own and takes milliseconds."""
+MAX_BATCHES = 1000
+"""Maximum number of batches per size; sizes with more are skipped, because a batch is an evaluation and takes milliseconds."""
 
 _PAIRS = 6_000_000  # query-item pairs: a thousand queries of a small collection
 
@@ -62,7 +62,7 @@ def gap_by_size(
     measures = tuple(dict.fromkeys(("AP", main_metric(report))))
     queries = sample_queries(source, seed, _PAIRS)
     overall = np.stack([report.per_query[measure][queries] for measure in measures])
-    usable = [size for size in sorted(set(sizes)) if size < items and items <= MOST_BATCHES * size]
+    usable = [size for size in sorted(set(sizes)) if size < items and items <= MAX_BATCHES * size]
     total = sum(-(-items // size) for size in usable)
     in_batches, done = [], 0
     for size in usable:

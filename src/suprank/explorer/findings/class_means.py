@@ -39,7 +39,7 @@ class ClassMap:
     total_classes: int
 
 
-def class_map(source: Source, *, most: int = MAX_CLASSES, perplexity: float = 30, seed: int = 0) -> ClassMap | None:
+def class_map(source: Source, *, max_classes: int = MAX_CLASSES, perplexity: float = 30, seed: int = 0) -> ClassMap | None:
     """The map of the gallery's classes; None with fewer than two classes, or without labels."""
     if not source.levels:
         return None
@@ -48,7 +48,7 @@ def class_map(source: Source, *, most: int = MAX_CLASSES, perplexity: float = 30
     total = int((counts > 0).sum())
     if total < 2:
         return None
-    chosen = np.sort(np.argsort(-counts, kind="stable")[: min(total, most)])
+    chosen = np.sort(np.argsort(-counts, kind="stable")[: min(total, max_classes)])
     group_of_label = np.full(len(counts) + 1, -1, np.int64)  # the last entry is for label −1, none
     group_of_label[chosen] = np.arange(len(chosen))
     group = group_of_label[labels[:, 0]]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PAIRS = 50_000_000
 """Query-item pairs that are scored at most: more would take minutes and change no curve visibly."""
 
-LEAST_QUERIES = 200
+MIN_QUERIES = 200
 """Queries that are scored at least, even in a gallery of millions."""
 
 _BLOCK = 2**21  # pairs at once: about 50 MB including what is computed from them
@@ -41,7 +41,7 @@ def sample_queries(source: Source, seed: int = 0, pairs: int | None = None) -> N
     The sample is sorted, and the same for the same seed.
     """
     number = len(source.queries)
-    most = max((PAIRS if pairs is None else pairs) // len(source.gallery), LEAST_QUERIES)
+    most = max((PAIRS if pairs is None else pairs) // len(source.gallery), MIN_QUERIES)
     if number <= most:
         return np.arange(number)
     return np.sort(np.random.default_rng(seed).choice(number, most, replace=False))
@@ -191,10 +191,10 @@ def interpolated_precision(positive: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 def hierarchical_at_k(
-    source: Source, *, most: int = 1000, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
+    source: Source, *, max_k: int = 1000, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> HierarchicalAtK:
-    """H-P@k and H-R@k for about 25 values of k, evenly spaced on a logarithmic axis from 1 to the gallery size or `most`."""
-    longest = max(1, min(most, len(source.gallery) - int(source.against_each_other)))
+    """H-P@k and H-R@k for about 25 values of k, evenly spaced on a logarithmic axis from 1 to the gallery size or `max_k`."""
+    longest = max(1, min(max_k, len(source.gallery) - int(source.against_each_other)))
     ks = np.unique(np.round(np.geomspace(1, longest, 25)).astype(np.int64))
     names = [f"{metric}@{k}" for metric in ("H-P", "H-R") for k in ks]
     # AP ranks all items, which is faster than sorting a large part of them: 1.2 s instead of 4 s for 6,000².

@@ -1,4 +1,4 @@
-"""What the files of a training run say: its metrics over steps, and the step function of its loss."""
+"""The logged curves of a training run, and the step function of its loss."""
 
 from __future__ import annotations
 
@@ -40,7 +40,14 @@ class History:
     others: dict[str, Curve]
 
 
-NOT_LOSSES = ("images per second", "broken images replaced", "gradient norm", "queries_without_positives", "triplets")
+NOT_LOSSES = (
+    "images per second",
+    "broken images replaced",
+    "gradient norm",
+    "gradient norm of proxies",
+    "queries_without_positives",
+    "triplets",
+)
 """Names of logged values that are not losses, or the endings of such names if there is one per level."""
 
 

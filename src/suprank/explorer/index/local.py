@@ -8,6 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from suprank.data.columns import decode_dictionaries
 from suprank.explorer.index.kinds import (
     empty_index,
     exact_neighbors,
@@ -27,6 +28,7 @@ from suprank.explorer.index.protocol import (
     checked_ids,
     checked_queries,
     empty_hits,
+    no_progress,
     open_embeddings,
     refuse_taken,
     refuse_unknown,
@@ -40,7 +42,6 @@ from suprank.explorer.index.storage import (
     REMOVED,
     IndexFolder,
     append_rows,
-    decode_dictionaries,
     item_table,
     items_at,
     levels_in,
@@ -60,10 +61,6 @@ if TYPE_CHECKING:
 
 RECALL_AT = 10
 _MAX_REMOVED = 0.25  # share of removed vectors; a change that leaves more drops them
-
-
-def _no_progress(done: int, total: int) -> None:
-    pass
 
 
 class LocalIndex:
@@ -95,7 +92,7 @@ class LocalIndex:
         codes: str = "float16",
         recall: float = 0.95,
         overwrite: bool = False,
-        progress: Progress = _no_progress,
+        progress: Progress = no_progress,
     ) -> Self:
         """Build an index of embeddings `[items, dim]` with these ids (0, 1, ... by default) in a new or empty folder.
 
@@ -177,7 +174,7 @@ class LocalIndex:
         manifest: Manifest | None = None,
         *,
         ids: NDArray[np.int64] | None = None,
-        progress: Progress = _no_progress,
+        progress: Progress = no_progress,
     ) -> NDArray[np.int64]:
         """See `Index`; automatic ids continue from the largest ever used, so that no id is ever reused."""
         source = open_embeddings(embeddings, self.dim, str(self._folder))
@@ -312,7 +309,7 @@ class LocalIndex:
                 index, smaller = self._index, self._read(mapped=False)
             else:
                 smaller = faiss().clone_index(index)
-            index = _compacted(index, removed, smaller)
+            index = _compact(index, removed, smaller)
             table, removed = table.filter(~removed), removed[~removed]
         counts = {"vectors": len(removed), "removed": int(removed.sum())}
         written = self._folder.write(
@@ -332,7 +329,7 @@ def _writer(index: Any) -> Callable[[IO[bytes]], None]:
     return lambda file: faiss().write_index(index, faiss().PyCallbackIOWriter(file.write, 2**24))
 
 
-def _compacted(index: Any, removed: NDArray[np.bool_], smaller: Any) -> Any:
+def _compact(index: Any, removed: NDArray[np.bool_], smaller: Any) -> Any:
     """Refill `smaller`, an index with the same training, with the positions that are not removed, in their order."""
     remaining = np.flatnonzero(~removed)
     if hasattr(index, "make_direct_map"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from suprank.explorer.index.protocol import Where
 
 _PAGE = 1_000
-_LONGEST = 65_535  # bytes of a text that Milvus allows at most
+_MAX_TEXT_BYTES = 65_535  # bytes of a text that Milvus allows at most
 _FIELDS = ["id", "path", "split", "labels"]
 
 
@@ -74,7 +74,7 @@ class MilvusIndex(ServerIndex):
             schema = client.create_schema(auto_id=False, enable_dynamic_field=False)
             schema.add_field("id", DataType.INT64, is_primary=True)
             schema.add_field("embedding", DataType.FLOAT_VECTOR, dim=dim)
-            schema.add_field("path", DataType.VARCHAR, max_length=_LONGEST, nullable=True)
+            schema.add_field("path", DataType.VARCHAR, max_length=_MAX_TEXT_BYTES, nullable=True)
             schema.add_field("split", DataType.VARCHAR, max_length=64, nullable=True)
             schema.add_field("labels", DataType.JSON)
             search = client.prepare_index_params()
@@ -190,10 +190,10 @@ def _filter(where: Where | None) -> str:
     """A Milvus filter expression; texts are quoted as in JSON."""
     conditions = []
     for key, names in (where or {}).items():
-        field = "split" if key == "split" else f"labels[{_quoted(key)}]"
-        conditions.append("(" + " or ".join(f"{field} == {_quoted(name)}" for name in names) + ")")
+        field = "split" if key == "split" else f"labels[{_quote(key)}]"
+        conditions.append("(" + " or ".join(f"{field} == {_quote(name)}" for name in names) + ")")
     return " and ".join(conditions)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

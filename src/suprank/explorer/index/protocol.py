@@ -1,4 +1,4 @@
-"""What every index has in common, in a folder or on a server: its methods, the checks of their arguments, and unit vectors.
+"""The interface of every index, in a folder or on a server, with checks of arguments and unit vectors.
 
 Growing from a folder to a server changes the address, not the code.
 """
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (done, total) along the way."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Ignore the progress."""
+
 
 Where: TypeAlias = Mapping[str, Sequence[str]]
 """A filter: `split` or a level → the names to keep. Names of one key are alternatives; all keys must match."""
@@ -111,8 +116,8 @@ def checked_ids(ids: Any, rows: int | None = None) -> NDArray[np.int64]:
     if len(wrong):
         raise ValueError(f"{wrong[0]} is not a valid id; ids are integers from 0 to 2⁶³ − 1.")
     found = found.astype(np.int64)
-    sort_hits = np.sort(found)
-    twice = sort_hits[1:][sort_hits[1:] == sort_hits[:-1]]
+    ordered = np.sort(found)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(twice):
         raise ValueError(f"id {twice[0]} is given twice; ids must be unique.")
     return found

@@ -1,4 +1,4 @@
-"""What indexes on a server have in common: adding in batches, and checks before anything is sent."""
+"""The base class of indexes on a server: it adds in batches, and checks arguments before anything is sent."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from suprank.explorer.index.protocol import (
     checked_ids,
     checked_queries,
     empty_hits,
+    no_progress,
     open_embeddings,
     refuse_taken,
     refuse_unknown,
@@ -37,13 +38,8 @@ if TYPE_CHECKING:
 BATCH_NUMBERS = 2**18
 """Numbers sent at once, items × dim: about 3 MiB as text; servers refuse requests above 32 or 64 MiB."""
 
-
 SAMPLED_ITEMS = 1000
 """Items whose labels tell which levels a collection has: a server keeps no list of levels."""
-
-
-def no_progress(done: int, total: int) -> None:
-    """Ignore the progress."""
 
 
 class ServerIndex(ABC):

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from suprank.data.columns import decode_dictionaries
 from suprank.explorer.index.protocol import IndexItem
 from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.files.locking import lock_folder
@@ -55,14 +56,6 @@ def item_table(ids: NDArray[np.int64], manifest: Manifest | None) -> pa.Table:
 def append_rows(one: pa.Table, other: pa.Table) -> pa.Table:
     """The rows of both tables; a level that one of them lacks is null there."""
     return pa.concat_tables([decode_dictionaries(one), decode_dictionaries(other)], promote_options="default").combine_chunks()
-
-
-def decode_dictionaries(table: pa.Table) -> pa.Table:
-    """Turn dictionary-encoded columns into plain text, because the dictionaries of two files differ."""
-    for index, column in enumerate(table.schema):
-        if pa.types.is_dictionary(column.type):
-            table = table.set_column(index, column.name, table.column(index).cast(pa.string()))
-    return table
 
 
 def levels_in(names: Sequence[str]) -> tuple[str, ...]:
@@ -171,11 +164,11 @@ class IndexFolder:
         number = int(meta.get("number", 0)) + 1
         files: dict[str, Any] = dict(meta.get("files", {}))
         if index is not None:
-            with atomic_writer(self._numbered("index", number)) as file:
+            with atomic_writer(self._numbered_file("index", number)) as file:
                 index(file)
             files["index"] = self._name_and_size("index", number)
         if items is not None:
-            with atomic_writer(self._numbered("items", number)) as file:
+            with atomic_writer(self._numbered_file("items", number)) as file:
                 pq.write_table(items, file, compression="zstd", row_group_size=2**17)
             files["items"] = self._name_and_size("items", number)
         written = {**meta, "version": VERSION, "number": number, "files": files}
@@ -196,18 +189,18 @@ class IndexFolder:
         try:
             names = pq.read_schema(file).names
             labels = [name for name in names if name == SPLIT or name.startswith(LABEL)]
-            open_embeddings = pq.ParquetFile(file, read_dictionary=labels)
+            items_file = pq.ParquetFile(file, read_dictionary=labels)
         except (pa.ArrowInvalid, OSError) as error:
             raise ValueError(f"{file} is damaged ({error}); build the index again.") from error
-        if open_embeddings.metadata.num_rows != meta["vectors"] or not {ID, PATH, SPLIT, REMOVED} <= set(names):
+        if items_file.metadata.num_rows != meta["vectors"] or not {ID, PATH, SPLIT, REMOVED} <= set(names):
             raise ValueError(f"{file} does not hold the {meta['vectors']:,} items of the index; build the index again.")
-        return open_embeddings
+        return items_file
 
-    def _numbered(self, which: str, number: int) -> Path:
+    def _numbered_file(self, which: str, number: int) -> Path:
         return self.path / f"{which}.{number}.{_FILES[which]}"
 
     def _name_and_size(self, which: str, number: int) -> list[Any]:
-        file = self._numbered(which, number)
+        file = self._numbered_file(which, number)
         return [file.name, file.stat().st_size]
 
     def _unnamed_files(self, files: Mapping[str, Any]) -> Iterator[Path]:

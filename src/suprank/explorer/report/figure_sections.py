@@ -90,7 +90,7 @@ def curves_section(runs: Sequence[RunFindings]) -> Section:
         found.append(CaptionedFigure(svg, "Each point is one list length k; relevance takes every level into account."))
     about = (
         "Precision is interpolated (the highest at that recall or a higher one) and averaged over queries.",
-        *_sampled(runs[0].precision.queries, runs[0].precision.total_queries),
+        *_sample_note(runs[0].precision.queries, runs[0].precision.total_queries),
     )
     group = FigureGroup(tuple(found), _run_legend(runs))
     return Section("curves", "Precision and recall", "figures.html", [group], about, "Curves")
@@ -112,7 +112,7 @@ def scores_section(runs: Sequence[RunFindings]) -> Section | None:
     legend = tuple(LegendEntry(f"line level-{level} dash-{level % 4}", name) for level, name in enumerate(names))
     about = (
         "Cosines of query and item by the finest level they share. Each curve has area 1, whatever its number of pairs.",
-        *_sampled(runs[0].scores.queries, runs[0].scores.total_queries),
+        *_sample_note(runs[0].scores.queries, runs[0].scores.total_queries),
     )
     return Section("scores", "Scores", "figures.html", [FigureGroup(tuple(found), legend[::-1])], about)
 
@@ -128,7 +128,7 @@ def gap_section(runs: Sequence[RunFindings]) -> Section:
     about = (
         "How much higher a metric is when images are ranked within random batches than within the whole collection: what a "
         "loss over batches cannot see. Smaller is better. The gap is signed, and 0 if one batch holds the whole collection.",
-        *_sampled(gaps[0].queries, gaps[0].total_queries),
+        *_sample_note(gaps[0].queries, gaps[0].total_queries),
     )
     return Section("gap", "Decomposability gap", "figures.html", [FigureGroup(tuple(found), _run_legend(runs))], about, "Gap")
 
@@ -171,5 +171,5 @@ def _series(curve: Curve | None) -> figures.Series:
     return figures.Series(curve.epochs, curve.values)
 
 
-def _sampled(queries: int, total: int) -> tuple[str, ...]:
+def _sample_note(queries: int, total: int) -> tuple[str, ...]:
     return (f"Measured on {queries:,} of {total:,} queries, drawn at random.",) if queries < total else ()

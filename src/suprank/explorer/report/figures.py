@@ -133,7 +133,7 @@ def _tag(element: ElementTree.Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-_LONGEST = 18  # characters of a level's name under a bar
+_MAX_NAME_LENGTH = 18  # characters of a level's name under a bar
 _DASHES = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))  # as the CSS classes .dash-0 to .dash-3
 
 
@@ -290,4 +290,4 @@ def _in_percent(axes: Axes, axis: str) -> None:
 
 
 def _truncate(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_NAME_LENGTH else f"{text[: _MAX_NAME_LENGTH - 1]}…"

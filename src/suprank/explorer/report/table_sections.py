@@ -118,7 +118,8 @@ def _interval(report: Report, key: str) -> str:
 
 
 def _p_value(value: float) -> str:
-    """
+    """A p-value in two or three decimals; a dash for NaN.
+
     Example:
         >>> _p_value(0.00012), _p_value(0.0449), _p_value(0.731), _p_value(math.nan)
         ('< 0.001', '0.045', '0.73', '–')

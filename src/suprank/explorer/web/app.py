@@ -38,7 +38,7 @@ PAGE = 48
 SIDES = {"small": 224, "large": 800}
 """The longer side of each picture size, in pixels."""
 
-TEXT = 200
+MAX_TEXT = 200
 """The longest text that can be searched for, in characters."""
 
 
@@ -128,7 +128,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         return Response(pages.script, media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 
     def error_page(status: int, message: str, headers: Mapping[str, str] | None = None) -> HTMLResponse:
-        # With the security headers again: starlette handles uncaught errors outside of the `SecurityMiddleware` middleware.
+        # With the security headers again: starlette handles uncaught errors outside of `SecurityMiddleware`.
         return HTMLResponse(pages.render("error.html", status=status, message=message), status, {**HEADERS, **(headers or {})})
 
     @app.exception_handler(HTTPException)
@@ -188,8 +188,8 @@ def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:
 def _selection(explorer: Explorer, parameters: Mapping[str, str]) -> ImageSelection:
     text, split = parameters.get("q", "").strip(), parameters.get("split") or None
     side = parameters.get("side") or next(iter(explorer.browser.sides))
-    if len(text) > TEXT:
-        raise HTTPException(400, f"The text has {len(text):,} characters; search for at most {TEXT}.")
+    if len(text) > MAX_TEXT:
+        raise HTTPException(400, f"The text has {len(text):,} characters; search for at most {MAX_TEXT}.")
     if side not in explorer.browser.sides:
         raise HTTPException(400, f"side={side!r} must be one of {', '.join(explorer.browser.sides)}.")
     _check_split(split, explorer.browser.splits[side])

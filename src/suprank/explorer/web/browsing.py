@@ -71,7 +71,7 @@ class Browser:
         found = [
             Node(level, label)
             for level in reversed(range(len(self.source.levels)))
-            for label in sorted(self._named(level, text), key=lambda one, level=level: len(self._names(level)[one]))  # type: ignore[misc]
+            for label in sorted(self._labels_with_text(level, text), key=lambda one, level=level: len(self._names(level)[one]))  # type: ignore[misc]
         ]
         return found[:limit], len(found)
 
@@ -88,7 +88,7 @@ class Browser:
         if selection.split is not None:
             mask = _and(mask, _bools(pc.equal(images.manifest.table["split"], selection.split)))
         if selection.text:
-            mask = _and(mask, self._with_text(images, selection.text))
+            mask = _and(mask, self._rows_with_text(images, selection.text))
         rows = None if mask is None else np.flatnonzero(mask)
         with self._lock:
             self._cache[selection] = rows
@@ -96,17 +96,17 @@ class Browser:
                 self._cache.popitem(last=False)
         return rows
 
-    def _with_text(self, images: Images, text: str) -> NDArray[np.bool_]:
+    def _rows_with_text(self, images: Images, text: str) -> NDArray[np.bool_]:
         found = _bools(pc.match_substring(images.manifest.paths, text, ignore_case=True))
         for level in range(len(self.source.levels)):
-            named = self._named(level, text)
+            named = self._labels_with_text(level, text)
             if named:
                 chosen = np.zeros(len(self._names(level)) + 1, bool)  # the last entry is for −1, no label
                 chosen[named] = True
                 found = found | chosen[images.labels[:, level]]
         return found
 
-    def _named(self, level: int, text: str) -> list[int]:
+    def _labels_with_text(self, level: int, text: str) -> list[int]:
         names = pa.array(self._names(level), pa.string())
         return np.flatnonzero(_bools(pc.match_substring(names, text, ignore_case=True))).tolist()
 

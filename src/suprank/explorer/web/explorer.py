@@ -32,9 +32,8 @@ class Explorer:
         self.node_metrics = tuple(NodeMetrics(run.source) for run in self.runs)
         self.tree = Tree(self.source, self.node_metrics)
         self.pictures = ThumbnailCache()
-        self.version = secrets.token_hex(
-            4
-        )  # in addresses of pictures: a browser may have cached those of another run on this port
+        # In addresses of pictures: a browser may have cached those of another run on this port.
+        self.version = secrets.token_hex(4)
         self.can_embed = any(run.embed is not None for run in self.runs)
 
     def measure(self) -> None:

@@ -101,9 +101,8 @@ class IndexedSearch:
             )
         rows = np.unique(np.linspace(0, len(images) - 1, _PROBES).round().astype(np.int64))
         found = index.search(images.unit_embeddings(rows), 1)
-        same = (
-            np.abs((images.unit_embeddings(rows) * images.unit_embeddings(np.maximum(found.ids[:, 0], 0))).sum(1)) > 0.99
-        )  # the image itself, or a copy
+        # The image itself, or a copy.
+        same = np.abs((images.unit_embeddings(rows) * images.unit_embeddings(np.maximum(found.ids[:, 0], 0))).sum(1)) > 0.99
         if same.mean() < 0.75:
             raise ValueError(f"the index {self._address} was built from other embeddings; build it again from these.")
 

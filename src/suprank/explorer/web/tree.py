@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from suprank.explorer.source import Source
 
 
-MOST_PAIRS = 4_000_000_000
+MAX_PAIRS = 4_000_000_000
 """Query-item pairs that are scored at most: all of 63,000 images, or 4,000 queries against a million images."""
 
 _log = logging.getLogger(__name__)
@@ -35,12 +35,12 @@ class MeanMetrics(NamedTuple):
 class NodeMetrics:
     """AP and R@1 of a source's queries, measured in the background, and their means over labels.
 
-    With more than `MOST_PAIRS` query-item pairs, only some queries, evenly spaced, are measured.
+    With more than `MAX_PAIRS` query-item pairs, only some queries, evenly spaced, are measured.
     """
 
-    def __init__(self, source: Source, *, most_pairs: int = MOST_PAIRS) -> None:
+    def __init__(self, source: Source, *, max_pairs: int = MAX_PAIRS) -> None:
         self.source = source
-        count = min(len(source.queries), max(1, most_pairs // max(1, len(source.gallery))))
+        count = min(len(source.queries), max(1, max_pairs // max(1, len(source.gallery))))
         self.rows = np.unique(np.linspace(0, len(source.queries) - 1, count).round().astype(np.int64))
         self.done = not source.levels
         self.problem = "" if source.levels else "the images have no labels"
@@ -105,7 +105,7 @@ class NodeMetrics:
 ORDERS = ("name", "images", "worst", "best")
 
 
-class Branch(NamedTuple):
+class LabelSummary(NamedTuple):
     """A label in a table: its images, and for each run the metrics of its queries at its own level and at the finest."""
 
     node: Node
@@ -116,10 +116,10 @@ class Branch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Branches:
+class LabelListing:
     """A page of the labels below another one, of `total`."""
 
-    branches: tuple[Branch, ...]
+    labels: tuple[LabelSummary, ...]
     total: int
 
 
@@ -152,18 +152,18 @@ class Tree:
         """The labels of an image, coarsest first."""
         return [Node(level, int(labels[level])) for level in reversed(range(len(labels))) if labels[level] >= 0]
 
-    def branch(self, node: Node) -> Branch:
+    def summary(self, node: Node) -> LabelSummary:
         """One label with its images and metrics."""
         own = tuple(self._label_metrics(run, node, node.level) for run in range(len(self.node_metrics)))
         finest = tuple(self._label_metrics(run, node, 0) for run in range(len(self.node_metrics)))
         images = sum(int((side[:, node.level] == node.label).sum()) for side in self._sides())
-        return Branch(node, self.name(node), images, own, finest)
+        return LabelSummary(node, self.name(node), images, own, finest)
 
-    def children(self, node: Node | None, *, order: str = "name", offset: int = 0, limit: int = 100) -> Branches:
+    def children(self, node: Node | None, *, order: str = "name", offset: int = 0, limit: int = 100) -> LabelListing:
         """The labels directly below a label, or the coarsest labels for None."""
         level = (len(self.source.levels) if node is None else node.level) - 1
         if level < 0:
-            return Branches((), 0)
+            return LabelListing((), 0)
         counts = np.zeros(len(self.names(level)), np.int64)
         for side in self._sides():
             labels = side[:, level] if node is None else side[side[:, node.level] == node.label, level]
@@ -171,9 +171,9 @@ class Tree:
         present = np.flatnonzero(counts)
         own = [self._metrics(run, level, present, level) for run in self.node_metrics]
         finest = [self._metrics(run, level, present, 0) for run in self.node_metrics]
-        shown = self._ordered(level, present, counts, finest, order)[offset : offset + limit]
-        branches = (
-            Branch(
+        shown = self._sorted_positions(level, present, counts, finest, order)[offset : offset + limit]
+        summaries = (
+            LabelSummary(
                 Node(level, int(present[at])),
                 self.names(level)[present[at]],
                 int(counts[present[at]]),
@@ -182,9 +182,9 @@ class Tree:
             )
             for at in shown
         )
-        return Branches(tuple(branches), len(present))
+        return LabelListing(tuple(summaries), len(present))
 
-    def _ordered(
+    def _sorted_positions(
         self,
         level: int,
         present: NDArray[np.int64],

@@ -42,7 +42,7 @@ class Uploads:
         """
         if not request.headers.get("content-type", "").startswith("multipart/form-data"):
             raise HTTPException(400, "The request contains no image form; choose an image and press the upload button.")
-        parser = MultiPartParser(request.headers, _limited(request), max_files=1, max_fields=10, max_part_size=_FORM)
+        parser = MultiPartParser(request.headers, _limited_body(request), max_files=1, max_fields=10, max_part_size=_FORM)
         parser.spool_max_size = MAX_BYTES + _FORM + 1  # starlette would put all above 1 MB into a temporary file
         try:
             form = await parser.parse()
@@ -63,12 +63,12 @@ class Uploads:
     async def _picture(self, data: bytes) -> Image.Image:
         try:
             with anyio.fail_after(SECONDS):
-                return await run_sync(_decoded, data, abandon_on_cancel=True)
+                return await run_sync(_decode_upload, data, abandon_on_cancel=True)
         except TimeoutError as error:
             raise HTTPException(400, f"The image took more than {SECONDS:g} s to decode; choose a smaller one.") from error
 
 
-def _decoded(data: bytes) -> Image.Image:
+def _decode_upload(data: bytes) -> Image.Image:
     try:
         return decode_image(data, "The image", max_pixels=MAX_PIXELS)
     except BrokenImageError as error:
@@ -76,7 +76,7 @@ def _decoded(data: bytes) -> Image.Image:
         raise HTTPException(400, f"The image {reason}") from error
 
 
-async def _limited(request: Request) -> AsyncGenerator[bytes, None]:
+async def _limited_body(request: Request) -> AsyncGenerator[bytes, None]:
     """The body up to the limit; anything beyond is read and dropped, and then refused."""
     seen = 0
     async for chunk in request.stream():

@@ -14,7 +14,7 @@ from suprank.hierarchy.project import utc_now
 from suprank.hierarchy.review.actions import MAX_NAME, MAX_TEXT, RefusedError
 from suprank.hierarchy.review.branch import Branch, Event
 from suprank.hierarchy.review.state import BranchState, GroupRow
-from suprank.hierarchy.text import label_key
+from suprank.hierarchy.text import label_key, pluralize
 from suprank.hierarchy.tree import FINAL, UNSETTLED
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _describe(disagreements: Sequence[Disagreement]) -> str:
     if len(disagreements) == 1:
         return f"the {disagreements[0].kind} {disagreements[0].about!r}"
     kinds = Counter(one.kind for one in disagreements)
-    return ", ".join(f"{kinds[kind]:,} {kind}{'' if kinds[kind] == 1 else 's'}" for kind in KINDS if kinds[kind])
+    return ", ".join(pluralize(kinds[kind], kind) for kind in KINDS if kinds[kind])
 
 
 def _read_decisions(db: sqlite3.Connection, branch: int) -> dict[tuple[Kind, str], Decision]:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 N_INIT, MAX_ITERATIONS = 1, 300
 """k-means: the number of starts by k-means++ (runs with other seeds show what other starts would give), and of iterations."""
 
-MOST_WARD_ROWS = 20_000
+MAX_WARD_ROWS = 20_000
 """Ward's method holds all distances at once, and for a while twice: 3.2 GB for this many rows."""
 
-MOST_ROWS_TO_SPLIT = 2_000
+MAX_ROWS_TO_SPLIT = 2_000
 """A group of up to this many rows is split by Ward's method, which takes a moment; a larger one by k-means."""
 
 _CHUNK = 4_096  # rows whose cosines are computed at once
@@ -55,10 +55,10 @@ def ward(vectors: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
     The method is deterministic. More than 20,000 rows are refused.
     """
-    if len(vectors) > MOST_WARD_ROWS:
+    if len(vectors) > MAX_WARD_ROWS:
         raise ValueError(
             f"{len(vectors):,} labels are too many for Ward's method, which holds all their distances "
-            f"({len(vectors) ** 2 * 8 / 1e9:,.0f} GB); it takes up to {MOST_WARD_ROWS:,}. Use k-means."
+            f"({len(vectors) ** 2 * 8 / 1e9:,.0f} GB); it takes up to {MAX_WARD_ROWS:,}. Use k-means."
         )
     if len(vectors) == 1:
         return np.zeros(1, np.int64)
@@ -90,7 +90,7 @@ def suggested_split(vectors: NDArray[np.float32], parts: int = 2) -> NDArray[np.
     distinct = len(distinct_rows(np.asarray(vectors, np.float32))[0])
     if distinct < 2 or parts < 2:
         return np.zeros(len(vectors), np.int64)
-    if len(vectors) > MOST_ROWS_TO_SPLIT:
+    if len(vectors) > MAX_ROWS_TO_SPLIT:
         return _number_by_size(kmeans(vectors, parts, seed=0))
     from scipy.cluster.hierarchy import linkage
 

@@ -1,4 +1,4 @@
-"""What describes clusters: statistics of a clustering, and suggested names for a group of labels."""
+"""Statistics of a clustering, and suggested names for a group of labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SILHOUETTE_SAMPLE = 5_000
 """The silhouette uses at most this many labels, because it needs all their distances."""
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _BRACKETS = re.compile(r"\([^()]*\)")
 _PREPOSITIONS = frozenset({"at", "by", "for", "from", "in", "of", "on", "to", "with", "de", "du", "des", "di", "von"})
@@ -110,7 +110,7 @@ def suggested_names(
     for name in suggestions:
         if name:
             names.setdefault(label_key(name), name)
-    return list(names.values())[:MOST_NAMES]
+    return list(names.values())[:MAX_NAMES]
 
 
 def distinctive_word(texts: Sequence[str], counts: WordCounts, weights: Sequence[float]) -> str | None:
@@ -142,7 +142,9 @@ def central_label(texts: Sequence[str], vectors: NDArray[np.float32], weights: S
     """The label with the largest mean cosine to all labels of the group, with single blanks; None if there is none."""
     if not len(texts):
         return None
-    closeness = np.round((vectors @ vectors.sum(axis=0, dtype=np.float64)) / len(vectors), 6)  # rounding breaks no ties
+    closeness = np.round(
+        (vectors @ vectors.sum(axis=0, dtype=np.float64)) / len(vectors), 6
+    )  # so that rounding errors break no ties
     order = sorted(range(len(texts)), key=lambda row: (-closeness[row], -weights[row], len(texts[row]), texts[row]))
     return " ".join(texts[order[0]].split()) or None
 

@@ -11,7 +11,7 @@ from suprank.hierarchy.text import pluralize
 
 ERROR: Final = "error"
 WARNING: Final = "warning"
-_MOST_SHOWN = 10
+_MAX_SHOWN = 10
 
 TITLES = {
     "blanks": "invisible blanks",
@@ -68,14 +68,14 @@ def severity_counts(findings: Sequence[Finding]) -> tuple[int, int]:
     return errors, len(findings) - errors
 
 
-def format_findings(findings: Sequence[Finding], *, most: int = _MOST_SHOWN) -> list[str]:
-    """The lines of a report, grouped by code; each code shows at most `most` findings and the number of the others."""
+def format_findings(findings: Sequence[Finding], *, limit: int = _MAX_SHOWN) -> list[str]:
+    """The lines of a report, grouped by code; each code shows at most `limit` findings and the number of the others."""
     errors, warnings = severity_counts(findings)
     lines = [f"{pluralize(errors, 'error')}, {pluralize(warnings, 'warning')}"]
     for (severity, code), some in groupby(findings, key=lambda finding: (finding.severity, finding.code)):
         group = list(some)
         lines.append(f"{severity}: {TITLES[code]} ({code}, {len(group):,})")
-        lines += [f"  {finding.message}" for finding in group[:most]]
-        if len(group) > most:
-            lines.append(f"  ... and {len(group) - most:,} more")
+        lines += [f"  {finding.message}" for finding in group[:limit]]
+        if len(group) > limit:
+            lines.append(f"  ... and {len(group) - limit:,} more")
     return lines

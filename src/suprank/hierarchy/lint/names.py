@@ -29,7 +29,7 @@ def name_findings(level: str, names: Sequence[str]) -> Iterator[Finding]:
     for variants in spellings.values():
         if len(variants) > 1:
             both = tuple(sorted(variants))
-            yield Finding("case", ERROR, level, both, f"{level} {_listed(both)} differ only in case or blanks; merge them")
+            yield Finding("case", ERROR, level, both, f"{level} {_quote_all(both)} differ only in case or blanks; merge them")
 
 
 def _stray_blank(name: str) -> str | None:
@@ -67,7 +67,7 @@ def label_findings(level: str, names: Sequence[str], parent: str, rules: LintRec
     for form, variants in forms.items():
         if form and len({name_words(name) for name in variants}) > 1:
             both = tuple(sorted(variants))
-            message = f"{level} {_listed(both)} under {parent!r}: one name in the plural?"
+            message = f"{level} {_quote_all(both)} under {parent!r}: one name in the plural?"
             yield Finding("plural-twin", WARNING, level, both, message)
 
 
@@ -85,7 +85,7 @@ def _meanings(level: str, names: Sequence[str], under: str, rules: LintRecipe) -
         forms = {singular_name(word) for word in same}
         alike = tuple(name for name in names if singular_name(name) in forms or (singular(head(name)),) in forms)
         if len(alike) > 1:
-            yield Finding("overlap", WARNING, level, alike, f"{level} {_listed(alike)}{under} overlap in meaning")
+            yield Finding("overlap", WARNING, level, alike, f"{level} {_quote_all(alike)}{under} overlap in meaning")
 
 
 def _pairs(level: str, names: Sequence[str], under: str, rules: LintRecipe) -> Iterator[Finding]:
@@ -100,13 +100,13 @@ def _pairs(level: str, names: Sequence[str], under: str, rules: LintRecipe) -> I
         if keys[first] == keys[second]:
             continue  # reported as "case"
         if forms[first] and forms[first] == forms[second] and name_words(first) != name_words(second):
-            yield Finding("plural-twin", WARNING, level, both, f"{level} {_listed(both)}{under}: one name in the plural?")
+            yield Finding("plural-twin", WARNING, level, both, f"{level} {_quote_all(both)}{under}: one name in the plural?")
         elif sets[first] and sets[second] and (sets[first] < sets[second] or sets[second] < sets[first]):
             few, many = sorted(both, key=lambda name: len(sets[name]))
             message = f"{level} {few!r} and {many!r}{under}: is the second a kind of the first?"
             yield Finding("overlap", WARNING, level, both, message)
         elif bare[first] != bare[second] and fuzz.ratio(keys[first], keys[second], score_cutoff=100 * rules.alike):
-            yield Finding("alike", WARNING, level, both, f"{level} {_listed(both)}{under} are nearly the same name")
+            yield Finding("alike", WARNING, level, both, f"{level} {_quote_all(both)}{under} are nearly the same name")
 
 
 def _candidate_pairs(keys: Sequence[str], sets: Sequence[frozenset[str]], alike: float) -> set[tuple[int, int]]:
@@ -126,7 +126,7 @@ def _candidate_pairs(keys: Sequence[str], sets: Sequence[frozenset[str]], alike:
     return pairs
 
 
-def _listed(names: Sequence[str]) -> str:
+def _quote_all(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:-1]) + f" and {names[-1]!r}"
 
 

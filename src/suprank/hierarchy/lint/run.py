@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class LintTarget:
     """A hierarchy to check, and how.
 
-    `check_label_names` is false if the labels are mere ids. `compare_labels` is true if labels are words that can be compared
+    `check_label_names` is false if the labels are only ids. `compare_labels` is true if labels are words that can be compared
     with the names of groups. `findings` are mistakes that were noticed while reading it.
     """
 

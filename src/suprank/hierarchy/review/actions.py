@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from suprank.hierarchy.review.state import BranchState, Changes, GroupRow, Place
-from suprank.hierarchy.text import label_key
+from suprank.hierarchy.text import label_key, pluralize
 from suprank.hierarchy.tree import UNSETTLED
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def existing_group(state: BranchState, group: int) -> GroupRow:
 
 
 def places_of(state: BranchState, labels: Iterable[int]) -> dict[int, Place]:
-    """Where these labels are. At least one is required, and all must be on the branch."""
+    """The places of these labels. At least one is required, and all must be on the branch."""
     places = state.places(dict.fromkeys(labels))
     if not places:
         raise RefusedError("Choose at least one label.")
@@ -288,8 +288,7 @@ def name_taken(name: str, group: int) -> RefusedError:
 
 def count_labels(labels: Iterable[int]) -> str:
     """The number of labels in words, such as "3 labels"."""
-    count = len(list(labels))
-    return f"{count:,} label{'' if count == 1 else 's'}"
+    return pluralize(len(list(labels)), "label")
 
 
 def quote_names(names: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Place = int | str | None
-"""Where a label is: the id of its group, the reason why it is excluded, or None if it is not on the branch."""
+"""The place of a label: the id of its group, the reason why it is excluded, or None if it is not on the branch."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +99,13 @@ class BranchState:
         return {one: row[0] for one, row in found.items() if row is not None}
 
     def places(self, labels: Iterable[int]) -> dict[int, Place]:
-        """Where these labels are; None for a label that is not on the branch."""
+        """The places of these labels; None for a label that is not on the branch."""
         sql = 'SELECT "group", reason FROM member WHERE branch = ? AND label = ?'
         found = {one: self.db.execute(sql, (self.branch, one)).fetchone() for one in labels}
         return {one: None if row is None else _place(row) for one, row in found.items()}
 
     def all_places(self) -> dict[int, Place]:
-        """Where every label of the branch is."""
+        """The places of all labels of the branch."""
         rows = self.db.execute('SELECT label, "group", reason FROM member WHERE branch = ?', (self.branch,))
         return {row["label"]: _place(row) for row in rows}
 

@@ -21,7 +21,7 @@ from suprank.hierarchy.errors import BadReplyError, GaveUpError, RequestRefusedE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LONGEST_WAIT, LAG_WAIT = 120.0, 5.0
+MAX_WAIT, LAG_WAIT = 120.0, 5.0
 """Seconds: waits double up to the first, if the server names none; a lagging database is given at least the second."""
 
 FIRST_CONNECTIONS = 3
@@ -164,7 +164,7 @@ class Client:
         self._wait(reason, None)
 
     def _wait(self, reason: str, requested: float | None, least: float = 1.0) -> None:
-        doubled = min(least * 2.0**self._waits, LONGEST_WAIT)
+        doubled = min(least * 2.0**self._waits, MAX_WAIT)
         seconds = doubled * (1 + self.chance() / 2) if requested is None else max(requested, doubled)
         self._waits += 1
         if self._waited + seconds > self.patience:

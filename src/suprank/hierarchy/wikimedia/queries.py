@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from suprank.hierarchy.wikimedia.client import Client, Reply
 
 PAGE, MOVE, ITEM, TYPE = "page", "move", "item", "type"
-MOST_PARTS = 100
+MAX_PARTS = 100
 """A reply that is continued more often than this goes in circles."""
 
 NO_MOVE = "the log of moves has none"
@@ -49,7 +49,7 @@ class QueryRunner:
 
     def run(self, kind: str, keys: list[str]) -> QueryResult:
         """Query these keys; `BadReplyError` if the reply cannot be read or lacks some of them."""
-        return {PAGE: self._pages, MOVE: self._moved, ITEM: self._items, TYPE: self._types}[kind](keys)
+        return {PAGE: self._pages, MOVE: self._moved_page, ITEM: self._items, TYPE: self._types}[kind](keys)
 
     def _pages(self, titles: list[str]) -> QueryResult:
         form = {
@@ -67,11 +67,11 @@ class QueryRunner:
             after = replies[-1].payload.get("continue")
             if after is None:
                 return QueryResult(replies, parse_pages(titles, [reply.payload for reply in replies]))
-            if not isinstance(after, dict) or len(replies) == MOST_PARTS:
+            if not isinstance(after, dict) or len(replies) == MAX_PARTS:
                 raise BadReplyError(f"a reply is continued without end: {after!r}")
             more = {str(name): str(value) for name, value in after.items()}
 
-    def _moved(self, titles: list[str]) -> QueryResult:
+    def _moved_page(self, titles: list[str]) -> QueryResult:
         """Look for a missing title where it was moved to."""
         (title,) = titles
         form = {
@@ -157,7 +157,7 @@ BATCH_BYTES = 6000
 
 _URL = re.compile(r"(?:https?:)?//(?P<host>[^/?#]*)(?P<path>[^#]*)", re.IGNORECASE | re.DOTALL)
 _ILLEGAL = re.compile(r"[#<>\[\]|{}\x00-\x1f\x7f\ufffd]|%[0-9A-Fa-f]{2}")
-_LONGEST = 255  # bytes of a title without its namespace
+_MAX_TITLE_BYTES = 255  # bytes of a title without its namespace
 
 
 def page_title(source: str, site: str) -> str:
@@ -190,8 +190,8 @@ def page_title(source: str, site: str) -> str:
         name = title
     if not name:
         raise ValueError(f"{text!r} names no page")
-    if len(name.encode()) > _LONGEST:
-        raise ValueError(f"{text[:80]!r}... is longer than the {_LONGEST} bytes of a title")
+    if len(name.encode()) > _MAX_TITLE_BYTES:
+        raise ValueError(f"{text[:80]!r}... is longer than the {_MAX_TITLE_BYTES} bytes of a title")
     return title
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HOPS = 3
 """How many redirects, or category items, are followed in a row."""
 
-INSTANCE_OF, SUBCLASS_OF, ENDED = "P31", "P279", "P582"
+INSTANCE_OF, SUBCLASS_OF, END_TIME = "P31", "P279", "P582"
 _QID = re.compile(r"Q[1-9][0-9]{0,17}")
 
 
@@ -166,7 +166,7 @@ def parse_statements(name: str, claims: Sequence[Mapping[str, Any]]) -> list[Sta
     best = "preferred" if "preferred" in ranks else "normal"
     return [
         Statement(
-            name, position, _item_value(claim["mainsnak"]), _text(claim["rank"]) or "", _ended(claim), claim["rank"] == best
+            name, position, _item_value(claim["mainsnak"]), _text(claim["rank"]) or "", _has_ended(claim), claim["rank"] == best
         )
         for position, claim in enumerate(claims)
     ]
@@ -180,9 +180,9 @@ def _item_value(snak: Mapping[str, Any]) -> str | None:
     return qid if is_qid(qid) else None
 
 
-def _ended(claim: Mapping[str, Any]) -> bool:
+def _has_ended(claim: Mapping[str, Any]) -> bool:
     """Whether a claim has an end date, even an unknown one; "no value" means that it continues."""
-    return any(snak["snaktype"] != "novalue" for snak in (claim.get("qualifiers") or {}).get(ENDED, ()))
+    return any(snak["snaktype"] != "novalue" for snak in (claim.get("qualifiers") or {}).get(END_TIME, ()))
 
 
 def parse_move(payload: Mapping[str, Any]) -> str | None:

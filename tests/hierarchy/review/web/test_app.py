@@ -253,7 +253,7 @@ def add_images(project, folder, level, names, splits=None):
         )
 
 
-def shown(page, text):
+def shown_rows(page, text):
     row = page.split(f">{text}</label>")[1].split("</tr>")[0]
     return [int(number) for number in re.findall(r'src="/anna/picture/(\d+)"', row)]
 
@@ -262,9 +262,9 @@ def test_sample_images_of_labels(project, tmp_path):
     add_images(project, tmp_path / "i", "kind", ["Chapel", "church", "chapel", "chapel", "chapel"])
     anna = Annotator(project, open_branch(project, "anna"))
     page = anna.get(f"/group/{CHURCH}")
-    assert shown(page, "church") == [1]
-    assert shown(page, "chapel") == [2, 3, 4]  # Chapel is a name of its own in the manifest
-    assert shown(page, "heritage site") == []
+    assert shown_rows(page, "church") == [1]
+    assert shown_rows(page, "chapel") == [2, 3, 4]  # Chapel is a name of its own in the manifest
+    assert shown_rows(page, "heritage site") == []
     answer = anna.client.get("/anna/picture/1")
     assert answer.status_code == 200
     assert Image.open(io.BytesIO(answer.content)).size == (120, 80)
@@ -282,8 +282,8 @@ def test_sample_images_of_items_are_of_their_own_split(tmp_path):
         db.execute("INSERT INTO item_label (item, label) VALUES (100, 1)")
     add_images(project, tmp_path / "i", "landmark", ["1", "0", "1", "1"], ["gallery", "train", "train", "train"])
     page = Annotator(project, open_branch(project, "anna")).get("/group/3")
-    assert shown(page, "old church 0-0") == [1, 2, 0]
-    assert shown(page, "new church 0-1") == []
+    assert shown_rows(page, "old church 0-0") == [1, 2, 0]
+    assert shown_rows(page, "new church 0-1") == []
 
 
 def test_few_images_are_decoded_at_once(project, tmp_path, monkeypatch):
@@ -310,7 +310,7 @@ def test_a_missing_manifest_only_costs_the_images(project, tmp_path):
     add_images(project, tmp_path / "i", "kind", ["church"])
     (tmp_path / "i" / "m.parquet").unlink()
     anna = Annotator(project, open_branch(project, "anna"))
-    assert shown(anna.get(f"/group/{CHURCH}"), "church") == []
+    assert shown_rows(anna.get(f"/group/{CHURCH}"), "church") == []
     assert ID["church"] == 1
 
 

@@ -52,8 +52,8 @@ def test_while_somebody_else_writes_nothing_is_saved_and_the_form_is_kept(tmp_pa
 class Crowded(Project):
     """A project on a disk without any more room than its file takes now."""
 
-    def _connected(self):
-        opened = super()._connected()
+    def _connection(self):
+        opened = super()._connection()
         pages = self.most_pages
 
         class Limited:

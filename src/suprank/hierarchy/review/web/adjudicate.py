@@ -63,7 +63,7 @@ def submit(request: Authenticated, form: Form) -> Response:
     try:
         if choice not in _CHOICES:
             raise RefusedError("Use one of the buttons: take one of the two answers, another one, or exclude.")
-        chosen, seen = _chosen(request, adjudication.status(), which, form)
+        chosen, seen = _chosen_cases(request, adjudication.status(), which, form)
         event = adjudication.resolve(
             chosen,
             choice,
@@ -94,7 +94,7 @@ def _adjudication(request: AnnotatorRequest) -> Adjudication:
     return request.review.adjudication
 
 
-def _chosen(
+def _chosen_cases(
     request: AnnotatorRequest, status: AdjudicationStatus, which: str, form: SubmittedForm
 ) -> tuple[list[Disagreement], dict[tuple[Kind, str], str]]:
     """The cases of a button, with their fingerprints: one row, the selected rows, all open cases, or those of a pair."""

@@ -45,7 +45,7 @@ class GroupView:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ReviewProgress:
     """How far the review is, in groups of the finest level and in labels."""
 
     done: int
@@ -84,11 +84,11 @@ class GroupIndex:
         return None if number is None else self.groups.get(number)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ReviewProgress:
         finest = self.at_level(1)
         done = [one for one in finest if one.done]
         labels_done, labels = (sum(one.labels for one in some) for some in (done, finest))
-        return Progress(len(done), len(finest), labels_done, labels, self.excluded)
+        return ReviewProgress(len(done), len(finest), labels_done, labels, self.excluded)
 
     def sorted_by(self, order: str, level: int = 1) -> list[GroupView]:
         """The groups of a level, sorted by a key of `SORT_KEYS`."""

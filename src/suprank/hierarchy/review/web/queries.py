@@ -1,4 +1,4 @@
-"""What pages read from the project: labels, a page at a time, and events of the log. Nothing here writes."""
+"""Read what the pages show from the project: labels, a page at a time, and events of the log. Nothing here writes."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def item_name(key: str, source: str) -> str:
 
 
 def current_places(db: sqlite3.Connection, branch: Branch, labels: list[int]) -> list[Location]:
-    """Where some labels are now."""
+    """The current places of these labels; those that are not on the branch are left out."""
     sql = (
         "SELECT l.text, coalesce(g.name, 'excluded: ' || m.reason), g.id FROM member m JOIN label l ON l.id = m.label "
         'LEFT JOIN "group" g ON g.branch = m.branch AND g.id = m."group" WHERE m.branch = ? AND m.label = ?'

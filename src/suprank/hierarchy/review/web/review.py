@@ -1,4 +1,4 @@
-"""What all requests share: the project, its branches, templates, sample images and suggestions."""
+"""State that all requests share: the project, its branches, templates, sample images and suggestions."""
 
 from __future__ import annotations
 

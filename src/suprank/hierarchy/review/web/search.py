@@ -38,7 +38,7 @@ from suprank.web.pages import page_offset
 router = APIRouter()
 
 ROWS = 200
-MAX_TEXT = 200
+MAX_SEARCH_TEXT = 200
 """Longest text to search for, in characters."""
 
 
@@ -64,8 +64,8 @@ def submit_excluded(request: Authenticated, form: Form) -> Response:
 
 def _query(request: AnnotatorRequest) -> LabelQuery:
     text = request.query.get("q", "").strip()
-    if len(text) > MAX_TEXT:
-        raise HTTPException(400, f"The search text has {len(text):,} characters; at most {MAX_TEXT} are allowed.")
+    if len(text) > MAX_SEARCH_TEXT:
+        raise HTTPException(400, f"The search text has {len(text):,} characters; at most {MAX_SEARCH_TEXT} are allowed.")
     return LabelQuery(excluded=request.path.endswith("/excluded"), text=text)
 
 
