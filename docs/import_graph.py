@@ -12,7 +12,9 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 150, 44, 26, 46, 16
+WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 120, 44, 60, 46, 16
+SHIFT = 66
+SHIFTS = (0, SHIFT, -SHIFT / 2, SHIFT / 2, -SHIFT)  # so that no arrow goes straight through the box of another row
 
 
 def package_imports(source: Path) -> dict[str, set[str]]:
@@ -76,10 +78,10 @@ def draw(source: Path) -> str:
     """The SVG, with the package that nobody imports on top."""
     imports = package_imports(source)
     rows = layers(imports)[::-1]
-    widest = max(map(len, rows)) * (WIDTH + GAP_X) - GAP_X
+    widest = max(map(len, rows)) * (WIDTH + GAP_X) - GAP_X + 2 * SHIFT
     centers: dict[str, tuple[float, float]] = {}
     for number, row in enumerate(rows):
-        start = MARGIN + (widest - len(row) * (WIDTH + GAP_X) + GAP_X) / 2
+        start = MARGIN + (widest - len(row) * (WIDTH + GAP_X) + GAP_X) / 2 + SHIFTS[number % len(SHIFTS)]
         for place, package in enumerate(row):
             centers[package] = (start + place * (WIDTH + GAP_X) + WIDTH / 2, MARGIN + number * (HEIGHT + GAP_Y) + HEIGHT / 2)
     width, height = widest + 2 * MARGIN, len(rows) * (HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN

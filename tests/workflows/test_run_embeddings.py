@@ -131,6 +131,14 @@ def test_a_run_that_cannot_be_written_to_says_what_to_do(tmp_path, pictures, mon
         open_source(run, device="cpu")
 
 
+def test_the_recipe_of_an_earlier_version_is_refused_with_what_to_do(tmp_path, pictures):
+    run = made(tmp_path / "run", pictures)
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text() + "\n[memory]\nsomething_gone = 1\n")
+    with pytest.raises(ValueError, match=r"does not read: .*something_gone.*suprank embed .*model MANIFEST --out DIR"):
+        open_source(run, device="cpu")
+
+
 def test_a_picture_is_embedded_as_the_test_images_are(tmp_path, pictures):
     run = made(tmp_path / "run", pictures)
     source = open_source(run, device="cpu")

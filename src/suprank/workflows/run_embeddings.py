@@ -64,9 +64,7 @@ def open_source(
 
     if not (folder / "recipe.toml").is_file():
         return Source.read(folder, test, frozen=frozen)
-    from suprank.training.recipe import read_recipe
-
-    config = read_recipe(folder / "recipe.toml")
+    config = _read_config(folder)
     known = [OWN, *config.data.tests]
     if test is not None and test not in known:
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
@@ -82,9 +80,8 @@ def open_source(
 def load_run_model(run: Path) -> tuple[Embedder, ImageLoaderSettings]:
     """Load a run's last model (or its best so far, while it trains), and the image settings of its recipe."""
     from suprank.models import Embedder
-    from suprank.training.recipe import read_recipe
 
-    config = read_recipe(run / "recipe.toml")
+    config = _read_config(run)
     # The saved model has the same settings, unless an older version of suprank saved it.
     embedder = Embedder.load(_model_folder(run), settings=config.evaluation_input)
     return embedder, _loader_settings(embedder, config)
@@ -123,6 +120,18 @@ def image_embedder(
             return rows[0]
 
     return embed_picture
+
+
+def _read_config(run: Path) -> TrainConfig:
+    from suprank.training.recipe import RecipeError, read_recipe
+
+    try:
+        return read_recipe(run / "recipe.toml")
+    except RecipeError as error:
+        raise RecipeError(
+            f"{run} has a recipe that this version of suprank does not read: {error} If an earlier version trained the run, "
+            f"train it again, or embed its test images (suprank embed {run / 'model'} MANIFEST --out DIR) and name DIR instead."
+        ) from None
 
 
 def _default_test_set(run: Path, config: TrainConfig) -> str:

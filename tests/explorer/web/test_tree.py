@@ -92,6 +92,7 @@ def test_of_many_queries_some_are_judged_and_their_values_are_exact(one):
     for row in some.rows:
         assert some.for_query(row) == pytest.approx(one.node_metrics[0].for_query(row))
     assert some.for_query(1) is None
+    assert len(NodeMetrics(one.source, most_pairs=1).rows) == 1, "one query, however large the gallery"
 
 
 def test_images_without_labels_are_not_judged():
