@@ -96,8 +96,8 @@ def test_the_saved_model_of_every_preset_says_how_it_reads(tmp_path, photos, pre
     judge = Validator.from_config(config, small(photos))
     tiny.embedder(**config.evaluation_input, mean=config.model.mean, std=config.model.std).save(tmp_path)
     reading = ImageLoaderSettings.for_model(Embedder.load(tmp_path))
-    assert repr(reading.transform) == repr(judge._reading.transform)
-    assert (reading.min_short_side, reading.settings) == (judge._reading.min_short_side, judge._reading.settings)
+    assert repr(reading.transform) == repr(judge._loading.transform)
+    assert (reading.min_short_side, reading.settings) == (judge._loading.min_short_side, judge._loading.settings)
     assert Embedder.load(tmp_path).config.precision == config.engine.precision
 
 
