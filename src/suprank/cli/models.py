@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import BatchSize, Device, FastJpeg, Resize, Size, SkipBroken, Squash, Weights, Workers
+from suprank.cli.embed import BatchSize, Device, FastJpeg, Resize, Size, SkipBroken, Squash, TrustCode, Weights, Workers
 from suprank.workflows.embeddings import as_embedder_config, default_batch_size, load_embedder, loader_settings
 
 app = typer.Typer(no_args_is_help=True, help="Create, project and export embedders.")
@@ -39,7 +39,9 @@ class Normalization(StrEnum):
 
 @app.command()
 def create(
-    backbone: Annotated[str, typer.Argument(metavar="BACKBONE", help="A timm name: resnet50, deit_small, vit_base, ...")],
+    backbone: Annotated[
+        str, typer.Argument(metavar="BACKBONE", help="A timm name: resnet50, deit_small, vit_base, ...; or FILE.py:NAME.")
+    ],
     out: Out,
     weights: Weights = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Start from random weights.")] = False,
@@ -64,11 +66,12 @@ def create(
             raise ValueError("--untrained and --weights contradict each other; give one.")
         from suprank.data.transforms import IMAGENET_MEAN, IMAGENET_STD
         from suprank.models import Embedder
+        from suprank.system.custom_code import is_code_name
 
         terminal.check_folder(out)
         embedder = Embedder.create(
             backbone,
-            pretrained=not untrained and weights is None,
+            pretrained=not untrained and weights is None and not is_code_name(backbone),
             weights=weights,
             pooling=pooling.value,
             normalization=normalization.value,
@@ -85,12 +88,13 @@ def create(
 
 @app.command()
 def pca(
-    model: Annotated[str, typer.Option(metavar="DIR|NAME", help="A saved embedder, or the name of a timm backbone.")],
+    model: Annotated[str, typer.Option(metavar="DIR|NAME", help="A saved embedder, a timm backbone, or FILE.py:NAME.")],
     manifest: Annotated[Path, typer.Option(help="Images whose features are analyzed.")],
     out: Out,
     dim: Annotated[int, typer.Option(min=1, help="Number of directions to keep: the width of the embeddings.")],
     whiten: Annotated[bool, typer.Option("--whiten", help="Divide each direction by its standard deviation.")] = False,
     weights: Weights = None,
+    trust_code: TrustCode = False,
     root: Annotated[Path | None, typer.Option(help="Folder of the images.", show_default="as saved in the manifest")] = None,
     split: Annotated[list[str] | None, typer.Option(help="Use images of this split, repeatable.", show_default="train")] = None,
     size: Size = None,
@@ -116,7 +120,7 @@ def pca(
         terminal.device(device)
         terminal.check_folder(out)
         images = Manifest.read(manifest, root=root).split(*(split or ("train",)))
-        embedder = load_embedder(model, weights)
+        embedder = load_embedder(model, weights, trust_code=trust_code)
         if dim > embedder.features_dim:
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {model}; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
@@ -141,6 +145,7 @@ def pca(
 def export(
     model: Annotated[Path, typer.Option(metavar="DIR", help="A saved embedder.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .onnx or .pt2.")],
+    trust_code: TrustCode = False,
 ) -> None:
     """Export an embedder as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same embeddings."""
     with terminal.plain_errors("a smaller model"):
@@ -150,7 +155,7 @@ def export(
         if out.suffix not in writers:
             raise ValueError(f"{out} must end in .onnx or .pt2.")
         terminal.check_writable(out)
-        writers[out.suffix](Embedder.load(model), out)
+        writers[out.suffix](Embedder.load(model, trust_code=trust_code), out)
     terminal.echo(f"{out}: gives the embeddings of {model}")
 
 
