@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from suprank import losses
-from suprank.training import checkpoint, custom_code
-from suprank.training.custom_code import CustomCodeError, UserCodeError
+from suprank.system import custom_code
+from suprank.system.custom_code import CustomCodeError, UserCodeError
+from suprank.training import checkpoint
 from suprank.training.custom_loss import CustomLoss, build_custom_loss
 from suprank.training.learner import check_loss
 from suprank.training.loop import train

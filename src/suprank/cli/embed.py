@@ -30,7 +30,9 @@ class StorageType(StrEnum):
 Weights = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Weights of the backbone, if MODEL is the name of one.", show_default="timm's, downloaded once"
+        metavar="FILE",
+        help="Weights of the backbone, if MODEL is the name of one.",
+        show_default="timm's, downloaded once; for FILE.py:NAME its own",
     ),
 ]
 Size = Annotated[int | None, typer.Option(min=1, help="Side of the square crop in pixels.", show_default="the model's")]
@@ -59,16 +61,24 @@ Workers = Annotated[int | None, typer.Option(min=0, help="Processes that load im
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images instead of stopping at the first.")]
 
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Load the Python code that the model names. Only for models that you trust.")
+]
+
 
 def embed(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A folder with a saved embedder, or the name of a timm backbone.")
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="A folder with a saved embedder, the name of a timm backbone, or FILE.py:NAME for your own."
+        ),
     ] = None,
     manifest: Annotated[
         Path | None, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write the embeddings to. Required.")] = None,
     weights: Weights = None,
+    trust_code: TrustCode = False,
     root: Annotated[Path | None, typer.Option(help="Folder of the images.", show_default="as saved in the manifest")] = None,
     split: Annotated[
         list[str] | None,
@@ -105,6 +115,7 @@ def embed(
     \b
     suprank embed resnet50 cub.parquet --out embeddings
     suprank evaluate embeddings
+    suprank embed mine.py:build cub.parquet --out embeddings
     torchrun --nproc-per-node 8 -m suprank.cli.main embed runs/sop/model sop.parquet --out embeddings
     """
     chosen_model = terminal.subject(model, model_option, "MODEL", "--model")
@@ -125,6 +136,7 @@ def embed(
                 chosen_manifest,
                 out,
                 weights=weights,
+                trust_code=trust_code,
                 root=root,
                 splits=split,
                 size=size,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.embed import TrustCode
 from suprank.cli.metric_table import print_report
 from suprank.cli.report import AgainstFrozen
 
@@ -95,6 +96,7 @@ def evaluate(
     test: Annotated[
         str | None, typer.Option(metavar="NAME", help="Test set of the run's recipe.", show_default="the first")
     ] = None,
+    trust_code: TrustCode = False,
     run: Annotated[Path | None, typer.Option(metavar="RUN.trec", help="Save the rankings as .trec, .json or .csv.")] = None,
     run_k: Annotated[int, typer.Option(min=1, help="Items per query that --run saves.")] = 100,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table and no progress.")] = False,
@@ -161,6 +163,7 @@ def evaluate(
                     id_column=id,
                     test=test,
                     frozen=frozen,
+                    trust_code=trust_code,
                     device=device,
                     progress=bars,
                 )

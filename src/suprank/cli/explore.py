@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.embed import TrustCode
 from suprank.cli.serving import serve
 
 
@@ -48,6 +49,7 @@ def explore(
     device: Annotated[
         str | None, typer.Option(help="Device for embedding: cpu, cuda or cuda:N.", show_default="cuda if available")
     ] = None,
+    trust_code: TrustCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bars.")] = False,
 ) -> None:
     """Open a local web page: search by image, label or path, browse the label tree, compare two runs on the same query.
@@ -74,6 +76,6 @@ def explore(
         terminal.device(device)
         with bind_socket(host, port) as listening:  # first, so that a port in use is reported before minutes of work
             with terminal.ProgressBars(quiet) as bars:
-                explorer = open_explorer(folders, manifest, test, model, index or [], device, bars)
+                explorer = open_explorer(folders, manifest, test, model, index or [], device, bars, trust_code=trust_code)
             app, others = create_app(explorer, host=host), "can see these images, without a password"
             serve(app, listening, host, [("", "")], others=others, open_page=not no_browser, background=explorer.measure)

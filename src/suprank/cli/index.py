@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import Device, Resize, Size, Squash, Weights
+from suprank.cli.embed import Device, Resize, Size, Squash, TrustCode, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -144,6 +144,7 @@ def search(
     k: Annotated[int, typer.Option(min=1, help="Items per query.")] = 10,
     where: WhereOption = None,
     weights: Weights = None,
+    trust_code: TrustCode = False,
     size: Size = None,
     resize: Resize = None,
     squash: Squash = None,
@@ -171,7 +172,8 @@ def search(
         with closing(open_index(index, timeout=timeout)) as opened:
             if image and model is not None:
                 options = {"size": size, "resize": resize, "squash": squash}
-                _print_hits(opened, _embed_images(image, model, weights, options, device), k, filters, [*map(str, image)])
+                queries = _embed_images(image, model, weights, trust_code, options, device)
+                _print_hits(opened, queries, k, filters, [*map(str, image)])
             elif embeddings is not None:
                 rows = Embeddings.from_source(embeddings)
                 for start in range(0, len(rows), _QUERIES_AT_ONCE):
@@ -308,7 +310,7 @@ def _summary(info: dict[str, Any]) -> str:
 
 
 def _embed_images(
-    files: Sequence[Path], model: str, weights: Path | None, options: dict[str, Any], device: str | None
+    files: Sequence[Path], model: str, weights: Path | None, trust_code: bool, options: dict[str, Any], device: str | None
 ) -> NDArray[np.float32]:
     """Embeddings of image files, in their order."""
     import numpy as np
@@ -324,7 +326,7 @@ def _embed_images(
     absolute = [file.resolve() for file in files]
     paths = [file.relative_to(file.anchor).as_posix() for file in absolute]
     manifest = Manifest.from_columns({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
-    embedder = load_embedder(model, weights)
+    embedder = load_embedder(model, weights, trust_code=trust_code)
     loading = loader_settings(embedder, {**options, "fast_jpeg": False}, 16, 0, "raise")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     batches = loading.batches(manifest, np.arange(len(paths)), pinned=False)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import BatchSize, Device, FastJpeg, Resize, Size, SkipBroken, Squash, Weights, Workers
+from suprank.cli.embed import BatchSize, Device, FastJpeg, Resize, Size, SkipBroken, Squash, TrustCode, Weights, Workers
 from suprank.workflows.embeddings import as_embedder_config, default_batch_size, load_embedder, loader_settings
 
 app = typer.Typer(no_args_is_help=True, help="Create, project and export embedders.")
@@ -39,7 +39,9 @@ class Normalization(StrEnum):
 
 @app.command()
 def create(
-    backbone: Annotated[str, typer.Argument(metavar="BACKBONE", help="A timm name: resnet50, deit_small, vit_base, ...")],
+    backbone: Annotated[
+        str, typer.Argument(metavar="BACKBONE", help="A timm name: resnet50, deit_small, vit_base, ...; or FILE.py:NAME.")
+    ],
     out: Out,
     weights: Weights = None,
     untrained: Annotated[bool, typer.Option("--untrained", help="Start from random weights.")] = False,
@@ -64,11 +66,12 @@ def create(
             raise ValueError("--untrained and --weights contradict each other; give one.")
         from suprank.data.transforms import IMAGENET_MEAN, IMAGENET_STD
         from suprank.models import Embedder
+        from suprank.system.custom_code import is_code_name
 
         terminal.check_folder(out)
         embedder = Embedder.create(
             backbone,
-            pretrained=not untrained and weights is None,
+            pretrained=not untrained and weights is None and not is_code_name(backbone),
             weights=weights,
             pooling=pooling.value,
             normalization=normalization.value,
@@ -93,6 +96,7 @@ def pca(
     manifest: Annotated[Path | None, typer.Argument(metavar="MANIFEST", help="Images whose features are analyzed.")] = None,
     whiten: Annotated[bool, typer.Option("--whiten", help="Divide each direction by its standard deviation.")] = False,
     weights: Weights = None,
+    trust_code: TrustCode = False,
     root: Annotated[Path | None, typer.Option(help="Folder of the images.", show_default="as saved in the manifest")] = None,
     split: Annotated[list[str] | None, typer.Option(help="Use images of this split, repeatable.", show_default="train")] = None,
     size: Size = None,
@@ -122,7 +126,7 @@ def pca(
         terminal.device(device)
         terminal.check_folder(out)
         images = Manifest.read(chosen_manifest, root=root).split(*(split or ("train",)))
-        embedder = load_embedder(chosen_model, weights)
+        embedder = load_embedder(chosen_model, weights, trust_code=trust_code)
         if dim > embedder.features_dim:
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {chosen_model}; give fewer.")
         sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
@@ -146,6 +150,7 @@ def pca(
 def export(
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .onnx or .pt2.")],
     model: Annotated[Path | None, typer.Argument(metavar="MODEL", help="A folder with a saved embedder.")] = None,
+    trust_code: TrustCode = False,
     model_option: Annotated[Path | None, typer.Option("--model", hidden=True)] = None,
 ) -> None:
     """Export an embedder as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same embeddings.
@@ -161,7 +166,7 @@ def export(
         if out.suffix not in writers:
             raise ValueError(f"{out} must end in .onnx or .pt2.")
         terminal.check_writable(out)
-        writers[out.suffix](Embedder.load(folder), out)
+        writers[out.suffix](Embedder.load(folder, trust_code=trust_code), out)
     terminal.echo(f"{out}: gives the embeddings of {folder}")
 
 

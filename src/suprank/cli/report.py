@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.embed import TrustCode
 
 LARGE = 20_000_000  # bytes of a page
 
@@ -32,6 +33,7 @@ def report(
     device: Annotated[
         str | None, typer.Option(help="Device to embed on: cpu, cuda or cuda:N.", show_default="cuda if available")
     ] = None,
+    trust_code: TrustCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Write one HTML file that shows what a run retrieves: metrics, curves, a map of the classes, and galleries.
@@ -63,6 +65,7 @@ def report(
             seed=seed,
             title=title,
             device=device,
+            trust_code=trust_code,
             progress=bars,
         )
     size = page.stat().st_size

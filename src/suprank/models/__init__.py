@@ -1,4 +1,4 @@
-"""Models that embed images: a timm backbone with pooling, normalization and projection; weights, saving and export."""
+"""Models that embed images: a backbone (timm's or your own), pooling, normalization and projection; weights, saving, export."""
 
 from suprank.system.extras import explain_missing_extra
 
@@ -12,6 +12,7 @@ with explain_missing_extra(__name__):
     from suprank.models.pca import Moments, pca_projection
     from suprank.models.pooling import GeM
     from suprank.models.weights import WeightsError
+    from suprank.system.custom_code import UntrustedCodeError
 
 __all__ = [
     "ALIASES",
@@ -22,6 +23,7 @@ __all__ = [
     "GeM",
     "ImageInput",
     "Moments",
+    "UntrustedCodeError",
     "WeightsError",
     "embed",
     "export_onnx",

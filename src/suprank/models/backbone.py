@@ -1,13 +1,16 @@
-"""A timm network without its classifier, split at its pooling, so that any pooling can take its place."""
+"""A timm network without its classifier, or the user's own, split at its pooling, so that any pooling can take its place."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
+from suprank.models.custom_network import CustomNetwork, create_custom_network
 from suprank.models.networks import PatchEmbed, create_network, image_input
+from suprank.system.custom_code import is_custom
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -21,9 +24,10 @@ class FeatureLayout(NamedTuple):
 
     `positions` is the number of other tokens, or of places in the map. `dim` is the width after timm's whole head, which for
     some networks differs from `channels`. A network whose features are not a single tensor is "opaque": only timm can pool it.
+    A network of the user's own may return a "vector" `[C]`, which needs no pooling.
     """
 
-    form: Literal["map", "map, channels last", "tokens", "opaque"]
+    form: Literal["map", "map, channels last", "tokens", "opaque", "vector"]
     channels: int
     special: int
     positions: int
@@ -35,6 +39,9 @@ class Backbone(nn.Module):
 
     `timm_pooled` is both, with timm's own pooling between them. Weights are random, or timm's (`pretrained`, downloaded once),
     or a file's (`weights`, see `suprank.models.weights`). `poolings` are those that this network can have.
+
+    A name such as `mine.py:build` is code of the user's own, and is loaded here (see `suprank.models.custom_network`). The
+    mean then takes the place of timm's pooling.
     """
 
     def __init__(
@@ -47,7 +54,8 @@ class Backbone(nn.Module):
     ):
         super().__init__()
         self.name = name
-        self.net: Any = create_network(name, image_size, pretrained=pretrained, weights=weights)  # Any: timm lacks types
+        create = create_custom_network if is_custom(name) else create_network
+        self.net: Any = create(name, image_size, pretrained=pretrained, weights=weights)  # Any: timm lacks types
         self.input = image_input(self.net, image_size)
         self.layout = self._find_layout()
         self.poolings = self._possible_poolings()
@@ -118,6 +126,8 @@ class Backbone(nn.Module):
 
     def _find_layout(self) -> FeatureLayout:
         """Run the network on tensors without data ("meta"), which costs nothing and shows every shape."""
+        if isinstance(self.net, CustomNetwork):
+            return self._custom_layout(self.net.feature_shape or ())
         training, images = self.training, torch.empty(1, 3, *self.input.size, device="meta")
         shapes = {name: value.to("meta") for name, value in (*self.named_parameters(), *self.named_buffers())}
         try:
@@ -139,9 +149,14 @@ class Backbone(nn.Module):
             return FeatureLayout("tokens", channels, special, shape[1] - special, dim)
         return FeatureLayout("opaque", channels, 0, 0, dim)
 
+    @staticmethod
+    def _custom_layout(shape: tuple[int, ...]) -> FeatureLayout:
+        channels, *places = shape
+        return FeatureLayout("map" if places else "vector", channels, 0, math.prod(places) if places else 0, channels)
+
     def _possible_poolings(self) -> tuple[str, ...]:
         """Always "timm"; the others if its head begins with the pooling, and there is something to pool."""
-        if self.layout.form == "opaque" or not self._head_begins_with_pooling():
+        if self.layout.form in ("opaque", "vector") or not self._head_begins_with_pooling():
             return ("timm",)
         over_positions = ("avg", "max", "avg+max", "gem", "gem-fixed") if self.layout.positions else ()
         return ("timm", *over_positions, *(("token",) if self._has_class_token() else ()))

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from suprank.system.custom_code import is_code_name
+
 Pooling = Literal["timm", "avg", "max", "avg+max", "gem", "gem-fixed", "token"]
 Normalization = Literal["none", "layer", "l2"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
@@ -43,7 +45,8 @@ class EmbedderConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     backbone: str
-    """A name of `timm.list_models()`, with or without a weights tag, or an alias (`suprank.models.ALIASES`)."""
+    """A name of `timm.list_models()`, with or without a weights tag, or an alias (`suprank.models.ALIASES`); or your own code,
+    `mine.py:build` or `package.module:build`, that returns a network (`suprank.models.custom_network`)."""
 
     pooling: Pooling = "timm"
     """How the features of all positions become one vector: timm's pooling for this backbone (the mean for most, the class token
@@ -92,10 +95,11 @@ class EmbedderConfig(BaseModel):
     @field_validator("backbone")
     @classmethod
     def _check_backbone(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) and not is_code_name(name):
             raise ValueError(
-                f"backbone={name!r} must be a plain timm name: a location such as 'hf-hub:...' would be contacted whenever the "
-                "model is built; name the architecture, and give a file of its weights as weights=FILE"
+                f"backbone={name!r} must be a plain timm name, or FILE.py:NAME or package.module:NAME for your own: a location "
+                "such as 'hf-hub:...' would be contacted whenever the model is built; name the architecture, and give a file "
+                "of its weights as weights=FILE"
             )
         return name
 

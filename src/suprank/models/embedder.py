@@ -37,6 +37,8 @@ class Embedder(nn.Module):
     float32, also under autocast and in half-precision models (except for timm's own pooling in the latter), and embeddings are
     float32. An image whose features are all zero has the embedding zero; all others have length 1.
 
+    The backbone is timm's, or your own: `mine.py:build` or `package.module:build` (`suprank.models.custom_network`).
+
     Weights are random, or timm's for the backbone (`pretrained=True`, downloaded once), or a file's for the backbone
     (`weights`, see `suprank.models.weights`); the projection is random until trained, or given to `with_projection`.
     """
@@ -46,7 +48,8 @@ class Embedder(nn.Module):
         self.backbone = Backbone(config.backbone, config.image_size, pretrained=pretrained, weights=weights)
         if config.pooling not in (possible := self.backbone.poolings):
             raise ValueError(
-                f"pooling={config.pooling!r} is not possible with {config.backbone}; choose from {', '.join(possible)}."
+                f"pooling={config.pooling!r} is not possible with {config.backbone}{_why(self.backbone)}; choose from "
+                f"{', '.join(possible)}."
             )
         self.config = _fill_defaults(config, self.backbone.input)
         self.pooling = POOLINGS[config.pooling](config) if config.pooling in POOLINGS else nn.Identity()
@@ -58,6 +61,8 @@ class Embedder(nn.Module):
         cls, backbone: str, *, pretrained: bool = False, weights: str | PathLike[str] | None = None, **settings: Any
     ) -> Self:
         """`Embedder(EmbedderConfig(backbone=backbone, **settings), ...)`: settings are the fields of `EmbedderConfig`.
+
+        A backbone of your own, such as `mine.py:build`, is loaded, which runs its code.
 
         Example:
             >>> embedder = Embedder.create("test_resnet", pooling="gem", normalization="layer", dim=16)
@@ -112,7 +117,7 @@ class Embedder(nn.Module):
         return self
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Every parameter once: "backbone" (all of timm's) and "head" (GeM's power and the projection; may be empty)."""
+        """Every parameter once: "backbone" (all of the network's) and "head" (GeM's power and the projection; may be empty)."""
         head = [*self.pooling.parameters(), *self.projection.parameters()]
         return {"backbone": list(self.backbone.parameters()), "head": head}
 
@@ -139,21 +144,35 @@ class Embedder(nn.Module):
 
     @classmethod
     def load(
-        cls, folder: str | PathLike[str], *, device: torch.device | str = "cpu", settings: Mapping[str, Any] | None = None
+        cls,
+        folder: str | PathLike[str],
+        *,
+        device: torch.device | str = "cpu",
+        settings: Mapping[str, Any] | None = None,
+        trust_code: bool = False,
     ) -> Self:
         """The embedder of a folder that `save` wrote, in evaluation mode. Nothing is downloaded, and no code is run.
 
-        `settings` replace entries of the saved `EmbedderConfig`, such as how images are resized.
+        `settings` replace entries of the saved `EmbedderConfig`, such as how images are resized. A model whose backbone is
+        code of a user's own raises an `UntrustedCodeError`, unless `trust_code` is true: then the code is loaded from the file
+        or module that the folder names. Set it only for models that you trust.
         """
         config, state = model_folder.read_model(folder, settings or {})
+        if not trust_code:
+            model_folder.refuse_code(config.backbone, folder)
         with torch.random.fork_rng(devices=[]):  # the initial weights, replaced below, do not use the caller's random numbers
             embedder = cls(config)
-        model_folder.load_state(state, embedder, folder)
+        model_folder.load_state(state, embedder, folder, config.backbone)
         return embedder.eval().to(device)
 
     def fingerprint(self) -> str:
         """A hash of the config and all weights: equal for equal embedders, on any device."""
         return hashlib.sha256(self.config.model_dump_json().encode() + model_folder.state_bytes(self.state_dict())).hexdigest()
+
+
+def _why(backbone: Backbone) -> str:
+    """Why there is nothing to choose, for a backbone that returns vectors."""
+    return ", which returns vectors that need no pooling" if backbone.layout.form == "vector" else ""
 
 
 def _fill_defaults(config: EmbedderConfig, defaults: ImageInput) -> EmbedderConfig:

@@ -21,6 +21,7 @@ from suprank import __version__
 from suprank.files.atomic import write_atomically
 from suprank.models.config import EmbedderConfig
 from suprank.models.weights import WeightsError, mismatches
+from suprank.system.custom_code import UntrustedCodeError, is_custom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,19 +88,47 @@ def read_model(
     return record.config, safetensors.torch.load(weights)
 
 
-def load_state(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str]) -> None:
-    """Load the weights of a folder into the embedder built from its config."""
-    if problems := mismatches(state, embedder):
-        raise WeightsError(
-            f"the weights in {Path(folder)} do not fit its config: {'; '.join(problems)}. Another timm may build this "
-            f"backbone differently: {SETTINGS} names the version that wrote it, and this is {version('timm')}."
+def custom_backbone(folder: str | PathLike[str]) -> str | None:
+    """The name of the user's code that the saved embedder needs, such as `mine.py:build`; None if it needs none."""
+    name = _read_record(Path(folder) / SETTINGS, _SINCE_2).config.backbone
+    return name if is_custom(name) else None
+
+
+def refuse_code(backbone: str, where: str | PathLike[str]) -> None:
+    """Raise an `UntrustedCodeError` if the backbone is code of a user's own. `where` is the model or the run that names it."""
+    if is_custom(backbone):
+        raise UntrustedCodeError(
+            f"{Path(where)} needs code that is not part of suprank: its backbone is {backbone}, and loading the model runs "
+            f"it. If you trust it, add --trust-code, or trust_code=True in Python; a file is looked for from {Path.cwd()}."
         )
+
+
+def load_state(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str], backbone: str = "") -> None:
+    """Load the weights of a folder into the embedder built from its config. `backbone` is the name of its backbone."""
+    if problems := mismatches(state, embedder):
+        reason = (
+            f"Another timm may build this backbone differently: {SETTINGS} names the version that wrote it, and this is "
+            f"{version('timm')}."
+        )
+        if is_custom(backbone):
+            reason = f"{backbone} builds another network than the one that was saved; restore its code."
+        raise WeightsError(f"the weights in {Path(folder)} do not fit its config: {'; '.join(problems)}. {reason}")
     embedder.load_state_dict(state)
 
 
 def state_bytes(state: dict[str, Tensor]) -> bytes:
-    """A state dict as the bytes of a safetensors file: the same for equal tensors, whatever their device or memory format."""
-    return safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in state.items()})
+    """A state dict as the bytes of a safetensors file: the same for equal tensors, whatever their device or memory format.
+
+    Tensors that share memory, as tied weights do, are written once each.
+    """
+    tensors: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in state.items():
+        tensor = value.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if storage in seen else tensor
+        seen.add(storage)
+    return safetensors.torch.save(tensors)
 
 
 def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:

@@ -123,10 +123,10 @@ class ModelConfig(EmbedderConfig):
     that only `freeze_batchnorm` may be set beside it."""
 
     pretrained: bool = True
-    """Start from timm's weights of the backbone, which are downloaded once."""
+    """Start from timm's weights of the backbone, which are downloaded once. Without effect on a backbone of your own."""
 
     weights: str | None = None
-    """File with weights of the backbone, in place of timm's."""
+    """File with weights of the backbone, in place of timm's or of those that your own backbone starts with."""
 
     @model_validator(mode="after")
     def _check_start(self) -> Self:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from suprank.training import custom_code
-from suprank.training.custom_code import CustomCodeError
+from suprank.system import custom_code
+from suprank.system.custom_code import CustomCodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from suprank.models import Embedder
+from suprank.models.model_folder import custom_backbone
+from suprank.system.custom_code import UntrustedCodeError, is_custom
 from suprank.training.seeds import derive_seed
 
 if TYPE_CHECKING:
-    from suprank.training.config import TrainConfig
+    from suprank.training.config import ModelConfig, TrainConfig
 
 WEIGHTS = 0  # the random stream of the initial weights
 
@@ -19,8 +21,15 @@ def build_embedder(config: TrainConfig) -> Embedder:
     """The embedder that the recipe starts from."""
     model = config.model
     if model.start is None:
-        return Embedder(config.embedder, pretrained=model.pretrained and model.weights is None, weights=model.weights)
-    embedder = Embedder.load(model.start)
+        return Embedder(config.embedder, pretrained=_uses_timm_weights(model), weights=model.weights)
+    try:
+        embedder = Embedder.load(model.start)
+    except UntrustedCodeError:
+        raise UntrustedCodeError(
+            f"model.start={model.start!r} needs the code {custom_backbone(model.start)}, and training loads only code that its "
+            "recipe names. In place of model.start, set model.backbone to that name, and the other keys of [model] as for that "
+            "model; model.weights may name a file with the weights of the backbone."
+        ) from None
     settings = {"freeze_batchnorm": model.freeze_batchnorm, **config.evaluation_input}
     embedder.config = embedder.config.model_copy(update=settings)
     return embedder
@@ -35,4 +44,9 @@ def frozen_embedder(config: TrainConfig) -> Embedder:
         return build_embedder(config).eval()
     torch.manual_seed(derive_seed(config.run.seed, WEIGHTS))  # weights that are not pretrained are those the run started from
     model, settings = config.model, config.embedder.model_copy(update={"dim": None})
-    return Embedder(settings, pretrained=model.pretrained and model.weights is None, weights=model.weights).eval()
+    return Embedder(settings, pretrained=_uses_timm_weights(model), weights=model.weights).eval()
+
+
+def _uses_timm_weights(model: ModelConfig) -> bool:
+    """Whether the backbone starts from timm's weights; one of the user's own loads its own."""
+    return model.pretrained and model.weights is None and not is_custom(model.backbone)

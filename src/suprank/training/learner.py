@@ -13,8 +13,8 @@ from suprank.losses import skip_value_checks
 from suprank.losses.memory import EmbeddingMemory
 from suprank.models import Embedder, model_folder
 from suprank.system import torchvision_operators
+from suprank.system.custom_code import OBJECT
 from suprank.training import distributed
-from suprank.training.custom_code import OBJECT
 from suprank.training.custom_loss import CustomLoss
 from suprank.training.embedders import WEIGHTS, build_embedder
 from suprank.training.grad_cache import forward_at_once, forward_in_chunks

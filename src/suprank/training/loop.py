@@ -14,7 +14,8 @@ from urllib.parse import quote, unquote
 import torch
 
 from suprank.evaluation import Report
-from suprank.training import checkpoint, custom_code, distributed
+from suprank.system import custom_code
+from suprank.training import checkpoint, code_copies, distributed
 from suprank.training.batches import TrainBatches
 from suprank.training.callbacks import Callback, CallbackList, StepValues
 from suprank.training.custom_loss import CustomLoss
@@ -121,9 +122,9 @@ def _open_run(config: TrainConfig, folder: str | PathLike[str], resume: bool, lo
     run = RunFolder.open(folder, config, resume=resume)
     try:
         if has_begun:
-            custom_code.check_sources(run.path, sources)
+            code_copies.check_sources(run.path, sources)
         else:
-            custom_code.save_sources(run.path, sources)
+            code_copies.save_sources(run.path, sources)
     except BaseException:
         run.close()
         raise
@@ -132,13 +133,15 @@ def _open_run(config: TrainConfig, folder: str | PathLike[str], resume: bool, lo
 
 def _custom_sources(config: TrainConfig, loss: object | None, run: Path) -> dict[str, custom_code.SourceFile]:
     """The source files of the user's code, by what they are for."""
-    source = None
-    if loss is not None:
-        source = custom_code.object_source(loss)
-    elif custom_code.is_custom(config.loss.name):
-        with custom_code.point_to_copy(run, "loss"):
-            source = custom_code.find_source(config.loss.name)
-    return {} if source is None else {"loss": source}
+    names = {"loss": config.loss.name, "backbone": config.model.backbone}
+    sources = {}
+    for role, name in names.items():
+        if role == "loss" and loss is not None:
+            sources[role] = custom_code.object_source(loss)
+        elif custom_code.is_custom(name):
+            with code_copies.point_to_copy(run, role):
+                sources[role] = custom_code.find_source(name)
+    return {role: source for role, source in sources.items() if source is not None}
 
 
 def _run_on_first_process(fabric: Fabric, action: Callable[[], T]) -> T | None:

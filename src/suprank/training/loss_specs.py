@@ -29,7 +29,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from suprank import losses
 from suprank.ranking import Sigmoid, SupStep
-from suprank.training import custom_code
+from suprank.system import custom_code
 from suprank.training.config_types import ConfigTable, Counts, NotNegative, NotNegatives, Numbers, Positive, Share
 from suprank.training.custom_loss import CustomLoss, build_custom_loss
 

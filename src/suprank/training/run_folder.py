@@ -2,7 +2,7 @@
 
     recipe.toml          the resolved recipe; the file by which a run's folder is known
     environment.json     versions, machine, command and git state of every session: the first, and each that resumed the run
-    code/                a copy of the user's own loss, if the recipe names one (suprank.training.custom_code)
+    code/                a copy of the user's own loss and backbone, if the recipe names them (suprank.training.code_copies)
     metrics.jsonl        values of steps and evaluations (suprank.training.loggers)
     checkpoints/         to resume from (suprank.training.checkpoint)
     reports/             of evaluations

@@ -24,6 +24,7 @@ def embed(
     out: str | PathLike[str],
     *,
     weights: str | PathLike[str] | None = None,
+    trust_code: bool = False,
     root: str | PathLike[str] | None = None,
     splits: Sequence[str] | None = None,
     size: int | None = None,
@@ -41,7 +42,8 @@ def embed(
 ) -> dict[str, Path]:
     """Embed the images of a manifest into `out`/SPLIT/embeddings.npy and items.parquet; return the folder of each split.
 
-    `model` is a folder with a saved embedder, an `Embedder`, or the name of a timm backbone. `manifest` is a `Manifest` or its
+    `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, or a backbone of your own such as
+    `mine.py:build`. A saved embedder with such a backbone is loaded only with `trust_code`. `manifest` is a `Manifest` or its
     file. What is None is as the model was saved, or a sensible default. An interrupted call continues where it stopped. Under
     torchrun the processes share the images. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
 
@@ -56,7 +58,7 @@ def embed(
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
     collection = manifest if isinstance(manifest, Manifest) else Manifest.read(manifest, root=root)
-    embedder = load_embedder(model, weights)
+    embedder = load_embedder(model, weights, trust_code=trust_code)
     images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
     settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
     with torchrun_processes() as processes:
@@ -79,10 +81,19 @@ def embed(
 
 
 def load_embedder(
-    model: str | PathLike[str] | Embedder, weights: str | PathLike[str] | None = None, **settings: object
+    model: str | PathLike[str] | Embedder,
+    weights: str | PathLike[str] | None = None,
+    *,
+    trust_code: bool = False,
+    **settings: object,
 ) -> Embedder:
-    """Load the embedder saved in a folder, or make one from a timm backbone, with weights from a file or timm's own."""
+    """Load the embedder saved in a folder, or make one from a timm backbone, with weights from a file or timm's own.
+
+    A backbone of the user's own, such as `mine.py:build`, is named by the caller, and so is loaded. A folder that names one is
+    refused unless `trust_code` is true.
+    """
     from suprank.models import Embedder
+    from suprank.system.custom_code import is_code_name
 
     if isinstance(model, Embedder):
         return model
@@ -90,10 +101,11 @@ def load_embedder(
     if Path(name).is_dir():
         if weights is not None or settings:
             raise ValueError(f"{name} is a saved embedder, with weights and settings of its own; leave the others out.")
-        return Embedder.load(name)
-    if "/" in name:
-        raise FileNotFoundError(f"{name} is not a folder; give a saved embedder, or the name of a timm backbone.")
-    return Embedder.create(name, pretrained=weights is None, weights=weights, **settings).eval()
+        return Embedder.load(name, trust_code=trust_code)
+    is_code = is_code_name(name)
+    if "/" in name and not is_code:
+        raise FileNotFoundError(f"{name} is not a folder; give a saved embedder, the name of a timm backbone, or FILE.py:NAME.")
+    return Embedder.create(name, pretrained=weights is None and not is_code, weights=weights, **settings).eval()
 
 
 def loader_settings(
@@ -128,7 +140,7 @@ def _warn_of_overrides(
     from suprank.embedding import ImageLoaderSettings, Provenance
 
     if not Path(model).is_dir():
-        return  # a timm backbone was never evaluated by us, so there is nothing to differ from
+        return  # a backbone alone was never evaluated by us, so there is nothing to differ from
     own = ImageLoaderSettings.for_model(embedder).settings if embedder.input.size[0] == embedder.input.size[1] else None
     if own is None or settings.settings is None:
         return

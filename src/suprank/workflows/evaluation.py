@@ -37,6 +37,7 @@ def evaluate(
     id_column: str | None = None,
     test: str | None = None,
     frozen: bool = False,
+    trust_code: bool = False,
     decay: float | None = None,
     weights: Mapping[str, float] | None = None,
     device: str | None = None,
@@ -48,7 +49,8 @@ def evaluate(
     `subject` is one of
 
     - a folder of `suprank train`: its test images are embedded first where needed, as training evaluated them. `test` names
-      one of its test sets; `frozen` evaluates its backbone before training.
+      one of its test sets; `frozen` evaluates its backbone before training. A run with a backbone of your own is loaded only
+      with `trust_code`.
     - a folder of `suprank embed`, which brings labels, gallery and ids.
     - a file of embeddings (.npy, .parquet, .pt), with `labels` in a file (.csv, .tsv, .parquet, .npy) whose columns `levels`
       names, finest first. Rows with equal `id_column` are one image, which is left out of its own list.
@@ -79,7 +81,16 @@ def evaluate(
             **options,
         )
     data = EvaluationInput.read(
-        subject, labels, gallery, gallery_labels, levels=levels, id_column=id_column, test=test, frozen=frozen, device=device
+        subject,
+        labels,
+        gallery,
+        gallery_labels,
+        levels=levels,
+        id_column=id_column,
+        test=test,
+        frozen=frozen,
+        trust_code=trust_code,
+        device=device,
     )
     return data.evaluate(decay=decay, weights=weights, device=device, progress=progress, **options)
 
@@ -108,6 +119,7 @@ class EvaluationInput:
         id_column: str | None = None,
         test: str | None = None,
         frozen: bool = False,
+        trust_code: bool = False,
         device: str | None = None,
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> EvaluationInput:
@@ -118,7 +130,7 @@ class EvaluationInput:
         if subject.is_dir() and any(given is not None for given in (labels, gallery, id_column)):
             raise ValueError(f"{subject} is a folder, which has its own labels, gallery and ids; to use others, name files.")
         if (subject / "recipe.toml").is_file():
-            return cls.from_run(subject, test, levels, device, progress, frozen=frozen)
+            return cls.from_run(subject, test, levels, device, progress, frozen=frozen, trust_code=trust_code)
         if frozen or test is not None:
             raise ValueError(f"frozen and test are for a folder of `suprank train`, which {subject} is not; leave them out.")
         if labels is not None:
@@ -182,13 +194,14 @@ class EvaluationInput:
         progress: Callable[[str, int, int], None],
         *,
         frozen: bool = False,
+        trust_code: bool = False,
     ) -> EvaluationInput:
         """Read the test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_tables import Labels
         from suprank.workflows.run_embeddings import open_source
 
-        source = open_source(folder, test, device, progress, frozen=frozen)
+        source = open_source(folder, test, device, progress, frozen=frozen, trust_code=trust_code)
         if unknown := [level for level in levels if level not in source.levels]:
             raise ValueError(f"{folder} has no level {unknown[0]!r}; choose from {', '.join(source.levels)}.")
         source = source.with_levels(levels or source.levels)

@@ -34,6 +34,7 @@ def explore(
     model: str | None = None,
     indexes: Sequence[str] = (),
     device: str | None = None,
+    trust_code: bool = False,
 ) -> None:
     """Serve the explorer page of one run, or of two side by side, until Ctrl-C: what `suprank explore` does.
 
@@ -45,7 +46,8 @@ def explore(
     """
     from suprank.explorer.web import serve
 
-    serve(open_explorer(runs, manifest, test, model, indexes, device).runs, host=host, port=port)
+    explorer = open_explorer(runs, manifest, test, model, indexes, device, trust_code=trust_code)
+    serve(explorer.runs, host=host, port=port)
 
 
 def open_explorer(
@@ -56,12 +58,14 @@ def open_explorer(
     indexes: Sequence[str] = (),
     device: str | None = None,
     progress: Progress = lambda what, done, total: None,
+    *,
+    trust_code: bool = False,
 ) -> Explorer:
     """Open one run or two for the explorer: embed test images where needed, and index a large gallery.
 
     A run is a folder of `suprank train` or `suprank embed`, or a .npy file whose rows `manifest` describes. `test` names a test
     set of the recipe. `model` embeds uploaded images where the run itself has no model. `indexes` are addresses of indexes of
-    the galleries, at most one per run.
+    the galleries, at most one per run. Models with a backbone of your own are loaded only with `trust_code`.
     """
     from suprank.explorer.source import comparison_warning
     from suprank.explorer.web import Explorer
@@ -76,7 +80,7 @@ def open_explorer(
         check_run_or_embeddings(folder)
     addresses = [*indexes, *[None] * (len(folders) - len(indexes))]
     opened = [
-        _open_run(folder, address, None if manifest is None else Path(manifest), test, model, device, progress)
+        _open_run(folder, address, None if manifest is None else Path(manifest), test, model, device, progress, trust_code)
         for folder, address in zip(folders, addresses, strict=True)
     ]
     if len(opened) > 1 and (warning := comparison_warning(*(run.source for run in opened))):
@@ -96,11 +100,12 @@ def _open_run(
     model: str | None,
     device: str | None,
     progress: Progress,
+    trust_code: bool,
 ) -> ExplorerRun:
     """Read a run or embeddings, and open or build its search index."""
     from suprank.explorer.web import ExplorerRun, open_search
 
-    source, index_folder = _source(folder, manifest, test, device, progress)
+    source, index_folder = _source(folder, manifest, test, device, progress, trust_code)
     search = open_search(
         source,
         address,
@@ -108,11 +113,11 @@ def _open_run(
         progress=partial(progress, f"{source.name}: indexing"),
         warn=_log.info,
     )
-    return ExplorerRun(source, search, _embed_function(folder, model, device))
+    return ExplorerRun(source, search, _embed_function(folder, model, device, trust_code))
 
 
 def _source(
-    folder: Path, manifest: Path | None, test: str | None, device: str | None, progress: Progress
+    folder: Path, manifest: Path | None, test: str | None, device: str | None, progress: Progress, trust_code: bool
 ) -> tuple[Source, Path]:
     """The source, and the folder where its index would be stored."""
     from suprank.explorer import Source, embeddings_folder
@@ -122,23 +127,42 @@ def _source(
         if manifest is None:
             raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with --manifest.")
         return Source.from_files(folder, manifest), folder.with_suffix(".index")
-    source = open_source(folder, test, device, progress)
+    source = open_source(folder, test, device, progress, trust_code=trust_code)
     return source, (folder if source.recipe is None else embeddings_folder(folder, source.test)) / "index"
 
 
-def _embed_function(folder: Path, model: str | None, device: str | None) -> Callable[[Image], NDArray[np.float32]] | None:
-    """A function that embeds an uploaded image, loading the model on first use; None if there is no model."""
+def _embed_function(
+    folder: Path, model: str | None, device: str | None, trust_code: bool
+) -> Callable[[Image], NDArray[np.float32]] | None:
+    """A function that embeds an uploaded image, loading the model on first use; None if there is no model.
+
+    A model that needs code which is not trusted is none, and that is logged.
+    """
     from suprank.workflows.run_embeddings import image_embedder, load_run_model
 
     if (folder / "recipe.toml").is_file():
-        saved = any((folder / name).is_dir() for name in ("model", "best"))
-        return image_embedder(partial(load_run_model, folder), device) if saved else None
-    return None if model is None else image_embedder(partial(_load_model, model), device)
+        saved = [folder / name for name in ("model", "best") if (folder / name).is_dir()]
+        if not saved or (not trust_code and _needs_code(saved[0])):
+            return None
+        return image_embedder(partial(load_run_model, folder, trust_code=trust_code), device)
+    if model is None or (not trust_code and _needs_code(Path(model))):
+        return None
+    return image_embedder(partial(_load_model, model, trust_code), device)
 
 
-def _load_model(model: str) -> tuple[Embedder, ImageLoaderSettings]:
+def _needs_code(model: Path) -> bool:
+    """Whether a saved model needs code of the user's own, which is logged."""
+    from suprank.models.model_folder import SETTINGS, custom_backbone
+
+    code = custom_backbone(model) if (model / SETTINGS).is_file() else None
+    if code is not None:
+        _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", model, code)
+    return code is not None
+
+
+def _load_model(model: str, trust_code: bool) -> tuple[Embedder, ImageLoaderSettings]:
     from suprank.embedding import ImageLoaderSettings
     from suprank.workflows.embeddings import load_embedder
 
-    embedder = load_embedder(model)
+    embedder = load_embedder(model, trust_code=trust_code)
     return embedder, ImageLoaderSettings.for_model(embedder)

@@ -26,13 +26,15 @@ def report(
     seed: int = 0,
     title: str | None = None,
     device: str | None = None,
+    trust_code: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Write the report page of one run, or of two side by side, and return its path.
 
     `run` and `against` are folders of `suprank train` or `suprank embed`. Test images that are not embedded yet are embedded
     first, into RUN/embeddings. With `against_frozen` the run is compared with its own backbone before training. `queries` is
-    the number of queries in each gallery, `top` the number of items shown for each. `progress(what, done, total)` is called as
+    the number of queries in each gallery, `top` the number of items shown for each. Runs with a backbone of your own are
+    loaded only with `trust_code`. `progress(what, done, total)` is called as
     the work goes on.
 
     Example:
@@ -55,9 +57,9 @@ def report(
     if find_spec("openTSNE") is None:  # checked before minutes of embedding
         raise ModuleNotFoundError("the map of the classes needs openTSNE", name="openTSNE")
     show = progress or (lambda what, done, total: None)
-    sources = [open_source(folder, test, device, show) for folder in folders]
+    sources = [open_source(folder, test, device, show, trust_code=trust_code) for folder in folders]
     if against_frozen:
-        sources.append(open_source(folders[0], test, device, show, frozen=True))
+        sources.append(open_source(folders[0], test, device, show, frozen=True, trust_code=trust_code))
     if len(sources) > 1 and (warning := comparison_warning(*sources)):
         _log.warning("%s", warning)
     page = report_page(*sources, queries=queries, top=top, seed=seed, title=title, progress=show)

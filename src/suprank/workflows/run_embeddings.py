@@ -6,10 +6,11 @@ import logging
 import os
 import shutil
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import numpy as np
@@ -48,6 +49,7 @@ def open_source(
     progress: Progress = lambda what, done, total: None,
     *,
     frozen: bool = False,
+    trust_code: bool = False,
 ) -> Source:
     """Open a folder of `suprank train` or `suprank embed`. `progress(what, done, total)` is called as images are embedded.
 
@@ -58,6 +60,8 @@ def open_source(
 
     With `frozen` the images are embedded by the run's backbone before training, into RUN/frozen: the same images as in
     RUN/embeddings, read in the same way.
+
+    A run with a backbone of the user's own needs `trust_code` to embed images, and none to open embeddings that are there.
     """
     from suprank.explorer import Source
     from suprank.explorer.source import FROZEN
@@ -71,20 +75,45 @@ def open_source(
     name = test or _default_test_set(folder, config)
     if frozen:
         if not _is_complete(folder / FROZEN, name) or _has_other_images(folder, name):
-            _embed(folder, config, name, device, progress, frozen=True)
-    elif not _is_complete(folder, name) or _has_another_model(folder, name):
-        _embed(folder, config, name, device, progress)
+            _embed(folder, config, name, device, progress, frozen=True, trust_code=trust_code)
+    elif not _is_complete(folder, name) or _has_another_model(folder, name, trust_code):
+        _embed(folder, config, name, device, progress, trust_code=trust_code)
     return Source.read(folder, name, frozen=frozen)
 
 
-def load_run_model(run: Path) -> tuple[Embedder, ImageLoaderSettings]:
-    """Load a run's last model (or its best so far, while it trains), and the image settings of its recipe."""
+def load_run_model(run: Path, *, trust_code: bool = False) -> tuple[Embedder, ImageLoaderSettings]:
+    """Load a run's last model (or its best so far, while it trains), and the image settings of its recipe.
+
+    A backbone of the user's own is loaded only with `trust_code`, with a warning if its file has changed since the run began.
+    """
     from suprank.models import Embedder
 
     config = _read_config(run)
     # The saved model has the same settings, unless an older version of suprank saved it.
-    embedder = Embedder.load(_model_folder(run), settings=config.evaluation_input)
+    with _code_of_run(run, config, trust_code):
+        embedder = Embedder.load(_model_folder(run), settings=config.evaluation_input, trust_code=trust_code)
     return embedder, _loader_settings(embedder, config)
+
+
+@contextmanager
+def _code_of_run(run: Path, config: TrainConfig, trust_code: bool) -> Iterator[None]:
+    """While a backbone of the user's own is loaded: warn if it has changed, and if it is gone, tell where its copy is."""
+    from suprank.system import custom_code
+    from suprank.training import code_copies
+
+    with code_copies.point_to_copy(run, "backbone"):
+        yield
+    name = config.model.backbone
+    if trust_code and custom_code.is_custom(name) and (source := custom_code.find_source(name)):
+        try:
+            code_copies.check_sources(run, {"backbone": source})
+        except custom_code.CustomCodeError:
+            _log.warning(
+                "%s has changed since the run in %s began, so that its metrics may differ. The run keeps a copy in %s.",
+                source.path,
+                run,
+                run / code_copies.FOLDER / "backbone",
+            )
 
 
 def _loader_settings(embedder: Embedder, config: TrainConfig) -> ImageLoaderSettings:
@@ -182,7 +211,7 @@ def _record_values(folder: Path, key: str) -> dict[str, object]:
     return {record.parent.name: json.loads(record.read_bytes()).get(key) for record in records if record.is_file()}
 
 
-def _has_another_model(run: Path, name: str) -> bool:
+def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:
     """Whether the run's model differs from the one that made the embeddings. Without a model the answer is no."""
     from suprank.embedding.shards import RESULT
     from suprank.explorer import embeddings_folder
@@ -196,11 +225,20 @@ def _has_another_model(run: Path, name: str) -> bool:
     # Loading a model takes seconds, so it is loaded only if it was written after the embeddings.
     if max(file.stat().st_mtime for file in model.iterdir()) <= min(file.stat().st_mtime for file in files):
         return False
-    current = load_run_model(run)[0].fingerprint()
+    current = load_run_model(run, trust_code=trust_code)[0].fingerprint()
     return any(model != current for model in _record_values(out, "model").values())
 
 
-def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progress: Progress, *, frozen: bool = False) -> None:
+def _embed(
+    run: Path,
+    config: TrainConfig,
+    name: str,
+    device: str | None,
+    progress: Progress,
+    *,
+    frozen: bool = False,
+    trust_code: bool = False,
+) -> None:
     import torch
 
     from suprank.embedding import embed_collection
@@ -220,12 +258,16 @@ def _embed(run: Path, config: TrainConfig, name: str, device: str | None, progre
         way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN else ""
         raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
     if frozen:
+        from suprank.models.model_folder import refuse_code
         from suprank.training.embedders import frozen_embedder
 
-        embedder = frozen_embedder(config)
+        if not trust_code:
+            refuse_code(config.model.backbone, run)
+        with _code_of_run(run, config, trust_code):
+            embedder = frozen_embedder(config)
         settings = _loader_settings(embedder, config)
     else:
-        embedder, settings = load_run_model(run)
+        embedder, settings = load_run_model(run, trust_code=trust_code)
     target = out
     if _is_complete(run / FROZEN if frozen else run, name):
         reason = "other images than the run's" if frozen else "an earlier model of the run"

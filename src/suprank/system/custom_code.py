@@ -1,12 +1,8 @@
-"""Your own code in a recipe, `mine.py:MyLoss` or `package.module:MyLoss`: how it is found, loaded, and kept with a run.
+"""Code of the user's own, named `mine.py:MyLoss` or `package.module:MyLoss`: how it is found and loaded.
 
-It is loaded when training (or `suprank train --dry-run`) builds what it names, and at no other time: reading a recipe or the
-folder of a run, to evaluate or report it, runs no code of yours.
-
-A run keeps a copy of the source file with its hash:
-
-    code/loss/mine.py        the copy, for the reader; it is never loaded
-    code/SHA256SUMS          its hash, as `sha256sum` writes it
+`load` and `call` run that code, and are called only where the user has named it: by training (or `suprank train --dry-run`) for
+its recipe, and to create a model. A saved model that needs code is refused, unless the caller trusts it: see
+`suprank.models.Embedder.load`.
 """
 
 from __future__ import annotations
@@ -19,19 +15,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suprank.files.atomic import write_atomically
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
-FOLDER, SUMS = "code", "SHA256SUMS"
 OBJECT = "python"
 """What stands before the colon in the name of a loss that was given to `train` as an object, and so cannot be loaded."""
 
 
 class CustomCodeError(ValueError):
-    """Code that a recipe names and that cannot be found or used, or that has changed since the run began."""
+    """Code that a recipe or a model names and that cannot be found or used, or that has changed since the run began."""
+
+
+class UntrustedCodeError(CustomCodeError):
+    """A saved model needs code of the user's own, and the caller has not said that it may be loaded."""
 
 
 class UserCodeError(RuntimeError):
@@ -63,6 +60,13 @@ def running_user_code(name: str) -> Iterator[None]:
 def is_custom(name: str) -> bool:
     """Whether a name means code of the user's: names of the package have no colon."""
     return ":" in name
+
+
+def is_code_name(name: str) -> bool:
+    """Whether a name has the form `FILE.py:NAME` or `package.module:NAME`."""
+    target, _, attribute = name.rpartition(":")
+    is_module = all(part.isidentifier() for part in target.split(".")) and target != OBJECT
+    return (_is_file(target) or is_module) and all(part.isidentifier() for part in attribute.split("."))
 
 
 def object_name(given: object) -> str:
@@ -142,48 +146,6 @@ def call(name: str, arguments: Mapping[str, Any], provided: Mapping[str, Any], k
         raise CustomCodeError(f"{key} does not fit {name}{signature}: {error}.") from None
     with running_user_code(name):
         return factory(**both)
-
-
-def save_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:
-    """Write a copy of each file to `code/ROLE/` in the folder of the run, and all hashes to `code/SHA256SUMS`."""
-    if not sources:
-        return
-    sums = ""
-    for role, source in sources.items():
-        (run / FOLDER / role).mkdir(parents=True, exist_ok=True)
-        write_atomically(run / FOLDER / role / source.path.name, source.content)
-        sums += f"{source.sha256}  {role}/{source.path.name}\n"
-    write_atomically(run / FOLDER / SUMS, sums.encode())
-
-
-def check_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:
-    """Refuse a file that differs from the one that the run began with."""
-    for role, (sha256, copy) in _saved(run).items():
-        if role in sources and sources[role].sha256 != sha256:
-            raise CustomCodeError(
-                f"{sources[role].path} has changed since the run in {run} began, so that it cannot be resumed with it. Restore "
-                f"the file, of which the run keeps a copy ({copy}), or start a new run in another folder (--out)."
-            )
-
-
-@contextmanager
-def point_to_copy(run: Path, role: str) -> Iterator[None]:
-    """If the code is not found, add to the error where the run keeps a copy."""
-    try:
-        yield
-    except CustomCodeError as error:
-        saved = _saved(run).get(role)
-        if saved is None:
-            raise
-        raise CustomCodeError(f"{error} The run in {run} keeps a copy: {saved[1]}.") from None
-
-
-def _saved(run: Path) -> dict[str, tuple[str, Path]]:
-    """The hash and the copy of each role."""
-    file = run / FOLDER / SUMS
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    pairs = (line.split("  ", 1) for line in lines)
-    return {path.partition("/")[0]: (sha256, run / FOLDER / path) for sha256, path in pairs}
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -1,0 +1,64 @@
+"""The copies of the user's own code in a run folder, and the check that it is unchanged when the run is resumed.
+
+code/loss/mine.py            the copy, for the reader; it is never loaded
+code/backbone/network.py     the same for a backbone
+code/SHA256SUMS              their hashes, as `sha256sum` writes them
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from suprank.files.atomic import write_atomically
+from suprank.system.custom_code import CustomCodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from suprank.system.custom_code import SourceFile
+
+FOLDER, SUMS = "code", "SHA256SUMS"
+
+
+def save_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:
+    """Write a copy of each file to `code/ROLE/` in the folder of the run, and all hashes to `code/SHA256SUMS`."""
+    if not sources:
+        return
+    sums = ""
+    for role, source in sources.items():
+        (run / FOLDER / role).mkdir(parents=True, exist_ok=True)
+        write_atomically(run / FOLDER / role / source.path.name, source.content)
+        sums += f"{source.sha256}  {role}/{source.path.name}\n"
+    write_atomically(run / FOLDER / SUMS, sums.encode())
+
+
+def check_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:
+    """Refuse a file that differs from the one that the run began with."""
+    for role, (sha256, copy) in _saved(run).items():
+        if role in sources and sources[role].sha256 != sha256:
+            raise CustomCodeError(
+                f"{sources[role].path} has changed since the run in {run} began, so that it cannot be resumed with it. Restore "
+                f"the file, of which the run keeps a copy ({copy}), or start a new run in another folder (--out)."
+            )
+
+
+@contextmanager
+def point_to_copy(run: Path, role: str) -> Iterator[None]:
+    """If the code is not found, add to the error where the run keeps a copy."""
+    try:
+        yield
+    except CustomCodeError as error:
+        saved = _saved(run).get(role)
+        if saved is None:
+            raise
+        raise type(error)(f"{error} The run in {run} keeps a copy: {saved[1]}.") from None
+
+
+def _saved(run: Path) -> dict[str, tuple[str, Path]]:
+    """The hash and the copy of each role."""
+    file = run / FOLDER / SUMS
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    pairs = (line.split("  ", 1) for line in lines)
+    return {path.partition("/")[0]: (sha256, run / FOLDER / path) for sha256, path in pairs}
