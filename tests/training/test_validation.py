@@ -202,23 +202,25 @@ def damaged(photos, tmp_path, rows):
     return Manifest(manifest.table, tmp_path, manifest.levels)
 
 
-@pytest.mark.parametrize("hold", [False, True])
-def test_broken_images_are_left_out_or_raise(tmp_path, photos, hold, caplog):
+@pytest.mark.parametrize("cache_images", [False, True])
+def test_broken_images_are_left_out_or_raise(tmp_path, photos, cache_images, caplog):
     rows = [*range(7, 14), 35]  # a whole batch of them, and the last image
     manifest = damaged(photos, tmp_path, rows)
     with caplog.at_level(logging.WARNING):
-        found = reports(Validator.from_config(recipe(data={"on_broken": "skip", "cache_images": hold}), manifest))["test"]
+        found = reports(Validator.from_config(recipe(data={"on_broken": "skip", "cache_images": cache_images}), manifest))[
+            "test"
+        ]
     assert len(caplog.records) == 8
     expected = reports(Validator.from_config(recipe(), open_manifest(photos).take(np.delete(np.arange(36), rows))))["test"]
     assert found.values == pytest.approx(dict(expected.values), abs=1e-6, nan_ok=True)
     assert found.queries == 28
     with pytest.raises(ValueError, match="cannot be decoded"):
-        reports(Validator.from_config(recipe(data={"cache_images": hold}), manifest))
+        reports(Validator.from_config(recipe(data={"cache_images": cache_images}), manifest))
     with pytest.raises(ValueError, match="m.parquet: all 36 test images are broken"):
         reports(Validator.from_config(recipe(data={"on_broken": "skip"}), damaged(photos, tmp_path, range(36))))
 
 
-def test_held_images_are_decoded_once(tmp_path, photos):
+def test_cached_images_are_decoded_once(tmp_path, photos):
     manifest = damaged(photos, tmp_path, [])
     validator = Validator.from_config(recipe(data={"cache_images": True}), manifest)
     for path in tmp_path.rglob("*.png"):
