@@ -211,7 +211,9 @@ class ProgressBars(ExitStack):
 def subject(argument: T | None, option: T | None, name: str, flag: str) -> T:
     """The subject of a command, given as an argument NAME or, as in earlier versions, by an option."""
     if argument is not None and option is not None:
-        raise typer.BadParameter(f"{name} is given twice, as an argument and by {flag}; give it once.")
+        raise typer.BadParameter(
+            f"{name} is given twice, as an argument and by {flag}; give all subjects as arguments, or all by options."
+        )
     if argument is None and option is None:
         raise typer.BadParameter(f"{name} is missing; see --help.", param_hint=name)
     return cast("T", option if argument is None else argument)

@@ -121,7 +121,7 @@ def parse_metrics(metrics: Sequence[str], levels: Sequence[str]) -> list[Metric]
         raise ValueError("metrics is empty; name at least one, or leave it out to get them all.")
     for metric in chosen:
         if metric.level is not None and metric.level not in (*levels, OVERALL):
-            raise ValueError(f"{metric} names no level of {', '.join(levels)}; see level_names.")
+            raise ValueError(f"{metric} names no level of the labels; their levels are {', '.join(levels)}.")
     return chosen
 
 

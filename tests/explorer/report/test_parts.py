@@ -124,7 +124,7 @@ def test_what_is_undefined_is_a_dash():
 
 
 def test_recipes_are_set_beside_each_other_without_paths_of_the_machine():
-    one = {"data": {"manifest": "/home/me/m.parquet", "hold": True}, "loss": {"ks": [1, 2]}}
+    one = {"data": {"manifest": "/home/me/m.parquet", "cache_images": True}, "loss": {"ks": [1, 2]}}
     rows = {row.name: row for row in recipe_rows([one, {"loss": {"ks": [1]}}])}
     assert rows["data.manifest"].values == ("m.parquet", "–")
     assert rows["data.cache_images"].values[0] == "true"

@@ -1,0 +1,53 @@
+"""The spec of a loss of the user's own, `mine.py:MyLoss` or `package.module:MyLoss`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field, JsonValue, field_validator
+
+from suprank.training.custom_loss import CustomLoss, build_custom_loss
+from suprank.training.loss_specs.base import LossSpec, class_labels
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+
+class CustomLossSpec(LossSpec):
+    """A loss of your own. Nothing of it is loaded until it is built, so that a recipe can be read without its code."""
+
+    name: str
+    """`mine.py:MyLoss`, the path being relative to the working directory, or `package.module:MyLoss`. What is named is a class,
+    or a function that returns a loss."""
+
+    arguments: dict[str, JsonValue] = Field(default={})
+    """Its keyword arguments. `num_classes` and `embedding_size` are added if its signature names them."""
+
+    labels: Literal["all", "finest"] = "all"
+    """Give it the labels of all levels `[batch, levels]`, finest first, or those of the finest level alone `[batch]`, as
+    pytorch-metric-learning's losses take them."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _has_toml_values(cls, arguments: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if None in arguments.values():
+            missing = next(key for key, value in arguments.items() if value is None)
+            raise ValueError(f"{missing}=None cannot be saved in a recipe; leave it out, so that the default holds")
+        return arguments
+
+    @property
+    def has_proxies(self) -> None:
+        return None
+
+    @property
+    def compares_items(self) -> None:
+        return None
+
+    def build(self, labels: Int[Tensor, "images levels"], dim: int) -> CustomLoss:
+        """Load the code and build the loss; see `suprank.training.custom_loss`."""
+        provided = {"num_classes": len(class_labels(labels)), "embedding_size": dim}
+        return build_custom_loss(self.name, self.arguments, provided, finest_only=self.labels == "finest")
+
+    def _check_values(self) -> None:
+        """Leave the values to the loss, whose code is not loaded here."""
