@@ -301,7 +301,7 @@ def test_a_stopped_demo_ends_with_the_shells_code_and_without_a_table(training, 
     training.stopped = number
     ended = invoke("demo", "--data", "m.parquet")
     assert ended.exit_code == 128 + number
-    assert "the same command goes on." in ended.stderr
+    assert "the same command continues the runs." in ended.stderr
     assert "H-AP" not in ended.stdout
 
 

@@ -196,7 +196,7 @@ def test_what_cannot_be_embedded_is_said_plainly_and_leaves_no_folder(folder, ar
     ("arguments", "message"),
     [
         (("gone",), "there is no folder gone; name a folder of `suprank train` or `suprank embed`, or a file."),
-        (("photos",), "photos holds no embeddings"),
+        (("photos",), "photos is neither a folder of `suprank train`"),
         (("e", "--level", "order"), "e has no level 'order'; choose from class, group."),
         (("e", "--labels", "m.parquet"), "a folder has its own labels, gallery and ids"),
     ],

@@ -100,6 +100,9 @@ def test_compare_puts_it_beside_roadmap():
     settings = json.loads(Path("c/comparison.json").read_text())["methods"]["mine"]["settings"]
     assert (settings["loss.name"], settings["loss.arguments"]) == ("mine.py:MyLoss", {"margin": 0.1})
     assert Path("c/mine,seed=0/code/loss/mine.py").is_file()
+    Path("mine.py").write_text(MINE.replace("/ 0.1", "/ 0.2"))
+    again = ("compare", "mine.toml", "roadmap.toml", "--seeds", 2, "--out", "c", "-q")
+    assert "has changed since the run in" in refused(*again)
 
 
 def test_sweep_goes_over_its_arguments():

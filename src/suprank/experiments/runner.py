@@ -19,6 +19,7 @@ from suprank.experiments import slurm
 from suprank.experiments.results import read_outcome
 from suprank.files.locking import lock_folder
 from suprank.system.platforms import usable_cores
+from suprank.training.code_copies import check_finished_run
 from suprank.training.run_folder import RESULT
 
 if TYPE_CHECKING:
@@ -165,6 +166,9 @@ class Plan:
         with lock_experiment(self.folder) as lock:
             self.record.save(self.folder)
             waiting = [task for task in self.tasks if read_outcome(task.folder) is None]
+            for task in self.tasks:
+                if task not in waiting:
+                    check_finished_run(task.folder)
             if len(waiting) < len(self.tasks):
                 display.skipped(len(self.tasks) - len(waiting), len(self.tasks))
             if parameters is None:

@@ -7,11 +7,12 @@ code/SHA256SUMS              their hashes, as `sha256sum` writes them
 
 from __future__ import annotations
 
+import tomllib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from suprank.files.atomic import write_atomically
-from suprank.system.custom_code import CustomCodeError
+from suprank.system.custom_code import CustomCodeError, find_source, is_custom
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,6 +42,22 @@ def check_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:
             raise CustomCodeError(
                 f"{sources[role].path} has changed since the run in {run} began, so that it cannot be resumed with it. Restore "
                 f"the file, of which the run keeps a copy ({copy}), or start a new run in another folder (--out)."
+            )
+
+
+def check_finished_run(run: Path) -> None:
+    """Refuse a finished run whose code has changed since, so that a table does not mix runs of two versions."""
+    saved = _saved(run)
+    if not saved:
+        return
+    recipe = tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8"))
+    names = {"loss": recipe["loss"]["name"], "backbone": recipe.get("model", {}).get("backbone", "")}
+    for role, (sha256, copy) in saved.items():
+        source = find_source(names[role]) if is_custom(names[role]) else None
+        if source is not None and source.sha256 != sha256:
+            raise CustomCodeError(
+                f"{source.path} has changed since the run in {run}, which is finished, and a table would mix both versions. "
+                f"Restore the file, of which the run keeps a copy ({copy}), or use another folder (--out)."
             )
 
 

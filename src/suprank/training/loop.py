@@ -18,12 +18,14 @@ from suprank.system import custom_code
 from suprank.training import checkpoint, code_copies, distributed
 from suprank.training.batches import TrainBatches
 from suprank.training.callbacks import Callback, CallbackList, StepValues
+from suprank.training.config import TrainConfig
 from suprank.training.custom_loss import CustomLoss
 from suprank.training.engine import build_fabric
 from suprank.training.learner import Learner, NonFiniteError
 from suprank.training.loggers import MetricsLogger
 from suprank.training.loss_specs import CustomLossSpec
 from suprank.training.manifests import open_manifest
+from suprank.training.recipe import read_recipe
 from suprank.training.run_folder import RunFolder
 from suprank.training.signals import StopRequest, stop_on_signals
 from suprank.training.validation import Validator
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.training.batches import TrainBatch
-    from suprank.training.config import TrainConfig
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class Position:
 
 
 def train(
-    config: TrainConfig,
+    config: TrainConfig | str | PathLike[str],
     folder: str | PathLike[str],
     *,
     resume: bool = False,
@@ -88,6 +89,8 @@ def train(
     left; on one CPU it ends with exactly the weights of an uninterrupted run. A finished run returns at once, and if there is
     no run, one starts. SIGINT, SIGTERM and SIGUSR1 save a checkpoint and return.
 
+    `config` is a `TrainConfig`, or a recipe by its name or file, such as "cub/roadmap"; `read_recipe` takes overrides.
+
     `loss`, an `nn.Module` or any callable `loss(embeddings, labels)`, replaces the one that the recipe names. The run saves its
     parameters and buffers with every checkpoint, and a copy of the file that defines its class, but not the object itself: to
     resume, pass an object of the same class, from an unchanged file, again.
@@ -95,6 +98,8 @@ def train(
     Raises `NonFiniteLossError` at a NaN or infinite loss, embedding or gradient: the checkpoints are those of before, and the
     images of the batch are listed in a file.
     """
+    if not isinstance(config, TrainConfig):
+        config = read_recipe(config)
     own_loss = None
     if loss is not None:
         own_loss = CustomLoss(loss, custom_code.object_name(loss))

@@ -124,6 +124,8 @@ class EvaluationInput:
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> EvaluationInput:
         """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded."""
+        from suprank.workflows.run_embeddings import check_run_or_embeddings
+
         subject = Path(subject)
         if (gallery is None) != (gallery_labels is None):
             raise ValueError("gallery and gallery_labels go together; give both, or neither.")
@@ -135,8 +137,13 @@ class EvaluationInput:
             raise ValueError(f"frozen and test are for a folder of `suprank train`, which {subject} is not; leave them out.")
         if labels is not None:
             return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column)
+        if not subject.exists():
+            raise FileNotFoundError(
+                f"{subject} does not exist; name a folder of `suprank train` or `suprank embed`, or a file."
+            )
         if not subject.is_dir():
             raise ValueError(f"{subject} needs its labels, because it is a file and not a folder; name a file of labels.")
+        check_run_or_embeddings(subject)
         return cls.from_folder(subject, levels)
 
     @classmethod

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from suprank.system import custom_code
-from suprank.training.loss_specs.base import LossSpec
+from suprank.training.loss_specs.base import LossSpec, loss_specs
 from suprank.training.loss_specs.custom import CustomLossSpec
 
 if TYPE_CHECKING:
