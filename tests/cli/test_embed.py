@@ -168,7 +168,10 @@ def test_a_missing_image_or_root_is_named(folder):
     [
         (("--manifest", "gone.parquet"), "gone.parquet: the manifest does not exist"),
         (("--model", "resnet5O"), "resnet50"),
-        (("--model", "gone/model"), "gone/model is not a folder; give a saved embedder, or the name of a timm backbone."),
+        (
+            ("--model", "gone/model"),
+            "gone/model is not a folder; give a saved embedder, the name of a timm backbone, or FILE.py:NAME.",
+        ),
         (("--model", "photos"), "photos is not a folder of a saved embedder"),
         (("--weights", "w.pth"), "model is a saved embedder, with weights and settings of its own"),
         (("--model", "test_resnet", "--weights", "gone.pth"), "gone.pth"),
