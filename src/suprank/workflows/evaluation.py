@@ -124,6 +124,7 @@ class EvaluationInput:
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> EvaluationInput:
         """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded."""
+        from suprank.embedding.parts import PARTS
         from suprank.workflows.run_embeddings import check_run_or_embeddings
 
         subject = Path(subject)
@@ -143,7 +144,8 @@ class EvaluationInput:
             )
         if not subject.is_dir():
             raise ValueError(f"{subject} needs its labels, because it is a file and not a folder; name a file of labels.")
-        check_run_or_embeddings(subject)
+        if not any((subject / part).is_dir() for part in PARTS):
+            check_run_or_embeddings(subject)
         return cls.from_folder(subject, levels)
 
     @classmethod
