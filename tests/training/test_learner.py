@@ -87,7 +87,7 @@ def test_happier_takes_the_steps_of_a_plain_loop_and_its_proxies_too():
     softmax = losses.ProxySoftmax(worker.CLASSES, 16)
     with torch.no_grad():
         softmax.proxies.copy_(learning.proxies[0])
-    expected = plain_loop(learning, losses.happier(softmax), 3, proxies=softmax.proxies)
+    expected = plain_loop(learning, losses.happier(decomposability=softmax), 3, proxies=softmax.proxies)
     steps(learning)
     check_close(learning, expected)
     torch.testing.assert_close(learning.proxies[0], softmax.proxies, rtol=1e-6, atol=1e-6)

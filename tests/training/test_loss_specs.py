@@ -41,19 +41,21 @@ BY_HAND = {
     "nsm": (HOT, proxies),
     "roadmap": (
         {**SUP, **PAIRS, **PAIR_KEYS, "weight": 0.3},
-        lambda: losses.roadmap(losses.PairCalibration(**PAIR_KEYS), decomposability_weight=0.3, **SUP),
+        lambda: losses.roadmap(decomposability=losses.PairCalibration(**PAIR_KEYS), decomposability_weight=0.3, **SUP),
     ),
     "rod-recall": (
         {**SUP, **RECALL, **PAIRS, **PAIR_KEYS, "weight": 0.3},
-        lambda: losses.rod_recall(losses.PairCalibration(**PAIR_KEYS), decomposability_weight=0.3, **SUP, **RECALL),
+        lambda: losses.rod_recall(
+            decomposability=losses.PairCalibration(**PAIR_KEYS), decomposability_weight=0.3, **SUP, **RECALL
+        ),
     ),
     "happier": (
         {**SUP, **HOT, "decay": 2.0, "weight": 0.3},
-        lambda: losses.happier(proxies(), decay=2.0, decomposability_weight=0.3, **SUP),
+        lambda: losses.happier(decomposability=proxies(), decay=2.0, decomposability_weight=0.3, **SUP),
     ),
     "rod-ndcg": (
         {**SUP, **HOT, "weight": 0.3},
-        lambda: losses.rod_ndcg(proxies(), decomposability_weight=0.3, **SUP),
+        lambda: losses.rod_ndcg(decomposability=proxies(), decomposability_weight=0.3, **SUP),
     ),
     "fast-ap": ({"bins": 7, "include_self": True}, lambda: losses.FastAP(bins=7, include_self=True)),
     "softbin-ap": ({"bins": 7, "include_self": True}, lambda: losses.SoftBinAP(bins=7, include_self=True)),
@@ -164,7 +166,7 @@ def test_level_weights_make_it_a_sum_of_ap_over_levels(name):
         return {
             "sup-hap": lambda: losses.SupHAP(weights=weights),
             "smooth-hap": lambda: losses.SmoothHAP(weights=weights),
-            "happier": lambda: losses.happier(losses.ProxySoftmax(6, DIM), weights=weights),
+            "happier": lambda: losses.happier(6, DIM, weights=weights),
         }[name]
 
     assert torch.equal(value("equal"), value_of(by_hand((0.5, 0.5))))
@@ -271,7 +273,7 @@ class WiderTripletSpec(ItemLossSpec):
 def test_a_new_loss_needs_its_class_and_its_spec_only(tmp_path, monkeypatch):
     """Recipes, presets, the list of losses and its own keys follow from the spec."""
     from suprank.training import config_keys
-    from suprank.training import loss_specs as module
+    from suprank.training.loss_specs import base as module
     from suprank.training.presets import compose
     from suprank.training.recipe import read_recipe, to_toml
 
