@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from PIL import Image
 from starlette.testclient import TestClient
-from suprank.cli.explore import _embedding, _source
-from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, create_app
+from suprank.workflows.explorers import open_explorer
+from suprank.explorer.web import create_app
 from tests.cli.collection import done, photographs
 from tests.models.tiny import embedder
 from tests.training.runs import recipe
@@ -47,8 +47,8 @@ def everything(name):
     yield "embed, squashed"
     train(recipe("m.parquet", **settings, batch={"size": 8, "images_per_class": 2}), f"{name}-run")
     yield "train"
-    source, _ = _source(Path(name), None, None, None, lambda *_: None)
-    app = create_app(Explorer([ExplorerRun(source, ExactSearch(source.gallery), _embedding(Path(name), "model", "cpu"))]))
+    explorer = open_explorer([name], model="model", device="cpu")
+    source, app = explorer.runs[0].source, create_app(explorer)
     client = TestClient(app, base_url="http://127.0.0.1:8000")
     for strip in strips[:2]:
         answer = client.post("/upload", files={"image": ("a.png", strip.read_bytes(), "image/png")})
