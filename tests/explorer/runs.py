@@ -34,6 +34,14 @@ epochs = 2
 """
 
 
+def _recipe(text: str, loss: str) -> str:
+    """The recipe with this loss; a smooth loss has no rho and delta."""
+    kept = [
+        line for line in text.format(loss=loss).splitlines() if not (loss.startswith("smooth") and line[:3] in ("rho", "del"))
+    ]
+    return "\n".join(kept) + "\n"
+
+
 def collection(
     root, groups=3, classes=2, images=4, splits=("test",), side=40, archive=None, extension="png", **columns
 ) -> Manifest:
@@ -109,7 +117,7 @@ def run(out, manifest, loss="happier", recipe=RECIPE, **how) -> Path:
     """
     out = Path(out)
     embeddings(out / "embeddings", manifest, **how)
-    (out / "recipe.toml").write_text(recipe.format(loss=loss), encoding="utf-8")
+    (out / "recipe.toml").write_text(_recipe(recipe, loss), encoding="utf-8")
     (out / "reports").mkdir(exist_ok=True)
     tested = manifest.split("test") if "test" in manifest.splits else manifest
     lines = []

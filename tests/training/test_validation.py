@@ -135,7 +135,10 @@ def test_metrics_and_the_best_of_them_are_the_recipes(photos):
 @pytest.mark.parametrize(
     ("evaluation", "complaint"),
     [
-        ({"metrics": ["AP/genus"]}, "evaluation.metrics, for m.parquet: AP/genus names no level of class, group"),
+        (
+            {"metrics": ["AP/genus"]},
+            "evaluation.metrics, for m.parquet: AP/genus names no level of the labels; their levels are class, group",
+        ),
         ({"best": "R@7"}, "evaluation.best='R@7' is not measured on m.parquet"),
     ],
 )

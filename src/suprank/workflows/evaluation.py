@@ -124,9 +124,6 @@ class EvaluationInput:
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> EvaluationInput:
         """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded."""
-        from suprank.embedding.parts import PARTS
-        from suprank.workflows.run_embeddings import check_run_or_embeddings
-
         subject = Path(subject)
         if (gallery is None) != (gallery_labels is None):
             raise ValueError("gallery and gallery_labels go together; give both, or neither.")
@@ -144,8 +141,6 @@ class EvaluationInput:
             )
         if not subject.is_dir():
             raise ValueError(f"{subject} needs its labels, because it is a file and not a folder; name a file of labels.")
-        if not any((subject / part).is_dir() for part in PARTS):
-            check_run_or_embeddings(subject)
         return cls.from_folder(subject, levels)
 
     @classmethod
@@ -179,10 +174,13 @@ class EvaluationInput:
     def from_folder(cls, folder: Path, levels: Sequence[str]) -> EvaluationInput:
         """Read a folder of `suprank embed`."""
         from suprank.embedding import Provenance, ranked_parts
-        from suprank.embedding.parts import embedded_parts
+        from suprank.embedding.parts import PARTS, embedded_parts
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_tables import Labels
+        from suprank.workflows.run_embeddings import check_run_or_embeddings
 
+        if not any((folder / part).is_dir() for part in PARTS):
+            check_run_or_embeddings(folder)
         names, queries, gallery = read_folder(folder, levels)
         return cls(
             queries=Embeddings.from_source(queries.embeddings, str(folder)),
