@@ -387,7 +387,7 @@ def test_top_k_alone_gives_what_the_full_ranking_does_with_heavy_ties():
 def test_when_metrics_look_at_the_top_only_nothing_else_is_ranked(monkeypatch):
     collection = random_collection(0)
     for ordering in (plain, compiled):
-        monkeypatch.setattr(ordering, "reaching", lambda *_: pytest.fail("counted what stands above a positive"))
+        monkeypatch.setattr(ordering, "count_at_or_above", lambda *_: pytest.fail("counted what stands above a positive"))
     keys = ["R@1", "H-R@5", "P@3/label1"]
     assert list(collection.evaluated(metrics=keys)) == keys
 

@@ -36,10 +36,9 @@ epochs = 2
 
 def _recipe(text: str, loss: str) -> str:
     """The recipe with this loss; a smooth loss has no rho and delta."""
-    kept = [
-        line for line in text.format(loss=loss).splitlines() if not (loss.startswith("smooth") and line[:3] in ("rho", "del"))
-    ]
-    return "\n".join(kept) + "\n"
+    of_sup_losses = ("rho", "delta") if loss.startswith("smooth") else ()
+    lines = text.format(loss=loss).splitlines()
+    return "\n".join(line for line in lines if line.partition(" ")[0] not in of_sup_losses) + "\n"
 
 
 def collection(
