@@ -10,7 +10,7 @@ from suprank.evaluation.arguments import check_tree
     "labels", [[[0, 0], [1, 0], [2, 1]], [[-1, 0], [-1, 1], [-1, -1], [0, 0]], [[7], [7]], [[0, 0, 0], [-1, 0, 0]]]
 )
 def test_trees_are_accepted(labels):
-    check_tree(torch.tensor(labels), ["a", "b", "c"])
+    assert check_tree(torch.tensor(labels), ["a", "b", "c"]) is None, "nothing is raised"
 
 
 @pytest.mark.parametrize(

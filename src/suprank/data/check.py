@@ -125,7 +125,7 @@ def check_manifest(
         broken=tuple((paths[row].as_py(), reason) for row, reason in sorted(broken.items())),
         copies=find_duplicates(manifest, content[coded.indices.to_numpy()]),
         by_content=hashes,
-        sides=_sides(scan),
+        sides=_side_statistics(scan),
         kinds=dict(scan.kinds.most_common()),
         elongated=tuple(
             (opened[int(index)].as_py(), *scan.sizes[index].tolist())
@@ -150,7 +150,8 @@ def _in_unreadable_archives(files: ImageFiles, paths: pa.Array) -> dict[int, str
     return {row: reasons[container] for row, container in enumerate(containers) if container in reasons}
 
 
-def _sides(scan: FileScan) -> dict[str, tuple[int, float, int]]:
+def _side_statistics(scan: FileScan) -> dict[str, tuple[int, float, int]]:
+    """The smallest, median and largest short and long side in pixels, over the images that could be decoded."""
     sizes = scan.sizes[scan.sizes[:, 0] > 0]
     if not len(sizes):
         return {}

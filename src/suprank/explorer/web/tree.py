@@ -141,7 +141,7 @@ class Tree:
 
     def ancestors(self, node: Node) -> list[Node]:
         """The labels above a label, coarsest first, taken from its first image."""
-        for side in self._sides():
+        for side in self._label_arrays():
             rows = np.flatnonzero(side[:, node.level] == node.label)
             if len(rows):
                 labels = side[rows[0]]
@@ -156,7 +156,7 @@ class Tree:
         """One label with its images and metrics."""
         own = tuple(self._label_metrics(run, node, node.level) for run in range(len(self.node_metrics)))
         finest = tuple(self._label_metrics(run, node, 0) for run in range(len(self.node_metrics)))
-        images = sum(int((side[:, node.level] == node.label).sum()) for side in self._sides())
+        images = sum(int((side[:, node.level] == node.label).sum()) for side in self._label_arrays())
         return LabelSummary(node, self.name(node), images, own, finest)
 
     def children(self, node: Node | None, *, order: str = "name", offset: int = 0, limit: int = 100) -> LabelListing:
@@ -165,7 +165,7 @@ class Tree:
         if level < 0:
             return LabelListing((), 0)
         counts = np.zeros(len(self.names(level)), np.int64)
-        for side in self._sides():
+        for side in self._label_arrays():
             labels = side[:, level] if node is None else side[side[:, node.level] == node.label, level]
             counts += np.bincount(labels[labels >= 0], minlength=len(counts))
         present = np.flatnonzero(counts)
@@ -215,6 +215,7 @@ class Tree:
     def _label_metrics(self, run: int, node: Node, level: int) -> MeanMetrics | None:
         return self._metrics(self.node_metrics[run], node.level, np.array([node.label]), level)[0]
 
-    def _sides(self) -> list[NDArray[np.int64]]:
+    def _label_arrays(self) -> list[NDArray[np.int64]]:
+        """The labels of the gallery and, unless they are the same images, of the queries."""
         source = self.source
         return [source.gallery.labels] if source.against_each_other else [source.gallery.labels, source.queries.labels]

@@ -99,13 +99,13 @@ class BranchState:
         return {one: row[0] for one, row in found.items() if row is not None}
 
     def places(self, labels: Iterable[int]) -> dict[int, Place]:
-        """The places of these labels; None for a label that is not on the branch."""
+        """Where each label is: in a group, or excluded for a reason; None for a label that is not on the branch."""
         sql = 'SELECT "group", reason FROM member WHERE branch = ? AND label = ?'
         found = {one: self.db.execute(sql, (self.branch, one)).fetchone() for one in labels}
         return {one: None if row is None else _place(row) for one, row in found.items()}
 
     def all_places(self) -> dict[int, Place]:
-        """The places of all labels of the branch."""
+        """Where each label of the branch is: in a group, or excluded for a reason."""
         rows = self.db.execute('SELECT label, "group", reason FROM member WHERE branch = ?', (self.branch,))
         return {row["label"]: _place(row) for row in rows}
 
