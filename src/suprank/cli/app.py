@@ -12,6 +12,7 @@ from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
 from suprank.cli.explore import explore
 from suprank.cli.hierarchy import app as hierarchy
+from suprank.cli.paper import paper
 from suprank.cli.recipes import recipes
 from suprank.cli.report import report
 from suprank.cli.sweep import sweep
@@ -25,6 +26,7 @@ app.command()(train)
 app.command()(recipes)
 app.command()(sweep)
 app.command()(compare)
+app.command()(paper)
 app.command()(report)
 app.command()(explore)
 app.add_typer(data.app, name="data")

@@ -33,6 +33,10 @@ def compare(
             help="A metric of the table and the figure, repeatable.", show_default="R@1, mAP@R, AP, H-AP, ASI and NDCG"
         ),
     ] = None,
+    may_differ: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY|TABLE", help="Key or table in which the recipes may differ too, repeatable."),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the files of the table and the figure.")] = "comparison",
     slurm: Annotated[
         list[str] | None,
@@ -48,13 +52,14 @@ def compare(
     """Train several losses under one budget on one dataset, and compare: DIR/comparison.md, .tex, .csv, .png and .svg.
 
     The recipes may differ in their loss, proxies, memory and optimizer; recipes that differ in images, network, batches, epochs
-    or evaluation are refused before the first one runs. Given again, the command skips what is finished and resumes what was
-    interrupted; further recipes or seeds are added. Metrics are those after the last epoch: mean ± standard deviation over
-    seeds, in percent, the best in bold.
+    or evaluation are refused before the first one runs, unless --may-differ allows it. Given again, the command skips what is
+    finished and resumes what was interrupted; further recipes or seeds are added. Metrics are those after the last epoch: mean
+    ± standard deviation over seeds, in percent, the best in bold.
 
     \b
     suprank compare cub/nsm cub/smooth-ap cub/roadmap --seeds 3 --out cub
     suprank compare cub/nsm mine.toml data.manifest=birds.parquet run.epochs=30 --jobs 2 --out birds
+    suprank compare sop/roadmap sop/contrastive-xbm --may-differ batch.size --out sop
     suprank compare --collect --metric AP --metric AP/family --out cub
     suprank compare smooth-ap roadmap --collect --name approximations --out cub
     """
@@ -66,13 +71,16 @@ def compare(
         recipes, overrides = split_arguments(arguments or [])
         metrics, display = metric or (), ExperimentDisplay(quiet=quiet)
         if collect:
-            if overrides or seeds is not None:
-                given = shlex.join(overrides) or f"--seeds {seeds}"
-                raise ValueError(f"--collect runs nothing, so {given} would change nothing; leave it out.")
+            given = [*overrides, *([] if seeds is None else ["--seeds", str(seeds)])]
+            given += [word for key in may_differ or () for word in ("--may-differ", key)]
+            if given:
+                raise ValueError(f"--collect runs nothing, so {shlex.join(given)} would change nothing; leave it out.")
             experiments.collect_comparison(out, recipes, metrics=metrics, name=name, display=display, command=command_line())
             return
         if dry_run:
-            for task in experiments.plan_comparison(recipes, out, overrides, seeds=seeds, display=display).tasks:
+            for task in experiments.plan_comparison(
+                recipes, out, overrides, seeds=seeds, may_differ=may_differ or (), display=display
+            ).tasks:
                 terminal.echo(shlex.join(task.command))
             return
         with explain_stop(out):
@@ -84,6 +92,7 @@ def compare(
                 jobs=jobs,
                 metrics=metrics,
                 name=name,
+                may_differ=may_differ or (),
                 slurm=slurm or (),
                 display=display,
                 command=command_line(),

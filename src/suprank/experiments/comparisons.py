@@ -64,6 +64,7 @@ def compare(
     jobs: int | None = None,
     metrics: Sequence[str] = (),
     name: str = "comparison",
+    may_differ: Sequence[str] = (),
     slurm: Sequence[str] = (),
     display: Display | None = None,
     command: str = "",
@@ -73,13 +74,15 @@ def compare(
         compare(["cub112/nsm", "cub112/roadmap"], "runs/cub112", {"run.epochs": 30}, seeds=3).table.markdown()
 
     The recipes may differ in their loss, proxies, memory and optimizer; other differences are refused before the first one
-    runs. `overrides` hold for all. Finished runs in the folder `out` are not run again, interrupted ones are resumed, and
+    runs, except in the keys or tables that `may_differ` names, such as `batch.size`. `overrides` hold for all. Finished runs in the folder `out` are not run again, interrupted ones are resumed, and
     further recipes or seeds are added. `jobs`, `slurm` and `command` are as in `sweep`. Table and figure are written into `out`
     as NAME.csv, .md, .tex, .png and .svg.
     """
     metrics = metric_names(metrics)
     _check_name(name)
-    plan = plan_comparison(recipes, out, overrides, seeds=seeds, display=display, command=command)
+    plan = plan_comparison(
+        recipes, out, overrides, seeds=seeds, may_differ=may_differ, display=display, command=command
+    )
     failed = plan.run(jobs=jobs, slurm_options=slurm, display=display)
     result = collect_comparison(out, metrics=metrics, name=name, display=display, command=command)
     return replace(result, planned=len(plan.tasks), failed=tuple(failed))
@@ -91,6 +94,7 @@ def plan_comparison(
     overrides: Values = (),
     *,
     seeds: int | None = None,
+    may_differ: Sequence[str] = (),
     display: Display | None = None,
     command: str = "",
 ) -> Plan:
@@ -102,9 +106,9 @@ def plan_comparison(
     earlier = Comparison.load(folder)
     refuse_foreign_files(Path(out), COMPARISON_FILE, "a comparison", "name another folder (--out)")
     grid = Grid.from_values(overrides, seeds)
-    new, configs = _read_comparison(recipes, grid, command, earlier)
+    new, configs = _read_comparison(recipes, grid, command, earlier, tuple(may_differ))
     record = earlier.merge(new) if earlier else new
-    for note in difference_notes(record.methods):
+    for note in difference_notes(record.methods, record.may_differ):
         (display or Display()).note(note)
     names = new.recipes
     tasks = [Task.create(run.name, names[run[RECIPE]], _overrides(grid, run[SEED]), folder) for run in new.runs]
@@ -129,7 +133,7 @@ def collect_comparison(
             f"{out} has no {COMPARISON_FILE}, so there is nothing to collect; name the folder of a comparison."
         )
     record = record.select(recipes)
-    outcomes, notes = read_outcomes(record.runs, folder), difference_notes(record.methods)
+    outcomes, notes = read_outcomes(record.runs, folder), difference_notes(record.methods, record.may_differ)
     if not any(outcomes.values()):
         write_atomically(folder / f"{name}.csv", runs_csv(outcomes).encode())
         display.note(f"none of {len(outcomes)} runs is finished, so there is no table yet.")
@@ -149,11 +153,12 @@ def collect_comparison(
 @dataclass(frozen=True)
 class Comparison:
     """The content of comparison.json: methods by their labels, in the order of the rows, and the runs. `commands` are for
-    readers who want to repeat one."""
+    readers who want to repeat one. `may_differ` are the exceptions of `check_budget`."""
 
     methods: dict[str, Method]
     runs: tuple[Combination, ...]
     commands: tuple[str, ...]
+    may_differ: tuple[str, ...] = ()
 
     @property
     def recipes(self) -> dict[str, str]:
@@ -172,8 +177,9 @@ class Comparison:
         methods = {**other.methods, **self.methods}
         order = dict.fromkeys((*self.methods, *other.methods))
         runs, commands = dict.fromkeys((*self.runs, *other.runs)), dict.fromkeys((*self.commands, *other.commands))
-        merged = Comparison({label: methods[label] for label in order}, tuple(runs), tuple(commands))
-        check_budget(merged.methods)
+        may_differ = tuple(dict.fromkeys((*self.may_differ, *other.may_differ)))
+        merged = Comparison({label: methods[label] for label in order}, tuple(runs), tuple(commands), may_differ)
+        check_budget(merged.methods, may_differ)
         return merged
 
     def select(self, names: Sequence[str]) -> Comparison:
@@ -187,7 +193,7 @@ class Comparison:
             raise ValueError(f"{', '.join(missing)} is not in the comparison; choose from {', '.join(self.methods)}.")
         chosen = [labels[recipe] for recipe in recipes]
         runs = tuple(run for label in chosen for run in self.runs if run[RECIPE] == label)
-        return Comparison({label: self.methods[label] for label in chosen}, runs, self.commands)
+        return Comparison({label: self.methods[label] for label in chosen}, runs, self.commands, self.may_differ)
 
     @classmethod
     def load(cls, folder: Path) -> Comparison | None:
@@ -197,7 +203,7 @@ class Comparison:
             content = json.loads(file.read_bytes())
             methods = {label: Method(one["recipe"], dict(one["settings"])) for label, one in content["methods"].items()}
             runs = tuple(Combination(((RECIPE, label), (SEED, seed))) for label, seed in content["runs"])
-            return cls(methods, runs, tuple(content["commands"]))
+            return cls(methods, runs, tuple(content["commands"]), tuple(content.get("may_differ", ())))
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -206,6 +212,7 @@ class Comparison:
     def save(self, folder: Path) -> None:
         content = {
             "commands": self.commands,
+            "may_differ": self.may_differ,
             "runs": [[run[RECIPE], run[SEED]] for run in self.runs],
             "methods": {label: method._asdict() for label, method in self.methods.items()},
         }
@@ -213,7 +220,7 @@ class Comparison:
 
 
 def _read_comparison(
-    recipes: Sequence[str], grid: Grid, command: str, earlier: Comparison | None
+    recipes: Sequence[str], grid: Grid, command: str, earlier: Comparison | None, may_differ: tuple[str, ...]
 ) -> tuple[Comparison, list[TrainConfig]]:
     """A comparison of these recipes with the overrides and seeds of the grid, and the config of each recipe.
 
@@ -233,9 +240,10 @@ def _read_comparison(
             raise ValueError(f"{recipe} cannot be run, so nothing was: {error}") from error
         methods[label] = Method.from_config(recipe, config)
         configs.append(config)
-    check_budget(methods)
+    allowed = (*may_differ, *(earlier.may_differ if earlier else ()))
+    check_budget(methods, allowed)
     runs = tuple(Combination(((RECIPE, label), (SEED, seed))) for label in methods for seed in seeds)
-    return Comparison(methods, runs, (command,)), configs
+    return Comparison(methods, runs, (command,), may_differ), configs
 
 
 def _seeds(grid: Grid) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ NOTED = ("optimizer", "memory")
 COMPARED = ("loss", "proxies")
 """Tables that a comparison is about."""
 
+_LISTED = ", ".join(SHARED)
+
 SUFFIX = ".toml"
 
 Settings = dict[str, Any]
@@ -55,22 +57,41 @@ def changed_settings(before: Settings, now: Settings) -> list[str]:
     return [f"{key} was {before[key]!r} and is {now[key]!r}" for key in before if key in now and before[key] != now[key]]
 
 
-def check_budget(methods: Mapping[str, Method]) -> None:
-    """Refuse recipes that do not train and evaluate the same network on the same images for the same time."""
-    differences = _differences(methods, SHARED)
+def check_budget(methods: Mapping[str, Method], may_differ: Sequence[str] = ()) -> None:
+    """Refuse recipes that do not train and evaluate the same network on the same images for the same time.
+
+    `may_differ` names exceptions: keys such as `batch.size`, or whole tables such as `model`.
+    """
+    known = {key for method in methods.values() for key in method.settings}
+    for exception in may_differ:
+        if not any(_is_within(key, (exception,)) for key in known):
+            raise ValueError(
+                f"--may-differ {exception} is neither a key nor a table of the recipes; try batch.size, or one of {_LISTED}."
+            )
+    differences = {key: values for key, values in _differences(methods, SHARED).items() if not _is_within(key, may_differ)}
     if differences:
         listed = "; ".join(f"{key} is {_list_values(values)}" for key, values in list(differences.items())[:5])
         further = f"; and {len(differences) - 5} more entries" if len(differences) > 5 else ""
         first = next(iter(differences))
         raise ValueError(
             f"the recipes do not have the same dataset and budget: {listed}{further}. Give one value for all, {first}=..., "
-            "or compare them separately, each with its own --out."
+            f"allow it with --may-differ {first}, or compare them separately, each with its own --out."
         )
 
 
-def difference_notes(methods: Mapping[str, Method]) -> list[str]:
-    """A sentence for each entry of the optimizer and the memory in which the methods differ."""
-    return [f"{key} is {_list_values(values)}." for key, values in _differences(methods, NOTED).items()]
+def difference_notes(methods: Mapping[str, Method], may_differ: Sequence[str] = ()) -> list[str]:
+    """A sentence for each entry in which the methods differ, of the optimizer, the memory and the exceptions."""
+    differences = _differences(methods, (*NOTED, *SHARED))
+    return [
+        f"{key} is {_list_values(values)}."
+        for key, values in differences.items()
+        if key.split(".")[0] in NOTED or _is_within(key, may_differ)
+    ]
+
+
+def _is_within(key: str, entries: Sequence[str]) -> bool:
+    """Whether the key is one of these entries, or in one of these tables."""
+    return any(f"{key}.".startswith(f"{entry}.") for entry in entries)
 
 
 def _differences(methods: Mapping[str, Method], tables: Sequence[str]) -> dict[str, dict[str, list[str]]]:

@@ -39,6 +39,9 @@ LETTERS = {
 }
 """The names of entries in figures, mostly the paper's letters; other entries go by their own name."""
 
+SOURCE = "source"
+"""An axis whose values say where numbers come from; they are shown without its name."""
+
 DOUBLING = ("batch.size", "memory.size")  # entries that are varied in powers of two
 # Okabe and Ito's colors, as in suprank.bench.benchmark_plots, without the yellow, which is faint as a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -131,10 +134,15 @@ def _draw_panel(axes: Axes, table: Table, column: str) -> None:
 
 
 def _save(figure: Figure, table: Table, files: Sequence[Path]) -> None:
-    """Write the figure with a note on what its points are; the same table gives the same files."""
+    """Write the figure with a note on what its points are."""
     note = _note(table)
     if note:
         figure.supxlabel(note, fontsize=8, color="#555555")
+    save_figure(figure, files)
+
+
+def save_figure(figure: Figure, files: Sequence[Path]) -> None:
+    """Write the figure to every file, in the format of its suffix; the same figure gives the same files."""
     for file in files:
         # No date, and ids that do not change.
         metadata = {"Date": None} if file.suffix == ".svg" else None
@@ -163,7 +171,7 @@ def _lines(table: Table, place: int, values: Sequence[str], column: str) -> Seri
     series: Series = {}
     for row in table.rows:
         named = [(LETTERS.get(key, key), value) for key, value in (row.setting[other] for other in varying)]
-        label = ", ".join(value if name == "loss" else f"{name} = {value}" for name, value in named)
+        label = ", ".join(value if name in (SOURCE, "loss") else f"{name} = {value}" for name, value in named)
         line = series.setdefault(label, [None] * len(values))
         line[values.index(row.setting[place][1])] = row.statistics[column]
     return series

@@ -22,6 +22,7 @@ COMMANDS = {
     "index search": "cli,explore,vision",
     "models": "cli,vision",
     "models export": "cli,export",
+    "paper": "cli,explore,train",
     "recipes": "cli,vision",
     "report": "cli,explore,vision",
     "sweep": "cli,train",
@@ -44,6 +45,7 @@ PACKAGES = {
     "suprank.explorer": "explore",
     "suprank.hierarchy": "hierarchy",
     "suprank.models": "vision",
+    "suprank.paper": "explore,train",
     "suprank.training": "train",
 }
 """Package → the extra with everything it imports. `ranking`, `losses` and `evaluation` need only torch and numpy."""

@@ -156,7 +156,7 @@ class RunFolder:
             if not resume:
                 raise RunFolderError(f"{self.path} holds a run; --resume continues it, or name another folder (--out).")
             changes = {key: [old, new] for key, old, new in config_differences(read_recipe(recipe), config)}
-            self._refuse({key: values for key, values in changes.items() if not _may_differ(key)})
+            self._refuse({key: values for key, values in changes.items() if not may_differ(key)})
         try:
             for file in self.path.rglob(".*.tmp"):
                 if TEMPORARY_FILE.fullmatch(file.name):
@@ -253,7 +253,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise RunFolderError(f"{file} is not JSON ({error}); delete it, or restore it from a copy.") from error
 
 
-def _may_differ(name: str) -> bool:
+def may_differ(name: str) -> bool:
     return name in MAY_DIFFER or name.split(".")[0] in TABLES_THAT_MAY_DIFFER
 
 

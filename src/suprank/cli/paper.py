@@ -1,0 +1,153 @@
+"""suprank paper: list every table and figure of the paper, and reproduce them by their labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from suprank.cli import terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from suprank.paper.plan import PaperPlan
+    from suprank.paper.layout import PaperTable
+
+
+def paper(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LABEL|KEY=VALUE",
+            help="Labels of tables and figures, or all, tables or figures; and entries that hold for all runs.",
+            show_default="list all labels",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the runs, tables and figures.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder with the datasets, or with their manifests.")
+    ] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="Use small sets in place of the paper's datasets; nothing is downloaded.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each recipe, with run.seed=0,1,...")] = 1,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1; with --slurm all")
+    ] = None,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Submit the runs as a SLURM array with this sbatch option, repeatable."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(metavar="METHOD", help="Train only this method of the tables, repeatable.")
+    ] = None,
+    on: Annotated[list[str] | None, typer.Option(metavar="DATASET", help="Only this dataset, repeatable.")] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only print the runs, their hours and disk space, and what is missing.")
+    ] = False,
+    collect: Annotated[
+        bool, typer.Option("--collect", help="Only write tables and figures of the runs that are finished.")
+    ] = False,
+    results: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Lay out the CSV files of `suprank compare` in DIR, PRESET.csv each; nothing is run."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """List every table and figure of the paper, or reproduce some of them.
+
+    Datasets are found in --data, or imported from there. Runs are shared by all tables and figures of a folder: given again,
+    the command skips what is finished and resumes what was interrupted. Tables are written as .md, .tex and .csv with the
+    paper's number beside ours and the difference, figures as .png and .svg.
+
+    \b
+    suprank paper                                                   # all labels
+    suprank paper fig:smooth_rank fig:sup_dif_ap_hap --out figures
+    suprank paper tab:compa_ranking_losses --small --out small      # on images that are drawn here
+    suprank paper tab:main_sop_inat --data datasets --out runs --plan
+    suprank paper tab:main_sop_inat --data datasets --out runs --seeds 3 --jobs 4 batch.chunk=64
+    suprank paper tables --data datasets --out runs --slurm partition=gpu --slurm time=24:00:00
+    """
+    with terminal.plain_errors("fewer --jobs"):
+        from suprank.experiments.methods import split_arguments
+
+        labels, overrides = split_arguments(arguments or [])
+        if not labels:
+            _list_contents()
+            return
+        if out is None:
+            raise ValueError(f"name a folder for what is written: suprank paper {' '.join(labels)} --out DIR")
+
+        from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
+        from suprank.paper.reproduce import Reproduction
+
+        reproduction = Reproduction(
+            labels=tuple(labels),
+            out=out,
+            data=data,
+            small=small,
+            seeds=seeds,
+            overrides=tuple(overrides),
+            methods=tuple(method or ()),
+            datasets=tuple(on or ()),
+            results=results,
+            command=command_line(),
+        )
+        if plan:
+            _print_plan(reproduction.plan())
+            return
+        with explain_stop(out):
+            result = reproduction.run(jobs=jobs, slurm=slurm or (), collect=collect, display=ExperimentDisplay(quiet=quiet))
+        for table in result.tables:
+            print_paper_table(table)
+        for fact in result.facts:
+            terminal.echo(fact)
+        for file in result.files:
+            terminal.echo(str(file))
+    exit_if_failed(result.failed, result.planned)
+
+
+def _list_contents() -> None:
+    from suprank.paper.contents import KINDS, contents
+
+    _print_rows(["label", "what", "needs"], [[item.label, item.title, KINDS[item.kind]] for item in contents().values()])
+    terminal.echo("suprank paper LABEL --out DIR reproduces one; --small needs no dataset, --plan says what it takes.")
+
+
+def print_paper_table(table: PaperTable) -> None:
+    """Print a table as its files have it, on standard output."""
+    from suprank.paper.layout import text_cells
+
+    head, *rows = text_cells(table, "[bold]{}[/bold]", "[underline]{}[/underline]")
+    terminal.echo(f"{table.item.title} ({table.item.label})")
+    _print_rows(head, rows, right_from=table.label_columns)
+    for sentence in (table.caption(), *(table.order_sentences() if table.small else ()), *table.notes):
+        terminal.echo(sentence)
+
+
+def _print_plan(plan: PaperPlan) -> None:
+    head, *rows = plan.text_cells()
+    if rows:
+        _print_rows(head, rows, right_from=1)
+    for sentence in plan.sentences():
+        terminal.echo(sentence)
+
+
+def _print_rows(head: Sequence[str], rows: Sequence[Sequence[str]], right_from: int | None = None) -> None:
+    """Print a table on standard output; if that is not a terminal, as wide as the table needs."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for place, cell in enumerate(head):
+        right = right_from is not None and place >= right_from
+        table.add_column(cell, no_wrap=place == 0, overflow="fold", justify="right" if right else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table, options=console.options.update(width=10_000)).maximum)
+    console.print(table)

@@ -1,0 +1,319 @@
+"""A table of the paper, laid out like the paper's: our numbers, the paper's beside them, and the difference."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from suprank.experiments.tables import Statistic, escape_latex
+from suprank.files.spreadsheets import safe_row
+from suprank.paper.contents import Columns, Row, TableItem, metric_title
+from suprank.paper.runs import Results, Training, level_metrics, share_of
+
+DIGITS = 1  # behind the point, as in the paper's tables
+EMPTY = "–"
+
+
+class Cell(NamedTuple):
+    """Our number of a method, in percent, and the paper's; None where there is none."""
+
+    ours: Statistic | None
+    paper: float | None
+
+    @property
+    def difference(self) -> float | None:
+        return None if self.ours is None or self.paper is None else self.ours.mean - self.paper
+
+    @property
+    def printed(self) -> str:
+        """Our mean as the table prints it, by which numbers are compared."""
+        return "" if self.ours is None else f"{self.ours.mean:.{DIGITS}f}"
+
+
+class Line(NamedTuple):
+    """A row of the laid out table: the paper's row, and its cells by dataset and metric."""
+
+    row: Row
+    cells: dict[tuple[str, str], Cell]
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper with our numbers.
+
+    On small sets the columns are those of the small sets, where the paper has no numbers; the paper's numbers on its own
+    datasets, in the metric `item.order_by`, follow after them, so that the order of the methods can be compared.
+    """
+
+    item: TableItem
+    columns: tuple[Columns, ...]
+    lines: tuple[Line, ...]
+    small: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Dataset and metric of each column of numbers."""
+        return [(columns.preset, metric) for columns in self.columns for metric in columns.metrics]
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the first column has the groups of the methods."""
+        return any(line.row.group for line in self.lines)
+
+    @property
+    def label_columns(self) -> int:
+        """The number of columns before those of numbers."""
+        return self.grouped + len(self.item.heads)
+
+    def peers(self, line: Line) -> list[Line]:
+        """The lines that a line is compared with: all, or those of its group."""
+        return [one for one in self.lines if not self.item.best_in_group or one.row.group == line.row.group]
+
+    def place(self, line: Line, key: tuple[str, str]) -> int:
+        """1 for the best of a column, 2 for the second best of three or more; equal ones share a place; else 0."""
+        printed = sorted((text for one in self.peers(line) if (text := one.cells[key].printed)), key=float, reverse=True)
+        distinct, own = list(dict.fromkeys(printed)), line.cells[key].printed
+        best = distinct[: 2 if len(printed) > 2 else 1] if len(distinct) > 1 else []
+        return best.index(own) + 1 if own in best else 0
+
+    def caption(self) -> str:
+        """A sentence on what the numbers are."""
+        seeds = sorted({cell.ours.seeds for line in self.lines for cell in line.cells.values() if cell.ours})
+        if not seeds:
+            return "No run is finished yet: the numbers are the paper's."
+        counts = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        several = f"mean ± standard deviation (n − 1) over {counts} seeds" if seeds[-1] > 1 else "of one seed"
+        what = "" if self.small else "; behind the slash the paper's number, and the difference to it"
+        return f"In percent, after the last epoch, {several}{what}. The best of a column is bold, the second best underlined."
+
+    def order_sentences(self) -> list[str]:
+        """For each dataset of the paper: how many pairs of methods are in the paper's order, on each dataset here."""
+        sentences = []
+        for columns in self.item.columns:
+            place = columns.metrics.index(self.item.order_by) if self.item.order_by in columns.metrics else None
+            if place is None:
+                continue
+            counts = []
+            for ours in self.columns:
+                both = [
+                    (cell.ours.mean, theirs, line.row.group if self.item.best_in_group else "")
+                    for line in self.lines
+                    if (cell := line.cells.get((ours.preset, self.item.order_by))) and cell.ours
+                    if (theirs := line.row.paper[columns.preset][place]) is not None
+                ]
+                if len(both) > 1:
+                    counts.append(f"{ours.title} {order_agreement(both)}")
+            if counts:
+                metric = metric_title(self.item.order_by)
+                sentences.append(f"Pairs in the order of the paper's {columns.title} {metric}, by ours: {', '.join(counts)}.")
+        return sentences
+
+
+def lay_out(
+    item: TableItem,
+    columns: Sequence[Columns],
+    results: Results,
+    training: Callable[[str, Row], Training | None],
+    *,
+    small: bool = False,
+    notes: Sequence[str] = (),
+) -> PaperTable:
+    """The table of an item with these columns. `training` names what is trained for a row on a preset.
+
+    `AP/*` in columns is replaced by the AP of each coarser level that the runs measured. Rows that the paper quotes are left
+    out on small sets, where they would be empty.
+    """
+    columns = [_named_levels(one, item, results, training) for one in columns]
+    lines, unmeasured = [], set()
+    for row in item.rows:
+        if small and not row.methods:
+            continue
+        cells = {}
+        for one in columns:
+            wanted = training(one.preset, row)
+            outcomes = results.get(wanted, ()) if wanted else ()
+            for place, metric in enumerate(one.metrics):
+                shares = [share for outcome in outcomes if (share := share_of(outcome, metric)) is not None]
+                if len(shares) < len(outcomes):
+                    unmeasured.add(f"{one.preset}: {metric}")
+                paper = None if small else row.paper[one.preset][place]
+                cells[one.preset, metric] = Cell(Statistic.from_shares(shares), paper)
+        lines.append(Line(row, cells))
+    notes = [*item.notes, *notes]
+    if unmeasured:
+        notes.append(f"Some runs did not measure {', '.join(sorted(unmeasured))}.")
+    return PaperTable(item, tuple(columns), tuple(lines), small, tuple(notes))
+
+
+def order_agreement(methods: Sequence[tuple[float, float, str]]) -> str:
+    """How many pairs of methods are in the same order by both numbers, of those in one group that differ in the second.
+
+    Example:
+        >>> order_agreement([(1.0, 50.0, ""), (2.0, 55.0, ""), (1.5, 60.0, "")])
+        '2 of 3'
+    """
+    pairs = [(one, other) for place, one in enumerate(methods) for other in methods[:place]]
+    compared = [(one, other) for one, other in pairs if one[1] != other[1] and one[2] == other[2]]
+    same = sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in compared)
+    return f"{same} of {len(compared)}"
+
+
+# Writing
+
+
+def text_cells(table: PaperTable, bold: str = "{}", underline: str = "{}") -> list[list[str]]:
+    """The table as text, the head first. `bold` and `underline` are formats for the best and the second best of a column."""
+    several = len(table.columns) > 1
+    head = [*[""] * table.grouped, *table.item.heads]
+    for columns in table.columns:
+        head += [f"{columns.title} {metric_title(metric)}" if several else metric_title(metric) for metric in columns.metrics]
+    paper = _paper_columns(table) if table.small else []
+    head += [f"{title} {metric_title(table.item.order_by)} (paper)" for title, _ in paper]
+    rows, group = [head], ""
+    for number, line in enumerate(table.lines):
+        row = [line.row.group if line.row.group != group else ""] if table.grouped else []
+        group = line.row.group
+        row += line.row.labels
+        for key in table.keys:
+            marked = {1: bold, 2: underline}.get(table.place(line, key), "{}")
+            row.append(marked.format(_ours_text(line.cells[key])) + _paper_text(line.cells[key]))
+        rows.append(row + [texts[number] for _, texts in paper])
+    return rows
+
+
+def markdown(table: PaperTable, *, notes: bool = True) -> str:
+    """The table in Markdown; below it the order of the methods on small sets, and with `notes` the caption and the notes."""
+    head, *rows = text_cells(table, "**{}**", "<u>{}</u>")
+    rule = ["---" if place < table.label_columns else "---:" for place in range(len(head))]
+    body = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in (head, rule, *rows))
+    order = table.order_sentences() if table.small else []
+    return "\n\n".join([body, *([table.caption()] if notes else []), *order, *(table.notes if notes else ())]) + "\n"
+
+
+def latex(table: PaperTable, command: str = "") -> str:
+    """The table as a booktabs tabular with the paper's groups, rules and datasets side by side."""
+    grouped, labels = table.grouped, table.label_columns
+    shape = "l" * labels + "|".join("r" * len(columns.metrics) for columns in table.columns)
+    datasets = [
+        rf"\multicolumn{{{len(columns.metrics)}}}{{c{'|' * (place < len(table.columns) - 1)}}}{{{escape_latex(columns.title)}}}"
+        for place, columns in enumerate(table.columns)
+    ]
+    heads = [*[""] * grouped, *map(_latex_text, table.item.heads)]
+    heads += [_latex_text(metric_title(metric)) for columns in table.columns for metric in columns.metrics]
+    comments = [command, table.item.title + ".", table.caption(), *table.notes, r"Needs \usepackage{booktabs,multirow,graphicx}."]
+    lines = []
+    for place, line in enumerate(table.lines):
+        new_group = place == 0 or line.row.group != table.lines[place - 1].row.group
+        if place and (line.row.rule or new_group):
+            last = labels + len(table.keys)
+            lines.append(r"\midrule" if new_group else rf"\cmidrule{{{1 + grouped}-{last}}}")
+        size = sum(one.row.group == line.row.group for one in table.lines)
+        name = rf"\multirow{{{size}}}{{*}}{{\rotatebox[origin=c]{{90}}{{{escape_latex(line.row.group)}}}}}"
+        first = [name if new_group and line.row.group else ""] if grouped else []
+        texts = [_latex_cell(table, line, key) for key in table.keys]
+        lines.append(_latex_line([*first, *map(_latex_text, line.row.labels), *texts]))
+    return "\n".join(
+        [
+            *(f"% {' '.join(text.split())}" for text in comments if text),
+            rf"\begin{{tabular}}{{{shape}}}",
+            r"\toprule",
+            _latex_line([*[""] * labels, *datasets]),
+            _latex_line(heads),
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def table_csv(table: PaperTable) -> str:
+    """CSV with a row for each number: ours in percent, its deviation and seeds, the paper's, and the difference."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    heads = [head.lower() for head in table.item.heads]
+    writer.writerow(["table", "group", *heads, "dataset", "metric", "ours", "deviation", "seeds", "paper", "difference"])
+    for line in table.lines:
+        for (preset, metric), cell in line.cells.items():
+            ours = [cell.ours.mean, cell.ours.deviation, cell.ours.seeds] if cell.ours else [None, None, 0]
+            labels = [table.item.label, line.row.group, *line.row.labels, preset, metric_title(metric)]
+            writer.writerow([*safe_row(labels), *ours, cell.paper, cell.difference])
+    return text.getvalue()
+
+
+def _named_levels(
+    columns: Columns, item: TableItem, results: Results, training: Callable[[str, Row], Training | None]
+) -> Columns:
+    """The columns with `AP/*` replaced by the coarser levels that were measured: none if no run is finished."""
+    if "AP/*" not in columns.metrics:
+        return columns
+    wanted = [one for row in item.rows if (one := training(columns.preset, row))]
+    outcome = next((outcomes[0] for one in wanted if (outcomes := results.get(one))), None)
+    levels = level_metrics(next(iter(outcome.metrics.values())), "AP")[1:] if outcome else []
+    metrics = [one for metric in columns.metrics for one in (levels if metric == "AP/*" else [metric])]
+    return columns._replace(metrics=tuple(metrics))
+
+
+def _paper_columns(table: PaperTable) -> list[tuple[str, list[str]]]:
+    """The paper's numbers in the metric of the order, with their places, of each of its datasets: a title and the texts."""
+    found = []
+    for columns in table.item.columns:
+        if table.item.order_by in columns.metrics:
+            place = columns.metrics.index(table.item.order_by)
+            texts = []
+            for line in table.lines:
+                number = line.row.paper[columns.preset][place]
+                others = [one.row.paper[columns.preset][place] for one in table.peers(line)]
+                better = sum(other > number for other in others if other is not None and number is not None)
+                texts.append(EMPTY if number is None else f"{number:.1f} ({1 + better})")
+            found.append((columns.title, texts))
+    return found
+
+
+def _ours_text(cell: Cell) -> str:
+    if cell.ours is None:
+        return EMPTY
+    return cell.printed + ("" if cell.ours.deviation is None else f" ± {cell.ours.deviation:.{DIGITS}f}")
+
+
+def _paper_text(cell: Cell) -> str:
+    """` / 81.9 (−0.2)`: the paper's number and the difference."""
+    if cell.paper is None:
+        return ""
+    difference = "" if cell.difference is None else f" ({_signed(cell.difference)})"
+    return f" / {cell.paper:.{DIGITS}f}{difference}"
+
+
+def _signed(number: float) -> str:
+    text = f"{number:+.{DIGITS}f}".replace("-", "−")
+    return f"{0:.{DIGITS}f}" if float(text.replace("−", "-")) == 0 else text
+
+
+def _latex_cell(table: PaperTable, line: Line, key: tuple[str, str]) -> str:
+    cell = line.cells[key]
+    if cell.ours is None:
+        text = "--"
+    else:
+        command = {1: r"\textbf", 2: r"\underline"}.get(table.place(line, key))
+        text = f"{command}{{{cell.printed}}}" if command else cell.printed
+        text += "" if cell.ours.deviation is None else rf"$_{{\pm {cell.ours.deviation:.{DIGITS}f}}}$"
+    if cell.paper is None:
+        return text
+    difference = "" if cell.difference is None else f" (${_signed(cell.difference).replace('−', '-')}$)"
+    return rf"{text} {{\scriptsize {cell.paper:.{DIGITS}f}{difference}}}"
+
+
+_LATEX_SIGNS = {"Σ": r"$\Sigma$", "✓": r"$\checkmark$", "✗": r"$\times$", "–": "--"}
+
+
+def _latex_text(text: str) -> str:
+    return "".join(_LATEX_SIGNS.get(sign, escape_latex(sign)) for sign in text)
+
+
+def _latex_line(texts: Sequence[str]) -> str:
+    return rf"{' & '.join(texts)} \\"

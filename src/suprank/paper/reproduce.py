@@ -1,0 +1,376 @@
+"""Reproducing tables and figures: what they need is prepared and trained, and they are written into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from suprank.experiments.runner import Display
+from suprank.files.atomic import write_atomically
+from suprank.paper import layout
+from suprank.paper.contents import Columns, Item, LabelItem, ModelItem, Row, StudyItem, TableItem, contents, find_item
+from suprank.paper.datasets import Found, MissingDataError, find, prepare
+from suprank.paper.runs import PaperRuns, Results, Training, read_comparisons
+from suprank.paper.small import SMALL_SETS, SmallSet, prepare_small, small_columns, small_sets, small_training
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.figure import Figure
+
+    from suprank.paper.plan import PaperPlan
+    from suprank.paper.studies import Study
+
+GROUPS = {"all": "", "tables": "tab:", "figures": "fig:"}
+"""Words for several labels, and how these begin."""
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """The files that were written, the tables of results, sentences for the reader, and the names of the runs that failed."""
+
+    files: tuple[Path, ...]
+    tables: tuple[layout.PaperTable, ...]
+    facts: tuple[str, ...] = ()
+    planned: int = 0
+    failed: tuple[str, ...] = ()
+
+
+def reproduce(
+    labels: str | Sequence[str],
+    out: str | PathLike[str],
+    *,
+    data: str | PathLike[str] | None = None,
+    small: bool = False,
+    seeds: int = 1,
+    jobs: int | None = None,
+    slurm: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    collect: bool = False,
+    results: str | PathLike[str] | None = None,
+    display: Display | None = None,
+    command: str = "",
+) -> Reproduced:
+    """Reproduce tables and figures of the paper by their labels, as `suprank paper` does, and write them into `out`.
+
+        reproduce("tab:main_sop_inat", "runs/paper", data="datasets", seeds=3)
+        reproduce("fig:smooth_rank", "figures")
+        reproduce("tab:ablation_study", "runs/small", small=True)     # on drawn images, without any dataset
+
+    Datasets are found in `data`, or imported from there. Runs that `out` has already are not run again, interrupted ones are
+    resumed, and tables and figures share their runs. With `small` the small sets take the place of the paper's datasets.
+    `methods` and `datasets` restrict a table to some rows and columns, and `collect` writes what is there without training.
+    `results` is a folder of CSV files of `suprank compare`, PRESET.csv each, whose numbers are laid out in place of runs.
+    """
+    paper = Reproduction(
+        labels=(labels,) if isinstance(labels, str) else tuple(labels),
+        out=Path(out),
+        data=None if data is None else Path(data),
+        small=small,
+        seeds=seeds,
+        overrides=tuple(overrides),
+        methods=tuple(methods),
+        datasets=tuple(datasets),
+        results=None if results is None else Path(results),
+        command=command,
+    )
+    return paper.run(jobs=jobs, slurm=slurm, collect=collect, display=display or Display())
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What is asked for: labels, a folder, and restrictions. The arguments are those of `reproduce`."""
+
+    labels: tuple[str, ...]
+    out: Path
+    data: Path | None = None
+    small: bool = False
+    seeds: int = 1
+    overrides: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+    results: Path | None = None
+    """Folder with CSV files of `suprank compare`, whose results are taken in place of runs in `out`."""
+
+    command: str = ""
+    prepared: dict[str, Sequence[str]] = field(default_factory=dict)
+    """The overrides that say where the images of a preset are, known after `prepare`."""
+
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise ValueError(f"--seeds {self.seeds} must be at least 1.")
+        for name in self.datasets:
+            if name not in self.presets:
+                raise ValueError(f"--on {name} is none of the datasets of {self._named}; choose from {_list(self.presets)}.")
+        known = {method for item in self.items for method in _methods(item)}
+        for method in self.methods:
+            if method not in known:
+                raise ValueError(f"--method {method} is in none of {self._named}; choose from {_list(sorted(known))}.")
+
+    @cached_property
+    def items(self) -> list[Item]:
+        """The tables and figures of the labels, with the parts of a figure in its place."""
+        found: dict[str, Item] = {}
+        for label in self.labels:
+            prefix = GROUPS.get(label)
+            some = [find_item(label)] if prefix is None else [one for one in contents().values() if one.label.startswith(prefix)]
+            for item in some:
+                expand = item.parts if item.kind != "drawing" else ()
+                found |= {one.label: one for one in ([contents()[part] for part in expand] or [item])}
+        return list(found.values())
+
+    @cached_property
+    def small_sets(self) -> dict[str, SmallSet]:
+        """The small sets by preset: those that there are results of, or that can be drawn, or that `data` has packs of."""
+        if self.results is None:
+            return small_sets(self.data)
+        measured = {training.preset for training in self.saved_results}
+        return {one.preset: one for one in SMALL_SETS if one.preset in measured}
+
+    @cached_property
+    def saved_results(self) -> Results:
+        """The results of `results`."""
+        return read_comparisons(self.results) if self.results else {}
+
+    @cached_property
+    def presets(self) -> list[str]:
+        """The presets that the tables and figures can be about, without the restriction to some."""
+        return list(dict.fromkeys(preset for item in self.items for preset in self._item_presets(item)))
+
+    def _item_presets(self, item: Item) -> list[str]:
+        """The presets of an item: the paper's, or the small sets that stand in for them."""
+        if isinstance(item, TableItem):
+            return list(self.small_sets) if self.small else [columns.preset for columns in item.columns]
+        if isinstance(item, StudyItem | ModelItem):
+            preset = item.recipe.partition("/")[0]
+            return [self._stand_in(preset)] if self.small else [preset]
+        if isinstance(item, LabelItem):
+            return [self._stand_in(item.preset)] if self.small else [item.preset]
+        return []
+
+    def chosen_presets(self, item: Item) -> list[str]:
+        """The presets of an item that `--on` leaves, all if it is not given."""
+        return [preset for preset in self._item_presets(item) if not self.datasets or preset in self.datasets]
+
+    def _stand_in(self, preset: str) -> str:
+        """The small set that stands in for one of the paper's datasets."""
+        matching = [one.preset for one in self.small_sets.values() if one.stands_for == preset]
+        return next(iter([*matching, *self.small_sets]))
+
+    # What is trained
+
+    def training(self, preset: str, row: Row) -> Training | None:
+        """What is trained for a row of a table on a preset; None if nothing is."""
+        if self.small:
+            method = row.methods.get(self.small_sets[preset].stands_for) or next(iter(row.methods.values()), None)
+        else:
+            method = row.methods.get(preset)
+        if method is None or (self.methods and method not in self.methods):
+            return None
+        return self._train(preset, method)
+
+    def _train(self, preset: str, method: str) -> Training:
+        if not self.small:
+            return Training(preset, method)
+        return Training(preset, *small_training(method))
+
+    def studies(self, item: StudyItem) -> list[Study]:
+        """The study on each chosen preset."""
+        from suprank.paper.studies import Study
+
+        return [Study.create(item, preset if self.small else "") for preset in self.chosen_presets(item)]
+
+    def trainings(self, item: Item) -> list[Training]:
+        """Everything that an item needs to be trained."""
+        presets = self.chosen_presets(item)
+        if isinstance(item, TableItem):
+            wanted = [self.training(preset, row) for preset in presets for row in item.rows]
+        elif isinstance(item, StudyItem):
+            wanted = [one for study in self.studies(item) for one in study.trainings]
+        elif isinstance(item, ModelItem):
+            methods = [recipe.partition("/")[2] for recipe in (item.base, item.recipe) if recipe]
+            wanted = [self._train(preset, method) for preset in presets for method in methods]
+        else:
+            wanted = []
+        return list(dict.fromkeys(one for one in wanted if one is not None))
+
+    @property
+    def runs(self) -> PaperRuns:
+        """All runs; their configs are complete after `prepare`."""
+        trainings = dict.fromkeys(one for item in self.items for one in self.trainings(item))
+        return PaperRuns(self.out.absolute(), tuple(trainings), self.seeds, self.prepared, self.overrides, self.command)
+
+    # Datasets
+
+    def find_datasets(self) -> dict[str, Found]:
+        """Where the datasets are, or what is missing, without changing anything; nothing for small sets."""
+        if self.small:
+            return {}
+        wanted = dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item))
+        return {preset: find(preset, self.data, self.out) for preset in wanted}
+
+    def prepare(self, display: Display) -> None:
+        """Find or import the datasets; all that are missing are named in one error."""
+        if self.small:
+            wanted = dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item))
+            self.prepared.update({one: prepare_small(self.small_sets[one], self.data, self.out) for one in wanted})
+            return
+        found = self.find_datasets()
+        if missing := [one.description for one in found.values() if one.is_missing]:
+            raise MissingDataError("\n".join([*missing, "--small needs no dataset, and --on chooses some of them."]))
+        for preset in found:
+            self.prepared[preset] = prepare(preset, self.data, self.out, note=display.note).overrides
+
+    def plan(self) -> PaperPlan:
+        """Runs, hours, disk space and missing datasets; nothing is changed."""
+        from suprank.paper.plan import make_plan
+
+        return make_plan(self)
+
+    # Doing it
+
+    def run(self, *, jobs: int | None, slurm: Sequence[str], collect: bool, display: Display) -> Reproduced:
+        """Train what is missing, unless only what is there is collected, and write the tables and figures."""
+        for item in self.items:
+            if item.kind == "none" and len(self.items) == 1:
+                raise ValueError(f"{item.label} is not reproduced. {item.reason}")
+            if self.results is not None and not isinstance(item, TableItem):
+                raise ValueError(f"--results is for tables, and {item.label} is a figure; leave it out.")
+        self.out.mkdir(parents=True, exist_ok=True)
+        if self.results is not None:
+            return self.write(self.saved_results, {})
+        failed: list[str] = []
+        if any(self.chosen_presets(item) for item in self.items):
+            self.prepare(display)
+        runs = self.runs
+        notes = {item.label: runs.check(self.trainings(item), _exceptions(item)) for item in self.items}
+        if runs.trainings:
+            runs.check_folders()
+            if not collect:
+                failed = runs.plan().run(jobs=jobs, slurm_options=slurm, display=display)
+        written = self.write(runs.results(), notes)
+        planned = len(runs.trainings) * self.seeds
+        return Reproduced(written.files, written.tables, written.facts, planned, tuple(failed))
+
+    def write(self, results: Results, notes: dict[str, list[str]]) -> Reproduced:
+        """Write every table and figure for which there are results."""
+        files: list[Path] = []
+        tables, facts = [], []
+        for item in self.items:
+            if isinstance(item, TableItem):
+                table = self.table(item, results, notes.get(item.label, ()))
+                tables.append(table)
+                files += self._write_table(table)
+            elif isinstance(item, StudyItem):
+                for study in self.studies(item):
+                    files += self._write_study(study, results)
+            elif item.kind == "none":
+                facts.append(f"{item.label} is not reproduced. {item.reason}")
+            else:
+                new, sentences = self._write_figure(item, results)
+                files += new
+                facts += sentences
+        return Reproduced(tuple(files), tuple(tables), tuple(facts))
+
+    def table(self, item: TableItem, results: Results, notes: Sequence[str] = ()) -> layout.PaperTable:
+        """The table of an item, laid out with these results."""
+        presets = self.chosen_presets(item)
+        columns: list[Columns] = [one for one in item.columns if one.preset in presets]
+        if self.small:
+            columns = [small_columns(item, preset) for preset in presets]
+        return layout.lay_out(item, columns, results, self.training, small=self.small, notes=notes)
+
+    def _stem(self, item: Item) -> Path:
+        return self.out / f"{item.file_name}{'-small' * self.small}"
+
+    def _write_table(self, table: layout.PaperTable) -> list[Path]:
+        stem = self._stem(table.item)
+        texts = {
+            ".md": f"# {table.item.title} ({table.item.label})\n\n{layout.markdown(table)}",
+            ".tex": layout.latex(table, self.command),
+            ".csv": layout.table_csv(table),
+        }
+        for suffix, text in texts.items():
+            write_atomically(stem.with_name(stem.name + suffix), text.encode())
+        return [stem.with_name(stem.name + suffix) for suffix in texts]
+
+    def _write_study(self, study: Study, results: Results) -> list[Path]:
+        stem = self._stem(study.item)
+        table, *pictures = [stem.with_name(stem.name + suffix) for suffix in (".csv", ".png", ".svg")]
+        write_atomically(table, study.csv(results).encode())
+        return [table, *pictures] if study.draw(results, pictures) else [table]
+
+    def _write_figure(self, item: Item, results: Results) -> tuple[list[Path], list[str]]:
+        """The files of a figure, and its numbers as sentences; nothing while its models are not trained."""
+        from suprank.experiments.plots import save_figure
+
+        drawn = self._draw(item, results)
+        if drawn is None:
+            return [], [f"{item.label}: its models are not trained yet."]
+        figure, numbers = drawn
+        stem = self._stem(item)
+        pictures = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
+        save_figure(figure, pictures)
+        listed = [f"{name} {number:.3f}" if isinstance(number, float) else f"{name} {number}" for name, number in numbers.items()]
+        return pictures, [f"{item.label}: {', '.join(listed)}."] if listed else []
+
+    def _draw(self, item: Item, results: Results) -> tuple[Figure, dict[str, float | str]] | None:
+        from suprank.paper import drawings, galleries
+
+        if item.kind == "drawing":
+            drawing = drawings.DRAWINGS[item.label]()
+            return drawing.figure, dict(drawing.numbers)
+        if isinstance(item, LabelItem):
+            figure = galleries.images_of_label(*self._labeled_images(item))
+            return figure.figure, figure.facts
+        if not isinstance(item, ModelItem):
+            raise TypeError(f"{item.label} is no figure")
+        trainings = self.trainings(item)
+        if not all(results.get(training) for training in trainings):
+            return None
+        folders = [self.runs.run_folder(training, 0) for training in trainings]
+        if item.kind == "map":
+            figure = galleries.class_map(folders[0], title=item.title)
+        else:
+            figure = galleries.gallery(*folders, kind=item.select)
+        return figure.figure, figure.facts
+
+    def _labeled_images(self, item: LabelItem) -> tuple[str, str, str]:
+        """The manifest, the level and the label whose images a figure shows; on small sets one of the largest labels."""
+        from suprank.training.manifests import open_manifest
+
+        (preset,) = self.chosen_presets(item)
+        overrides = dict(one.partition("=")[::2] for one in self.prepared[preset])
+        manifest = overrides.get("data.manifest", preset).strip('"')
+        if not self.small:
+            return manifest, "supercategory", item.name
+        images = open_manifest(manifest)
+        level = images.levels[1]
+        counts = np.bincount(images.labels[:, 1], minlength=len(images.names[level]))
+        siblings = [one.label for one in contents().values() if isinstance(one, LabelItem)]
+        return manifest, level, images.names[level][int(np.argsort(-counts, kind="stable")[siblings.index(item.label)])]
+
+    @property
+    def _named(self) -> str:
+        return _list(self.labels)
+
+
+def _exceptions(item: Item) -> Sequence[str]:
+    if isinstance(item, StudyItem):
+        return (item.key,)
+    return item.may_differ if isinstance(item, TableItem) else ()
+
+
+def _methods(item: Item) -> set[str]:
+    return {method for row in item.rows for method in row.methods.values()} if isinstance(item, TableItem) else set()
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"

@@ -1,0 +1,222 @@
+"""The training runs of tables and figures. All tables and figures of one folder share them:
+
+    OUT/sop/roadmap,seed=0/      a run folder of `suprank train`; it is finished when result.json exists
+    OUT/data/                    manifests of datasets that were imported
+    OUT/logs/, OUT/slurm/        as in the folder of a sweep
+    OUT/paper.json               the commands that were given, and all runs
+    OUT/tab-main_sop_inat.md     tables and figures
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from suprank.evaluation.metric_names import OVERALL, parse_metric
+from suprank.experiments.grid import RECIPE, SEED, Combination
+from suprank.experiments.methods import Method, check_budget, difference_notes
+from suprank.experiments.results import Outcome, read_outcome
+from suprank.experiments.runner import Plan, Task, train_command
+from suprank.files.atomic import write_atomically
+from suprank.files.folders import refuse_foreign_files
+from suprank.training.run_folder import RECIPE as RECIPE_FILE
+from suprank.training.run_folder import RunFolder, config_differences, json_bytes, may_differ
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from suprank.training.config import TrainConfig
+
+PAPER_FILE = "paper.json"
+
+
+class Training(NamedTuple):
+    """A method on a preset, with overrides that belong to it: `("sop", "roadmap", ("batch.size=64",))`."""
+
+    preset: str
+    method: str
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> str:
+        return f"{self.preset}/{self.method}"
+
+    def run(self, seed: int) -> Combination:
+        """The run with this seed, by whose name its folder is known."""
+        changes = tuple(_split(override) for override in self.overrides)
+        return Combination(((RECIPE, self.method), *changes, (SEED, str(seed))))
+
+
+Results = Mapping[Training, Sequence[Outcome]]
+"""The outcomes of the finished runs of each training, one for each seed."""
+
+
+@dataclass(frozen=True)
+class PaperRuns:
+    """The runs that some tables and figures need, in one folder. `dataset_overrides` say where the images of a preset are;
+    `overrides` are the user's, and hold for all runs."""
+
+    folder: Path
+    trainings: tuple[Training, ...]
+    seeds: int
+    dataset_overrides: Mapping[str, Sequence[str]]
+    overrides: Sequence[str] = ()
+    command: str = ""
+
+    @cached_property
+    def configs(self) -> dict[Training, TrainConfig]:
+        """The config of each training. One that cannot be run is refused here, before anything runs."""
+        from suprank.training.recipe import read_recipe
+
+        configs = {}
+        for training in self.trainings:
+            try:
+                configs[training] = read_recipe(training.recipe, self.arguments(training))
+            except ValueError as error:
+                raise ValueError(f"{training.recipe} cannot be run, so nothing was: {error}") from error
+        return configs
+
+    def arguments(self, training: Training) -> list[str]:
+        """What is changed in the recipe, as `suprank train` takes it; later ones win."""
+        given = [*self.dataset_overrides.get(training.preset, ()), *training.overrides, *self.overrides]
+        return [f"{key}={value}" for key, value in dict(_split(one) for one in given).items()]
+
+    def run_folder(self, training: Training, seed: int) -> Path:
+        return self.folder / training.preset / training.run(seed).name
+
+    def check(self, trainings: Iterable[Training], exceptions: Sequence[str] = ()) -> list[str]:
+        """Refuse trainings of one table that differ in more than their method; return sentences on how they may differ."""
+        notes = []
+        by_preset: dict[str, dict[str, Method]] = {}
+        for training in trainings:
+            label = ",".join((training.method, *training.overrides))
+            method = Method.from_config(training.recipe, self.configs[training])
+            by_preset.setdefault(training.preset, {})[label] = method
+        for preset, methods in by_preset.items():
+            try:
+                check_budget(methods, exceptions)
+            except ValueError as error:
+                raise ValueError(f"{preset}: {error}") from error
+            notes += [f"{preset}: {note}" for note in difference_notes(methods, exceptions)]
+        return notes
+
+    def check_folders(self) -> None:
+        """Refuse folders whose runs were trained with other settings: one table cannot hold both."""
+        from suprank.training.recipe import read_recipe
+
+        refuse_foreign_files(self.folder, PAPER_FILE, "results of `suprank paper`", "name another folder (--out)")
+        for training, config in self.configs.items():
+            for seed in range(self.seeds):
+                folder = self.run_folder(training, seed)
+                if not ((folder / RECIPE_FILE).is_file() and RunFolder(folder).has_begun()):
+                    continue
+                now = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
+                changes = config_differences(read_recipe(folder / RECIPE_FILE), now)
+                refused = [f"{key} was {old!r} and is {new!r}" for key, old, new in changes if not may_differ(key)]
+                if refused:
+                    raise ValueError(
+                        f"{folder} was trained with other settings: {'; '.join(refused[:5])}. One table cannot hold both; give "
+                        "the settings as they were, or another --out."
+                    )
+
+    def plan(self) -> Plan:
+        """All runs, to be run on this machine or as one SLURM array."""
+        tasks = []
+        for training in self.trainings:
+            for seed in range(self.seeds):
+                name = f"{training.preset}/{training.run(seed).name}"
+                arguments = [*self.arguments(training), f"{SEED}={seed}"]
+                folder = self.run_folder(training, seed)
+                command = train_command(training.recipe, arguments, folder)
+                tasks.append(Task(name, command, folder, self.folder / "logs" / f"{name}.log"))
+        return Plan(PaperRecord(self), self.folder, tasks, list(self.configs.values()), "suprank-paper")
+
+    def results(self) -> Results:
+        """The outcomes of the runs that are finished."""
+        outcomes: dict[Training, list[Outcome]] = {}
+        for training in self.trainings:
+            read = [read_outcome(self.run_folder(training, seed)) for seed in range(self.seeds)]
+            outcomes[training] = [one for one in read if one is not None]
+        return outcomes
+
+    def state(self, training: Training, seed: int) -> str:
+        """`finished`, `interrupted` or `missing`."""
+        folder = RunFolder(self.run_folder(training, seed))
+        return "finished" if folder.result is not None else "interrupted" if folder.has_begun() else "missing"
+
+
+@dataclass(frozen=True)
+class PaperRecord:
+    """The content of paper.json, for readers who want to repeat a command: earlier runs and commands are kept."""
+
+    asked: PaperRuns
+
+    @property
+    def runs(self) -> tuple[Combination, ...]:
+        return tuple(training.run(seed) for training in self.asked.trainings for seed in range(self.asked.seeds))
+
+    def save(self, folder: Path) -> None:
+        file = folder / PAPER_FILE
+        before = json.loads(file.read_bytes()) if file.exists() else {"commands": [], "runs": []}
+        names = [task.name for task in self.asked.plan().tasks]
+        content = {
+            "commands": list(dict.fromkeys([*before["commands"], self.asked.command])),
+            "runs": list(dict.fromkeys([*before["runs"], *names])),
+        }
+        write_atomically(file, json_bytes(content, indent=1))
+
+
+def share_of(outcome: Outcome, metric: str) -> float | None:
+    """A metric of a run as a share of 1; None if it was not measured.
+
+    `mean:AP` is the mean of AP over the levels of every test set: over the three test sets of DyML-Vehicle, which have one
+    level each, and over the three levels of DyML-Product.
+
+    Example:
+        >>> one = Outcome(1, 10, 2.0, {"test": {"AP": 0.25, "AP/fine": 0.25, "AP/coarse": 0.75, "AP/overall": 0.4}})
+        >>> share_of(one, "AP"), share_of(one, "mean:AP")
+        (0.25, 0.5)
+    """
+    if not metric.startswith("mean:"):
+        return next(iter(outcome.metrics.values()), {}).get(metric)
+    name = metric.removeprefix("mean:")
+    shares: list[float | None] = []
+    for values in outcome.metrics.values():
+        levels = level_metrics(values, name)
+        shares += [values[one] for one in levels] if levels else [values.get(name)]
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(shares) else None
+
+
+def read_comparisons(folder: str | PathLike[str]) -> Results:
+    """The results of the CSV files that `suprank compare` wrote, PRESET.csv each, in a folder."""
+    results: dict[Training, list[Outcome]] = {}
+    files = sorted(Path(folder).glob("*.csv"))
+    if not files:
+        raise FileNotFoundError(f"{folder} has no .csv files of `suprank compare`, named by their preset, such as cub112.csv.")
+    for file in files:
+        for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
+            if row["finished"] != "yes":
+                continue
+            names = list(row)[list(row).index("seconds") + 1 :]
+            metrics = {name: float(row[name]) if row[name] else None for name in names}
+            outcome = Outcome(int(row["epoch"]), int(row["step"]), float(row["seconds"]), {"test": metrics})
+            results.setdefault(Training(file.stem, Path(row["recipe"]).stem), []).append(outcome)
+    return results
+
+
+def level_metrics(values: Iterable[str], name: str) -> list[str]:
+    """The metrics among these that are `name` at a level, finest first; not the means over levels."""
+    return [metric for metric in values if metric.startswith(f"{name}/") and parse_metric(metric).level != OVERALL]
+
+
+def _split(override: str) -> tuple[str, str]:
+    key, equals, value = override.partition("=")
+    if not (equals and key):
+        raise ValueError(f"{override!r} must be KEY=VALUE, such as batch.chunk=64.")
+    return key, value

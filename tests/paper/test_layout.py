@@ -1,0 +1,165 @@
+"""Tables in the paper's layout: marks, differences, files, and the order of the methods."""
+
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from suprank.experiments.results import Outcome
+from suprank.paper import layout
+from suprank.paper.contents import Columns, Row, TableItem, contents
+from suprank.paper.runs import Training, level_metrics, share_of
+
+
+def outcome(**shares):
+    return Outcome(1, 10, 2.0, {"test": {name.replace("_", "@"): share for name, share in shares.items()}})
+
+
+def row(name, method, *paper, group="", rule=False):
+    return Row((name,), {"sop": method} if method else {}, {"sop": paper}, group, rule)
+
+
+ITEM = TableItem(
+    label="tab:birds",
+    title="Birds",
+    kind="table",
+    columns=(Columns("sop", "SOP", ("R@1", "AP")),),
+    rows=(
+        row("One", "one", 80.0, 50.0, group="Fine"),
+        row("Two", "two", 79.0, 51.0, group="Fine", rule=True),
+        row("Three", "three", 81.0, None, group="Hier."),
+        row("Quoted", "", 70.0, 40.0, group="Hier."),
+    ),
+    order_by="R@1",
+    notes=("A note.",),
+)
+RESULTS = {
+    Training("sop", "one"): [outcome(R_1=0.80, AP=0.5), outcome(R_1=0.82, AP=0.5)],
+    Training("sop", "two"): [outcome(R_1=0.79, AP=0.6)],
+    Training("sop", "three"): [],
+}
+
+
+def training(preset, row):
+    return Training(preset, row.methods[preset]) if preset in row.methods else None
+
+
+def laid_out(item=ITEM, results=RESULTS, **options):
+    return layout.lay_out(item, item.columns, results, training, **options)
+
+
+def test_markdown_has_ours_the_papers_and_the_difference():
+    assert layout.markdown(laid_out(notes=["B note."])) == (
+        "|  | Method | R@1 | AP |\n"
+        "| --- | --- | ---: | ---: |\n"
+        "| Fine | One | **81.0 ± 1.4** / 80.0 (+1.0) | 50.0 ± 0.0 / 50.0 (0.0) |\n"
+        "|  | Two | 79.0 / 79.0 (0.0) | **60.0** / 51.0 (+9.0) |\n"
+        "| Hier. | Three | – / 81.0 | – |\n"
+        "|  | Quoted | – / 70.0 | – / 40.0 |\n"
+        "\n"
+        "In percent, after the last epoch, mean ± standard deviation (n − 1) over 1 to 2 seeds; behind the slash the paper's "
+        "number, and the difference to it. The best of a column is bold, the second best underlined.\n"
+        "\n"
+        "A note.\n"
+        "\n"
+        "B note.\n"
+    )
+
+
+def test_latex_has_groups_rules_and_marks():
+    lines = layout.latex(laid_out(), "suprank paper tab:birds").splitlines()
+    assert lines[0] == "% suprank paper tab:birds"
+    assert r"\begin{tabular}{llrr}" in lines
+    assert r" &  & \multicolumn{2}{c}{SOP} \\" in lines
+    assert (
+        r"\multirow{2}{*}{\rotatebox[origin=c]{90}{Fine}} & One & \textbf{81.0}$_{\pm 1.4}$ {\scriptsize 80.0 ($+1.0$)} & "
+        r"50.0$_{\pm 0.0}$ {\scriptsize 50.0 ($0.0$)} \\"
+    ) in lines
+    assert lines[lines.index(r"\cmidrule{2-4}") + 1].startswith(" & Two")
+    assert lines.count(r"\midrule") == 2
+    assert lines[-1] == r"\end{tabular}"
+
+
+def test_csv_has_a_row_for_each_number():
+    rows = list(csv.DictReader(io.StringIO(layout.table_csv(laid_out()))))
+    assert len(rows) == 8
+    assert rows[0] == {
+        "table": "tab:birds",
+        "group": "Fine",
+        "method": "One",
+        "dataset": "sop",
+        "metric": "R@1",
+        "ours": "81.0",
+        "deviation": rows[0]["deviation"],
+        "seeds": "2",
+        "paper": "80.0",
+        "difference": "1.0",
+    }
+    assert float(rows[0]["deviation"]) == pytest.approx(2**0.5)
+    assert (rows[5]["ours"], rows[5]["seeds"], rows[5]["paper"]) == ("", "0", "")
+
+
+def test_the_second_best_of_three_is_underlined_and_equal_ones_share_a_place():
+    results = {Training("sop", name): [outcome(R_1=share, AP=0.5)] for name, share in zip(("one", "two", "three"), (0.7, 0.7, 0.6), strict=True)}
+    table = laid_out(results=results)
+    assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [1, 1, 2, 0]
+    assert [table.place(line, ("sop", "AP")) for line in table.lines] == [0, 0, 0, 0]
+    assert "<u>60.0</u> / 81.0 (−21.0)" in layout.markdown(table)
+
+
+def test_a_mark_goes_by_what_is_printed():
+    results = {Training("sop", "one"): [outcome(R_1=0.70001)], Training("sop", "two"): [outcome(R_1=0.70002)], Training("sop", "three"): [outcome(R_1=0.3)]}
+    table = laid_out(results=results)
+    assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [1, 1, 2, 0]
+
+
+def test_the_best_of_each_group_where_the_paper_has_it_so():
+    item = contents()["tab:ablation_study"]
+    results = {Training("sop", row.methods["sop"]): [outcome(**{"R_1": 0.5 + place / 100, "mAP_R": 0.4})] for place, row in enumerate(item.rows)}
+    table = laid_out(item, results)
+    assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [0, 0, 2, 1] * 2
+
+
+def test_without_runs_the_table_is_the_papers_alone():
+    text = layout.markdown(laid_out(results={}))
+    assert "No run is finished yet: the numbers are the paper's." in text
+    assert "| Fine | One | – / 80.0 | – / 50.0 |" in text
+
+
+def test_a_metric_that_was_not_measured_is_named():
+    table = laid_out(results={Training("sop", "one"): [outcome(R_1=0.7)]})
+    assert table.notes[-1] == "Some runs did not measure sop: AP."
+
+
+def test_a_small_table_has_the_papers_order_beside_it():
+    small = Columns("glyphs", "glyphs", ("R@1", "AP/*"))
+    names = {"one": 0.5, "two": 0.6, "three": 0.7}
+    metrics = {"AP": 0.5, "AP/fine": 0.5, "AP/coarse": 0.25, "AP/overall": 0.4}
+    results = {Training("glyphs", name): [Outcome(1, 1, 1.0, {"test": {"R@1": share, **metrics}})] for name, share in names.items()}
+    table = layout.lay_out(ITEM, [small], results, lambda preset, row: Training(preset, *row.methods.values()) if row.methods else None, small=True)
+    head, *rows = layout.text_cells(table)
+    assert head == ["", "Method", "R@1", "AP/coarse", "SOP R@1 (paper)"]
+    assert [line[1] for line in rows] == ["One", "Two", "Three"], "quoted rows are left out"
+    assert [line[-1] for line in rows] == ["80.0 (2)", "79.0 (3)", "81.0 (1)"]
+    assert table.order_sentences() == ["Pairs in the order of the paper's SOP R@1, by ours: glyphs 2 of 3."]
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=8))
+def test_agreement_of_an_order_with_itself_and_its_reverse(pairs):
+    same = layout.order_agreement([(theirs, theirs, "") for _, theirs in pairs])
+    reverse = layout.order_agreement([(-theirs, theirs, "") for _, theirs in pairs])
+    agreed, _, total = same.partition(" of ")
+    assert agreed == total
+    assert reverse == f"0 of {total}"
+
+
+def test_means_over_levels_and_over_test_sets():
+    vehicle = Outcome(1, 1, 1.0, {"fine": {"AP": 0.2, "ASI": 0.1}, "middle": {"AP": 0.4, "ASI": 0.2}, "coarse": {"AP": 0.9, "ASI": 0.6}})
+    product = Outcome(1, 1, 1.0, {"test": {"AP": 0.2, "AP/fine": 0.2, "AP/middle": 0.4, "AP/coarse": 0.9, "AP/overall": 0.3}})
+    assert share_of(vehicle, "mean:AP") == pytest.approx(0.5)
+    assert share_of(vehicle, "mean:ASI") == pytest.approx(0.3)
+    assert share_of(product, "mean:AP") == pytest.approx(0.5)
+    assert share_of(product, "mean:ASI") is None
+    assert level_metrics(product.metrics["test"], "AP") == ["AP/fine", "AP/middle", "AP/coarse"]
