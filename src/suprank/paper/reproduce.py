@@ -318,15 +318,17 @@ class Reproduction:
         stem = self._stem(item)
         pictures = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
         save_figure(figure, pictures)
-        listed = [f"{name} {number:.3f}" if isinstance(number, float) else f"{name} {number}" for name, number in numbers.items()]
+        listed = [f"{name} {number:.3g}" if isinstance(number, float) else f"{name} {number}" for name, number in numbers.items()]
         return pictures, [f"{item.label}: {', '.join(listed)}."] if listed else []
 
     def _draw(self, item: Item, results: Results) -> tuple[Figure, dict[str, float | str]] | None:
-        from suprank.paper import drawings, galleries
-
         if item.kind == "drawing":
-            drawing = drawings.DRAWINGS[item.label]()
+            from suprank.paper.drawings import DRAWINGS
+
+            drawing = DRAWINGS[item.label]()
             return drawing.figure, dict(drawing.numbers)
+        from suprank.paper import galleries
+
         if isinstance(item, LabelItem):
             figure = galleries.images_of_label(*self._labeled_images(item))
             return figure.figure, figure.facts

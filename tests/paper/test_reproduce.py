@@ -1,0 +1,203 @@
+"""Tables and figures from the first run to the files: what is trained, shared, resumed, refused and written."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from suprank.experiments import runner
+from suprank.paper import layout, reproduce
+from suprank.paper.contents import StudyItem, TableItem, contents, table_items
+from suprank.paper.reproduce import Reproduction
+from suprank.paper.runs import Training, read_comparisons
+from tests.paper import miniature
+
+ROOT = Path(__file__).parents[2]
+COMPARISONS = ROOT / "benchmarks" / "results" / "comparison"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    return miniature.manifest(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Results without training. Returns the names of the runs, as they are run."""
+    names = []
+
+    def run(waiting, *rest):
+        names.extend(task.name for task in waiting)
+        return miniature.pretend(waiting, *rest)
+
+    monkeypatch.setattr(runner, "_run_here", run)
+    return names
+
+
+@pytest.fixture
+def datasets(tmp_path, pictures):
+    """A folder with a manifest of every dataset of the paper, all of the same few pictures."""
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    for preset in ("sop", "cub", "inat-base", "inat-full", "dyml-product"):
+        (folder / f"{preset}.parquet").write_bytes(pictures.read_bytes())
+    return folder
+
+
+def test_every_table_and_figure_of_trained_models_on_a_miniature(monkeypatch, tmp_path, pictures):
+    """The whole paper, trained for real: everything that is drawn or laid out here comes from the runs of one folder."""
+    monkeypatch.setattr(runner, "_run_here", miniature.run_here)
+    labels = [label for label, item in contents().items() if item.kind not in ("drawing", "none", "study")]
+    labels += ["fig:analysis_lambda", "fig:relative_increase_sop"]
+    options = {"small": True, "datasets": ["glyphs"], "overrides": miniature.overrides(pictures)}
+    result = reproduce(labels, tmp_path / "out", **options)
+    assert not result.failed
+    assert {table.item.label for table in result.tables} == set(table_items())
+    for table in result.tables:
+        assert all(cell.ours for line in table.lines for cell in line.cells.values()), table.item.label
+        assert table.order_sentences()
+    written = {file.name for file in result.files}
+    for item in contents().values():
+        suffixes = {"table": (".md", ".tex", ".csv"), "study": (".csv", ".png", ".svg")}.get(item.kind, (".png", ".svg"))
+        if item.label in labels and not item.parts:
+            assert {f"{item.file_name}-small{suffix}" for suffix in suffixes} <= written, item.label
+    again = reproduce(labels, tmp_path / "out", **options, collect=True)
+    assert again.tables == result.tables
+
+
+def test_the_runs_of_a_table_are_shared_with_other_tables(pretended, tmp_path, datasets):
+    out = tmp_path / "out"
+    reproduce("tab:compa_ranking_losses", out, data=datasets, seeds=2)
+    assert len(pretended) == 5 * 2 * 2
+    assert "sop/roadmap,seed=1" in pretended
+    pretended.clear()
+    reproduce("tab:ablation_study", out, data=datasets, seeds=2)
+    assert "sop/roadmap,seed=1" not in pretended
+    assert len(pretended) == 6 * 2 * 2
+    runs = json.loads((out / "paper.json").read_text())["runs"]
+    assert len(runs) == len(set(runs)) == 20 + 24
+
+
+def test_the_table_has_the_papers_numbers_beside_ours(pretended, tmp_path, datasets):
+    result = reproduce("tab:hrank_optim", tmp_path / "out", data=datasets, seeds=2, command="suprank paper tab:hrank_optim")
+    text = (tmp_path / "out" / "tab-hrank_optim.md").read_text(encoding="utf-8")
+    assert "# How H-AP is optimized" in text
+    (table,) = result.tables
+    cell = table.lines[0].cells["inat-base", "H-AP"]
+    assert cell.paper == 52.3
+    assert cell.ours.seeds == 2
+    assert f"/ 52.3 ({cell.difference:+.1f})".replace("-", "−") in text
+    assert (tmp_path / "out" / "tab-hrank_optim.tex").read_text().startswith("% suprank paper tab:hrank_optim\n")
+    rows = list(csv.DictReader((tmp_path / "out" / "tab-hrank_optim.csv").read_text().splitlines()))
+    assert [float(row["paper"]) for row in rows] == [52.3, 53.1, 54.3]
+    assert len(pretended) == 6
+
+
+def test_a_table_states_its_exceptions_and_others_are_refused(pretended, tmp_path, datasets):
+    result = reproduce("tab:compa_xbm", tmp_path / "out", data=datasets)
+    assert any("batch.size is 128 in contrastive-xbm" in note for note in result.tables[0].notes)
+    paper = Reproduction(("tab:compa_xbm",), tmp_path / "other", data=datasets)
+    with pytest.raises(ValueError, match="sop: the recipes do not have the same dataset and budget: batch.size"):
+        paper.runs.check(paper.trainings(paper.items[0]))
+
+
+def test_runs_of_other_settings_are_refused(pretended, tmp_path, datasets):
+    out = tmp_path / "out"
+    reproduce("tab:hrank_optim", out, data=datasets)
+    with pytest.raises(ValueError, match="was trained with other settings: run.epochs was 100 and is 3"):
+        reproduce("tab:hrank_optim", out, data=datasets, overrides=["run.epochs=3"])
+    pretended.clear()
+    reproduce("tab:hrank_optim", out, data=datasets, overrides=["data.workers=3"])
+    assert pretended == []
+
+
+def test_a_folder_of_other_things_is_refused(pretended, tmp_path, datasets):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "letter.txt").touch()
+    with pytest.raises(ValueError, match="letter.txt"):
+        reproduce("tab:hrank_optim", tmp_path / "out", data=datasets)
+
+
+def test_missing_datasets_are_named_together(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised:
+        reproduce("tab:main_dyml", tmp_path / "out", data=tmp_path)
+    for name in ("dyml-vehicle", "dyml-animal", "dyml-product"):
+        assert f"suprank data import {name}" in str(raised.value)
+    assert "--small" in str(raised.value)
+    assert not (tmp_path / "out" / "paper.json").exists()
+
+
+def test_rows_and_columns_can_be_chosen(pretended, tmp_path, datasets):
+    result = reproduce("tab:main_sop_inat", tmp_path / "out", data=datasets, methods=["happier", "csl"], datasets=["sop"])
+    assert sorted(pretended) == ["sop/csl,seed=0", "sop/happier,seed=0"]
+    (table,) = result.tables
+    assert [columns.preset for columns in table.columns] == ["sop"]
+    assert sum(any(cell.ours for cell in line.cells.values()) for line in table.lines) == 2
+    with pytest.raises(ValueError, match="--on cub is none of the datasets"):
+        reproduce("tab:main_sop_inat", tmp_path / "out", data=datasets, datasets=["cub"])
+    with pytest.raises(ValueError, match="--method arcface is in none of"):
+        reproduce("tab:main_sop_inat", tmp_path / "out", data=datasets, methods=["arcface"])
+
+
+def test_a_study_shares_the_run_of_the_recipe_itself(pretended, tmp_path, datasets):
+    result = reproduce("fig:lambda_roadmap", tmp_path / "out", data=datasets)
+    assert "inat-base/roadmap,seed=0" in pretended, "λ = 0.1 is the recipe's own"
+    assert "inat-base/roadmap,loss.weight=0.3,seed=0" in pretended
+    assert len(pretended) == 7
+    rows = list(csv.DictReader((tmp_path / "out" / "fig-lambda_roadmap.csv").read_text().splitlines()))
+    assert [row["loss.weight"] for row in rows] == ["0", "0.1", "0.3", "0.5", "0.7", "0.9", "1"]
+    assert [float(row["paper"]) for row in rows][:2] == [68.93, 71.76]
+    assert (tmp_path / "out" / "fig-lambda_roadmap.png").stat().st_size > 1000
+    assert len(result.files) == 3
+
+
+def test_an_increase_is_that_over_the_other_recipe_at_the_same_value(pretended, tmp_path, datasets):
+    reproduce("fig:relative_increase_sop", tmp_path / "out", data=datasets, seeds=2)
+    assert len(pretended) == 5 * 2 * 2
+    read = {run: json.loads((tmp_path / "out" / "sop" / run / "result.json").read_text()) for run in ("roadmap,seed=0", "sup-ap,seed=0")}
+    ours, base = (one["metrics"]["test"]["mAP@R"] for one in read.values())
+    rows = {row["batch.size"]: row for row in csv.DictReader((tmp_path / "out" / "fig-relative_increase_sop.csv").read_text().splitlines())}
+    assert set(rows) == {"32", "64", "128", "256", "384"}
+    first, second = 100 * (ours / base - 1), float(rows["256"]["increase of mAP@R, %"])
+    assert second == pytest.approx(first, abs=1.0)
+    assert rows["256"]["paper"] == "0.7"
+
+
+def test_a_figure_with_parts_is_made_of_its_parts():
+    parts = Reproduction(("fig:analysis_alpha_lambda",), Path("unused")).items
+    assert [item.label for item in parts] == ["fig:analysis_alpha", "fig:analysis_lambda"]
+    assert [item.label for item in Reproduction(("fig:smooth_rank",), Path("unused")).items] == ["fig:smooth_rank"]
+    assert {item.label for item in Reproduction(("all",), Path("unused")).items} >= {item.label for item in contents().values() if not item.parts}
+    assert all(isinstance(item, TableItem) or item.kind == "drawing" for item in Reproduction(("tables",), Path("unused")).items)
+
+
+def test_what_is_not_reproduced_says_why(tmp_path):
+    with pytest.raises(ValueError, match="fig:gldv2_scraping is not reproduced. It shows web pages."):
+        reproduce("fig:gldv2_scraping", tmp_path)
+
+
+def test_the_tables_of_saved_comparisons_are_those_of_the_page():
+    """Two ways to one number: the page of results and the command give the same digits."""
+    paper = Reproduction(("tab:compa_ranking_losses",), Path("unused"), small=True, results=COMPARISONS)
+    text = layout.markdown(paper.table(paper.items[0], paper.saved_results), notes=False)
+    assert text in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="--results is for tables, and fig:lambda_roadmap is a figure"):
+        reproduce("fig:lambda_roadmap", "unused", small=True, results=COMPARISONS)
+
+
+def test_saved_comparisons_are_read_by_preset_and_method():
+    results = read_comparisons(COMPARISONS)
+    with (COMPARISONS / "cub112.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["recipe"] == "roadmap" and row["finished"] == "yes"]
+    shares = [outcome.metrics["test"]["R@1"] for outcome in results[Training("cub112", "roadmap")]]
+    assert shares == [float(row["R@1"]) for row in rows]
+    with pytest.raises(FileNotFoundError, match=r"has no .csv files"):
+        read_comparisons(ROOT / "docs")
+
+
+def test_every_study_and_model_of_the_paper_has_a_recipe_that_a_table_has_too():
+    recipes = {f"{preset}/{method}" for item in table_items().values() for row in item.rows for preset, method in row.methods.items()}
+    for item in contents().values():
+        if isinstance(item, StudyItem):
+            assert {item.recipe, item.base or item.recipe} <= recipes
