@@ -4,8 +4,9 @@ python benchmarks/step_times.py --out src/suprank/paper/step_times.json       on
 python benchmarks/step_times.py --quick                                       small images and batches, to see that it works
 
 A step is what `suprank train` does with a batch: forward, loss, backward, and the optimizers of the network and the proxies, on
-random images that are on the device already. Data loading is not included: decoding, augmentation, copies to the device. The
-weights are random; the loss is the recipe's, with 11,318 classes. This needs timm and pydantic, but not pyarrow or Lightning.
+random images that are on the device already. Data loading is not included: decoding, augmentation, copies to the device. Nor
+is a memory of earlier batches. The weights are random; the loss is the recipe's, with 11,318 classes. This needs timm and
+pydantic, but not pyarrow or Lightning.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import statistics
 import sys
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +34,7 @@ from suprank.training.optimizers import network_optimizer, proxies_optimizer
 from suprank.training.recipe import read_recipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -47,12 +49,13 @@ RECIPES = (  # each has a network or an image size of its own
     "sop/roadmap-deit",
     "inat-base/roadmap-vit",
 )
-BATCHES = (128, 256)
+BATCHES = (32, 64, 128, 256)  # small ones do not fill a GPU: their time is not in proportion
 START = EmbedderConfig(backbone="resnet101", pooling="gem", normalization="l2", dim=2048, freeze_batchnorm=True)  # of hgldv2
 CLASSES = 11_318  # SOP's: as many proxies
 MEASURED = (
     "Median of whole, synchronized steps (forward, loss, backward, optimizers) and of embedding in evaluation mode, on random "
-    "images that are on the device already. Data loading is not included: decoding, augmentation, copies to the device."
+    "images that are on the device already. Data loading is not included (decoding, augmentation, copies to the device), nor "
+    "is a memory of earlier batches."
 )
 
 
@@ -137,33 +140,32 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def measure(recipe: str, size: int, scale: Scale, device: torch.device) -> dict[str, Any]:
-    """A row of the table: the network of a recipe with batches of this size."""
+def measure(recipe: str, scale: Scale, device: torch.device) -> Iterator[dict[str, Any]]:
+    """Rows of the table: the network of a recipe with batches of every size."""
     config = read_recipe(recipe)
     side = scale.side or config.images.size
-    on_gpu = device.type == "cuda"
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
     training = Training(config, side, device)
-    training.embedder.train()
-    images, labels = random_batch(size, side, device)
-    step = median_seconds(lambda: training.step(images, labels), device, scale)
-    peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None
-    training.embedder.eval()
+    embedder = training.embedder.eval()
     images, _ = random_batch(scale.embedded, side, device)
-    embedding = median_seconds(lambda: training.embed(images), device, scale) / scale.embedded
-    return {
-        "recipe": recipe,
-        "backbone": training.embedder.config.backbone,
-        "pooling": training.embedder.config.pooling,
-        "image_size": side,
-        "batch_size": size,
-        "precision": config.engine.precision,
-        "loss": config.loss.name,
-        "step_seconds": step,
-        "embedding_seconds": embedding,
-        "peak_gib": peak,
-    }
+    embedding = median_seconds(partial(training.embed, images), device, scale) / scale.embedded
+    embedder.train()
+    for size in scale.batches:
+        images, labels = random_batch(size, side, device)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        yield {
+            "recipe": recipe,
+            "backbone": embedder.config.backbone,
+            "pooling": embedder.config.pooling,
+            "image_size": side,
+            "batch_size": size,
+            "precision": config.engine.precision,
+            "loss": config.loss.name,
+            "step_seconds": median_seconds(partial(training.step, images, labels), device, scale),
+            "embedding_seconds": embedding,
+            "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None,
+        }
 
 
 def measure_all(scale: Scale, device: torch.device) -> list[dict[str, Any]]:
@@ -172,19 +174,16 @@ def measure_all(scale: Scale, device: torch.device) -> list[dict[str, Any]]:
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     rows = []
     for recipe in RECIPES:
-        for size in scale.batches:
-            row = measure(recipe, size, scale, device)
+        for row in measure(recipe, scale, device):
             rows.append(row)
+            size, step = row["batch_size"], row["step_seconds"]
             peak = "" if row["peak_gib"] is None else f"{row['peak_gib']:.1f}"
             print(
-                f"| {recipe} | {row['backbone']}, {row['pooling']} | {row['image_size']} | {size} | "
-                f"{1e3 * row['step_seconds']:.1f} | {size / row['step_seconds']:.0f} | "
-                f"{1e3 * row['embedding_seconds']:.3f} | {peak} |",
+                f"| {recipe} | {row['backbone']}, {row['pooling']} | {row['image_size']} | {size} | {1e3 * step:.1f} | "
+                f"{size / step:.0f} | {1e3 * row['embedding_seconds']:.3f} | {peak} |",
                 flush=True,
             )
-            gc.collect()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+        gc.collect()
     return rows
 
 

@@ -224,6 +224,7 @@ def test_the_start_model_is_a_pca_of_the_train_images(tmp_path, notes):
     assert start.projection.weight.shape == (2, start.features_dim)
     torch.testing.assert_close(start.projection.weight @ start.projection.weight.T, torch.eye(2), atol=1e-5, rtol=0)
     assert "a PCA of 4 train images" in notes[0]
+    assert notes[-1] == "4 of 4 images of the PCA"
 
 
 def test_a_start_model_of_the_user_is_taken(every_dataset, tmp_path, notes, tiny_start):

@@ -2,8 +2,10 @@
 
 The hours are steps × the time of a step, and evaluations × test images × the time to embed one. Both times are measured for
 the networks of the recipes by benchmarks/step_times.py (`step_times.json`), without data loading: decoding has to keep up. If
-runs of the same network, image size and batch are finished, their time is used instead, which includes data loading. The search
-and the metrics of an evaluation are not counted, and frozen epochs are counted like others, although their steps are shorter.
+runs of the same network, image size and batch are finished, their time is used instead, which includes data loading.
+
+A memory of earlier batches, and the search and the metrics of evaluations, are not counted. Frozen epochs are counted like
+others, although their steps are shorter.
 """
 
 from __future__ import annotations

@@ -169,7 +169,14 @@ def create_start(
     sizes = {"size": image_size, "resize": image_size, "squash": True}
     loading = loader_settings(embedder, sizes, default_batch_size(None), None, "raise")
     with torchrun_processes() as processes:
-        moments = feature_moments(embedder, images, loading=loading, device=processes.device(None), processes=processes)
+        moments = feature_moments(
+            embedder,
+            images,
+            loading=loading,
+            device=processes.device(None),
+            processes=processes,
+            progress=_note_tenths("images of the PCA", note),
+        )
         if processes.rank == 0:
             projected = embedder.with_projection(*pca_projection(moments, network.dim or embedder.features_dim))
             projected.config = projected.config.model_copy(update=as_embedder_config(loading))
@@ -188,6 +195,18 @@ def _import(dataset: PaperDataset, raw: Path | None, out: Path, note: Callable[[
     for file, manifest in files.items():
         manifest.save(file)
     return {key: file.absolute() for key, file in dataset.manifests(out / FOLDER).items()}
+
+
+def _note_tenths(what: str, note: Callable[[str], None]) -> Callable[[int, int], None]:
+    """A progress function that notes every tenth of the work, which may take hours."""
+    noted = [0]
+
+    def progress(done: int, total: int) -> None:
+        if 10 * done // total > noted[0]:
+            noted[0] = 10 * done // total
+            note(f"{done:,} of {total:,} {what}")
+
+    return progress
 
 
 def _find_raw(dataset: PaperDataset, data: Path | None) -> Path | None:
