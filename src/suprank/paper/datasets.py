@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from suprank.data import Manifest
 from suprank.data.importers import BENCHMARKS
 from suprank.embedding import feature_moments, torchrun_processes
+from suprank.files.writable import check_folder
 from suprank.models import Embedder, pca_projection
 from suprank.models.config import EmbedderConfig
 from suprank.models.model_folder import SETTINGS
@@ -119,7 +120,7 @@ class Prepared(NamedTuple):
 def find(preset: str, data: Path | None, out: Path) -> Found:
     """Look for a dataset in the folder of the user's data and in OUT; nothing is changed."""
     dataset = DATASETS[preset]
-    for folder in (*([] if data is None else [data]), out / FOLDER):
+    for folder in _places(data, out):
         files = {key: file.absolute() for key, file in dataset.manifests(folder).items()}
         if all(file.is_file() for file in files.values()):
             start, sentence = _find_start(dataset, data, out)
@@ -163,6 +164,7 @@ def create_start(
     note: Callable[[str], None],
 ) -> Path:
     """Save the network with a projection by PCA of the features of the train images, as `suprank models pca` does."""
+    check_folder(folder)
     images = Manifest.read(manifest).split("train")
     note(f"computing a PCA of {len(images):,} train images at {image_size} × {image_size} pixels for {folder}")
     embedder = Embedder(network.model_copy(update={"dim": None}), pretrained=pretrained).eval()
@@ -209,6 +211,11 @@ def _note_tenths(what: str, note: Callable[[str], None]) -> Callable[[int, int],
     return progress
 
 
+def _places(data: Path | None, out: Path) -> list[Path]:
+    """The folders of manifests and start models, the user's first."""
+    return [folder for folder in (data, out / FOLDER) if folder is not None]
+
+
 def _find_raw(dataset: PaperDataset, data: Path | None) -> Path | None:
     candidates = _named_folders(dataset, data)
     if data is not None and not dataset.named:
@@ -233,7 +240,7 @@ def _find_start(dataset: PaperDataset, data: Path | None, out: Path) -> tuple[Pa
     """The folder of the start model, and a sentence on it for the description."""
     if not dataset.needs_start:
         return None, ""
-    for folder in (*([] if data is None else [data]), out / FOLDER):
+    for folder in _places(data, out):
         if (folder / START_NAME / SETTINGS).is_file():
             return (folder / START_NAME).absolute(), f"; start model {(folder / START_NAME).absolute()}"
     size = START_IMAGE_SIZE
