@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from suprank.data.manifest import Manifest
+from suprank.evaluation.metrics import default_metrics
 from suprank.models import Embedder
 from suprank.training.loss_specs import loss_specs
 from suprank.training.presets import compose, compositions, expected_results, header, methods, presets
@@ -455,6 +456,30 @@ def test_settings_are_those_of_the_paper_and_the_authors(name):
     assert {entry: value(config, entry) for entry in SETTINGS[name]} == SETTINGS[name]
 
 
+@pytest.mark.parametrize(
+    ("preset", "columns"),
+    [
+        ("sop", "R@1 R@10 R@100 mAP@R H-AP ASI NDCG"),
+        ("cub", "R@1 R@2 R@4 R@8"),
+        ("cub112", "R@1 R@2 R@4 R@8"),
+        ("inat-base", "R@1 R@4 R@16 R@32 mAP@R H-AP ASI NDCG wAP"),
+        ("inat-full", "R@1 H-AP ASI NDCG AP/kingdom"),
+        ("dyml-vehicle", "R@1 AP ASI"),
+        ("dyml-product", "R@1/overall AP/overall ASI/overall"),
+        ("hgldv2", "mAP@100 H-AP ASI NDCG"),
+    ],
+)
+def test_the_columns_of_the_papers_tables_are_measured_by_default(preset, columns):
+    evaluation = read_recipe(f"{preset}/nsm").evaluation
+    assert evaluation.metrics is None
+    assert set(columns.split()) <= set(map(str, default_metrics(evaluation.ks, LEVELS[preset])))
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_recipe_is_evaluated_at_the_cut_offs_of_its_preset(name):
+    assert read_recipe(name).evaluation.ks == read_recipe(f"{name.partition('/')[0]}/nsm").evaluation.ks
+
+
 def test_an_epoch_on_sop_has_330_batches():
     batch = read_recipe("sop/roadmap").batch
     assert math.comb(12, batch.coarse_per_batch) * batch.batches_per_combination == 330
@@ -500,6 +525,7 @@ MINIATURE = (
     "engine.accelerator=cpu",
     "evaluation.every=0",
     "evaluation.at_start=false",
+    "evaluation.ks=",
     "evaluation.metrics=['R@1', 'AP']",
     "evaluation.batch_size=32",
     "logging.every=1",
