@@ -78,7 +78,9 @@ LOSSES: dict[str, Callable[[Tensor, int], RetrievalLoss]] = {
     "TripletSemiHard": lambda tree, dim: losses.TripletSemiHard(margin=0.3),
     "DistanceWeightedTriplet": lambda tree, dim: losses.DistanceWeightedTriplet(),
     "ContrastiveXBM": lambda tree, dim: losses.ContrastiveXBM(),
+    "IRT_R": lambda tree, dim: losses.ContrastiveKoLeo(),
     "MultiSimilarity": lambda tree, dim: losses.MultiSimilarity(),
+    "CrossEntropy": lambda tree, dim: losses.CrossEntropy(len(tree), dim),
     "ProxyNCA": lambda tree, dim: losses.ProxyNCA(len(tree), dim),
     "ProxyAnchor": lambda tree, dim: losses.ProxyAnchor(len(tree), dim),
     "ArcFace": lambda tree, dim: losses.ArcFace(len(tree), dim),
@@ -87,7 +89,7 @@ LOSSES: dict[str, Callable[[Tensor, int], RetrievalLoss]] = {
     "ΣTL": lambda tree, dim: SumOverLevels([losses.TripletSemiHard(margin=0.3) for _ in tree.T]),
     "ΣNSM": lambda tree, dim: SumOverLevels([ProxySoftmax(int(column.max()) + 1, dim) for column in tree.T]),
 }
-PROXIES_ONLY = ("ProxySoftmax", "ProxyNCA", "ProxyAnchor", "ArcFace", "CosFace", "CSL", "ΣNSM")
+PROXIES_ONLY = ("ProxySoftmax", "CrossEntropy", "ProxyNCA", "ProxyAnchor", "ArcFace", "CosFace", "CSL", "ΣNSM")
 WITH_PROXIES = (*PROXIES_ONLY, "ROADMAP", "HAPPIER")
 RANDOM = ("BlackBoxAP", "DistanceWeightedTriplet", "mixed SupAP")
 

@@ -69,7 +69,7 @@ def test_any_batch_gives_a_finite_loss_and_gradient(name):
         loss = build(name, labels).double()
         value, gradient = gradient_of(loss, embeddings, labels)
         assert value.isfinite(), composition
-        assert value >= 0 or "R" in name, composition  # Sup-R@k may fall below 0
+        assert value >= 0 or "R" in name, composition  # Sup-R@k may fall below 0, and the entropy of IRT_R
         assert gradient.isfinite().all(), composition
         # Embeddings are normalized, so that their length gets no gradient.
         along = (gradient * embeddings).sum(-1)

@@ -311,9 +311,7 @@ def test_a_changed_test_set_is_said_and_its_metric_not_compared_with_the_best_be
     monkeypatch.setattr(Validator, "__call__", fake_metrics((0.3,)))
     recorder = Recorder()
     result = train(recipe(mine), tmp_path / "run", resume=True, callbacks=recorder)
-    assert any(
-        "the test images, their labels or evaluation.decay have changed" in text for text in recorder.events_of("on_message")
-    )
+    assert any("the test images, their labels, evaluation.decay or " in text for text in recorder.events_of("on_message"))
     assert (result.best["value"], result.best["epoch"]) == (0.3, 3), "0.9 was on other images"
 
 

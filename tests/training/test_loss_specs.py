@@ -69,10 +69,12 @@ BY_HAND = {
         lambda: losses.DistanceWeightedTriplet(margin=0.4, cutoff=1.2, farthest=1.5),
     ),
     "contrastive-xbm": ({"margin": 0.2}, lambda: losses.ContrastiveXBM(margin=0.2)),
+    "irt-r": ({"margin": 0.2, "entropy_weight": 0.3}, lambda: losses.ContrastiveKoLeo(margin=0.2, entropy_weight=0.3)),
     "multi-similarity": (
         {"alpha": 3.0, "beta": 40.0, "base": 0.3},
         lambda: losses.MultiSimilarity(alpha=3.0, beta=40.0, base=0.3),
     ),
+    "cross-entropy": ({"label_smoothing": 0.4}, lambda: losses.CrossEntropy(6, DIM, label_smoothing=0.4)),
     "proxy-nca": ({"scale": 2.0}, lambda: losses.ProxyNCA(6, DIM, scale=2.0)),
     "proxy-anchor": ({"margin": 0.2, "scale": 20.0}, lambda: losses.ProxyAnchor(6, DIM, margin=0.2, scale=20.0)),
     "arcface": ({"margin": 0.2, "scale": 20.0}, lambda: losses.ArcFace(6, DIM, margin=0.2, scale=20.0)),

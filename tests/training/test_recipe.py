@@ -549,7 +549,10 @@ OVERRIDES = {
     "model.dim": st.integers(1, 4096),
     "model.mean": st.tuples(NUMBER, NUMBER, NUMBER),
     "run.clip_grad_norm": NUMBER,
-    "evaluation.metrics": st.lists(st.sampled_from(["R@1", "AP", "mAP@R/a level"]), min_size=1, max_size=3),
+    "evaluation.metrics": st.lists(st.sampled_from(["R@1", "AP", "mAP@R/a level"]), max_size=3).map(
+        lambda some: ["wAP", *some]
+    ),
+    "evaluation.level_weights": st.dictionaries(TEXT, NUMBER, max_size=3),
     "logging.wandb": TEXT,
 }
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from suprank.data.manifest import Manifest
+from suprank.evaluation.metrics import default_metrics
 from suprank.models import Embedder
 from suprank.training.loss_specs import loss_specs
 from suprank.training.presets import compose, compositions, expected_results, header, methods, presets
@@ -48,9 +49,19 @@ _SUMS = "sum-triplet-sh sum-nsm sum-proxy-nca csl "
 _OURS = "happier happier-f rod-ndcg "
 _DYML = "triplet-sh nsm smooth-ap roadmap-pairs sum-triplet-sh sum-nsm csl happier"
 PAPERS = {  # what the paper's tables have, and so what must say what to expect
-    "sop": _APPROXIMATIONS + _ABLATION + _FINE + _SUMS + _OURS + "roadmap-memory roadmap-deit recall-4096",
-    "cub": "roadmap roadmap-vit happier rod-recall smooth-ap nsm",
-    "inat-base": _APPROXIMATIONS + _ABLATION + _FINE + _SUMS + _OURS + "roadmap-vit smooth-hap sup-hap sup-wap",
+    "sop": _APPROXIMATIONS
+    + _ABLATION
+    + _FINE
+    + _SUMS
+    + _OURS
+    + "roadmap-memory roadmap-deit roadmap-vit recall-4096 irt-r cross-entropy",
+    "cub": "roadmap roadmap-deit roadmap-vit irt-r cross-entropy happier rod-recall smooth-ap nsm",
+    "inat-base": _APPROXIMATIONS
+    + _ABLATION
+    + _FINE
+    + _SUMS
+    + _OURS
+    + "roadmap-memory roadmap-deit roadmap-vit smooth-hap sup-hap sup-wap",
     "inat-full": _FINE + _SUMS + _OURS,
     "dyml-vehicle": _DYML,
     "dyml-animal": _DYML,
@@ -81,7 +92,8 @@ def test_every_loss_is_a_method_that_says_its_whole_table():
     named = {method: tomllib.loads(file.read_text(encoding="utf-8")) for method, file in METHODS.items()}
     assert {tables["loss"]["name"] for tables in named.values()} == set(loss_specs())
     for method, tables in named.items():
-        assert set(tables) <= {"loss", "memory"}, method  # what belongs to the data or the network is the preset's
+        # What belongs to the data or the network is the preset's; the classifier of cross-entropy is no set of proxies.
+        assert set(tables) <= {"loss", "memory"} | ({"proxies"} if method == "cross-entropy" else set()), method
 
 
 def test_the_losses_of_pytorch_metric_learning_are_named_and_no_others():
@@ -265,6 +277,42 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "proxies.name": "adamw",
         "proxies.lr": 1e-5,
         "memory.size": "all",
+        "run.frozen_epochs": 0,
+    },
+    "sop/roadmap-vit": {
+        "model.backbone": "vit_base",
+        "model.dim": 512,
+        "model.normalization": "none",
+        "optimizer.name": "adamw",
+        "optimizer.lr": 1e-5,
+        "optimizer.head_lr": 2e-5,
+        "proxies.lr": 2e-5,
+        "memory.size": "all",
+    },
+    "sop/irt-r": {
+        "loss.margin": 0.5,
+        "loss.entropy_weight": 0.35,
+        "model.backbone": "deit_small",
+        "model.dim": None,
+        "batch.size": 64,
+        "optimizer.name": "adamw",
+        "optimizer.lr": 3e-5,
+        "optimizer.head_lr": None,
+        "optimizer.weight_decay": 5e-4,
+        "memory.size": "all",
+        "memory.weight": 0.5,
+        "memory.start_epoch": 0,
+    },
+    "sop/cross-entropy": {
+        "loss.label_smoothing": 0.1,
+        "model.dim": None,
+        "batch.size": 128,
+        "optimizer.name": "sgd",
+        "optimizer.lr": 0.003,
+        "optimizer.momentum": 0.99,
+        "proxies.lr": 0.003,
+        "proxies.momentum": 0.99,
+        "run.epochs": 100,
     },
     "sop/rod-recall": {"loss.weight": 0.5, "loss.decomposability": "proxies", "proxies.lr": 10.0},
     "sop/rod-recall-pairs": {
@@ -349,7 +397,26 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "optimizer.head_lr": 2e-6,
         "optimizer.weight_decay": 5e-4,
         "optimizer.min_lr": 1e-6,
+        "proxies.lr": 2e-6,
+        "proxies.min_lr": 1e-6,
     },
+    "cub/roadmap-deit": {
+        "model.backbone": "deit_small",
+        "model.dim": None,
+        "model.normalization": "none",
+        "images.size": 224,
+        "images.test_resize": 256,
+        "optimizer.name": "adamw",
+        "optimizer.lr": 1e-6,
+        "optimizer.weight_decay": 5e-4,
+        "optimizer.min_lr": 0.0,
+        "proxies.name": "adamw",
+        "proxies.lr": 1e-6,
+        "proxies.weight_decay": 5e-4,
+        "memory.size": "all",
+    },
+    "cub/irt-r": {"batch.size": 64, "optimizer.lr": 3e-5, "optimizer.schedule": "constant", "model.backbone": "deit_small"},
+    "cub/cross-entropy": {"optimizer.lr": 0.02, "optimizer.momentum": 0.0, "proxies.lr": 0.02, "run.epochs": 30},
     "cub/nsm": {"proxies.lr": 400.0, "proxies.min_lr": 0.1},
     "inat-base/roadmap": {
         "optimizer.lr": 1e-5,
@@ -367,7 +434,29 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "memory.size": 60_000,
         "optimizer.weight_decay": 5e-4,
         "optimizer.min_lr": 1e-6,
+        "proxies.lr": 2e-5,
+    },
+    "inat-base/roadmap-memory": {
+        "model.backbone": "resnet50",
+        "model.pooling": "gem",
+        "model.normalization": "layer",
+        "model.dim": 512,
+        "memory.size": 60_000,
+        "memory.start_epoch": 5,
+        "proxies.lr": 10.0,
+        "optimizer.lr": 1e-5,
+    },
+    "inat-base/roadmap-deit": {
+        "model.backbone": "deit_small",
+        "model.dim": None,
+        "memory.size": 60_000,
+        "optimizer.name": "adamw",
+        "optimizer.lr": 1e-5,
+        "optimizer.weight_decay": 5e-4,
+        "optimizer.min_lr": 0.0,
         "proxies.lr": 1e-5,
+        "proxies.min_lr": 0.0,
+        "run.frozen_epochs": 0,
     },
     "inat-base/rod-recall": {"loss.weight": 0.5, "loss.decomposability": "proxies"},
     "inat-base/happier-f": {"loss.weight": 0.5, "loss.decay": 3.0},
@@ -412,9 +501,13 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
         "images.size": 224,
         "images.test_resize": 224,
         "images.squash": True,
+        "proxies.name": "adam",
+        "proxies.lr": 1e-4,
+        "proxies.weight_decay": 1e-4,
+        "proxies.min_lr": 0.0,
         "run.epochs": 40,
     },
-    "hgldv2/csl": {"proxies.lr": 10.0, "proxies.min_lr": 0.0},
+    "hgldv2/csl": {"proxies.lr": 10.0, "proxies.weight_decay": 0.0, "proxies.min_lr": 0.0},
     "cub112/roadmap": {
         "model.backbone": "tf_efficientnet_lite0",
         "model.mean": None,
@@ -453,6 +546,30 @@ SETTINGS = {  # section 3 of the facts on the authors' code, and sec:experiments
 def test_settings_are_those_of_the_paper_and_the_authors(name):
     config = read_recipe(name)
     assert {entry: value(config, entry) for entry in SETTINGS[name]} == SETTINGS[name]
+
+
+@pytest.mark.parametrize(
+    ("preset", "columns"),
+    [
+        ("sop", "R@1 R@10 R@100 mAP@R H-AP ASI NDCG"),
+        ("cub", "R@1 R@2 R@4 R@8"),
+        ("cub112", "R@1 R@2 R@4 R@8"),
+        ("inat-base", "R@1 R@4 R@16 R@32 mAP@R H-AP ASI NDCG wAP"),
+        ("inat-full", "R@1 H-AP ASI NDCG AP/kingdom"),
+        ("dyml-vehicle", "R@1 AP ASI"),
+        ("dyml-product", "R@1/overall AP/overall ASI/overall"),
+        ("hgldv2", "mAP@100 H-AP ASI NDCG"),
+    ],
+)
+def test_the_columns_of_the_papers_tables_are_measured_by_default(preset, columns):
+    evaluation = read_recipe(f"{preset}/nsm").evaluation
+    assert evaluation.metrics is None
+    assert set(columns.split()) <= set(map(str, default_metrics(evaluation.ks, LEVELS[preset])))
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_recipe_is_evaluated_at_the_cut_offs_of_its_preset(name):
+    assert read_recipe(name).evaluation.ks == read_recipe(f"{name.partition('/')[0]}/nsm").evaluation.ks
 
 
 def test_an_epoch_on_sop_has_330_batches():
@@ -500,6 +617,7 @@ MINIATURE = (
     "engine.accelerator=cpu",
     "evaluation.every=0",
     "evaluation.at_start=false",
+    "evaluation.ks=",
     "evaluation.metrics=['R@1', 'AP']",
     "evaluation.batch_size=32",
     "logging.every=1",

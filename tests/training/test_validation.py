@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+import suprank
 from suprank.data import Manifest, Normalize
 from suprank.evaluation import Report, evaluate
+from suprank.explorer.findings import evaluate_source
 from suprank.training.config import TrainConfig
+from suprank.training.loop import train
 from suprank.training.validation import Validator
+from suprank.workflows.run_embeddings import open_source
 from tests.cli.collection import done, photographs
 from tests.models.tiny import embedder
 from tests.training.runs import start_process
@@ -132,9 +136,53 @@ def test_metrics_and_the_best_of_them_are_the_recipes(photos):
     assert Validator.from_config(recipe(evaluation={"metrics": ["R@1"]}), manifest).best_metric == ("test", "R@1")
 
 
+def test_cut_offs_are_the_recipes(photos):
+    validator = Validator.from_config(recipe(evaluation={"ks": [2, 5]}), open_manifest(photos))
+    found = reports(validator)["test"]
+    assert {name for name in found if name.startswith(("R@", "mAP@")) and "/" not in name} == {
+        *("R@2", "R@5", "mAP@2", "mAP@5", "mAP@R")
+    }
+
+
+def test_wap_has_the_weights_of_the_recipe_at_the_levels_that_a_test_set_has(tmp_path, photos):
+    both = open_manifest(photos)
+    groups = Manifest.from_columns(both.table.drop_columns(["label_class"]), root=photos)
+    groups.save(tmp_path / "groups.parquet")
+    data = {"tests": {"coarse": str(tmp_path / "groups.parquet")}}
+    weighted = Validator.from_config(recipe(data=data, evaluation={"level_weights": {"class": 3, "group": 1}}), both)
+    found = reports(weighted)
+    test = found["test"]
+    assert test["wAP"] == pytest.approx((3 * test["AP"] + test["AP/group"]) / 4)
+    assert test.settings["weights"] == {"class": 3.0, "group": 1.0}
+    assert found["coarse"]["wAP"] == pytest.approx(found["coarse"]["AP"])
+    equal = Validator.from_config(recipe(data=data), both)
+    assert reports(equal)["test"]["wAP"] == pytest.approx((test["AP"] + test["AP/group"]) / 2)
+    assert weighted.fingerprint != equal.fingerprint
+    only_fine = Validator.from_config(recipe(evaluation={"level_weights": {"class": 2}}), both)
+    assert reports(only_fine)["test"]["wAP"] == pytest.approx(test["AP"])
+
+
+def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_afterwards(tmp_path, photos):
+    evaluation = {"every": 0, "ks": [2, 3], "level_weights": {"class": 3, "group": 1}, "decay": 2.0}
+    open_manifest(photos, LAYOUTS["test against itself"]).save(tmp_path / "m.parquet")
+    tables = {"run": {"epochs": 1}, "batch": {"size": 4, "images_per_class": 2, "batches": 1}, "evaluation": evaluation}
+    model = {"backbone": "test_resnet", "pretrained": False, "dim": 8}
+    config = recipe(tmp_path / "m.parquet", model=model, engine={"accelerator": "cpu"}, **tables)
+    expected = train(config, tmp_path / "run").reports["test"]
+    found = suprank.evaluate(tmp_path / "run", device="cpu")
+    assert {name for name in found if name.startswith("R@") and "/" not in name} == {"R@2", "R@3"}
+    assert dict(found.values) == pytest.approx(dict(expected.values), abs=1e-12)
+    source = open_source(tmp_path / "run", device="cpu")
+    assert dict(evaluate_source(source, bootstrap=2).values) == dict(found.values), "what `suprank report` shows"
+    assert source.with_levels(["group"]).evaluate(metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
+    assert suprank.evaluate(tmp_path / "run", device="cpu", ks=[1], weights={"class": 1})["wAP"] == expected["AP"]
+
+
 @pytest.mark.parametrize(
     ("evaluation", "complaint"),
     [
+        ({"level_weights": {"genus": 1, "class": 1}}, "level_weights names 'genus', but the levels evaluated are class, group"),
+        ({"level_weights": {"genus": 1}}, r"no weight above 0 for the levels of m.parquet \(class, group\); add one"),
         (
             {"metrics": ["AP/genus"]},
             "evaluation.metrics, for m.parquet: AP/genus names no level .* class, group",

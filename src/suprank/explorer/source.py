@@ -21,6 +21,8 @@
     source.recipe                    the resolved recipe as a dict; None for a folder of embeddings
     source.metrics_log               lines of metrics.jsonl as dicts; None for a folder of embeddings
     source.decay                     decay of the relevance in H-AP, from the recipe; 1 without one
+    source.weights                   weights of wAP by level, from the recipe; None for equal ones
+    source.ks                        cut-offs of R@k and the like, from the recipe; 1, 10 and 100 without one
     source.provenance                the network and how it read the images; None if unknown
 
 A source only reads files; it never writes.
@@ -75,6 +77,8 @@ class Source:
     recipe: Mapping[str, Any] | None = None
     metrics_log: Sequence[Mapping[str, Any]] | None = None
     decay: float = 1.0
+    weights: Mapping[str, float] | None = None
+    ks: tuple[int, ...] = (1, 10, 100)
     provenance: Provenance | None = None
 
     @classmethod
@@ -111,8 +115,14 @@ class Source:
                 f"run `suprank report {folder}`, which embeds them, or suprank.embedding.embed_collection."
             )
         levels = recipe.get("data", {}).get("levels") or ()
-        decay = float(recipe.get("evaluation", {}).get("decay", 1.0))
-        fields: dict[str, Any] = {"folder": where, "test": chosen, "decay": decay}
+        evaluation = recipe.get("evaluation", {})
+        fields: dict[str, Any] = {
+            "folder": where,
+            "test": chosen,
+            "decay": float(evaluation.get("decay", cls.decay)),
+            "weights": evaluation.get("level_weights") or None,
+            "ks": tuple(evaluation.get("ks", cls.ks)),
+        }
         if frozen:
             return cls._from_folder(embeddings_folder(where, chosen), levels, f"{_name(folder)} before training", **fields)
         log = _read_log(folder / METRICS)
@@ -241,6 +251,12 @@ class Source:
         paths, boxes = column(self.queries.manifest, "path") or [], column(self.queries.manifest, "box")
         return paths if boxes is None else [f"{path} {box}" for path, box in zip(paths, boxes, strict=True)]
 
+    @property
+    def metric_settings(self) -> dict[str, Any]:
+        """`ks`, `decay` and `weights` of the recipe, as `evaluate` takes them: the weights are those of `levels`."""
+        weights = {level: weight for level, weight in (self.weights or {}).items() if level in self.levels}
+        return {"ks": self.ks, "decay": self.decay, "weights": weights if any(weights.values()) else None}
+
     def evaluate(self, rows: NDArray[np.int64] | None = None, **options: Any) -> Report:
         """Run `suprank.evaluation.evaluate` on these queries and this gallery; `options` are its own (metrics, ks, ...).
 
@@ -248,7 +264,7 @@ class Source:
         """
         if not self.levels:
             raise ValueError(f"{self.name}: the images have no labels, so no metric can be computed.")
-        arguments: dict[str, Any] = {"level_names": self.levels, "decay": self.decay, "progress": False, **options}
+        arguments: dict[str, Any] = {"level_names": self.levels, **self.metric_settings, "progress": False, **options}
         queries, gallery = self.queries, self.gallery
         if rows is not None:
             some, hidden = np.asarray(queries.embeddings[rows]), [self.self_rows(int(row)).tolist() for row in rows]

@@ -17,6 +17,7 @@ from suprank.models.config import EmbedderConfig
 from suprank.training.config_types import (
     ConfigTable,
     Count,
+    Counts,
     Names,
     NotNegative,
     Positive,
@@ -314,11 +315,17 @@ class EvaluationConfig(ConfigTable):
     metrics: Names | None = None
     """Metrics, named as in `suprank evaluate --metric`; by default all that apply."""
 
+    ks: Counts = (1, 10, 100)
+    """Cut-offs of R@k, mAP@k and the like in ascending order; `metrics` names its own."""
+
     best: str | None = None
     """Metric that decides which model is the best; by default H-AP, or AP if there is one label level."""
 
     decay: NotNegative = 1.0
     """α of the relevance in H-AP."""
+
+    level_weights: dict[str, NotNegative] = Field(default={})
+    """w of wAP by the name of the level, 0 for a level that is left out; by default all levels have the same weight."""
 
     batch_size: Count = 64
     """Images per forward pass."""
@@ -331,6 +338,26 @@ class EvaluationConfig(ConfigTable):
         best = None if self.best is None else str(parse_metric(self.best))
         if best is not None and chosen is not None and best not in chosen:
             raise ValueError(f"best={self.best!r} is not among metrics={list(self.metrics or ())}; add it there")
+        if chosen is not None and "ks" in self.changed_keys():
+            raise ValueError(
+                f"ks={list(self.ks)} has no effect, because metrics={list(self.metrics or ())} names the cut-offs; leave one "
+                "of the two out (evaluation.ks= drops that of a preset)"
+            )
+        if chosen is not None and self.level_weights and "wAP" not in chosen:
+            raise ValueError(f"level_weights has no effect, because metrics={list(self.metrics or ())} is without wAP; add it")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ks(self) -> Self:
+        ascending = sorted(set(self.ks))
+        if not self.ks or list(self.ks) != ascending:
+            raise ValueError(f"ks={list(self.ks)} must be in ascending order, each once; try {ascending or [1, 10, 100]}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_level_weights(self) -> Self:
+        if self.level_weights and not any(self.level_weights.values()):
+            raise ValueError(f"level_weights={self.level_weights} must have a weight above 0; leave it out for equal weights")
         return self
 
 

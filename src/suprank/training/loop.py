@@ -384,8 +384,9 @@ class _Trainer:
         self.callback.on_message(f"resuming from {path}, step {self.position.step}.")
         if self.position.test_set and self.position.test_set != self.validator.fingerprint:
             self.callback.on_message(
-                "the test images, their labels or evaluation.decay have changed since the last evaluation: metrics before and "
-                f"after cannot be compared, and the next evaluation chooses {self.run.best} anew."
+                "the test images, their labels, evaluation.decay or evaluation.level_weights have changed since the last "
+                "evaluation: metrics before and after cannot be compared, and the next evaluation chooses "
+                f"{self.run.best} anew."
             )
             self.position.best, self.position.test_set = None, ""
 

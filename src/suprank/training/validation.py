@@ -25,7 +25,7 @@ from suprank.training import distributed
 from suprank.training.manifests import open_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from suprank.data.datasets import ImageDataset
     from suprank.data.manifest import Manifest
     from suprank.evaluation import Report
-    from suprank.training.config import TrainConfig
+    from suprank.training.config import EvaluationConfig, TrainConfig
 
     Forward = Callable[[Tensor], Tensor]
 
 OWN = "test"
 """Name of the test set in the training manifest, beside the names in `data.tests`."""
 
-KS = (1, 10, 100)  # cut-offs of R@k and the like, if the recipe chooses no metrics
 _ROWS_PER_GATHER = 2**14  # rows that a process sends at a time, to bound the memory beside the network on a GPU
 
 
 @dataclass(frozen=True)
 class _TestSet:
-    """Images of the parts that are ranked, a name for errors, the levels to evaluate at, and the metrics."""
+    """Images of the parts that are ranked, a name for errors, the levels to evaluate at, the metrics, weights of wAP."""
 
     images: dict[str, ImageDataset]
     about: str
     levels: tuple[str, ...]
     metrics: tuple[str, ...]
+    weights: dict[str, float] | None
 
 
 class Validator:
@@ -115,6 +115,7 @@ class Validator:
                 raise ValueError(f"data.tests has a {name!r}, the name of the test set of {config.data.manifest}; rename it.")
             manifests[name] = (open_manifest(file), file)
         sets = {name: _test_set(whole, about, config, loading, progress) for name, (whole, about) in manifests.items()}
+        _check_weighted_levels(config.evaluation.level_weights, sets)
         best = _best(next(iter(sets.values())), config.evaluation.best) if sets else ""
         processes: dict[str, Any] = {"rank": rank, "world_size": world_size, "pinned": pinned}
         return cls(sets, loading, image_size=images.size, best=best, decay=config.evaluation.decay, **processes)
@@ -125,12 +126,14 @@ class Validator:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of paths, labels and levels of every test set, and of the decay: metrics can be compared if it is the same.
+        """A hash of paths, labels, levels and weights of every test set, and of the decay: metrics can be compared if it is the
+        same.
 
         The folder of the images is left out, since a dataset may be moved."""
         digest = hashlib.blake2b(repr(self._decay).encode(), digest_size=16)
         for name, test in self._sets.items():
-            digest.update(repr((name, test.levels)).encode())
+            weighted = () if test.weights is None else (test.weights,)  # without weights, as in runs that had no such key
+            digest.update(repr((name, test.levels, *weighted)).encode())
             for part, images in test.images.items():
                 columns = [images.manifest.levels.index(level) for level in test.levels]
                 digest.update("\n".join([part, *images.paths.to_pylist()]).encode())
@@ -185,6 +188,7 @@ class Validator:
             None if gallery is None else gallery.labels,
             level_names=ranked.levels,
             decay=self._decay,
+            weights=test.weights,
             device=device,
             progress=_count_from(progress, images, images + queries),
             metrics=test.metrics,
@@ -252,12 +256,13 @@ def _test_set(
     manifests = {part: whole.split(*splits_of[part]) for part in chosen}
     levels = _levels(manifests, config.data.levels, about)
     _check_labels(manifests, levels, about)
-    metrics = _metrics(config.evaluation.metrics, levels, about)
+    metrics = _metrics(config.evaluation, levels, about)
+    weights = _weights(config.evaluation.level_weights, levels, about)
     images: dict[str, ImageDataset] = {part: loading.dataset(manifest) for part, manifest in manifests.items()}
     if config.data.cache_images:
         workers = default_workers() if loading.workers is None else loading.workers
         images = {part: InMemoryImages(dataset, workers=workers, progress=progress) for part, dataset in images.items()}
-    return _TestSet(images, about, levels, metrics)
+    return _TestSet(images, about, levels, metrics, weights)
 
 
 def _levels(manifests: dict[str, Manifest], chosen: Sequence[str] | None, about: str) -> tuple[str, ...]:
@@ -279,12 +284,30 @@ def _check_labels(manifests: dict[str, Manifest], levels: tuple[str, ...], about
         raise ValueError(f"{about}: {error}") from error
 
 
-def _metrics(names: Sequence[str] | None, levels: tuple[str, ...], about: str) -> tuple[str, ...]:
+def _metrics(config: EvaluationConfig, levels: tuple[str, ...], about: str) -> tuple[str, ...]:
     try:
-        chosen = default_metrics(KS, levels) if names is None else parse_metrics(names, levels)
+        chosen = default_metrics(config.ks, levels) if config.metrics is None else parse_metrics(config.metrics, levels)
     except ValueError as error:
         raise ValueError(f"evaluation.metrics, for {about}: {error}") from error
     return tuple(map(str, chosen))
+
+
+def _weights(by_level: Mapping[str, float], levels: tuple[str, ...], about: str) -> dict[str, float] | None:
+    """The weights of the levels that a test set has, finest first; None for equal weights."""
+    weights = {level: by_level[level] for level in levels if level in by_level}
+    if by_level and not any(weights.values()):
+        raise ValueError(
+            f"evaluation.level_weights={dict(by_level)} has no weight above 0 for the levels of {about} ({', '.join(levels)}); "
+            f"add one: evaluation.level_weights.{levels[0]}=1."
+        )
+    return weights or None
+
+
+def _check_weighted_levels(by_level: Mapping[str, float], sets: Mapping[str, _TestSet]) -> None:
+    known = dict.fromkeys(level for test in sets.values() for level in test.levels)
+    for level in by_level:
+        if sets and level not in known:
+            raise ValueError(f"evaluation.level_weights names {level!r}, but the levels evaluated are {', '.join(known)}.")
 
 
 def _best(test: _TestSet, name: str | None) -> str:

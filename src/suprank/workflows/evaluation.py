@@ -56,8 +56,9 @@ def evaluate(
       names, finest first. Rows with equal `id_column` are one image, which is left out of its own list.
     - an array or tensor, with `labels` in an array: `suprank.evaluation.evaluate` is called as it is.
 
-    `decay` is that of H-AP, by default the run's or 1; `weights` are by level. Further options (`ks`, `metrics`, `bootstrap`,
-    `per_query`, `memory_budget`, ...) are those of `suprank.evaluation.evaluate`.
+    `decay` is that of H-AP and `weights`, by level, those of wAP; they and `ks` are by default those of the run, or 1, equal
+    weights and (1, 10, 100). Further options (`metrics`, `bootstrap`, `per_query`, `memory_budget`, ...) are those of
+    `suprank.evaluation.evaluate`.
 
     Example:
         >>> suprank.evaluate("runs/roadmap")["R@1"]  # doctest: +SKIP
@@ -104,7 +105,9 @@ class EvaluationInput:
     labels: Labels
     ids: Sequence[str] | None
     gallery_ids: Sequence[str] | None
+    ks: Sequence[int] = (1, 10, 100)
     decay: float = 1.0
+    weights: Mapping[str, float] | None = None
     provenance: Provenance | None = None
 
     @classmethod
@@ -219,11 +222,18 @@ class EvaluationInput:
             labels=Labels(source.levels, queries.labels, None if gallery is None else gallery.labels),
             ids=queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
-            decay=source.decay,
+            **source.metric_settings,
             provenance=source.provenance,
         )
 
-    def evaluate(self, *, decay: float | None = None, **options: Any) -> Report:
+    def evaluate(
+        self,
+        *,
+        ks: Sequence[int] | None = None,
+        decay: float | None = None,
+        weights: Mapping[str, float] | None = None,
+        **options: Any,
+    ) -> Report:
         """Return the report, which says which model made the embeddings where that is known."""
         from suprank import evaluation
 
@@ -235,7 +245,9 @@ class EvaluationInput:
             level_names=self.labels.names,
             ids=self.ids,
             gallery_ids=self.gallery_ids,
+            ks=self.ks if ks is None else ks,
             decay=self.decay if decay is None else decay,
+            weights=self.weights if weights is None else weights,
             **options,
         )
         if self.provenance is None:

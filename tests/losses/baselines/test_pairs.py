@@ -1,4 +1,4 @@
-"""The contrastive loss of XBM: by hand, against loops, and beside pytorch-metric-learning's."""
+"""The contrastive losses of XBM and IRT_R: by hand, against loops, and beside pytorch-metric-learning's."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.losses import RetrievalBatch
-from suprank.losses.baselines.pairs import ContrastiveXBM
+from suprank.losses.baselines.pairs import ContrastiveKoLeo, ContrastiveXBM
 from tests.losses.batches import COMPOSITIONS, DIM, batch, gradient_of, on_a_circle
 from tests.ranking.random_rankings import SOME
 
@@ -147,3 +147,82 @@ def test_what_is_refused_is_named_with_the_rule_and_the_way_out(call, error, fra
     with pytest.raises(error) as raised:
         call()
     assert all(fragment in str(raised.value) for fragment in fragments), str(raised.value)
+
+
+# IRT_R
+
+
+def slow_koleo(embeddings):
+    unit = [[x / math.hypot(*row) for x in row] for row in embeddings.tolist()]
+    if len(unit) == 1:
+        return 0.0
+    nearest = [min(math.dist(one, other) for j, other in enumerate(unit) if j != i) for i, one in enumerate(unit)]
+    return -sum(math.log(distance + 1e-8) for distance in nearest) / len(nearest)
+
+
+def test_the_entropy_of_points_on_a_circle_by_hand():
+    embeddings, labels = on_a_circle(0, 60, 180), torch.tensor([0, 1, 2])
+    # The nearest are 60°, 60° and 120° away: chords of 1, 1 and √3. No negative is above the margin of 0.6.
+    loss = ContrastiveKoLeo(margin=0.6, entropy_weight=0.7)
+    assert loss(embeddings, labels).item() == pytest.approx(-0.7 * math.log(math.sqrt(3)) / 3)
+    assert loss.log["KoLeo"].item() == pytest.approx(-math.log(3) / 6)
+    assert loss.log["pairs"].item() == 0
+    # Two opposite points cannot be farther apart.
+    assert loss(on_a_circle(0, 180), torch.tensor([0, 1])).item() == pytest.approx(-0.7 * math.log(2))
+    assert loss(on_a_circle(0), torch.tensor([0])).item() == 0
+
+
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_irt_r_is_the_pairs_and_the_entropy_on_any_batch(composition):
+    embeddings, labels = batch(composition)
+    value, gradient = gradient_of(ContrastiveKoLeo(), embeddings, labels)
+    expected = slow(RetrievalBatch.from_embeddings(embeddings, labels)) + 0.7 * slow_koleo(embeddings)
+    assert value.item() == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_gradient_of_irt_r_is_that_of_pytorch_metric_learnings_contrastive_loss_and_of_the_nearest_distances():
+    from pytorch_metric_learning.distances import CosineSimilarity
+    from pytorch_metric_learning.losses import ContrastiveLoss
+    from pytorch_metric_learning.reducers import SumReducer
+
+    generator = torch.Generator().manual_seed(0)
+    embeddings, labels = torch.randn(20, 4, generator=generator, dtype=torch.float64), torch.arange(20) % 6
+    contrastive = ContrastiveLoss(pos_margin=1, neg_margin=0.5, distance=CosineSimilarity(), reducer=SumReducer())
+
+    def theirs(embeddings, labels):
+        unit = torch.nn.functional.normalize(embeddings)
+        distances = torch.cdist(unit, unit, compute_mode="donot_use_mm_for_euclid_dist") + 9 * torch.eye(20)
+        return contrastive(embeddings, labels) / 20 - 0.7 * distances.amin(1).log().mean()
+
+    _, expected = gradient_of(theirs, embeddings, labels)
+    _, gradient = gradient_of(ContrastiveKoLeo(), embeddings, labels)
+    torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_the_entropy_spreads_a_batch_and_looks_at_no_references():
+    generator = torch.Generator().manual_seed(0)
+    near = torch.ones(8, 3, dtype=torch.float64) + 0.01 * torch.randn(8, 3, generator=generator, dtype=torch.float64)
+    labels, memory = torch.zeros(8, dtype=torch.int64), near.repeat(3, 1)
+    loss = ContrastiveKoLeo()
+    _, gradient = gradient_of(ContrastiveKoLeo(entropy_weight=1.0), near, labels)
+    _, pulled = gradient_of(ContrastiveXBM(), near, labels)
+    spread = near - 1e-5 * (gradient - pulled)
+    assert slow_koleo(spread) < slow_koleo(near)
+    against = {"ref_emb": memory, "ref_labels": labels.repeat(3)}
+    within, entropy = loss(near, labels), loss.log["KoLeo"]
+    assert loss(near, labels, **against) != within
+    assert torch.equal(loss.log["KoLeo"], entropy)
+
+
+def test_copies_are_pushed_nowhere():
+    value, gradient = gradient_of(ContrastiveKoLeo(), torch.ones(3, DIM, dtype=torch.float64), torch.tensor([0, 0, 0]))
+    assert value.item() == pytest.approx(-0.7 * math.log(1e-8))
+    assert gradient.eq(0).all()
+
+
+@pytest.mark.parametrize("weight", [-0.1, math.inf, math.nan])
+def test_an_entropy_weight_that_is_none_is_refused(weight):
+    with pytest.raises(ValueError, match=f"entropy_weight={weight} must be finite, 0 or more; El-Nouby et al. use 0.7"):
+        ContrastiveKoLeo(entropy_weight=weight)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report, ReportComparison
     from suprank.explorer.source import Source
 
-KS = (1, 10, 100)
-
 
 @dataclass(frozen=True)
 class LevelPrecision:
@@ -47,12 +45,11 @@ class Example:
 def evaluate_source(
     source: Source,
     *,
-    ks: Sequence[int] = KS,
     bootstrap: int = 1000,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
     """Every metric of `evaluate`, with the values of each query and 95 % bootstrap intervals."""
-    return source.evaluate(ks=ks, per_query=True, bootstrap=bootstrap, progress=progress)
+    return source.evaluate(per_query=True, bootstrap=bootstrap, progress=progress)
 
 
 def precision_by_level(report: Report) -> list[LevelPrecision]:

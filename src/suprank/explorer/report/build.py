@@ -41,7 +41,8 @@ def report_page(
     """
     same = None if against is None else match_queries(source, against)
     if against is not None:
-        against = replace(against, decay=source.decay)  # so that H-AP means the same in both; embeddings have no recipe
+        # So that metrics mean the same in both; embeddings have no recipe.
+        against = replace(against, decay=source.decay, weights=source.weights, ks=source.ks)
     source, against, omitted = _with_common_levels(source, against)
     runs = [collect_findings(one, seed=seed, progress=progress) for one in _with_distinct_names(source, against)]
     reports = [runs[0].report, *(reorder_queries(run.report, same) for run in runs[1:] if same is not None)]

@@ -3,8 +3,8 @@
 from suprank.losses.baselines.binned import FastAP, SoftBinAP
 from suprank.losses.baselines.blackbox import BlackBoxAP
 from suprank.losses.baselines.levels import SumOverLevels
-from suprank.losses.baselines.pairs import ContrastiveXBM
-from suprank.losses.baselines.proxies import CSL, ArcFace, ProxyNCA
+from suprank.losses.baselines.pairs import ContrastiveKoLeo, ContrastiveXBM
+from suprank.losses.baselines.proxies import CSL, ArcFace, CrossEntropy, ProxyNCA
 from suprank.losses.baselines.triplets import DistanceWeightedTriplet, TripletSemiHard
 from suprank.losses.baselines.wrapped import CosFace, MultiSimilarity, ProxyAnchor
 
@@ -12,8 +12,10 @@ __all__ = [
     "CSL",
     "ArcFace",
     "BlackBoxAP",
+    "ContrastiveKoLeo",
     "ContrastiveXBM",
     "CosFace",
+    "CrossEntropy",
     "DistanceWeightedTriplet",
     "FastAP",
     "MultiSimilarity",

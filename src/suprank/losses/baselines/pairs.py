@@ -1,10 +1,12 @@
-"""The contrastive pair loss that XBM was published with (Wang et al., CVPR 2020)."""
+"""The contrastive pair loss that XBM was published with (Wang et al., CVPR 2020), and that of IRT_R, with an entropy term."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from suprank.losses.base import RetrievalLoss
+import torch
+
+from suprank.losses.base import RetrievalLoss, loggable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from suprank.losses.batch import RetrievalBatch
 
 _COPY = 1 - 1e-5  # a positive this similar is taken for the image itself
+_SHORTEST = 1e-8  # added to a distance before its logarithm
 
 
 class ContrastiveXBM(RetrievalLoss):
@@ -41,3 +44,42 @@ class ContrastiveXBM(RetrievalLoss):
         too_far = (1 - scores).where((level > 0) & (scores < _COPY), 0)
         too_close = scores.where((level == 0) & (scores > self.margin), 0)
         return (too_far + too_close).sum(-1).mean()
+
+
+class ContrastiveKoLeo(ContrastiveXBM):
+    """The loss of IRT_R (El-Nouby et al., 2021): contrastive, with a term that spreads the embeddings of a batch.
+
+        L = L_XBM + λ·L_KoLeo,   L_KoLeo = −mean_i log( min_{j≠i} ‖v_i − v_j‖ ),   λ = `entropy_weight`
+
+    L_XBM is `ContrastiveXBM`. Its gradient is that of their hinge Σ [s_n − m]₊; its value is higher by m for each negative
+    above the margin m. L_KoLeo is the Kozachenko-Leonenko estimate of the differential entropy, negated: it pushes each
+    embedding away from the nearest other one of the batch, whatever their classes. References are no neighbors, so a memory
+    changes the pairs only. L may fall below 0, since distances go up to 2. A batch of one image has no neighbors, and L_KoLeo
+    is 0; between exact copies it is −log 1e-8, with no gradient.
+    """
+
+    def __init__(self, *, margin: float = 0.5, entropy_weight: float = 0.7) -> None:
+        super().__init__(margin=margin)
+        if not 0 <= entropy_weight < float("inf"):
+            raise ValueError(f"entropy_weight={entropy_weight} must be finite, 0 or more; El-Nouby et al. use 0.7.")
+        self.entropy_weight = entropy_weight
+        self.log: dict[str, Tensor] = {}
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, entropy_weight={self.entropy_weight}"
+
+    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        pairs, entropy = super().compute(batch), _koleo(batch.queries)
+        self.log = loggable({"pairs": pairs.detach(), "KoLeo": entropy.detach()})
+        return pairs + self.entropy_weight * entropy
+
+
+def _koleo(vectors: Float[Tensor, "rows dim"]) -> Float[Tensor, ""]:
+    """−mean log of the distance to the nearest other vector; 0 for a single vector."""
+    if len(vectors) == 1:
+        return 0 * vectors.sum()
+    with torch.no_grad(), torch.autocast(vectors.device.type, enabled=False):
+        nearest = (vectors @ vectors.T).fill_diagonal_(-torch.inf).argmax(-1)
+    # The difference itself, since 2 − 2s loses the digits of small distances.
+    distance = torch.linalg.vector_norm(vectors - vectors[nearest], dim=-1)
+    return -(distance + _SHORTEST).log().mean()

@@ -1,4 +1,4 @@
-"""Baselines with one proxy for each fine class: ProxyNCA++, ArcFace, and CSL of Dynamic Metric Learning."""
+"""Baselines with a vector for each fine class: a linear classifier, ProxyNCA++, ArcFace, and CSL of Dynamic Metric Learning."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, softplus
+from torch.nn.functional import cross_entropy, linear, softplus
 
 from suprank.losses.decomposability import ProxyLoss, ProxySoftmax, check_above_zero, cosines, uniform_proxies
 from suprank.ranking import common_level
@@ -17,6 +17,36 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float, Integer
     from torch import Tensor
+
+
+class CrossEntropy(ProxyLoss):
+    """Cross entropy of a linear classifier: −log softmax(√d·Wv + b)_y, mean over the batch (Boudiaf et al., ECCV 2020).
+
+    v is the unit vector of an image, and √d·v, d its dimension, is what LayerNorm without affine gives: on an embedder that
+    ends with `normalization="layer"` and has no projection, this is plain cross entropy on features that are not normalized,
+    as theirs are. The classes' vectors W are not normalized either, which distinguishes it from `ProxySoftmax`: their length
+    counts, so they need a learning rate of a classifier, some 1e-3 with Adam. W starts as that of torch's Linear and b at 0;
+    theirs start at 0 both.
+
+    `label_smoothing` is torch's: a share ε of the probability is spread over all classes. Theirs is spread over the wrong
+    ones, which is torch's ε·C/(C − 1) with C classes. Their dropout before the classifier is left out.
+    """
+
+    def __init__(self, num_classes: int, embedding_size: int, *, label_smoothing: float = 0.1) -> None:
+        super().__init__(num_classes, embedding_size)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing={label_smoothing} must be a share from 0 to below 1; Boudiaf et al. use 0.1.")
+        self.label_smoothing = label_smoothing
+        self.weight = uniform_proxies(num_classes, embedding_size)
+        self.bias = nn.Parameter(torch.zeros(num_classes))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, label_smoothing={self.label_smoothing}"
+
+    def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
+        features = math.sqrt(self.embedding_size) * queries
+        logits = linear(features, self.weight.to(queries.dtype), self.bias.to(queries.dtype))
+        return cross_entropy(logits, fine, reduction="none", label_smoothing=self.label_smoothing)
 
 
 class ProxyNCA(ProxySoftmax):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from suprank import losses
-from suprank.training.config_types import Numbers, Positive
+from suprank.training.config_types import NotNegative, Numbers, Positive, Share
 from suprank.training.loss_specs.base import Bins, ItemLossSpec, LevelSumSpec, ProxyLossSpec, default
 from suprank.training.loss_specs.rank_losses import TemperatureKey
 
@@ -92,6 +92,19 @@ class ContrastiveXBMSpec(ItemLossSpec):
     """Cosine similarity above which negatives count."""
 
 
+class ContrastiveKoLeoSpec(ItemLossSpec):
+    """IRT_R: contrastive, with a differential entropy regularizer."""
+
+    loss_class = losses.ContrastiveKoLeo
+    name: Literal["irt-r"] = "irt-r"
+
+    margin: float = default(losses.ContrastiveKoLeo, "margin")
+    """β: cosine similarity above which negatives count."""
+
+    entropy_weight: NotNegative = default(losses.ContrastiveKoLeo, "entropy_weight")
+    """λ of the entropy of the batch."""
+
+
 class MultiSimilaritySpec(ItemLossSpec):
     """Multi-Similarity (pytorch-metric-learning's)."""
 
@@ -106,6 +119,16 @@ class MultiSimilaritySpec(ItemLossSpec):
 
     base: float = default(losses.MultiSimilarity, "base")
     """λ: the similarity that parts positives from negatives."""
+
+
+class CrossEntropySpec(ProxyLossSpec):
+    """Cross entropy of a linear classifier."""
+
+    loss_class = losses.CrossEntropy
+    name: Literal["cross-entropy"] = "cross-entropy"
+
+    label_smoothing: Share = default(losses.CrossEntropy, "label_smoothing")
+    """Share of the probability that is spread over all classes."""
 
 
 class ProxyNCASpec(ProxyLossSpec):
