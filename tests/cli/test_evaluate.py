@@ -82,6 +82,13 @@ def test_levels_are_columns_and_hierarchical_metrics_stand_apart():
     assert float(found["H-AP"][3]) > 0
 
 
+def test_both_means_over_the_levels_have_a_column():
+    found = cells(evaluated("--metric", "AP/genus", "--metric", "AP/mean-of-levels", "--metric", "AP/overall").stdout)
+    assert found["%"] == ["genus", "overall", "mean-of-levels"]
+    # Of the species, 1/2 for the two robins; of the genera 1/2, 1/3, 1/2, 1/2. Queries: 1/2, 1/3, 1/2, 1/2.
+    assert found["AP"] == ["45.83", "45.83", f"{100 * (1 / 2 + 11 / 24) / 2:.2f}"]
+
+
 def test_queries_without_positives_are_counted():
     assert "queries without positives, left out: 2 at species" in evaluated("--metric", "AP").stdout
     assert "without positives" not in evaluated("--metric", "AP", "--level", "genus").stdout

@@ -677,6 +677,50 @@ def test_a_report_of_two_levels_has_these_keys_and_no_others():
     assert dict(report.settings) == {"ks": (1, 10), "decay": 1.0, "weights": {"fine": 0.5, "coarse": 0.5}, "normalize": True}
 
 
+# Means over levels
+
+# Angles on a circle. Items 2 and 5 are of one class, items 2 to 5 of one family; the others have no positives in their class.
+SIX = torch.deg2rad(torch.tensor([0.0, 10, 23, 38, 56, 77], dtype=torch.float64))
+SIX = torch.stack([SIX.cos(), SIX.sin()], 1)
+SIX_LABELS = [[4, 1], [3, 1], [0, 0], [2, 0], [1, 0], [0, 0]]
+IN_CLASS = [1 / 5, 1 / 3]  # AP of items 2 and 5, which find each other at places 5 and 3
+IN_FAMILY = [1, 1, (1 / 2 + 2 / 4 + 3 / 5) / 3, (1 + 1 + 3 / 5) / 3, 1, 1]
+
+
+def test_the_mean_over_queries_and_the_mean_of_levels_differ_where_queries_lack_positives():
+    keys = ["AP/fine", "AP/coarse", "AP/overall", "AP/mean-of-levels"]
+    report = evaluate(SIX, SIX_LABELS, level_names=["fine", "coarse"], metrics=keys, per_query=True, bootstrap=10)
+    assert list(report) == keys
+    assert report["AP/fine"] == pytest.approx(sum(IN_CLASS) / 2)
+    assert report["AP/coarse"] == pytest.approx(sum(IN_FAMILY) / 6)
+    assert report["AP/mean-of-levels"] == pytest.approx((sum(IN_CLASS) / 2 + sum(IN_FAMILY) / 6) / 2)
+    of_queries = [1, 1, (IN_CLASS[0] + IN_FAMILY[2]) / 2, IN_FAMILY[3], 1, (IN_CLASS[1] + 1) / 2]
+    assert report["AP/overall"] == pytest.approx(sum(of_queries) / 6)
+    assert (round(report["AP/overall"], 3), round(report["AP/mean-of-levels"], 3)) == (0.817, 0.583)
+    assert list(report.per_query) == list(report.intervals) == keys[:3]  # the last is not a mean over queries
+    with pytest.raises(ValueError, match="AP/mean-of-levels has no values per query"):
+        report.compare(report, ["AP/mean-of-levels"])
+
+
+def test_the_mean_of_levels_needs_no_other_metric_and_comes_in_reports_and_files(tmp_path):
+    options = {"level_names": ["fine", "coarse"], "metrics": ["R@1/mean-of-levels", "ASI/mean-of-levels"]}
+    report = evaluate(SIX, SIX_LABELS, **options)
+    levels = evaluate(SIX, SIX_LABELS, level_names=["fine", "coarse"], ks=(1,))
+    for name in ("R@1", "ASI"):
+        assert report[f"{name}/mean-of-levels"] == (levels[f"{name}/fine"] + levels[f"{name}/coarse"]) / 2
+    assert "mean-of-levels" in report.table().splitlines()[3]
+    assert "ASI,mean-of-levels," in report.to_csv()
+    report.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json") == report
+
+
+def test_a_level_without_any_positives_is_left_out_of_the_mean_of_levels():
+    options = {"level_names": ["fine", "coarse"], "metrics": ["AP/mean-of-levels", "AP/coarse"]}
+    report = evaluate(SIX, [[row, coarse] for row, (_, coarse) in enumerate(SIX_LABELS)], **options)
+    assert report["AP/mean-of-levels"] == report["AP/coarse"] == pytest.approx(sum(IN_FAMILY) / 6)
+    assert math.isnan(evaluate(SIX, [[row, row] for row in range(6)], **options)["AP/mean-of-levels"])
+
+
 def test_a_report_of_one_level_has_these_keys_and_no_others():
     report = evaluate(torch.eye(3), [0, 0, 1])
     expected = [f"{name}@{k}" for name in ("R", "TR", "P", "mAP") for k in (1, 10, 100)]
@@ -806,7 +850,8 @@ def test_products_beyond_float32_are_refused():
         ({"metrics": ["H-AP/label0"]}, ValueError, "H-AP looks at all levels at once"),
         ({"level_names": ["a"]}, ValueError, r"level_names=\['a'\] must be 2 different name\(s\)"),
         ({"level_names": ["a", "a"]}, ValueError, r"level_names=\['a', 'a'\] must be 2 different"),
-        ({"level_names": ["a", "overall"]}, ValueError, "none of them 'overall'"),
+        ({"level_names": ["a", "overall"]}, ValueError, "none of them 'overall' or 'mean-of-levels'"),
+        ({"level_names": ["mean-of-levels", "b"]}, ValueError, "none of them 'overall' or 'mean-of-levels'"),
         ({"level_names": "ab"}, ValueError, "level_names='ab' must be 2"),
         ({"level_names": ["a", ""]}, ValueError, "level name '' must be text"),
         ({"level_names": ["a", "b\n"]}, ValueError, "level name 'b.n' must be text of one line"),
