@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from suprank.evaluation import Report, evaluate
 from suprank.evaluation.embeddings import Embeddings
-from suprank.ranking import hierarchical_average_precision
+from suprank.ranking import Sigmoid, hierarchical_average_precision, ranks, tree_relevance
 from suprank.ranking.exact import Places, compiled, plain
 from tests import reference
 from tests.evaluation.random_collections import (
@@ -93,6 +93,30 @@ def test_the_papers_two_lists_have_one_ap_and_two_h_aps(levels, h_ap):
     counted = reference.tree_relevance(levels, depth=3)
     assert report["H-AP"] == pytest.approx(reference.listed_h_ap(counted))
     assert report["H-AP"] != pytest.approx(h_ap, abs=5e-3)
+
+
+def test_h_ap_prefers_coarse_items_first_where_they_are_few():
+    # A fine item weighs 1/20, a coarse one ½/3. Coarse items at places 21, 22, 23 count the 20 fine ones above with 1/20 each.
+    perfect = evaluate(**query_and_list(*[2] * 20, *[1] * 3))
+    assert perfect["H-AP"] == pytest.approx((1 + (1 + 1 / 6) / 21 + (1 + 2 / 6) / 22 + (1 + 3 / 6) / 23) / 1.5)
+    assert round(perfect["H-AP"], 3) == 0.788
+    # The other way around every item counts all above it with its own weight.
+    inverted = evaluate(**query_and_list(*[1] * 3, *[2] * 20))
+    assert inverted["H-AP"] == pytest.approx(1)
+    for key in ("NDCG", "wAP", "ASI", "AP"):
+        assert inverted[key] < perfect[key] == pytest.approx(1), key
+
+
+def test_where_h_ap_prefers_coarse_items_its_upper_bound_moves_fine_items_up_and_the_sigmoids_do_not():
+    level = torch.tensor([[1] * 3 + [2] * 20])
+    relevance = tree_relevance(level, dtype=torch.float64)
+    moved = {}
+    for name, steps in (("sup", {}), ("smooth", {"plus": Sigmoid(), "minus": Sigmoid()})):
+        scores = torch.linspace(0.9, 0.8, 23, dtype=torch.float64)[None].requires_grad_()
+        hierarchical_average_precision(ranks(scores, level, relevance, **steps), relevance).sum().backward()
+        moved[name] = (scores.grad[0, :3].sum().item(), scores.grad[0, 3:].sum().item())  # coarse, fine
+    assert moved["sup"][0] < 0 < moved["sup"][1]
+    assert moved["smooth"][1] < 0 < moved["smooth"][0]
 
 
 def test_h_ap_by_hand_with_two_fine_items():
