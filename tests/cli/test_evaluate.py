@@ -332,9 +332,9 @@ def test_embeddings_and_labels_are_required(missing):
     ("text", "expected"), [("2GiB", 2**31), ("2g", 2**31), ("500 MB", 500 * 10**6), ("1.5KiB", 1536), ("4096", 4096), ("9b", 9)]
 )
 def test_sizes_are_binary_unless_they_say_bytes(text, expected):
-    from suprank.cli.evaluate import _bytes
+    from suprank.cli.evaluate_options import parse_bytes
 
-    assert _bytes(text) == expected
+    assert parse_bytes(text) == expected
 
 
 def test_a_missing_pyarrow_names_the_extra(folder):

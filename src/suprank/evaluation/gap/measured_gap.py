@@ -77,8 +77,9 @@ def decomposability_gap(
         >>> decomposability_gap(embeddings, labels, [[0, 1, 4], [2, 3]])
         DecomposabilityGap(value=0.125, in_batches=1.0, overall=0.875, queries_left_out=1)
     """
-    if parse_metric(metric).level == MEAN_OF_LEVELS:
-        raise ValueError(f"metric={metric!r} has no value for a single query, so it has no gap; try {OVERALL!r}, or a level.")
+    if (parsed := parse_metric(metric)).level == MEAN_OF_LEVELS:
+        (instead,) = parsed.at_levels([OVERALL])
+        raise ValueError(f"metric={metric!r} has no value for a single query, so it has no gap; try {instead}, or a level.")
     source = Embeddings.from_source(embeddings, "embeddings")
     items = source if gallery is None else Embeddings.from_source(gallery, "gallery")
     parts = partition_items(batches, len(items), seed)
