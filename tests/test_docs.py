@@ -20,6 +20,8 @@ from suprank.training.config import ConfigTable
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT.parent / "shared" / "paper.tex"
 EQUATIONS = (ROOT / "docs" / "equations.md").read_text()
+LABELS = (ROOT / "tests" / "paper_labels.txt").read_text().split()
+CITED = r"\b(?:eq|fig|prop|sec|seq|tab):[A-Za-z][\w-]*"
 ROWS = re.findall(r"^\| `((?:eq|sec|prop):[^`]+)` \|.*\| (.+) \|$", EQUATIONS, flags=re.MULTILINE)
 
 
@@ -40,13 +42,25 @@ def test_every_equation_names_the_public_function_that_computes_it(label, comput
     assert all(callable(found) or isinstance(found, property) for found in map(resolved, names))
 
 
-@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
 def test_no_equation_of_the_paper_is_missing():
+    equations = {label for label in LABELS if label.startswith(("eq:", "prop:"))}
+    assert {"eq:ap_definition", "eq:upperBound", "eq:upperBoundRefined", "prop:link_hap_ap"} <= equations
+    assert equations <= {label for label, _ in ROWS}
+
+
+@pytest.mark.parametrize("folder", ["docs", "recipes", "src"])
+def test_every_label_that_we_cite_is_one_of_the_papers(folder):
+    texts = {path: path.read_text() for end in ("md", "py", "toml") for path in (ROOT / folder).rglob(f"*.{end}")}
+    cited = {(label, path) for path, text in texts.items() for label in re.findall(CITED, text)}
+    assert cited
+    assert [(label, str(path)) for label, path in cited if label not in LABELS] == []
+
+
+@pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
+def test_the_list_of_labels_is_the_papers():
     # Two equations are labeled by a table column, `& eq:upperBound`, which a macro turns into a label.
-    labels = set(re.findall(r"\\label\{(eq:[^}]+)\}|^\s*& (eq:\w+)$", PAPER.read_text(), flags=re.MULTILINE))
-    labels = {one or other for one, other in labels}
-    assert {"eq:ap_definition", "eq:upperBound", "eq:upperBoundRefined"} <= labels
-    assert labels <= {label for label, _ in ROWS}
+    found = re.findall(r"\\label\{(\w+:[^}]+)\}|^\s*& (eq:\w+)$", PAPER.read_text(), flags=re.MULTILINE)
+    assert [one or other for one, other in found] == LABELS
 
 
 PACKAGES = [

@@ -82,6 +82,13 @@ def test_levels_are_columns_and_hierarchical_metrics_stand_apart():
     assert float(found["H-AP"][3]) > 0
 
 
+def test_both_means_over_the_levels_have_a_column():
+    found = cells(evaluated("--metric", "AP/genus", "--metric", "AP/mean-of-levels", "--metric", "AP/overall").stdout)
+    assert found["%"] == ["genus", "overall", "mean-of-levels"]
+    # Of the species, 1/2 for the two robins; of the genera 1/2, 1/3, 1/2, 1/2. Queries: 1/2, 1/3, 1/2, 1/2.
+    assert found["AP"] == ["45.83", "45.83", f"{100 * (1 / 2 + 11 / 24) / 2:.2f}"]
+
+
 def test_queries_without_positives_are_counted():
     assert "queries without positives, left out: 2 at species" in evaluated("--metric", "AP").stdout
     assert "without positives" not in evaluated("--metric", "AP", "--level", "genus").stdout
@@ -325,9 +332,9 @@ def test_embeddings_and_labels_are_required(missing):
     ("text", "expected"), [("2GiB", 2**31), ("2g", 2**31), ("500 MB", 500 * 10**6), ("1.5KiB", 1536), ("4096", 4096), ("9b", 9)]
 )
 def test_sizes_are_binary_unless_they_say_bytes(text, expected):
-    from suprank.cli.evaluate import _bytes
+    from suprank.cli.evaluate_options import parse_bytes
 
-    assert _bytes(text) == expected
+    assert parse_bytes(text) == expected
 
 
 def test_a_missing_pyarrow_names_the_extra(folder):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from suprank.evaluation import Report, evaluate
 from suprank.evaluation.embeddings import Embeddings
-from suprank.ranking import hierarchical_average_precision
+from suprank.ranking import Sigmoid, hierarchical_average_precision, ranks, tree_relevance
 from suprank.ranking.exact import Places, compiled, plain
 from tests import reference
 from tests.evaluation.random_collections import (
@@ -93,6 +93,30 @@ def test_the_papers_two_lists_have_one_ap_and_two_h_aps(levels, h_ap):
     counted = reference.tree_relevance(levels, depth=3)
     assert report["H-AP"] == pytest.approx(reference.listed_h_ap(counted))
     assert report["H-AP"] != pytest.approx(h_ap, abs=5e-3)
+
+
+def test_h_ap_prefers_coarse_items_first_where_they_are_few():
+    # A fine item weighs 1/20, a coarse one ½/3. Coarse items at places 21, 22, 23 count the 20 fine ones above with 1/20 each.
+    perfect = evaluate(**query_and_list(*[2] * 20, *[1] * 3))
+    assert perfect["H-AP"] == pytest.approx((1 + (1 + 1 / 6) / 21 + (1 + 2 / 6) / 22 + (1 + 3 / 6) / 23) / 1.5)
+    assert round(perfect["H-AP"], 3) == 0.788
+    # The other way around every item counts all above it with its own weight.
+    inverted = evaluate(**query_and_list(*[1] * 3, *[2] * 20))
+    assert inverted["H-AP"] == pytest.approx(1)
+    for key in ("NDCG", "wAP", "ASI", "AP"):
+        assert inverted[key] < perfect[key] == pytest.approx(1), key
+
+
+def test_where_h_ap_prefers_coarse_items_its_upper_bound_moves_fine_items_up_and_the_sigmoids_do_not():
+    level = torch.tensor([[1] * 3 + [2] * 20])
+    relevance = tree_relevance(level, dtype=torch.float64)
+    moved = {}
+    for name, steps in (("sup", {}), ("smooth", {"plus": Sigmoid(), "minus": Sigmoid()})):
+        scores = torch.linspace(0.9, 0.8, 23, dtype=torch.float64)[None].requires_grad_()
+        hierarchical_average_precision(ranks(scores, level, relevance, **steps), relevance).sum().backward()
+        moved[name] = (scores.grad[0, :3].sum().item(), scores.grad[0, 3:].sum().item())  # coarse, fine
+    assert moved["sup"][0] < 0 < moved["sup"][1]
+    assert moved["smooth"][1] < 0 < moved["smooth"][0]
 
 
 def test_h_ap_by_hand_with_two_fine_items():
@@ -677,6 +701,50 @@ def test_a_report_of_two_levels_has_these_keys_and_no_others():
     assert dict(report.settings) == {"ks": (1, 10), "decay": 1.0, "weights": {"fine": 0.5, "coarse": 0.5}, "normalize": True}
 
 
+# Means over levels
+
+# Angles on a circle. Items 2 and 5 are of one class, items 2 to 5 of one family; the others have no positives in their class.
+SIX = torch.deg2rad(torch.tensor([0.0, 10, 23, 38, 56, 77], dtype=torch.float64))
+SIX = torch.stack([SIX.cos(), SIX.sin()], 1)
+SIX_LABELS = [[4, 1], [3, 1], [0, 0], [2, 0], [1, 0], [0, 0]]
+IN_CLASS = [1 / 5, 1 / 3]  # AP of items 2 and 5, which find each other at places 5 and 3
+IN_FAMILY = [1, 1, (1 / 2 + 2 / 4 + 3 / 5) / 3, (1 + 1 + 3 / 5) / 3, 1, 1]
+
+
+def test_the_mean_over_queries_and_the_mean_of_levels_differ_where_queries_lack_positives():
+    keys = ["AP/fine", "AP/coarse", "AP/overall", "AP/mean-of-levels"]
+    report = evaluate(SIX, SIX_LABELS, level_names=["fine", "coarse"], metrics=keys, per_query=True, bootstrap=10)
+    assert list(report) == keys
+    assert report["AP/fine"] == pytest.approx(sum(IN_CLASS) / 2)
+    assert report["AP/coarse"] == pytest.approx(sum(IN_FAMILY) / 6)
+    assert report["AP/mean-of-levels"] == pytest.approx((sum(IN_CLASS) / 2 + sum(IN_FAMILY) / 6) / 2)
+    of_queries = [1, 1, (IN_CLASS[0] + IN_FAMILY[2]) / 2, IN_FAMILY[3], 1, (IN_CLASS[1] + 1) / 2]
+    assert report["AP/overall"] == pytest.approx(sum(of_queries) / 6)
+    assert (round(report["AP/overall"], 3), round(report["AP/mean-of-levels"], 3)) == (0.817, 0.583)
+    assert list(report.per_query) == list(report.intervals) == keys[:3]  # the last is not a mean over queries
+    with pytest.raises(ValueError, match="AP/mean-of-levels has no values per query"):
+        report.compare(report, ["AP/mean-of-levels"])
+
+
+def test_the_mean_of_levels_needs_no_other_metric_and_comes_in_reports_and_files(tmp_path):
+    options = {"level_names": ["fine", "coarse"], "metrics": ["R@1/mean-of-levels", "ASI/mean-of-levels"]}
+    report = evaluate(SIX, SIX_LABELS, **options)
+    levels = evaluate(SIX, SIX_LABELS, level_names=["fine", "coarse"], ks=(1,))
+    for name in ("R@1", "ASI"):
+        assert report[f"{name}/mean-of-levels"] == (levels[f"{name}/fine"] + levels[f"{name}/coarse"]) / 2
+    assert "mean-of-levels" in report.table().splitlines()[3]
+    assert "ASI,mean-of-levels," in report.to_csv()
+    report.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json") == report
+
+
+def test_a_level_without_any_positives_is_left_out_of_the_mean_of_levels():
+    options = {"level_names": ["fine", "coarse"], "metrics": ["AP/mean-of-levels", "AP/coarse"]}
+    report = evaluate(SIX, [[row, coarse] for row, (_, coarse) in enumerate(SIX_LABELS)], **options)
+    assert report["AP/mean-of-levels"] == report["AP/coarse"] == pytest.approx(sum(IN_FAMILY) / 6)
+    assert math.isnan(evaluate(SIX, [[row, row] for row in range(6)], **options)["AP/mean-of-levels"])
+
+
 def test_a_report_of_one_level_has_these_keys_and_no_others():
     report = evaluate(torch.eye(3), [0, 0, 1])
     expected = [f"{name}@{k}" for name in ("R", "TR", "P", "mAP") for k in (1, 10, 100)]
@@ -806,7 +874,8 @@ def test_products_beyond_float32_are_refused():
         ({"metrics": ["H-AP/label0"]}, ValueError, "H-AP looks at all levels at once"),
         ({"level_names": ["a"]}, ValueError, r"level_names=\['a'\] must be 2 different name\(s\)"),
         ({"level_names": ["a", "a"]}, ValueError, r"level_names=\['a', 'a'\] must be 2 different"),
-        ({"level_names": ["a", "overall"]}, ValueError, "none of them 'overall'"),
+        ({"level_names": ["a", "overall"]}, ValueError, "none of them 'overall' or 'mean-of-levels'"),
+        ({"level_names": ["mean-of-levels", "b"]}, ValueError, "none of them 'overall' or 'mean-of-levels'"),
         ({"level_names": "ab"}, ValueError, "level_names='ab' must be 2"),
         ({"level_names": ["a", ""]}, ValueError, "level name '' must be text"),
         ({"level_names": ["a", "b\n"]}, ValueError, "level name 'b.n' must be text of one line"),

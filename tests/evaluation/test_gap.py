@@ -80,6 +80,11 @@ def test_the_gap_of_a_hit_rate_by_hand():
     assert decomposability_gap(**arranged("A+ A- B+ B-"), metric="R@1").value == 0
 
 
+def test_a_metric_that_no_single_query_has_is_refused():
+    with pytest.raises(ValueError, match="'AP/mean-of-levels' has no value for a single query"):
+        decomposability_gap(**arranged("A+ B+"), metric="AP/mean-of-levels")
+
+
 def test_queries_without_positives_are_left_out_and_counted():
     gap = decomposability_gap(drawn(5), torch.tensor([0, 0, 1, -1, -1]), 2)
     assert gap.queries_left_out == 3

@@ -50,6 +50,19 @@ def test_delfs_own_vectors():
     assert landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1).mean == pytest.approx(0.5)  # (0 + 0 + 1 + 1) / 4
 
 
+def test_a_score_as_a_report():
+    score = landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1)
+    report = score.report()
+    assert (list(report), report["mAP@1"]) == (["mAP@1"], score.mean)
+    assert report.per_query["mAP@1"].tolist() == list(score.per_query.values()) == [0, 0, 1, 1]
+    assert report.query_ids.tolist() == list(DELF_SOLUTION)
+    assert report.queries == 4
+    # The solution names five images; of the predictions, the first of the second query is another one.
+    assert report.items == score.items == 6
+    assert report.settings["unanswered"] == 1
+    assert report.compare(landmark_map(DELF_PREDICTIONS, DELF_SOLUTION, k=1).report())["mAP@1"].difference == 0
+
+
 def test_a_repeated_prediction_scores_nothing_but_uses_up_its_place():
     assert landmark_map({"q": ["a", "a", "b"]}, {"q": {"a", "b"}}).mean == pytest.approx((1 + 2 / 3) / 2)
     assert landmark_map({"q": ["a", "a", "b"]}, {"q": {"a", "b"}}, k=2).mean == pytest.approx(1 / 2)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.evaluation.metric_names import AT_K, FLAT, FULL, OVERALL, Metric, parse_metric
+from suprank.evaluation.metric_names import AT_K, FLAT, FULL, MEAN_OF_LEVELS, OVERALL, Metric, parse_metric
 
 PLENTY = settings(deadline=None, max_examples=60)
 LINES = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=1)
@@ -30,6 +30,7 @@ def metrics(draw):
         ("mAP@R", ("mAP@R", None, None)),
         ("mAP@100", ("mAP", 100, None)),
         ("mAP@R/overall", ("mAP@R", None, OVERALL)),
+        ("R@1/mean-of-levels", ("R", 1, MEAN_OF_LEVELS)),
         ("AP/a/b@c", ("AP", None, "a/b@c")),
         ("P@5/ R@1 ", ("P", 5, " R@1 ")),
         ("R-P//", ("R-P", None, "/")),

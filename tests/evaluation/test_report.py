@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from suprank.evaluation.metric_names import FLAT, Metric
+from suprank.evaluation.metric_names import FLAT, LEVEL_MEANS, Metric
 from suprank.evaluation.report import Report
 
 PLENTY = settings(deadline=None, max_examples=60)
 NAN = math.nan
 FRACTIONS = st.floats(0, 1) | st.just(NAN)
 LEVELS = st.lists(
-    st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=1).filter(lambda name: name != "overall"),
+    st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_size=1).filter(lambda name: name not in LEVEL_MEANS),
     unique=True,
     max_size=3,
 )
@@ -552,6 +552,7 @@ def test_settings_come_as_they_would_from_a_file():
         ({"levels": ("a", "a")}, "hold a name twice"),
         ({"levels": ("a", "")}, "level name '' must be text of one line"),
         ({"levels": ("overall",)}, "level name 'overall' is taken"),
+        ({"levels": ("fine", "mean-of-levels")}, "level name 'mean-of-levels' is taken"),
         ({"without_positives": {"b": 1}}, "without_positives has 'b', which levels do not have"),
         ({"without_positives": {"a": -1}}, r"without_positives\['a'\]=-1"),
         ({"per_query": {"R@1": [1, 1]}}, "per_query has 'R@1', which values do not have"),

@@ -1,15 +1,18 @@
-"""suprank evaluate: compute exact retrieval metrics of a run, or of embeddings in files."""
+"""suprank evaluate: compute exact retrieval metrics of a run, of embeddings in files, or of ranked lists."""
 
 from __future__ import annotations
 
-import re
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from suprank.cli import gap as gap_command
+from suprank.cli import ground_truth as benchmarks
 from suprank.cli import terminal
 from suprank.cli.embed import TrustCode
+from suprank.cli.evaluate_options import check_options, check_sources, parse_bytes, parse_weights
 from suprank.cli.metric_table import print_report
 from suprank.cli.report import AgainstFrozen
 
@@ -22,16 +25,16 @@ ONLY_WITH_LABELS = (
     "--ground-truth is for a folder of `suprank embed`; --level, --metric, --weight, --decay, --against and --run are for "
     "labels."
 )
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def evaluate(
+    context: typer.Context,
     embeddings: Annotated[
         Path | None,
         typer.Argument(
             metavar="EMBEDDINGS",
             help="A folder of `suprank train` or `suprank embed`; or embeddings of the queries, one per row, in .npy, .parquet "
-            "or .pt.",
+            "or .pt; or, with --solution, a file of predictions.",
         ),
     ] = None,
     labels: Annotated[
@@ -52,6 +55,23 @@ def evaluate(
         Path | None,
         typer.Option(metavar="gnd_*.pkl", help="Evaluate with the file of revisited Oxford or Paris instead of with labels."),
     ] = None,
+    solution: Annotated[
+        Path | None,
+        typer.Option(metavar="SOLUTION.csv", help="Compute GLDv2's mAP@100 of predictions (id,images) against its solution."),
+    ] = None,
+    usage: Annotated[
+        str | None, typer.Option(metavar="Public|Private", help="Queries of --solution to score.", show_default="both")
+    ] = None,
+    gap: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="BATCH_SIZE", help="Measure the decomposability gap of batches of this size, and its bounds for AP."
+        ),
+    ] = None,
+    thresholds: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="ALPHA BETA", help="Thresholds of L_DG in the bounds of --gap.", show_default="0.9 0.6"),
+    ] = None,
     level: Annotated[
         list[str] | None,
         typer.Option(help="Label column; repeatable, finest first.", show_default="columns that begin with label"),
@@ -63,13 +83,16 @@ def evaluate(
     k: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, help="Cut-off k of R@k, P@k and the like; repeatable. --metric names its own.", show_default="1 10 100"
+            min=1,
+            help="Cut-off k of R@k, P@k and the like; repeatable. --metric names its own.",
+            show_default="1 10 100; 100 with --solution",
         ),
     ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="Metric to compute: AP, R@1, mAP@R, H-AP, NDCG, AP/genus, ...; repeatable.", show_default="all that apply"
+            help="Metric to compute: AP, R@1, mAP@R, H-AP, NDCG, AP/genus, ...; repeatable.",
+            show_default="all that apply; AP with --gap",
         ),
     ] = None,
     decay: Annotated[
@@ -121,10 +144,16 @@ def evaluate(
         --level species --level genus --bootstrap 1000 --per-query --out ours.json
     Against an earlier report, query by query:
       suprank evaluate new.parquet --labels new.parquet --against ours.json
+    The decomposability gap of AP in batches of 256, with its upper bounds:
+      suprank evaluate runs/roadmap --gap 256
+    GLDv2's mAP@100 of ranked lists, which --run predictions.csv saves:
+      suprank evaluate predictions.csv --solution retrieval_solution_v2.1.csv
     """
     subject = terminal.subject(embeddings, embeddings_option, "EMBEDDINGS", "--embeddings")
+    check_options(context)
     is_run = (subject / "recipe.toml").is_file()
-    _check_sources(subject, labels, gallery, gallery_labels, id)
+    if solution is None:
+        check_sources(subject, labels, gallery, gallery_labels, id)
     if per_query and out is None:
         raise typer.BadParameter("values per query are saved beside the report; add --out.", param_hint="--per-query")
     if run is not None and run.suffix.lower() not in RUN_FILES:
@@ -133,8 +162,9 @@ def evaluate(
         raise typer.BadParameter("--against and --against-frozen both name what to compare with; give one.")
     if (against_frozen or test is not None) and not is_run:
         raise typer.BadParameter(f"--against-frozen and --test are for a folder of `suprank train`, which {subject} is not.")
-    budget = None if memory_budget is None else _bytes(memory_budget)
+    budget = None if memory_budget is None else parse_bytes(memory_budget)
     with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages(_warning):
+        from suprank.evaluation.report_files import write_file
         from suprank.workflows.evaluation import EvaluationInput
 
         target = terminal.device(device)
@@ -146,10 +176,18 @@ def evaluate(
         if ground_truth is not None:
             if not subject.is_dir() or is_run or any((level, metric, weight, against, run, decay is not None)):
                 raise ValueError(ONLY_WITH_LABELS)
-            report = _evaluate_revisited(
+            report = benchmarks.revisited_report(
                 subject, ground_truth, tuple(k or (1, 5, 10)), target, budget, per_query, bootstrap, quiet
             )
             _print_and_save(report, all_columns=True, **saving)
+            return
+        if solution is not None:
+            report = benchmarks.landmark_report(subject, solution, usage, k or [100], per_query or other is not None, bootstrap)
+            _print_and_save(report, all_columns=True, **saving)
+            if (unanswered := report.settings["unanswered"]) and not quiet:
+                terminal.echo(f"queries without a prediction, which count as 0: {unanswered:,}")
+            if other is not None:
+                _print_comparison(report, other, str(against))
             return
 
         def read(*, frozen: bool = False) -> EvaluationInput:
@@ -169,10 +207,27 @@ def evaluate(
                 )
 
         data = read()
+        if gap is not None:
+            measured = gap_command.measure_gap(
+                data,
+                gap,
+                metric or ["AP"],
+                thresholds or (0.9, 0.6),
+                decay=decay,
+                weights=parse_weights(weight or [], data.labels.names),
+                device=target,
+                budget=budget,
+                quiet=quiet,
+            )
+            if out is not None:
+                write_file(out, (json.dumps(measured, indent=1, allow_nan=False) + "\n").encode())
+            if not quiet:
+                terminal.echo(gap_command.gap_table(measured))
+            return
         options: dict[str, Any] = {
             "ks": tuple(k or (1, 10, 100)),
             "decay": decay,
-            "weights": _weights(weight or [], data.labels.names),
+            "weights": parse_weights(weight or [], data.labels.names),
             "device": target,
             "memory_budget": budget,
             "metrics": metric or None,
@@ -220,21 +275,6 @@ def _warning(warning: Warning) -> str:
     )
 
 
-def _check_sources(
-    embeddings: Path, labels: Path | None, gallery: Path | None, gallery_labels: Path | None, id: str | None
-) -> None:
-    """Raise if the files do not make up queries, labels and a gallery."""
-    if (gallery is None) != (gallery_labels is None):
-        raise typer.BadParameter("--gallery and --gallery-labels go together; give both, or neither.")
-    if embeddings.is_dir() and (labels, gallery, id) != (None, None, None):
-        raise typer.BadParameter("a folder has its own labels, gallery and ids; to use others, name files instead.")
-    if not embeddings.exists() and not embeddings.suffix:
-        text = f"there is no folder {embeddings}; name a folder of `suprank train` or `suprank embed`, or a file."
-        raise typer.BadParameter(text, param_hint="EMBEDDINGS")
-    if labels is None and not embeddings.is_dir():
-        raise typer.BadParameter("embeddings in a file need their labels; add --labels.", param_hint="--labels")
-
-
 def _print_comparison(report: Report, other: Report, name: str) -> None:
     """Print the table of differences, after the models that made both sides, with a warning where these differ."""
     from suprank.embedding import Provenance
@@ -255,60 +295,6 @@ def _print_comparison(report: Report, other: Report, name: str) -> None:
                 err=True,
             )
     terminal.echo(report.compare(other).table())
-
-
-def _evaluate_revisited(
-    folder: Path,
-    ground_truth: Path,
-    ks: tuple[int, ...],
-    device: str | None,
-    budget: int | None,
-    per_query: bool,
-    bootstrap: int,
-    quiet: bool,
-) -> Report:
-    """AP and P@k under the three protocols of the revisited datasets."""
-    from suprank import evaluation
-    from suprank.workflows.evaluation import read_revisited
-
-    truth = evaluation.read_ground_truth(ground_truth)
-    queries, gallery = read_revisited(folder, truth)
-    with terminal.progress("evaluating", quiet) as progress:
-        return evaluation.revisited(
-            queries,
-            gallery,
-            truth,
-            ks=ks,
-            device=device,
-            memory_budget=budget,
-            progress=progress,
-            per_query=per_query,
-            bootstrap=bootstrap,
-        )
-
-
-def _bytes(text: str) -> int:
-    """`2GiB`, `2G` and `2147483648` are the same; `2GB` is 2 · 10⁹."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
-    size = float(match[1]) * (1000 if match[3] == "b" else 1024) ** _UNITS[match[2]] if match else 0
-    if size < 1:
-        raise typer.BadParameter(f"{text!r} is not a size; write 2GiB, 500MB or bytes.", param_hint="--memory-budget")
-    return int(size)
-
-
-def _weights(given: list[str], levels: tuple[str, ...]) -> dict[str, float] | None:
-    weights: dict[str, float] = {}
-    for text in given:
-        name, equals, number = text.rpartition("=")
-        level = name if name in levels else name.removeprefix("label_")
-        if not equals or not re.fullmatch(r"\d+(\.\d*)?|\.\d+", number):
-            raise typer.BadParameter(f"{text!r} is not LEVEL=WEIGHT; write {levels[0]}=0.5.", param_hint="--weight")
-        if level not in levels:
-            raise typer.BadParameter(f"there is no level {name!r}; choose from {', '.join(levels)}.", param_hint="--weight")
-        if level in weights:
-            raise typer.BadParameter(f"level {level!r} has two weights; give one.", param_hint="--weight")
-        weights[level] = float(number)
-    return weights or None
 
 
 def _read_report(path: Path) -> Report:

@@ -26,11 +26,11 @@ def print_report(report: Report) -> None:
 
 
 def _table(report: Report) -> Table:
-    """Metrics as rows, in percent; a column for each level, for their mean, and for metrics over all levels together."""
+    """Metrics as rows, in percent; a column for each level, for their means, and for metrics over all levels together."""
     from rich.table import Table
     from rich.text import Text
 
-    from suprank.evaluation.metric_names import OVERALL, Metric, parse_metric
+    from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, parse_metric
 
     together = "all levels"
     rows: dict[str, dict[str, str]] = {}
@@ -38,7 +38,7 @@ def _table(report: Report) -> Table:
         metric = parse_metric(key)
         column = metric.level or (together if metric.hierarchical and len(report.levels) > 1 else report.levels[0])
         rows.setdefault(str(Metric(metric.name, metric.k)), {})[column] = key
-    columns = [name for name in (*report.levels, OVERALL, together) if any(name in cells for cells in rows.values())]
+    columns = [name for name in (*report.levels, *LEVEL_MEANS, together) if any(name in cells for cells in rows.values())]
     table = Table("%")
     for name in columns:
         table.add_column(Text(terminal.escaped(name)), justify="right")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from suprank.evaluation.metric_names import OVERALL, Metric, check_level_name, parse_metric
+from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, check_level_name, parse_metric
 from suprank.evaluation.overlap import warn_if_queries_in_gallery
 from suprank.evaluation.positives import pad_lists
 from suprank.ranking.relevance import check_labels, classes_with_two_parents
@@ -93,10 +93,10 @@ def check_level_names(names: Sequence[str] | None, depth: int) -> tuple[str, ...
     """The names of the label columns, finest first; ``label0``, ``label1``, … where none are given."""
     if names is None:
         return tuple(f"label{column}" for column in range(depth))
-    if isinstance(names, str) or len(names) != depth or len(set(names)) < depth or OVERALL in names:
+    if isinstance(names, str) or len(names) != depth or len(set(names)) < depth or set(LEVEL_MEANS) & set(names):
         raise ValueError(
             f"level_names={names!r} must be {depth} different name(s), one for each column of labels, finest first, none of "
-            f"them {OVERALL!r}, which stands for the mean over the levels."
+            f"them {' or '.join(map(repr, LEVEL_MEANS))}, which stand for means over the levels."
         )
     for name in names:
         check_level_name(name)
@@ -120,7 +120,7 @@ def parse_metrics(metrics: Sequence[str], levels: Sequence[str]) -> list[Metric]
     if not chosen:
         raise ValueError("metrics is empty; name at least one, or leave it out to get them all.")
     for metric in chosen:
-        if metric.level is not None and metric.level not in (*levels, OVERALL):
+        if metric.level is not None and metric.level not in (*levels, *LEVEL_MEANS):
             raise ValueError(f"{metric} names no level of the labels; their levels are {', '.join(levels)}.")
     return chosen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -24,7 +25,7 @@ from suprank.evaluation.arguments import (
 )
 from suprank.evaluation.block_ranking import sums_over_ranking, sums_over_top
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.metric_names import Metric
+from suprank.evaluation.metric_names import MEAN_OF_LEVELS, Metric
 from suprank.evaluation.metrics import MetricSettings, QuerySums, check_weights, default_metrics, metric_values
 from suprank.evaluation.positives import LabelPositives
 from suprank.evaluation.progress import progress_function
@@ -84,7 +85,9 @@ def evaluate(
 
     Metrics: R@k (is a positive in the top k?), TR@k (the share of the positives that could be there), P@k (always divided
     by k), mAP@k (divided by min(k, |Ω⁺|)), AP, mAP@R, R-P (precision at R), MRR, ASI, at the finest level and, as
-    ``AP/<level>``, at every level; ``AP/overall`` is the mean over the levels. These use all levels: H-AP with relevance
+    ``AP/<level>``, at every level. ``AP/overall`` is the mean over queries of each query's mean over the levels at which it
+    has positives. If you name it in `metrics`, ``AP/mean-of-levels`` is the mean over levels of their means over queries, as
+    in the authors' code; the two differ where queries lack positives at some level. These use all levels: H-AP with relevance
     (l/L)^decay / |Ω^(l)|, wAP with `weights` (by level name, or a sequence, finest level first), NDCG with gain 2^l − 1, ASI,
     H-P@k and H-R@k. `metrics` chooses some, by these names or by pytorch-metric-learning's, and `ks` is then ignored; if all
     of them have a k, only the top k is ranked. A query without positives at a level is left out of the means there and
@@ -132,9 +135,13 @@ def evaluate(
     if search.whole:
         search.arrange(positives.arrange())
     distributed = distributed and torch.distributed.is_available() and torch.distributed.is_initialized()
-    values = _values_per_query(search, positives, chosen, settings, progress_function(progress, "evaluating"), distributed)
+    parts = {metric: metric.at_levels(names) if metric.level == MEAN_OF_LEVELS else [metric] for metric in chosen}
+    computed = list(dict.fromkeys(part for some in parts.values() for part in some))
+    values = _values_per_query(search, positives, computed, settings, progress_function(progress, "evaluating"), distributed)
+    columns = dict(zip(computed, values, strict=True))
+    means = {metric: mean_over_queries(column) for metric, column in columns.items()}
     report = Report(
-        values={str(metric): mean_over_queries(column) for metric, column in zip(chosen, values, strict=True)},
+        values={str(metric): _mean_of_levels([means[part] for part in some]) for metric, some in parts.items()},
         queries=len(source),
         items=len(items),
         levels=names,
@@ -145,7 +152,7 @@ def evaluate(
             "weights": dict(zip(names, settings.weights, strict=True)),
             "normalize": normalize,
         },
-        per_query=dict(zip(map(str, chosen), values, strict=True)) if per_query or bootstrap else None,
+        per_query={str(metric): columns[metric] for metric in chosen if metric in columns} if per_query or bootstrap else None,
         query_ids=None if ids is None else as_array(ids),
     )
     if bootstrap:
@@ -227,6 +234,12 @@ def _rank_block(
     again = rows[unknown.cpu().numpy()]
     exact = sums_over_ranking(search.score(again), positives, settings, ks)
     return [(rows, sums), (again, exact._replace(full=None))]
+
+
+def _mean_of_levels(means: Sequence[float]) -> float:
+    """The mean over the levels at which some query has positives; NaN when there is none."""
+    defined = [mean for mean in means if not math.isnan(mean)]
+    return sum(defined) / len(defined) if defined else math.nan
 
 
 def _count_without_positives(positives: LabelPositives) -> list[int]:

@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from suprank.evaluation.metric_names import Metric
 from suprank.evaluation.rankings import RankingRun
 from suprank.evaluation.rankings.prediction_csv import csv_rows, prediction_rows, split_ids
+from suprank.evaluation.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -40,9 +44,24 @@ class LandmarkScore:
     per_query: dict[Id, float]
     unanswered: int
     k: int
+    items: int  # distinct images that the solution or the first k predictions name
 
     def __float__(self) -> float:
         return self.mean
+
+    def report(self) -> Report:
+        """The same as a `Report`, under `mAP@<k>`, to save, to compare query by query and to add intervals to."""
+        key = str(Metric("mAP", self.k))
+        return Report(
+            {key: self.mean},
+            queries=len(self.per_query),
+            items=self.items,
+            levels=("landmark",),
+            without_positives={"landmark": 0},
+            settings={"ks": [self.k], "unanswered": self.unanswered},
+            per_query={key: np.array(list(self.per_query.values()))},
+            query_ids=np.array(list(self.per_query)),
+        )
 
 
 def landmark_map(predictions: Predictions, solution: Mapping[Any, Collection[Any]], k: int = 100) -> LandmarkScore:
@@ -75,6 +94,7 @@ def landmark_map(predictions: Predictions, solution: Mapping[Any, Collection[Any
     relevant = {query: _check_relevant(query, items) for query, items in solution.items()}
     _check_id_types(predictions, relevant)
     per_query: dict[Id, float] = dict.fromkeys(relevant, 0.0)
+    images: set[Id] = set().union(*relevant.values())
     answered = 0
     for query, predicted in _ranked_lists(predictions):
         if isinstance(predicted, str):
@@ -89,8 +109,10 @@ def landmark_map(predictions: Predictions, solution: Mapping[Any, Collection[Any
                 f"files with landmark_map_from_files, which leaves out the ids that the solution file marks as ignored."
             )
         per_query[query] = _average_precision(predicted, relevant[query], k)
+        images.update(predicted[:k])
         answered += 1
-    return LandmarkScore(math.fsum(per_query.values()) / len(per_query), per_query, len(per_query) - answered, k)
+    mean = math.fsum(per_query.values()) / len(per_query)
+    return LandmarkScore(mean, per_query, len(per_query) - answered, k, len(images))
 
 
 def landmark_map_from_files(

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-OVERALL = "overall"  # in place of a level's name: the mean over the levels
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# In place of a level's name. Where a query has no positives at some level, the two differ.
+OVERALL = "overall"  # each query's mean over its levels, then the mean over queries
+MEAN_OF_LEVELS = "mean-of-levels"  # each level's mean over queries, then the mean over levels
+LEVEL_MEANS = (OVERALL, MEAN_OF_LEVELS)
 
 AT_K = ("R", "TR", "P", "mAP", "H-P", "H-R")  # written with a k: R@10
 FULL = ("AP", "mAP@R", "R-P", "MRR", "H-AP", "wAP", "NDCG", "ASI")  # over the full ranking, without a k
@@ -30,7 +37,8 @@ class Metric:
     """A metric in its parts: `R@10/genus` has name "R", k 10, level "genus". `str` gives the key; `parse_metric` reads it.
 
     Without a level, a flat metric is that of the finest level, and ASI is the hierarchical one. A level's name may contain
-    any character but a line break, even "/" and "@": the first "/" ends the metric.
+    any character but a line break, even "/" and "@": the first "/" ends the metric. In its place, "overall" and
+    "mean-of-levels" are means over all levels.
     """
 
     name: str
@@ -57,6 +65,10 @@ class Metric:
     def __str__(self) -> str:
         key = self.name if self.k is None else f"{self.name}@{self.k}"
         return key if self.level is None else f"{key}/{self.level}"
+
+    def at_levels(self, names: Sequence[str]) -> list[Metric]:
+        """The same metric at each of these levels."""
+        return [replace(self, level=name) for name in names]
 
     @property
     def full_ranking(self) -> bool:

@@ -90,7 +90,7 @@ class _MetricValues:
     def __getitem__(self, metric: Metric) -> Tensor:
         if metric.level == OVERALL:
             # The mean over the levels at which the query has positives.
-            levels = [self[Metric(metric.name, metric.k, level)] for level in self.settings.level_names]
+            levels = [self[one] for one in metric.at_levels(self.settings.level_names)]
             # Added one by one: the order in which torch's own sum adds depends on where in the block the query is.
             total, known = torch.zeros_like(levels[0]), torch.zeros_like(levels[0])
             for value in levels:

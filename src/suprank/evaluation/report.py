@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from suprank.evaluation import report_files, report_text
-from suprank.evaluation.metric_names import OVERALL, check_level_name, parse_metric
+from suprank.evaluation.metric_names import LEVEL_MEANS, check_level_name, parse_metric
 from suprank.evaluation.report_comparison import compare_reports
 from suprank.evaluation.statistics import bootstrap_interval
 
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 class Report:
     """The metrics of one evaluation, by key: `report["R@1"]`, `report["AP/genus"]`, `report["precision_at_1"]`.
 
-        values             mean over the queries for which the metric is defined, in [0, 1]; NaN when there is none
+        values             mean over the queries for which the metric is defined, in [0, 1]; NaN when there is none;
+                           `AP/mean-of-levels` is the mean of such means
         queries, items     how many queries were ranked against how many items
         levels             names of the levels, finest first; empty where relevance was given instead of labels
         without_positives  for each level, how many queries have no positive there: they are left out of that level's means
         settings           what the numbers depend on, such as ks and decay; lists come back as tuples
-        per_query          float64 [queries] for each metric, NaN where it is undefined, in the caller's order of queries
+        per_query          float64 [queries] for each metric, NaN where it is undefined, in the caller's order of queries;
+                           none for `AP/mean-of-levels` and the like, which are not means over queries
         query_ids          the caller's ids of the queries, in the same order
         intervals          (low, high) of the means, from `with_intervals`
 
@@ -73,8 +75,8 @@ class Report:
         }
         for level in checked["levels"]:
             check_level_name(level)
-        if OVERALL in checked["levels"]:
-            raise ValueError(f"level name {OVERALL!r} is taken: it stands for the mean over the levels; rename the level.")
+            if level in LEVEL_MEANS:
+                raise ValueError(f"level name {level!r} is taken: it stands for a mean over the levels; rename the level.")
         if len(set(checked["levels"])) < len(checked["levels"]):
             raise ValueError(f"levels={checked['levels']!r} hold a name twice; give each level a name of its own.")
         _check_keys("without_positives", self.without_positives, checked["levels"], "levels")
@@ -131,7 +133,7 @@ class Report:
             return str(metric)
         near = difflib.get_close_matches(str(metric), self.values, n=1, cutoff=0)
         message = f"no {metric} in this report" + (f", the nearest is {near[0]}; " if near else ", which is empty; ")
-        if metric.level not in (None, OVERALL, *self.levels):
+        if metric.level not in (None, *LEVEL_MEANS, *self.levels):
             message += f"its levels are {', '.join(self.levels) or 'not named'}."
         elif metric.k is not None and metric.k not in {parse_metric(known).k for known in self.values}:
             message += f"evaluate with ks that hold {metric.k}, or choose from {', '.join(self.values)}."
@@ -157,7 +159,7 @@ class Report:
         return self.table()
 
     def table(self) -> str:
-        """Metrics as rows, in percent: a column for each level, `overall` last; metrics without a level come first.
+        """Metrics as rows, in percent: a column for each level, their means last; metrics without a level come first.
 
         A metric of the finest level is not repeated in the column without a level. NaN is printed as ``--``; the cell of a
         metric that was not computed at a level is empty.

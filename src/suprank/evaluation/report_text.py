@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from suprank.evaluation.metric_names import OVERALL, Metric, parse_metric
+from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, parse_metric
 from suprank.files.spreadsheets import safe_cell
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def table(report: Report) -> str:
     """See `Report.table`."""
     metrics = {key: parse_metric(key) for key in report.values}
     present = {metric.level for metric in metrics.values()}
-    known = [None, *(level for level in report.levels if level != OVERALL)]
+    known = [None, *report.levels]
     columns = [level for level in known if level in present]
-    columns += sorted(level for level in present.difference(known, [OVERALL]) if level is not None)
-    columns += [OVERALL] if OVERALL in present else []
+    columns += sorted(level for level in present.difference(known, LEVEL_MEANS) if level is not None)
+    columns += [level for level in LEVEL_MEANS if level in present]
     rows: dict[str, dict[str | None, str]] = {}
     for key, metric in metrics.items():
         row = rows.setdefault(str(Metric(metric.name, metric.k)), {})

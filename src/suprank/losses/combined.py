@@ -31,7 +31,7 @@ class Combined(RetrievalLoss):
         if not 0 <= decomposability_weight <= 1:
             raise ValueError(
                 f"decomposability_weight={decomposability_weight} must be between 0 and 1: the surrogate gets the rest; "
-                f"the paper uses 0.1."
+                f"the paper uses 0.1 for ROADMAP."
             )
         for role, part in (("surrogate", surrogate), ("decomposability", decomposability)):
             if not isinstance(part, RetrievalLoss):
@@ -101,7 +101,7 @@ def rod_recall(
 ) -> Combined:
     """ROD-R@k: (1 − λ)·L_Sup-R@K + λ·L*_DG (eq:def_rod_rk). Arguments are those of `roadmap` and `SupRecall`.
 
-    The authors' recipes use λ = 0.5 here, where the paper says 0.1.
+    The authors' recipes use λ = 0.5 here. The paper states λ = 0.1 for ROADMAP, and no value for this loss.
     """
     decomposability = _decomposability("rod_recall", num_classes, embedding_size, decomposability)
     return Combined(SupRecall(ks=ks, rank_tau=rank_tau, **options), decomposability, decomposability_weight)

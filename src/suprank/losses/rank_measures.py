@@ -61,7 +61,7 @@ class RecallMeasure:
         if not self.ks or min(self.ks) < 1:
             raise ValueError(f"ks={self.ks} must be one or more cut-offs from 1 on; the authors use (1, 2, 4, 8, 16).")
         if not 0 < self.rank_tau < math.inf:
-            raise ValueError(f"rank_tau={self.rank_tau} must be a finite number above 0; the paper uses 1.")
+            raise ValueError(f"rank_tau={self.rank_tau} must be a finite number above 0; the authors' code has 1.")
 
     def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)

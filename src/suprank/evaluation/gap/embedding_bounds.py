@@ -91,7 +91,7 @@ def gap_bounds(
     if not positive_floor > negative_ceiling:
         raise ValueError(
             f"positive_floor={positive_floor} must be above negative_ceiling={negative_ceiling}, or items that satisfy both "
-            f"could be ranked in the wrong order; the paper uses 0.9 and 0.6."
+            f"could be ranked in the wrong order; the authors' code has 0.9 and 0.6."
         )
     source = Embeddings.from_source(embeddings, "embeddings")
     items = source if gallery is None else Embeddings.from_source(gallery, "gallery")

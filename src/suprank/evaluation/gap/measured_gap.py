@@ -12,7 +12,7 @@ from suprank.evaluation.arguments import check_label_pair
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.gap.partition import as_numpy, partition_items
-from suprank.evaluation.metric_names import OVERALL, parse_metric
+from suprank.evaluation.metric_names import MEAN_OF_LEVELS, OVERALL, parse_metric
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.statistics import mean_over_queries
 
@@ -77,6 +77,9 @@ def decomposability_gap(
         >>> decomposability_gap(embeddings, labels, [[0, 1, 4], [2, 3]])
         DecomposabilityGap(value=0.125, in_batches=1.0, overall=0.875, queries_left_out=1)
     """
+    if (parsed := parse_metric(metric)).level == MEAN_OF_LEVELS:
+        (instead,) = parsed.at_levels([OVERALL])
+        raise ValueError(f"metric={metric!r} has no value for a single query, so it has no gap; try {instead}, or a level.")
     source = Embeddings.from_source(embeddings, "embeddings")
     items = source if gallery is None else Embeddings.from_source(gallery, "gallery")
     parts = partition_items(batches, len(items), seed)

@@ -1,0 +1,80 @@
+"""The options of `suprank evaluate`: which go together, and how sizes and weights are read."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALWAYS = {"embeddings", "embeddings_option", "out", "quiet"}
+WITH = {
+    "gap": {
+        *("thresholds", "labels", "gallery", "gallery_labels", "level", "id", "metric", "decay", "weight"),
+        *("device", "memory_budget", "test", "trust_code"),
+    },
+    "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against"},
+}
+"""Options that may be combined with --gap, and with --solution."""
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def check_options(context: typer.Context) -> None:
+    """Refuse options that have no meaning with --gap or --solution, and those that have one only with them."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    for name, others in WITH.items():
+        if name in given and (wrong := sorted(given - {name} - others - ALWAYS)):
+            options = ", ".join(f"--{one.replace('_', '-')}" for one in wrong)
+            raise typer.BadParameter(f"{options} cannot be combined with --{name}; leave out one or the other.")
+    for name, option in (("gap", "thresholds"), ("solution", "usage")):
+        if option in given and name not in given:
+            raise typer.BadParameter(f"--{option} is for --{name}; add it, or leave out --{option}.")
+    floor, ceiling = context.params["thresholds"] or (1, 0)
+    if not floor > ceiling:
+        text = f"α = {floor:g} must be above β = {ceiling:g}; the authors' code has 0.9 and 0.6."
+        raise typer.BadParameter(text, param_hint="--thresholds")
+    if (usage := context.params["usage"]) not in (None, "Public", "Private"):
+        raise typer.BadParameter(f"{usage!r} is not Public or Private; leave it out for both.", param_hint="--usage")
+
+
+def check_sources(
+    embeddings: Path, labels: Path | None, gallery: Path | None, gallery_labels: Path | None, id: str | None
+) -> None:
+    """Raise if the files do not make up queries, labels and a gallery."""
+    if (gallery is None) != (gallery_labels is None):
+        raise typer.BadParameter("--gallery and --gallery-labels go together; give both, or neither.")
+    if embeddings.is_dir() and (labels, gallery, id) != (None, None, None):
+        raise typer.BadParameter("a folder has its own labels, gallery and ids; to use others, name files instead.")
+    if not embeddings.exists() and not embeddings.suffix:
+        text = f"there is no folder {embeddings}; name a folder of `suprank train` or `suprank embed`, or a file."
+        raise typer.BadParameter(text, param_hint="EMBEDDINGS")
+    if labels is None and not embeddings.is_dir():
+        raise typer.BadParameter("embeddings in a file need their labels; add --labels.", param_hint="--labels")
+
+
+def parse_bytes(text: str) -> int:
+    """`2GiB`, `2G` and `2147483648` are the same; `2GB` is 2 · 10⁹."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower())
+    size = float(match[1]) * (1000 if match[3] == "b" else 1024) ** _UNITS[match[2]] if match else 0
+    if size < 1:
+        raise typer.BadParameter(f"{text!r} is not a size; write 2GiB, 500MB or bytes.", param_hint="--memory-budget")
+    return int(size)
+
+
+def parse_weights(given: list[str], levels: tuple[str, ...]) -> dict[str, float] | None:
+    weights: dict[str, float] = {}
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        level = name if name in levels else name.removeprefix("label_")
+        if not equals or not re.fullmatch(r"\d+(\.\d*)?|\.\d+", number):
+            raise typer.BadParameter(f"{text!r} is not LEVEL=WEIGHT; write {levels[0]}=0.5.", param_hint="--weight")
+        if level not in levels:
+            raise typer.BadParameter(f"there is no level {name!r}; choose from {', '.join(levels)}.", param_hint="--weight")
+        if level in weights:
+            raise typer.BadParameter(f"level {level!r} has two weights; give one.", param_hint="--weight")
+        weights[level] = float(number)
+    return weights or None
