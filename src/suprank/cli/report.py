@@ -28,7 +28,10 @@ def report(
     test: Annotated[str | None, typer.Option(metavar="NAME", help="Test set of the recipe.", show_default="the first")] = None,
     queries: Annotated[int, typer.Option(min=1, max=200, help="Number of queries in each gallery.")] = 8,
     top: Annotated[int, typer.Option(min=1, max=100, help="Number of items shown per query.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the random sample and the map.")] = 0,
+    map_classes: Annotated[
+        int, typer.Option(min=0, help="Number of classes on the map, those with the most images; 0 for all.")
+    ] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random samples and the map.")] = 0,
     title: Annotated[str | None, typer.Option(help="Title of the page.", show_default="the names of the runs")] = None,
     device: Annotated[
         str | None, typer.Option(help="Device to embed on: cpu, cuda or cuda:N.", show_default="cuda if available")
@@ -39,9 +42,9 @@ def report(
     """Write one HTML file that shows what a run retrieves: metrics, curves, a map of the classes, and galleries.
 
     The test images of a run are embedded on the first call, into RUN/embeddings, and kept. With --against, two runs are shown
-    side by side, with the significance of their differences and the queries on which they differ most. With --against-frozen,
-    the run is compared with its own backbone before training, on the same images. The file opens from disk and needs no
-    network.
+    side by side, with the significance of their differences, and the queries on which they differ most or both fail. With
+    --against-frozen, the run is compared with its own backbone before training, on the same images. The file opens from disk
+    and needs no network.
 
     \b
     suprank report runs/happier --out report.html
@@ -62,6 +65,7 @@ def report(
             test=test,
             queries=queries,
             top=top,
+            map_classes=map_classes,
             seed=seed,
             title=title,
             device=device,
@@ -71,4 +75,4 @@ def report(
     size = page.stat().st_size
     terminal.echo(f"{page} ({size / 1e6:.1f} MB)")
     if size > LARGE:
-        terminal.echo("This is large for a browser; give fewer --queries, or a smaller --top.", err=True)
+        terminal.echo("This is large for a browser; give fewer --queries, a smaller --top, or fewer --map-classes.", err=True)

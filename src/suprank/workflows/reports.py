@@ -23,6 +23,7 @@ def report(
     test: str | None = None,
     queries: int = 8,
     top: int = 10,
+    map_classes: int = 2000,
     seed: int = 0,
     title: str | None = None,
     device: str | None = None,
@@ -33,9 +34,9 @@ def report(
 
     `run` and `against` are folders of `suprank train` or `suprank embed`. Test images that are not embedded yet are embedded
     first, into RUN/embeddings. With `against_frozen` the run is compared with its own backbone before training. `queries` is
-    the number of queries in each gallery, `top` the number of items shown for each. Runs with a backbone of your own are
-    loaded only with `trust_code`. `progress(what, done, total)` is called as
-    the work goes on.
+    the number of queries in each gallery, `top` the number of items shown for each, and `map_classes` the number of classes on
+    the map, those with the most images, or 0 for all. Runs with a backbone of your own are loaded only with `trust_code`.
+    `progress(what, done, total)` is called as the work goes on.
 
     Example:
         >>> suprank.report("runs/happier", against="runs/smooth-ap")  # doctest: +SKIP
@@ -49,6 +50,8 @@ def report(
 
     if against is not None and against_frozen:
         raise ValueError("against and against_frozen both name what to compare with; give one.")
+    if map_classes < 0:
+        raise ValueError(f"map_classes={map_classes} must be a number of classes, or 0 for all.")
     page_file = Path(out)
     check_writable(page_file)
     folders = [Path(folder) for folder in (run, against) if folder is not None]
@@ -62,6 +65,6 @@ def report(
         sources.append(open_source(folders[0], test, device, show, frozen=True, trust_code=trust_code))
     if len(sources) > 1 and (warning := comparison_warning(*sources)):
         _log.warning("%s", warning)
-    page = report_page(*sources, queries=queries, top=top, seed=seed, title=title, progress=show)
+    page = report_page(*sources, queries=queries, top=top, map_classes=map_classes, seed=seed, title=title, progress=show)
     write_atomically(page_file, page.encode())
     return page_file

@@ -26,6 +26,7 @@ ALL = [
     "map",
     "better",
     "behind",
+    "failing",
     "worst",
     "random",
     "step",
@@ -224,7 +225,7 @@ def test_no_path_of_this_machine_is_in_the_page(runs, page, tmp_path):
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_alone_has_no_comparison(runs):
     page = small(Source.read(runs[0]))
-    assert ids(parsed(page)) == [name for name in ALL if name not in ("better", "behind")]
+    assert ids(parsed(page)) == [name for name in ALL if name not in ("better", "behind", "failing")]
     assert "difference" not in of(parsed(page), "table", class_="metrics")[0].text
 
 
@@ -232,7 +233,7 @@ def test_a_run_alone_has_no_comparison(runs):
 def test_a_folder_of_embeddings_has_no_curves_and_no_recipe(tmp_path, runs):
     folder = embeddings(tmp_path / "embedded", runs[2])
     shown = ids(parsed(small(Source.read(folder))))
-    assert shown == [name for name in ALL if name not in ("training", "better", "behind", "step", "recipe")]
+    assert shown == [name for name in ALL if name not in ("training", "better", "behind", "failing", "step", "recipe")]
 
 
 def test_one_level_of_labels_has_no_hierarchical_sections(runs):

@@ -18,7 +18,9 @@ PCA_BELOW = 5
 """Below this number of classes t-SNE is meaningless, and principal components are used."""
 
 MAX_CLASSES = 2000
-"""Classes on the map at most: more take minutes and make a map that nobody can read."""
+"""Classes on the map unless told otherwise: more marks overlap, and make the page large."""
+
+_ROWS = 1024  # class means that are compared with all others at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,10 @@ class ClassMap:
     `labels` and `coarse` are label numbers of the finest and the coarsest level (−1: none), `images` the number of images of
     each class, and `typical_rows` the gallery row of the image closest to the mean. `method` says how the classes were placed.
     There are `total_classes`; if that is too many, only those with the most images are placed.
+
+    `same_coarse` says how well the coarsest classes cluster, in the embedding space and not on the plane: the share of classes
+    whose nearest class, by the cosine of the means, has the same coarsest label. `same_coarse_by_chance` is its expectation if
+    the nearest were any other class. Both are over the classes with a coarsest label, and NaN with a single level.
     """
 
     positions: NDArray[np.float64]
@@ -37,10 +43,14 @@ class ClassMap:
     typical_rows: NDArray[np.int64]
     method: Literal["t-SNE", "PCA"]
     total_classes: int
+    same_coarse: float
+    same_coarse_by_chance: float
 
 
 def class_map(source: Source, *, max_classes: int = MAX_CLASSES, perplexity: float = 30, seed: int = 0) -> ClassMap | None:
-    """The map of the gallery's classes; None with fewer than two classes, or without labels."""
+    """The map of the gallery's `max_classes` largest classes, or of all with 0; None with fewer than two, or without labels."""
+    if max_classes < 0:
+        raise ValueError(f"max_classes={max_classes} must be a number of classes, or 0 for all.")
     if not source.levels:
         return None
     labels = source.gallery.labels
@@ -48,7 +58,7 @@ def class_map(source: Source, *, max_classes: int = MAX_CLASSES, perplexity: flo
     total = int((counts > 0).sum())
     if total < 2:
         return None
-    chosen = np.sort(np.argsort(-counts, kind="stable")[: min(total, max_classes)])
+    chosen = np.sort(np.argsort(-counts, kind="stable")[: min(total, max_classes or total)])
     group_of_label = np.full(len(counts) + 1, -1, np.int64)  # the last entry is for label −1, none
     group_of_label[chosen] = np.arange(len(chosen))
     group = group_of_label[labels[:, 0]]
@@ -56,7 +66,31 @@ def class_map(source: Source, *, max_classes: int = MAX_CLASSES, perplexity: flo
     first = np.unique(np.where(group < 0, len(chosen), group), return_index=True)[1][: len(chosen)]
     method: Literal["t-SNE", "PCA"] = "PCA" if len(chosen) < PCA_BELOW else "t-SNE"
     positions = _principal_components(means) if method == "PCA" else _tsne(means, perplexity, seed)
-    return ClassMap(positions, chosen, labels[first, -1], counts[chosen], typical, method, total)
+    coarse = labels[first, -1]
+    neighbors = same_label_neighbors(means, coarse) if len(source.levels) > 1 else (float("nan"), float("nan"))
+    return ClassMap(positions, chosen, coarse, counts[chosen], typical, method, total, *neighbors)
+
+
+def same_label_neighbors(means: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[float, float]:
+    """Share of unit rows whose nearest other row has their label, and what chance would give; rows of label −1 are left out.
+
+    Example:
+        >>> rows = np.array([[1, 0], [0.8, 0.6], [0, 1], [-1, 0]])
+        >>> same_label_neighbors(rows, np.array([0, 0, 1, 1]))  # the third is nearest to the second
+        (0.75, 0.3333333333333333)
+    """
+    means, labels = means[labels >= 0], labels[labels >= 0]
+    number = len(labels)
+    if number < 2:
+        return float("nan"), float("nan")
+    hits = 0
+    for first in range(0, number, _ROWS):
+        scores = means[first : first + _ROWS] @ means.T
+        own = np.arange(first, first + len(scores))
+        scores[np.arange(len(scores)), own] = -np.inf
+        hits += int((labels[scores.argmax(1)] == labels[own]).sum())
+    sizes = np.bincount(labels)
+    return hits / number, float((sizes * (sizes - 1)).sum()) / (number * (number - 1))
 
 
 def _means(images: Images, group: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

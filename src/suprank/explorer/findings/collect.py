@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from suprank.explorer.findings.batch_gap import gap_by_size
-from suprank.explorer.findings.class_means import class_map
+from suprank.explorer.findings.class_means import MAX_CLASSES, class_map
 from suprank.explorer.findings.curves import hierarchical_at_k, precision_recall_and_scores
 from suprank.explorer.findings.query_metrics import evaluate_source
 from suprank.explorer.findings.training_run import loss_step, training_history
@@ -44,8 +44,14 @@ class RunFindings:
         return self.source.name
 
 
-def collect_findings(source: Source, *, seed: int = 0, progress: StageProgress = lambda what, done, total: None) -> RunFindings:
-    """Compute all findings; `progress(what, done, total)` is called along the way."""
+def collect_findings(
+    source: Source,
+    *,
+    map_classes: int = MAX_CLASSES,
+    seed: int = 0,
+    progress: StageProgress = lambda what, done, total: None,
+) -> RunFindings:
+    """Compute all findings; `progress(what, done, total)` is called along the way. `map_classes` is 0 for all classes."""
     name = source.name
     report = evaluate_source(source, progress=partial(progress, f"{name}: metrics"))
     precision, scores = precision_recall_and_scores(source, seed=seed, progress=partial(progress, f"{name}: curves"))
@@ -53,7 +59,7 @@ def collect_findings(source: Source, *, seed: int = 0, progress: StageProgress =
     lists = hierarchical_at_k(source, progress=partial(progress, f"{name}: H-P and H-R")) if several else None
     gap = gap_by_size(source, report, seed=seed, progress=partial(progress, f"{name}: decomposability gap"))
     progress(f"{name}: map", 0, 1)
-    classes = class_map(source, seed=seed)
+    classes = class_map(source, max_classes=map_classes, seed=seed)
     progress(f"{name}: map", 1, 1)
     return RunFindings(
         source, report, precision, scores, lists, gap, classes, training_history(source), loss_step(source.recipe)

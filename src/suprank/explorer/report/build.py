@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from suprank.explorer.findings.class_means import MAX_CLASSES
 from suprank.explorer.findings.collect import collect_findings
 from suprank.explorer.findings.query_metrics import match_queries, reorder_queries
 from suprank.explorer.report import figure_sections, table_sections
@@ -30,21 +31,25 @@ def report_page(
     title: str | None = None,
     queries: int = 8,
     top: int = 10,
+    map_classes: int = MAX_CLASSES,
     seed: int = 0,
     progress: StageProgress = lambda what, done, total: None,
 ) -> str:
     """The report as HTML text. The same sources, options and seed give the same page.
 
-    Each section of examples shows `queries` queries with their `top` best items; `seed` draws the random sample and places the
-    map. Two sources must have the same queries and equally many items; they are compared at the levels that both have. Images
-    that cannot be read are shown as their paths.
+    Each section of examples shows `queries` queries with their `top` best items; the map shows the `map_classes` classes with
+    the most images, or all with 0; `seed` draws the random samples and places the map. Two sources must have the same queries
+    and equally many items; they are compared at the levels that both have. Images that cannot be read are shown as their paths.
     """
     same = None if against is None else match_queries(source, against)
     if against is not None:
         # So that metrics mean the same in both; embeddings have no recipe.
         against = replace(against, decay=source.decay, weights=source.weights, ks=source.ks)
     source, against, omitted = _with_common_levels(source, against)
-    runs = [collect_findings(one, seed=seed, progress=progress) for one in _with_distinct_names(source, against)]
+    runs = [
+        collect_findings(one, map_classes=map_classes, seed=seed, progress=progress)
+        for one in _with_distinct_names(source, against)
+    ]
     reports = [runs[0].report, *(reorder_queries(run.report, same) for run in runs[1:] if same is not None)]
     most = _max_images(runs, queries, top)
     thumbnails = Thumbnails(on_new=lambda number: progress("images", number, most))
@@ -106,7 +111,8 @@ def _with_common_levels(source: Source, against: Source | None) -> tuple[Source,
 
 def _max_images(runs: Sequence[RunFindings], queries: int, top: int) -> int:
     """Upper bound on the images of the page, for the progress bar."""
-    shown = 4 * queries * (1 + len(runs) * top) + sum(len(run.map.positions) for run in runs if run.map is not None)
+    sections = 5 if len(runs) > 1 else 2
+    shown = sections * queries * (1 + len(runs) * top) + sum(len(run.map.positions) for run in runs if run.map is not None)
     return min(shown, len(runs[0].source.gallery) + len(runs[0].source.queries))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.explorer.colors import level_names
+from suprank.explorer.findings.mistakes import both_fail, count_first_items
 from suprank.explorer.findings.query_metrics import (
     examples,
     main_metric,
@@ -79,7 +80,7 @@ def example_sections(
     top: int,
     seed: int,
 ) -> list[Section]:
-    """Sections with the queries on which the runs differ most, the worst queries, and a random sample.
+    """Sections with the queries on which the runs differ most, those on which both fail, the worst, and a random sample.
 
     `reports` have their queries in the order of the first run; `same` gives the row of each query in the second run.
     """
@@ -87,7 +88,10 @@ def example_sections(
     names = level_names(source.levels)
     legend = tuple(LegendEntry(f"level-{level}", name) for level, name in enumerate(names))[::-1]
     sections = []
-    for chosen in _selections(runs, reports, metric, queries, seed):
+    selections = _selections(runs, reports, metric, queries, seed)
+    if same is not None:
+        selections.insert(2, _both_fail([run.source for run in runs], same, queries, top, seed))
+    for chosen in selections:
         lists = [examples(source, runs[0].report, chosen.rows, top)]
         if same is not None:
             lists.append(examples(runs[1].source, runs[1].report, same[chosen.rows], top))
@@ -117,6 +121,27 @@ def _selections(
     about = f"Queries drawn at random (seed {seed}), to show what to expect."
     sample = random_queries(runs[0].source, queries, seed)
     return [*selections, _Selection("random", "Random sample", sample, about, "There are no queries.")]
+
+
+def _both_fail(sources: Sequence[Source], same: NDArray[np.int64], queries: int, top: int, seed: int) -> _Selection:
+    """The queries for which neither run retrieves the finest class, with how close their mistakes are."""
+    source, other = sources
+    items = count_first_items(source, other, same, top, seed=seed)
+    ranking = both_fail(items)
+    failing = ranking.order[: ranking.matches]
+    about = (
+        f"Queries for which neither run has an item of the same {source.levels[0]} among the first {top}: {len(failing):,} of "
+        f"{len(items.queries):,} that have one to find{', in a random sample' if items.sampled else ''}."
+    )
+    if len(source.levels) > 1 and len(failing):
+        coarsest = source.levels[-1]
+        own, theirs = (100 * counts.near_miss_share(failing) for counts in (items.own, items.other))
+        about += (
+            f" The first are those where {source.name} has fewer items of another {coarsest} than {other.name}. Share of items "
+            f"with the same {coarsest} over all of them: {own:.1f} % ({source.name}), {theirs:.1f} % ({other.name})."
+        )
+    if_empty = f"There is no query for which both runs fail in the first {top} items."
+    return _Selection("failing", "Where both fail", items.queries[failing[:queries]], about, if_empty, "Both fail")
 
 
 def _example_query(

@@ -74,8 +74,17 @@ def map_section(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Section 
         f"{method if first.method == 't-SNE' else 'The axes are the two principal components.'}",
         "Point at a class or tap it to see its most typical image. With the keyboard: Tab to the map, then the arrow keys.",
     ]
-    if len(first.positions) < first.total_classes:
-        about.append(f"The map shows the {len(first.positions):,} classes with the most images, of {first.total_classes:,}.")
+    shown, total = len(first.positions), first.total_classes
+    if shown < total:
+        about.append(f"The map shows the {shown:,} classes with the most images, of {total:,}; --map-classes shows more.")
+    else:
+        about.append(f"The map shows all {total:,} classes.")
+    if not np.isnan(first.same_coarse):
+        shares = [f"{100 * run.map.same_coarse:.1f} % ({run.name})" for run in runs if run.map is not None]
+        about.append(
+            f"Share of the classes whose nearest class, by the cosine of the means, has the same {levels[-1]}: "
+            f"{', '.join(shares)}; by chance {100 * first.same_coarse_by_chance:.1f} %."
+        )
     return Section("map", "Map of the classes", "map.html", maps, tuple(about), "Map")
 
 

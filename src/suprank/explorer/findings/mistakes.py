@@ -1,0 +1,108 @@
+"""The mistakes of two sources in the first items of the same queries: which are near misses, and where both fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from suprank.explorer.findings.curves import sample_queries
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from suprank.explorer.source import Source
+
+_PAIRS = 300_000_000  # query-item pairs: a few seconds
+
+
+class ItemCounts(NamedTuple):
+    """Numbers of first items of each query: of its finest class, with only a coarser label in common, and negatives."""
+
+    fine: NDArray[np.int64]
+    coarse: NDArray[np.int64]
+    negative: NDArray[np.int64]
+
+    def near_miss_share(self, queries: NDArray[np.int64] | slice = slice(None)) -> float:
+        """Share of the mistakes (all items but those of the finest class) that share a coarser label; NaN without mistakes."""
+        near, mistakes = self.coarse[queries].sum(), (self.coarse + self.negative)[queries].sum()
+        return float(near / mistakes) if mistakes else float("nan")
+
+
+class QueryRanking(NamedTuple):
+    """Indices into `FirstItems.queries`, those that fit a rule best first; the first `matches` of them obey it."""
+
+    order: NDArray[np.int64]
+    matches: int
+
+
+class FirstItems(NamedTuple):
+    """Rows of queries in the first of two sources, and counts of the first items that each source has for them.
+
+    Only queries with an item of their finest class to find are there: all, or if `sampled` those of a random sample.
+    """
+
+    queries: NDArray[np.int64]
+    own: ItemCounts
+    other: ItemCounts
+    sampled: bool
+
+    def swapped(self) -> FirstItems:
+        """The same with the sources in each other's place."""
+        return self._replace(own=self.other, other=self.own)
+
+
+def count_first_items(source: Source, other: Source, same: NDArray[np.int64], k: int = 10, *, seed: int = 0) -> FirstItems:
+    """Count the first k items of both sources for the same queries; `same` comes from `match_queries`."""
+    rows = sample_queries(source, seed, _PAIRS)
+    sampled = len(rows) < len(source.queries)
+    rows = rows[_has_positives(source, rows)]
+    return FirstItems(rows, count_items(source, rows, k), count_items(other, same[rows], k), sampled)
+
+
+def _has_positives(source: Source, queries: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether the gallery has an item of each query's finest class that is not the query itself."""
+    own, gallery = source.queries.labels[queries, 0], source.gallery.labels[:, 0]
+    positives = np.bincount(gallery[gallery >= 0], minlength=len(source.names[source.levels[0]]))[own]
+    itself = [(gallery[source.self_rows(row)] == label).sum() for row, label in zip(queries.tolist(), own, strict=True)]
+    return (own >= 0) & (positives > np.array(itself, np.int64))
+
+
+def count_items(source: Source, queries: NDArray[np.int64], k: int = 10) -> ItemCounts:
+    """Count the first k items of these queries by what they share with the query."""
+    if not len(queries):
+        return ItemCounts(*np.zeros((3, 0), np.int64))
+    found, _ = source.top_k(queries, k)
+    shared = np.stack([source.shared_levels(query, rows) for query, rows in zip(queries.tolist(), found, strict=True)])
+    there, most = found >= 0, len(source.levels)
+    fine = (there & (shared == most)).sum(1)
+    negative = (there & (shared == 0)).sum(1)
+    return ItemCounts(fine, there.sum(1) - fine - negative, negative)
+
+
+def better_mistakes(items: FirstItems) -> QueryRanking:
+    """Queries whose mistakes in the own list all share a coarser label, and in the other list mostly share nothing.
+
+    This is fig:sup_qual_inat_good. A mistake is an item of another finest class; both lists must have mistakes, and items of
+    the query's class. The first queries are those with the most mistakes of these kinds, and the fewest near misses in the
+    other list. Queries that break the rule follow, by the number of items that do so.
+    """
+    own, other = items.own, items.other
+    breaches = own.negative + (other.coarse - other.negative + 1).clip(min=0)
+    for required in (own.fine, own.coarse, other.fine):
+        breaches = breaches + (required == 0)
+    return _rank(breaches, other.coarse - np.minimum(own.coarse, other.negative))
+
+
+def both_fail(items: FirstItems) -> QueryRanking:
+    """Queries for which neither list has an item of the query's class (fig:sup_qual_inat_error).
+
+    The first queries are those where the own list has fewer negatives than the other by the most. Queries that break the rule
+    follow, by the number of items of the query's class.
+    """
+    own, other = items.own, items.other
+    return _rank(own.fine + other.fine, own.negative - other.negative)
+
+
+def _rank(breaches: NDArray[np.int64], then: NDArray[np.int64]) -> QueryRanking:
+    return QueryRanking(np.lexsort((then, breaches)), int((breaches == 0).sum()))
