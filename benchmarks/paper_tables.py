@@ -16,7 +16,7 @@ from pathlib import Path
 
 from suprank.paper import layout
 from suprank.paper.contents import KINDS, Columns, Row, TableItem, contents
-from suprank.paper.reproduce import Reproduction
+from suprank.paper.reproduction import Reproduction
 from suprank.paper.runs import Training
 
 ROOT = Path(__file__).parents[1]

@@ -20,6 +20,7 @@ def overrides(file):
         "data.cache_images=true",
         "images.size=32",
         "images.test_resize=32",
+        "batch.size=16",
         "batch.images_per_class=2",
         "batch.batches=2",
         "run.epochs=2",

@@ -81,7 +81,7 @@ def paper(
             raise ValueError(f"name a folder for what is written: suprank paper {' '.join(labels)} --out DIR")
 
         from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
-        from suprank.paper.reproduce import Reproduction
+        from suprank.paper.reproduction import Reproduction
 
         reproduction = Reproduction(
             labels=tuple(labels),

@@ -10,7 +10,7 @@ from suprank.paper.datasets import DATASETS
 
 if TYPE_CHECKING:
     from suprank.paper.datasets import Found
-    from suprank.paper.reproduce import Reproduction
+    from suprank.paper.reproduction import Reproduction
 
 
 class DatasetPlan(NamedTuple):

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from suprank.evaluation.metric_names import OVERALL, parse_metric
+from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
 from suprank.experiments.grid import RECIPE, SEED, Combination
 from suprank.experiments.methods import Method, check_budget, difference_notes
 from suprank.experiments.results import Outcome, read_outcome
@@ -83,7 +83,7 @@ class PaperRuns:
 
     def arguments(self, training: Training) -> list[str]:
         """What is changed in the recipe, as `suprank train` takes it; later ones win."""
-        given = [*self.dataset_overrides.get(training.preset, ()), *training.overrides, *self.overrides]
+        given = [*self.dataset_overrides.get(training.preset, ()), *self.overrides, *training.overrides]
         return [f"{key}={value}" for key, value in dict(_split(one) for one in given).items()]
 
     def run_folder(self, training: Training, seed: int) -> Path:
@@ -212,7 +212,7 @@ def read_comparisons(folder: str | PathLike[str]) -> Results:
 
 def level_metrics(values: Iterable[str], name: str) -> list[str]:
     """The metrics among these that are `name` at a level, finest first; not the means over levels."""
-    return [metric for metric in values if metric.startswith(f"{name}/") and parse_metric(metric).level != OVERALL]
+    return [metric for metric in values if metric.startswith(f"{name}/") and parse_metric(metric).level not in LEVEL_MEANS]
 
 
 def _split(override: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
+    from suprank.data import Manifest
     from suprank.paper.plan import PaperPlan
     from suprank.paper.studies import Study
 
@@ -160,9 +161,10 @@ class Reproduction:
         return [preset for preset in self._item_presets(item) if not self.datasets or preset in self.datasets]
 
     def _stand_in(self, preset: str) -> str:
-        """The small set that stands in for one of the paper's datasets."""
-        matching = [one.preset for one in self.small_sets.values() if one.stands_for == preset]
-        return next(iter([*matching, *self.small_sets]))
+        """The small set that stands in for one of the paper's datasets: one of those that `--on` leaves."""
+        left = [one for one in self.small_sets.values() if not self.datasets or one.preset in self.datasets]
+        matching = [one for one in left if one.stands_for == preset]
+        return next(iter([*matching, *left, *self.small_sets.values()])).preset
 
     # What is trained
 
@@ -344,20 +346,19 @@ class Reproduction:
             figure = galleries.gallery(*folders, kind=item.select)
         return figure.figure, figure.facts
 
-    def _labeled_images(self, item: LabelItem) -> tuple[str, str, str]:
-        """The manifest, the level and the label whose images a figure shows; on small sets one of the largest labels."""
+    def _labeled_images(self, item: LabelItem) -> tuple[Manifest, str, str]:
+        """The images, the level and the label that a figure shows; on small sets the largest labels."""
         from suprank.training.manifests import open_manifest
 
         (preset,) = self.chosen_presets(item)
-        overrides = dict(one.partition("=")[::2] for one in self.prepared[preset])
-        manifest = overrides.get("data.manifest", preset).strip('"')
+        given = dict(one.partition("=")[::2] for one in (*self.prepared[preset], *self.overrides))
+        images = open_manifest(given.get("data.manifest", preset).strip('"'))
         if not self.small:
-            return manifest, "supercategory", item.name
-        images = open_manifest(manifest)
+            return images, "supercategory", item.name
         level = images.levels[1]
         counts = np.bincount(images.labels[:, 1], minlength=len(images.names[level]))
         siblings = [one.label for one in contents().values() if isinstance(one, LabelItem)]
-        return manifest, level, images.names[level][int(np.argsort(-counts, kind="stable")[siblings.index(item.label)])]
+        return images, level, images.names[level][int(np.argsort(-counts, kind="stable")[siblings.index(item.label)])]
 
     @property
     def _named(self) -> str:
