@@ -218,17 +218,18 @@ class Reproduction:
         wanted = dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item))
         return {preset: find(preset, self.data, self.out) for preset in wanted}
 
-    def prepare(self, display: Display) -> None:
-        """Find or import the datasets; all that are missing are named in one error."""
-        if self.small:
-            wanted = dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item))
-            self.prepared.update({one: prepare_small(self.small_sets[one], self.data, self.out) for one in wanted})
-            return
-        found = self.find_datasets()
-        if missing := [one.description for one in found.values() if one.is_missing]:
+    def refuse_missing_datasets(self) -> None:
+        """All datasets that are missing are named in one error."""
+        if missing := [one.description for one in self.find_datasets().values() if one.is_missing]:
             raise MissingDataError("\n".join([*missing, "--small needs no dataset, and --on chooses some of them."]))
-        for preset in found:
-            self.prepared[preset] = prepare(preset, self.data, self.out, note=display.note).overrides
+
+    def prepare(self, display: Display) -> None:
+        """Import the datasets that have no manifest yet."""
+        for preset in dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item)):
+            if self.small:
+                self.prepared[preset] = prepare_small(self.small_sets[preset], self.data, self.out)
+            else:
+                self.prepared[preset] = prepare(preset, self.data, self.out, note=display.note).overrides
 
     def plan(self) -> PaperPlan:
         """Runs, hours, disk space and missing datasets; nothing is changed."""
@@ -250,6 +251,8 @@ class Reproduction:
             return self.write(self.saved_results, {})
         failed: list[str] = []
         if any(self.chosen_presets(item) for item in self.items):
+            self.refuse_missing_datasets()
+            self.runs.open_folder()
             self.prepare(display)
         runs = self.runs
         notes = {item.label: runs.check(self.trainings(item), _exceptions(item)) for item in self.items}

@@ -105,11 +105,16 @@ class PaperRuns:
             notes += [f"{preset}: {note}" for note in difference_notes(methods, exceptions)]
         return notes
 
+    def open_folder(self) -> None:
+        """Create the folder, and make it one of `suprank paper`; a folder of other things is refused."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        refuse_foreign_files(self.folder, PAPER_FILE, "results of `suprank paper`", "name another folder (--out)")
+        PaperRecord(self).save(self.folder)
+
     def check_folders(self) -> None:
         """Refuse folders whose runs were trained with other settings: one table cannot hold both."""
         from suprank.training.recipe import read_recipe
 
-        refuse_foreign_files(self.folder, PAPER_FILE, "results of `suprank paper`", "name another folder (--out)")
         for training, config in self.configs.items():
             for seed in range(self.seeds):
                 folder = self.run_folder(training, seed)
@@ -163,7 +168,11 @@ class PaperRecord:
     def save(self, folder: Path) -> None:
         file = folder / PAPER_FILE
         before = json.loads(file.read_bytes()) if file.exists() else {"commands": [], "runs": []}
-        names = [task.name for task in self.asked.plan().tasks]
+        names = [
+            f"{training.preset}/{training.run(seed).name}"
+            for training in self.asked.trainings
+            for seed in range(self.asked.seeds)
+        ]
         content = {
             "commands": list(dict.fromkeys([*before["commands"], self.asked.command])),
             "runs": list(dict.fromkeys([*before["runs"], *names])),
