@@ -55,13 +55,13 @@ def class_map(run: Run, *, level: str | None = None, title: str = "", seed: int 
             f"; for {100 * classes.same_coarse:.1f} % of them the nearest class has the same {levels[-1]} "
             f"(by chance {100 * classes.same_coarse_by_chance:.1f} %)"
         )
-    figure = _draw_map(classes, groups, title, note, seed)
+    figure = _draw_map(classes, groups, title, f"{levels[-1]} (classes)", note, seed)
     colored = f", colored by {levels[-1]}" if groups else ""
     alt = f"{classes.method} map of the mean embeddings of all classes by {title or source.name}{colored}: {note}."
     return ModelFigure(figure, facts, alt)
 
 
-def _draw_map(classes: ClassMap, groups: Sequence[str], title: str, note: str, seed: int) -> Figure:
+def _draw_map(classes: ClassMap, groups: Sequence[str], title: str, legend_title: str, note: str, seed: int) -> Figure:
     count = Counter(groups)
     ranked = sorted(count, key=lambda name: (-count[name], name))
     shown = ranked if len(ranked) <= LEGEND_ENTRIES else ranked[: LEGEND_ENTRIES - 1]
@@ -97,7 +97,9 @@ def _draw_map(classes: ClassMap, groups: Sequence[str], title: str, note: str, s
             Line2D([], [], color=color, marker=shape, linestyle="none", markersize=6, label=text)
             for (color, shape), text in entries
         ]
-        legend = figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
-        for text in legend.get_texts():
+        legend = figure.legend(
+            handles=handles, title=legend_title, loc="outside right center", frameon=False, fontsize=8, title_fontsize=8
+        )
+        for text in (legend.get_title(), *legend.get_texts()):
             text.set_parse_math(False)
     return figure
