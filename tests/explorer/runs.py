@@ -4,6 +4,7 @@ collection(root, ...)           a manifest of pictures on disk (or in a zip), tw
 vectors(manifest, ...)          embeddings around the classes, which are around the groups: noise says how well they part
 embeddings(out, manifest, ...)  a folder of `suprank embed`, a part a split
 run(out, manifest, ...)         a folder of `suprank train` whose test images are embedded; without a model
+hand_made_lists(root)           two folders of `suprank embed` whose first four items for each query are written down below
 """
 
 import json
@@ -132,3 +133,28 @@ def run(out, manifest, loss="happier", recipe=RECIPE, **how) -> Path:
     (out / "metrics.jsonl").write_text("".join(json.dumps({**line, "time": 0.0}) + "\n" for line in lines))
     (out / "result.json").write_text("{}")
     return out
+
+
+FIRST_ITEMS = (
+    ((0, 1, 2, 3), (2, 3, 0, 4), (6, 7, 0, 1), (4, 5, 0, 1)),
+    ((0, 4, 5, 6), (2, 4, 5, 6), (0, 1, 2, 3), (4, 5, 0, 2)),
+)
+"""What the first and the second model of `hand_made_lists` find: gallery rows, for a query of each class."""
+
+
+def hand_made_lists(root):
+    """Two folders, `own` and `baseline`, the embeddings of both, and the manifest.
+
+    There are two groups of two classes, and a query and two items of each class: items 0 and 1 have the class of query 0, and
+    so on. An item is a basis vector, so that the coordinates of a query are its scores.
+    """
+    manifest = collection(root, groups=2, classes=2, images=3, splits=("query", "gallery", "gallery"))
+    items = np.eye(8, dtype=np.float32)
+    folders, rows = [], []
+    for name, lists in zip(("own", "baseline"), FIRST_ITEMS, strict=True):
+        queries = np.zeros((4, 8), np.float32)
+        for query, found in enumerate(lists):
+            queries[query, list(found)] = (4, 3, 2, 1)
+        rows.append(np.concatenate([np.stack([queries[place], *items[2 * place : 2 * place + 2]]) for place in range(4)]))
+        folders.append(embeddings(Path(root) / name, manifest, rows[-1]))
+    return *folders, rows, manifest

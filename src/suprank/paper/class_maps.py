@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -32,33 +33,35 @@ def class_map(run: Run, *, level: str | None = None, title: str = "", seed: int 
     coarse classes cluster: the share of classes whose nearest class mean has the same coarse label, and what chance would give.
     """
     source = open_run(run)
-    levels = (
-        source.levels if len(source.levels) < 2 else (source.levels[0], choose_coarse_level(source.levels, level, source.name))
-    )
+    levels = source.levels
+    if len(levels) > 1 or level is not None:
+        coarse_level = choose_coarse_level(levels, level, source.name)
+        levels = (levels[0], coarse_level)
     classes = place_classes(source.with_levels(levels), max_classes=0, seed=seed)
     if classes is None:
-        raise ValueError(
-            f"{source.name} has fewer than two labeled classes, so there is nothing to map; name another test set."
-        )
-    coarse = source.names[levels[-1]]
-    groups = [coarse[label] if label >= 0 else "no label" for label in classes.coarse.tolist()] if len(levels) > 1 else []
+        raise ValueError(f"{source.name} has fewer than two labeled classes, so there is nothing to map; give another run.")
+    groups: list[str] = []
+    if len(levels) > 1:
+        names = source.names[levels[1]]
+        groups = [names[label] if label >= 0 else "no label" for label in classes.coarse.tolist()]
     number = len(classes.positions)
     facts: dict[str, float | str] = {"classes": number, "images": int(classes.images.sum()), "method": classes.method}
     note = f"{number:,} classes"
     if groups:
         facts |= {"coarse_level": levels[-1], "coarse_classes": len(set(groups))}
+    if not math.isnan(classes.same_coarse):
         facts |= {"nearest_same_coarse": classes.same_coarse, "nearest_same_coarse_by_chance": classes.same_coarse_by_chance}
         note += (
-            f"; the nearest one has the same {levels[-1]} for {100 * classes.same_coarse:.1f} % "
+            f"; for {100 * classes.same_coarse:.1f} % of them the nearest class has the same {levels[-1]} "
             f"(by chance {100 * classes.same_coarse_by_chance:.1f} %)"
         )
-    figure = _draw_map(classes, groups, title, note, seed)
+    figure = _draw_map(classes, groups, title, f"{levels[-1]} (classes)", note, seed)
     colored = f", colored by {levels[-1]}" if groups else ""
     alt = f"{classes.method} map of the mean embeddings of all classes by {title or source.name}{colored}: {note}."
     return ModelFigure(figure, facts, alt)
 
 
-def _draw_map(classes: ClassMap, groups: Sequence[str], title: str, note: str, seed: int) -> Figure:
+def _draw_map(classes: ClassMap, groups: Sequence[str], title: str, legend_title: str, note: str, seed: int) -> Figure:
     count = Counter(groups)
     ranked = sorted(count, key=lambda name: (-count[name], name))
     shown = ranked if len(ranked) <= LEGEND_ENTRIES else ranked[: LEGEND_ENTRIES - 1]
@@ -94,7 +97,9 @@ def _draw_map(classes: ClassMap, groups: Sequence[str], title: str, note: str, s
             Line2D([], [], color=color, marker=shape, linestyle="none", markersize=6, label=text)
             for (color, shape), text in entries
         ]
-        legend = figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=8)
-        for text in legend.get_texts():
+        legend = figure.legend(
+            handles=handles, title=legend_title, loc="outside right center", frameon=False, fontsize=8, title_fontsize=8
+        )
+        for text in (legend.get_title(), *legend.get_texts()):
             text.set_parse_math(False)
     return figure

@@ -33,7 +33,7 @@ def open_run(run: Run) -> Source:
 def choose_coarse_level(levels: Sequence[str], level: str | None, about: str) -> str:
     """The coarse level to show: the given one, or the coarsest."""
     if level is not None and level not in levels[1:]:
-        raise ValueError(f"level={level!r} is not a coarse level of {about}; choose from {', '.join(levels[1:])}.")
+        raise ValueError(f"level={level!r} is not a coarse level of {about}; choose from {', '.join(levels[1:]) or 'none'}.")
     return level or levels[-1]
 
 

@@ -6,6 +6,7 @@ import pytest
 from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.findings import class_map
+from suprank.explorer.findings.class_means import same_label_neighbors
 from tests.explorer import runs
 
 pytest.importorskip("openTSNE")
@@ -65,6 +66,34 @@ def test_of_many_classes_the_largest_are_placed(source):
     assert found.labels.tolist() == [1, 3]
     assert found.images.tolist() == [6, 6]
     assert found.total_classes == 20
+
+
+def test_all_classes_are_placed_on_demand(source):
+    assert len(class_map(source, max_classes=0).labels) == 20
+    with pytest.raises(ValueError, match="max_classes=-1 must be a number of classes, or 0 for all"):
+        class_map(source, max_classes=-1)
+
+
+def test_neighbors_of_the_same_label_are_those_of_scikit_learn(source, monkeypatch):
+    neighbors = pytest.importorskip("sklearn.neighbors")
+    unit = source.gallery.unit_embeddings(slice(None))
+    means = np.stack([unit[source.gallery.labels[:, 0] == label].mean(0) for label in range(20)])
+    coarse = source.parents["class"]
+    search = neighbors.NearestNeighbors(n_neighbors=2, metric="cosine").fit(means)
+    expected = (coarse[search.kneighbors(means, return_distance=False)[:, 1]] == coarse).mean()
+    found = class_map(source)
+    assert found.same_coarse == pytest.approx(expected)
+    assert 0 < expected < 1, "or the test says little"
+    assert found.same_coarse_by_chance == pytest.approx(4 / 19), "of the 19 other classes, 4 have the same group"
+    monkeypatch.setattr("suprank.explorer.findings.class_means._ROWS", 3)
+    assert class_map(source).same_coarse == pytest.approx(expected)
+
+
+def test_classes_without_a_coarse_label_and_a_single_level_have_no_neighbors(source):
+    means = np.eye(3)
+    assert np.isnan(same_label_neighbors(means, np.array([0, -1, -1]))).all()
+    assert same_label_neighbors(np.array([[1.0, 0], [0.8, 0.6], [1, 0]]), np.array([0, 0, -1])) == (1.0, 1.0)
+    assert np.isnan(class_map(source.with_levels(["class"])).same_coarse)
 
 
 def test_distractors_have_no_place(tmp_path):

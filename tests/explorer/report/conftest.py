@@ -1,9 +1,10 @@
 """Pages of small runs, made once."""
 
 import pytest
+from markupsafe import Markup
 
 from suprank.explorer import Source
-from suprank.explorer.report import report_page
+from suprank.explorer.report import figures, report_page
 from tests.explorer.runs import collection, run
 
 
@@ -24,3 +25,9 @@ def page(runs):
     """The report of both."""
     better, worse, _ = runs
     return report_page(Source.read(better), Source.read(worse), queries=4, top=5)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Figures without their drawing, which takes most of the time of a page: for tests of everything else."""
+    monkeypatch.setattr(figures, "as_svg", lambda figure, name, title: Markup('<svg id="{}"></svg>').format(name))

@@ -8,13 +8,14 @@ import shutil
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 
 from suprank.data import Manifest
 from suprank.explorer import Source
-from suprank.explorer.report import figures, report_page
+from suprank.explorer.findings import class_map
+from suprank.explorer.report import report_page
+from suprank.explorer.report.page import Thumbnails
 from tests.explorer.report.reading import of, parsed
-from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, run, vectors
+from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_made_lists, run, vectors
 
 ALL = [
     "metrics",
@@ -45,12 +46,6 @@ def ids(elements):
 
 def small(source, *others, **options):
     return report_page(source, *others, **{"queries": 2, "top": 3, **options})
-
-
-@pytest.fixture
-def undrawn(monkeypatch):
-    """Figures without their drawing, which takes most of the time of a page: for tests of everything else."""
-    monkeypatch.setattr(figures, "as_svg", lambda figure, name, title: Markup('<svg id="{}"></svg>').format(name))
 
 
 # What it holds
@@ -121,6 +116,27 @@ def test_better_mistakes_are_led_by_the_query_on_which_the_runs_differ_most(runs
     assert shown == [pytest.approx(100 * value[best], abs=0.051) for value in values]
 
 
+def test_where_both_fail_no_list_has_the_class_and_the_page_counts_such_queries(tmp_path):
+    own, baseline, _, _ = hand_made_lists(tmp_path)
+    found = parsed(report_page(Source.read(own), Source.read(baseline), queries=8, top=4))
+    (section,) = of(found, "section", id="failing")
+    assert "among the first 4: 2 of 4 that have one to find." in section.text
+    assert "with the same group over all of them: 50.0 % (own), 25.0 % (baseline)." in section.text
+    headings = [one.text for one in of(found, "h3") if section in one.above]
+    assert [heading.partition(" &")[0] for heading in headings] == ["Klasse 1·0", "Klasse 1·1"], "the nearer own list first"
+    tiles = [one for one in of(found, "figure", class_="tile") if section in one.above]
+    assert len([one for one in tiles if "level-2" in one.attributes["class"]]) == 0
+    assert len([one for one in tiles if "level-1" in one.attributes["class"]]) == 2 + 0 + 2 + 2
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_where_no_query_fails_in_both_the_page_says_so(tmp_path):
+    manifest = collection(tmp_path)
+    perfect = Source.from_arrays("a", vectors(manifest, noise=0.01), manifest)
+    (section,) = of(parsed(small(perfect, Source.from_arrays("b", vectors(manifest), manifest))), "section", id="failing")
+    assert "There is no query for which both runs fail in the first 3 items." in section.text
+
+
 def test_an_image_is_embedded_once_however_often_it_is_shown(page, elements):
     symbols = of(elements, "symbol")
     assert len(symbols) == 24, "every picture is shown somewhere"
@@ -136,6 +152,8 @@ def test_the_map_has_a_mark_for_each_class_with_its_image_and_words(elements):
     assert len(marks) == 6
     assert all("data-image" in one.attributes for one in marks)
     assert all(re.fullmatch(r"Klasse \d·\d & <b>\n.+\n4 images", one.text) for one in marks)
+    (section,) = of(elements, "section", id="map")
+    assert "The map shows all 6 classes." in section.text
     (legend, _) = of(elements, "ul", class_="legend")
     assert sorted(one.text.rsplit(" ", 1)[0] for one in of(elements, "button") if legend in one.above) == sorted(GROUPS)
 
@@ -217,6 +235,39 @@ def test_no_path_of_this_machine_is_in_the_page(runs, page, tmp_path):
     shown = small(Source.read(elsewhere))
     assert "m.parquet" in shown
     assert "secret" not in shown
+
+
+# The map
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_map_shows_as_many_classes_as_asked_for_and_says_of_how_many(runs):
+    source = Source.read(runs[0])
+    for classes, shown, words in (
+        (2, 2, "The map shows the 2 classes with the most images, of 6; --map-classes shows more."),
+        (0, 6, "The map shows all 6 classes."),
+        (7, 6, "The map shows all 6 classes."),
+    ):
+        found = parsed(small(source, map_classes=classes))
+        (points,) = of(found, "svg", class_="points")
+        assert len([one for one in of(found, "path") if points in one.above]) == shown
+        assert words in of(found, "section", id="map")[0].text
+
+
+def test_the_map_says_how_many_classes_have_a_neighbor_of_their_group_in_each_run(runs, elements):
+    shares = [100 * class_map(Source.read(folder)).same_coarse for folder in runs[:2]]
+    words = f"has the same group: {shares[0]:.1f} % (better), {shares[1]:.1f} % (worse); by chance 20.0 %."
+    assert words in of(elements, "section", id="map")[0].text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_classes_without_an_image_for_the_sake_of_size_are_counted(runs, monkeypatch):
+    monkeypatch.setattr(Thumbnails.__init__, "__defaults__", (1, Thumbnails.__init__.__defaults__[1]))
+    page = small(Source.read(runs[0]), queries=1, top=1)
+    marks = [one for one in of(parsed(page), "path") if "data-group" in one.attributes]
+    without = len([one for one in marks if "data-image" not in one.attributes])
+    assert 0 < without < 6
+    assert f"{without} classes are shown without their image, to keep the page small." in page
 
 
 # Other folders

@@ -85,6 +85,8 @@ def map_section(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Section 
             f"Share of the classes whose nearest class, by the cosine of the means, has the same {levels[-1]}: "
             f"{', '.join(shares)}; by chance {100 * first.same_coarse_by_chance:.1f} %."
         )
+    if thumbnails.left_out:
+        about.append(f"{thumbnails.left_out:,} classes are shown without their image, to keep the page small.")
     return Section("map", "Map of the classes", "map.html", maps, tuple(about), "Map")
 
 

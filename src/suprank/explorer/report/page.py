@@ -136,12 +136,14 @@ class Thumbnails:
     """The images of a page, each scaled down and embedded once; the same image in two runs is embedded once, too.
 
     A broken or missing image gets a tile with its path. Once the budget is spent, `get` with `needed=False` returns None: a
-    map can do without a picture, an example cannot. `on_new` is called with the number of images after each new one.
+    map can do without a picture, an example cannot. `left_out` counts these. `on_new` is called with the number of images after
+    each new one.
     """
 
     def __init__(self, budget: int = BUDGET, on_new: Callable[[int], None] = lambda number: None) -> None:
         self._budget_left, self._on_new = budget, on_new
         self._images: dict[tuple[str, str], Thumbnail] = {}
+        self.left_out = 0
 
     def get(self, images: Images, row: int, *, needed: bool = True) -> Thumbnail | None:
         """The image of a row, embedded on the first call."""
@@ -149,6 +151,7 @@ class Thumbnails:
         key = (images.path(row), str(table["box"][row].as_py()) if "box" in table.column_names else "")
         if key not in self._images:
             if not needed and self._budget_left <= 0:
+                self.left_out += 1
                 return None
             self._images[key] = _thumbnail(images, row, f"i{len(self._images)}")
             self._budget_left -= len(self._images[key].uri or "")
