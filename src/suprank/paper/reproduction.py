@@ -290,7 +290,17 @@ class Reproduction:
         columns: list[Columns] = [one for one in item.columns if one.preset in presets]
         if self.small:
             columns = [small_columns(item, preset) for preset in presets]
+        notes = [*notes, *(self._substitutions(item) if self.small else ())]
         return layout.lay_out(item, columns, results, self.training, small=self.small, notes=notes)
+
+    def _substitutions(self, item: TableItem) -> list[str]:
+        """A sentence for each row that is trained otherwise on small sets than at the paper's size."""
+        sentences = {}
+        for row in item.rows:
+            for training in (self.training(preset, row) for preset in self.chosen_presets(item)):
+                if training is not None and training.overrides:
+                    sentences[f"{' '.join(row.labels)} is {training.method} with {', '.join(training.overrides)} here."] = None
+        return list(sentences)
 
     def _stem(self, item: Item) -> Path:
         return self.out / f"{item.file_name}{'-small' * self.small}"
@@ -321,7 +331,8 @@ class Reproduction:
             return [], [f"{item.label}: its models are not trained yet."]
         figure, numbers = drawn
         stem = self._stem(item)
-        pictures = [stem.with_name(stem.name + suffix) for suffix in (".png", ".svg")]
+        suffixes = (".png",) if item.kind in ("gallery", "label") else (".png", ".svg")  # photographs are no drawings
+        pictures = [stem.with_name(stem.name + suffix) for suffix in suffixes]
         save_figure(figure, pictures)
         listed = [f"{name} {number:.3g}" if isinstance(number, float) else f"{name} {number}" for name, number in numbers.items()]
         return pictures, [f"{item.label}: {', '.join(listed)}."] if listed else []
@@ -344,9 +355,10 @@ class Reproduction:
             return None
         folders = [self.runs.run_folder(training, 0) for training in trainings]
         if item.kind == "map":
-            figure = galleries.class_map(folders[0], title=item.title)
+            figure = galleries.class_map(folders[0], title=f"{trainings[0].preset}, {trainings[0].method}")
         else:
-            figure = galleries.gallery(*folders, kind=item.select)
+            base, ours = trainings
+            figure = galleries.gallery(*folders, kind=item.select, names=(base.method, ours.method))
         return figure.figure, figure.facts
 
     def _labeled_images(self, item: LabelItem) -> tuple[Manifest, str, str]:
