@@ -1,4 +1,4 @@
-"""The methods that the paper compares against, called as every loss here is."""
+"""Methods that the paper compares against, called as every loss here is; docs/baselines.md names those that are not here."""
 
 from suprank.losses.baselines.binned import FastAP, SoftBinAP
 from suprank.losses.baselines.blackbox import BlackBoxAP

@@ -25,7 +25,7 @@ class CrossEntropy(ProxyLoss):
     v is the unit vector of an image, and √d·v, d its dimension, is what LayerNorm without affine gives: on an embedder that
     ends with `normalization="layer"` and has no projection, this is plain cross entropy on features that are not normalized,
     as theirs are. The classes' vectors W are not normalized either, which distinguishes it from `ProxySoftmax`: their length
-    counts, so they need a learning rate of a classifier, some 1e-3 with Adam. W starts as that of torch's Linear and b at 0;
+    counts, so they need a learning rate of a classifier, some 3e-3 with Adam. W starts as that of torch's Linear and b at 0;
     theirs start at 0 both.
 
     `label_smoothing` is torch's: a share ε of the probability is spread over all classes. Theirs is spread over the wrong
