@@ -85,7 +85,7 @@ def evaluate(
         typer.Option(
             min=1,
             help="Cut-off k of R@k, P@k and the like; repeatable. --metric names its own.",
-            show_default="1 10 100; 100 with --solution",
+            show_default="the run's, or 1 10 100; 100 with --solution",
         ),
     ] = None,
     metric: Annotated[
@@ -100,7 +100,7 @@ def evaluate(
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option(metavar="LEVEL=WEIGHT", help="Weight of a level in wAP; repeatable.", show_default="equal"),
+        typer.Option(metavar="LEVEL=WEIGHT", help="Weight of a level in wAP; repeatable.", show_default="the run's, or equal"),
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")] = None,
     memory_budget: Annotated[
@@ -225,7 +225,7 @@ def evaluate(
                 terminal.echo(gap_command.gap_table(measured))
             return
         options: dict[str, Any] = {
-            "ks": tuple(k or (1, 10, 100)),
+            "ks": tuple(k) if k else None,
             "decay": decay,
             "weights": parse_weights(weight or [], data.labels.names),
             "device": target,

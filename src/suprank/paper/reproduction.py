@@ -279,7 +279,12 @@ class Reproduction:
             elif item.kind == "none":
                 facts.append(f"{item.label} is not reproduced. {item.reason}")
             else:
-                new, sentences = self._write_figure(item, results)
+                try:
+                    new, sentences = self._write_figure(item, results)
+                except ModuleNotFoundError as error:
+                    if len(self.items) == 1:
+                        raise
+                    new, sentences = [], [f"{item.label} is not drawn, because {error.name} is not installed."]
                 files += new
                 facts += sentences
         return Reproduced(tuple(files), tuple(tables), tuple(facts))
@@ -303,7 +308,8 @@ class Reproduction:
         return list(sentences)
 
     def _stem(self, item: Item) -> Path:
-        return self.out / f"{item.file_name}{'-small' * self.small}"
+        small = self.small and item.kind != "drawing"
+        return self.out / f"{item.file_name}{'-small' * small}"
 
     def _write_table(self, table: layout.PaperTable) -> list[Path]:
         stem = self._stem(table.item)

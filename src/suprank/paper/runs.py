@@ -84,7 +84,10 @@ class PaperRuns:
     def arguments(self, training: Training) -> list[str]:
         """What is changed in the recipe, as `suprank train` takes it; later ones win."""
         given = [*self.dataset_overrides.get(training.preset, ()), *self.overrides, *training.overrides]
-        return [f"{key}={value}" for key, value in dict(_split(one) for one in given).items()]
+        entries = dict(_split(one) for one in given)
+        if any(one.startswith("model.backbone=") for one in training.overrides):
+            entries.pop("model.weights", None)  # those of another backbone
+        return [f"{key}={value}" for key, value in entries.items()]
 
     def run_folder(self, training: Training, seed: int) -> Path:
         return self.folder / training.preset / training.run(seed).name
