@@ -6,9 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from suprank.cli.app import app
+from suprank.paper.contents import recipes_of_the_paper
 from suprank.training.config import TrainConfig
 from suprank.training.loss_specs import CombinedSpec, loss_specs, parse_loss
-from suprank.training.presets import compositions, expected_results, methods, presets
+from suprank.training.presets import compositions, methods, presets
 from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder
 from tests.cli.collection import done, refused
 
@@ -56,9 +57,9 @@ def test_lists_fit_into_a_small_terminal_and_break_no_name(arguments):
 def test_the_recipes_of_a_preset_with_results_are_listed_with_their_networks():
     listed = rows(done("recipes", "sop").stdout)
     assert listed[0] == ["recipe", "network", "what"]
-    expected = {f"sop/{method}" for method in expected_results(recipes_folder(), "sop")}
-    assert [row[0] for row in listed[2:-2]] == sorted(expected | {name for name in all_recipes() if name.startswith("sop/")})
-    assert len(expected) == 17
+    known = {name for name in {*all_recipes(), *recipes_of_the_paper()} if name.startswith("sop/")}
+    assert [row[0] for row in listed[2:-2]] == sorted(known)
+    assert len(known) > 25
     assert ["sop/roadmap", "resnet50", "ROADMAP on Stanford Online Products: Sup-AP and L*_DG"] in listed
     assert listed[-1] == ["What they share: suprank recipes sop/base"]
     assert next(row for row in rows(done("recipes", "hgldv2").stdout) if row[0] == "hgldv2/happier")[1] == "hgldv2-start"
@@ -71,8 +72,12 @@ def test_a_preset_without_results_says_how_it_is_used():
     ]
 
 
-def test_a_recipe_is_printed_as_it_stands():
-    assert done("recipes", "cub/roadmap").stdout == (recipes_folder() / "cub/roadmap.toml").read_text(encoding="utf-8")
+def test_a_recipe_is_printed_as_it_stands_with_the_papers_results_below():
+    file = (recipes_folder() / "cub/roadmap.toml").read_text(encoding="utf-8")
+    results = "#   tab:general_results_sop: R@1 69.4, R@2 79.4, R@4 87.2, R@8 92.1\n"
+    assert done("recipes", "cub/roadmap").stdout == (
+        f"{file}\n# The paper's results; `suprank paper LABEL` reproduces a table:\n#\n{results}"
+    )
 
 
 def test_a_recipe_without_a_file_is_printed_as_it_is_composed():

@@ -61,7 +61,10 @@ def numbers_of_the_paper(label):
 @needs_the_paper
 @pytest.mark.parametrize("label", sorted(table_items()))
 def test_the_numbers_of_a_table_are_the_papers_row_by_row(label):
-    rows = [[number for numbers in row.paper.values() for number in numbers if number is not None] for row in table_items()[label].rows]
+    rows = [
+        [number for numbers in row.paper.values() for number in numbers if number is not None]
+        for row in table_items()[label].rows
+    ]
     assert rows == numbers_of_the_paper(label)
 
 

@@ -102,7 +102,10 @@ def test_csv_has_a_row_for_each_number():
 
 
 def test_the_second_best_of_three_is_underlined_and_equal_ones_share_a_place():
-    results = {Training("sop", name): [outcome(R_1=share, AP=0.5)] for name, share in zip(("one", "two", "three"), (0.7, 0.7, 0.6), strict=True)}
+    results = {
+        Training("sop", name): [outcome(R_1=share, AP=0.5)]
+        for name, share in zip(("one", "two", "three"), (0.7, 0.7, 0.6), strict=True)
+    }
     table = laid_out(results=results)
     assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [1, 1, 2, 0]
     assert [table.place(line, ("sop", "AP")) for line in table.lines] == [0, 0, 0, 0]
@@ -110,14 +113,21 @@ def test_the_second_best_of_three_is_underlined_and_equal_ones_share_a_place():
 
 
 def test_a_mark_goes_by_what_is_printed():
-    results = {Training("sop", "one"): [outcome(R_1=0.70001)], Training("sop", "two"): [outcome(R_1=0.70002)], Training("sop", "three"): [outcome(R_1=0.3)]}
+    results = {
+        Training("sop", "one"): [outcome(R_1=0.70001)],
+        Training("sop", "two"): [outcome(R_1=0.70002)],
+        Training("sop", "three"): [outcome(R_1=0.3)],
+    }
     table = laid_out(results=results)
     assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [1, 1, 2, 0]
 
 
 def test_the_best_of_each_group_where_the_paper_has_it_so():
     item = contents()["tab:ablation_study"]
-    results = {Training("sop", row.methods["sop"]): [outcome(**{"R_1": 0.5 + place / 100, "mAP_R": 0.4})] for place, row in enumerate(item.rows)}
+    results = {
+        Training("sop", row.methods["sop"]): [outcome(**{"R_1": 0.5 + place / 100, "mAP_R": 0.4})]
+        for place, row in enumerate(item.rows)
+    }
     table = laid_out(item, results)
     assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [0, 0, 2, 1] * 2
 
@@ -137,8 +147,12 @@ def test_a_small_table_has_the_papers_order_beside_it():
     small = Columns("glyphs", "glyphs", ("R@1", "AP/*"))
     names = {"one": 0.5, "two": 0.6, "three": 0.7}
     metrics = {"AP": 0.5, "AP/fine": 0.5, "AP/coarse": 0.25, "AP/overall": 0.4}
-    results = {Training("glyphs", name): [Outcome(1, 1, 1.0, {"test": {"R@1": share, **metrics}})] for name, share in names.items()}
-    table = layout.lay_out(ITEM, [small], results, lambda preset, row: Training(preset, *row.methods.values()) if row.methods else None, small=True)
+    results = {
+        Training("glyphs", name): [Outcome(1, 1, 1.0, {"test": {"R@1": share, **metrics}})] for name, share in names.items()
+    }
+    table = layout.lay_out(
+        ITEM, [small], results, lambda preset, row: Training(preset, *row.methods.values()) if row.methods else None, small=True
+    )
     head, *rows = layout.text_cells(table)
     assert head == ["", "Method", "R@1", "AP/coarse", "SOP R@1 (paper)"]
     assert [line[1] for line in rows] == ["One", "Two", "Three"], "quoted rows are left out"
@@ -156,7 +170,9 @@ def test_agreement_of_an_order_with_itself_and_its_reverse(pairs):
 
 
 def test_means_over_levels_and_over_test_sets():
-    vehicle = Outcome(1, 1, 1.0, {"fine": {"AP": 0.2, "ASI": 0.1}, "middle": {"AP": 0.4, "ASI": 0.2}, "coarse": {"AP": 0.9, "ASI": 0.6}})
+    vehicle = Outcome(
+        1, 1, 1.0, {"fine": {"AP": 0.2, "ASI": 0.1}, "middle": {"AP": 0.4, "ASI": 0.2}, "coarse": {"AP": 0.9, "ASI": 0.6}}
+    )
     product = Outcome(1, 1, 1.0, {"test": {"AP": 0.2, "AP/fine": 0.2, "AP/middle": 0.4, "AP/coarse": 0.9, "AP/overall": 0.3}})
     assert share_of(vehicle, "mean:AP") == pytest.approx(0.5)
     assert share_of(vehicle, "mean:ASI") == pytest.approx(0.3)

@@ -8,7 +8,7 @@ import pytest
 
 from suprank.experiments import runner
 from suprank.paper import layout, reproduce
-from suprank.paper.contents import StudyItem, TableItem, contents, table_items
+from suprank.paper.contents import StudyItem, TableItem, contents, recipes_of_the_paper, table_items
 from suprank.paper.reproduction import Reproduction
 from suprank.paper.runs import Training, read_comparisons
 from tests.paper import miniature
@@ -157,11 +157,17 @@ def test_a_study_shares_the_run_of_the_recipe_itself(pretended, tmp_path, datase
 def test_an_increase_is_that_over_the_other_recipe_at_the_same_value(pretended, tmp_path, datasets):
     reproduce("fig:relative_increase_sop", tmp_path / "out", data=datasets, seeds=2)
     assert len(pretended) == 5 * 2 * 2
-    read = {run: json.loads((tmp_path / "out" / "sop" / run / "result.json").read_text()) for run in ("roadmap,seed=0", "sup-ap,seed=0")}
+    read = {
+        run: json.loads((tmp_path / "out" / "sop" / run / "result.json").read_text())
+        for run in ("roadmap,seed=0", "sup-ap,seed=0")
+    }
     ours, base = (one["metrics"]["test"]["mAP@R"] for one in read.values())
-    rows = {row["batch.size"]: row for row in csv.DictReader((tmp_path / "out" / "fig-relative_increase_sop.csv").read_text().splitlines())}
+    rows = {
+        row["batch.size"]: row
+        for row in csv.DictReader((tmp_path / "out" / "fig-relative_increase_sop.csv").read_text().splitlines())
+    }
     assert set(rows) == {"32", "64", "128", "256", "384"}
-    first, second = 100 * (ours / base - 1), float(rows["256"]["increase of mAP@R, %"])
+    first, second = 100 * (ours / base - 1), float(rows["256"]["mAP@R increase, %"])
     assert second == pytest.approx(first, abs=1.0)
     assert rows["256"]["paper"] == "0.7"
 
@@ -170,8 +176,12 @@ def test_a_figure_with_parts_is_made_of_its_parts():
     parts = Reproduction(("fig:analysis_alpha_lambda",), Path("unused")).items
     assert [item.label for item in parts] == ["fig:analysis_alpha", "fig:analysis_lambda"]
     assert [item.label for item in Reproduction(("fig:smooth_rank",), Path("unused")).items] == ["fig:smooth_rank"]
-    assert {item.label for item in Reproduction(("all",), Path("unused")).items} >= {item.label for item in contents().values() if not item.parts}
-    assert all(isinstance(item, TableItem) or item.kind == "drawing" for item in Reproduction(("tables",), Path("unused")).items)
+    assert {item.label for item in Reproduction(("all",), Path("unused")).items} >= {
+        item.label for item in contents().values() if not item.parts
+    }
+    assert all(
+        isinstance(item, TableItem) or item.kind == "drawing" for item in Reproduction(("tables",), Path("unused")).items
+    )
 
 
 def test_what_is_not_reproduced_says_why(tmp_path):
@@ -198,8 +208,13 @@ def test_saved_comparisons_are_read_by_preset_and_method():
         read_comparisons(ROOT / "docs")
 
 
+@pytest.mark.parametrize("label", sorted(table_items()))
+def test_the_recipes_of_every_table_differ_in_nothing_but_what_it_states(label):
+    paper = Reproduction((label,), Path("unused"))
+    paper.runs.check(paper.trainings(paper.items[0]), paper.items[0].may_differ)
+
+
 def test_every_study_and_model_of_the_paper_has_a_recipe_that_a_table_has_too():
-    recipes = {f"{preset}/{method}" for item in table_items().values() for row in item.rows for preset, method in row.methods.items()}
     for item in contents().values():
         if isinstance(item, StudyItem):
-            assert {item.recipe, item.base or item.recipe} <= recipes
+            assert {item.recipe, item.base or item.recipe} <= recipes_of_the_paper()

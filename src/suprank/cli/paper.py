@@ -12,8 +12,8 @@ from suprank.cli import terminal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from suprank.paper.plan import PaperPlan
     from suprank.paper.layout import PaperTable
+    from suprank.paper.plan import PaperPlan
 
 
 def paper(
@@ -26,9 +26,7 @@ def paper(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the runs, tables and figures.")] = None,
-    data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder with the datasets, or with their manifests.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder with the datasets, or with their manifests.")] = None,
     small: Annotated[
         bool, typer.Option("--small", help="Use small sets in place of the paper's datasets; nothing is downloaded.")
     ] = False,

@@ -55,7 +55,18 @@ def recipes(
         elif name in presets(recipes_folder()):
             _print(*_preset_overview(name))
         else:
-            terminal.echo(recipe_text(name), nl=False)
+            terminal.echo(recipe_text(name) + _paper_comment(name), nl=False)
+
+
+def _paper_comment(name: str) -> str:
+    """The paper's numbers of a recipe, as a comment; empty if the paper has none."""
+    from suprank.paper.contents import paper_results
+
+    sentences = paper_results(name)
+    if not sentences:
+        return ""
+    lines = "".join(f"#   {sentence}\n" for sentence in sentences)
+    return f"\n# The paper's results; `suprank paper LABEL` reproduces a table:\n#\n{lines}"
 
 
 def _print(*parts: Table | str) -> None:
@@ -91,12 +102,14 @@ def _overview() -> Iterator[Table | str]:
 
 
 def _preset_overview(preset: str) -> Iterator[Table | str]:
-    """The recipes of a preset that have a file or a result to expect."""
+    """The recipes of a preset that have a file or a result to expect, of the paper or measured here."""
+    from suprank.paper.contents import recipes_of_the_paper
     from suprank.training.presets import expected_results, first_sentence, header
     from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder
 
     expected = {f"{preset}/{method}" for method in expected_results(recipes_folder(), preset)}
-    names = sorted(expected | {name for name in all_recipes() if name.startswith(f"{preset}/")})
+    known = {*all_recipes(), *recipes_of_the_paper()}
+    names = sorted(expected | {name for name in known if name.startswith(f"{preset}/")})
     if names:
         table = _table("recipe", "network", "what")
         for name in names:

@@ -80,9 +80,7 @@ def compare(
     """
     metrics = metric_names(metrics)
     _check_name(name)
-    plan = plan_comparison(
-        recipes, out, overrides, seeds=seeds, may_differ=may_differ, display=display, command=command
-    )
+    plan = plan_comparison(recipes, out, overrides, seeds=seeds, may_differ=may_differ, display=display, command=command)
     failed = plan.run(jobs=jobs, slurm_options=slurm, display=display)
     result = collect_comparison(out, metrics=metrics, name=name, display=display, command=command)
     return replace(result, planned=len(plan.tasks), failed=tuple(failed))

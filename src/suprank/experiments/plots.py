@@ -147,8 +147,11 @@ def save_figure(figure: Figure, files: Sequence[Path]) -> None:
     for file in files:
         # No date, and ids that do not change.
         metadata = {"Date": None} if file.suffix == ".svg" else None
-        style = {"svg.hashsalt": "suprank", "svg.fonttype": "none"}
-        with rc_context(style), atomic_writer(file) as opened, warnings.catch_warnings():
+        with (
+            rc_context({"svg.hashsalt": "suprank", "svg.fonttype": "none"}),
+            atomic_writer(file) as opened,
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("ignore", "Glyph .* missing")  # labels may be in any script
             figure.savefig(opened, format=file.suffix[1:], dpi=200, metadata=metadata)
 

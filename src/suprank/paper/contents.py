@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 QUOTED = "quoted"
 """In place of a method: the paper quotes the row, and nothing is trained for it."""
@@ -95,7 +95,7 @@ class ModelItem(Item):
 
     recipe: str = ""
     base: str = ""
-    select: str = ""
+    select: Literal["better_mistakes", "both_fail"] = "better_mistakes"
     """Which queries a gallery shows: `better_mistakes` or `both_fail`."""
 
 
@@ -135,6 +135,12 @@ def find_item(label: str) -> Item:
 def table_items() -> dict[str, TableItem]:
     """The tables of results."""
     return {label: item for label, item in contents().items() if isinstance(item, TableItem)}
+
+
+def recipes_of_the_paper() -> set[str]:
+    """Every recipe PRESET/METHOD that a table of the paper has a result of."""
+    items = table_items().values()
+    return {f"{preset}/{method}" for item in items for row in item.rows for preset, method in row.methods.items()}
 
 
 def paper_results(recipe: str) -> list[str]:
@@ -193,7 +199,8 @@ def _item(label: str, entry: dict[str, Any]) -> Item:
 
 
 def _rows(text: str, heads: int, columns: tuple[Columns, ...], label: str) -> list[Row]:
-    rows, group, rule = [], "", False
+    rows: list[Row] = []
+    group, rule = "", False
     for line in text.strip().splitlines():
         if line.startswith("["):
             group, rule = line.strip("[] "), bool(rows)
@@ -221,5 +228,5 @@ def _methods(text: str, columns: tuple[Columns, ...]) -> dict[str, str]:
     if text == QUOTED:
         return {}
     if ":" in text:
-        return dict(word.split(":") for word in text.split())  # type: ignore[misc]  # pairs
+        return dict(word.split(":") for word in text.split())
     return {one.preset: text for one in columns}

@@ -204,7 +204,13 @@ def latex(table: PaperTable, command: str = "") -> str:
     ]
     heads = [*[""] * grouped, *map(_latex_text, table.item.heads)]
     heads += [_latex_text(metric_title(metric)) for columns in table.columns for metric in columns.metrics]
-    comments = [command, table.item.title + ".", table.caption(), *table.notes, r"Needs \usepackage{booktabs,multirow,graphicx}."]
+    comments = [
+        command,
+        table.item.title + ".",
+        table.caption(),
+        *table.notes,
+        r"Needs \usepackage{booktabs,multirow,graphicx}.",
+    ]
     lines = []
     for place, line in enumerate(table.lines):
         new_group = place == 0 or line.row.group != table.lines[place - 1].row.group

@@ -1,4 +1,4 @@
-"""What a table or figure takes, before anything is done: runs, hours of a GPU, disk space, and the datasets that are missing."""
+"""What a table or figure takes, before anything is done: runs, hours of a GPU, disk space, and datasets that are missing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def make_plan(reproduction: Reproduction) -> PaperPlan:
     runs = reproduction.runs
     finished = finished_runs(runs.folder) if runs.folder.is_dir() else []
     presets = dict.fromkeys(preset for item in reproduction.items for preset in reproduction.chosen_presets(item))
-    datasets, sources = [], {}
+    datasets, sources = [], dict[str, None]()
     for preset in presets:
         states = {
             (training, seed): runs.state(training, seed)

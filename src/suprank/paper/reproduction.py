@@ -121,7 +121,9 @@ class Reproduction:
         found: dict[str, Item] = {}
         for label in self.labels:
             prefix = GROUPS.get(label)
-            some = [find_item(label)] if prefix is None else [one for one in contents().values() if one.label.startswith(prefix)]
+            some = (
+                [find_item(label)] if prefix is None else [one for one in contents().values() if one.label.startswith(prefix)]
+            )
             for item in some:
                 expand = item.parts if item.kind != "drawing" else ()
                 found |= {one.label: one for one in ([contents()[part] for part in expand] or [item])}
@@ -203,6 +205,12 @@ class Reproduction:
             wanted = []
         return list(dict.fromkeys(one for one in wanted if one is not None))
 
+    def _exceptions(self, item: Item) -> Sequence[str]:
+        """Keys in which the trainings of an item differ on purpose."""
+        if isinstance(item, StudyItem):
+            return (item.key,)
+        return item.may_differ if isinstance(item, TableItem) else ()
+
     @property
     def runs(self) -> PaperRuns:
         """All runs; their configs are complete after `prepare`."""
@@ -255,7 +263,7 @@ class Reproduction:
             self.runs.open_folder()
             self.prepare(display)
         runs = self.runs
-        notes = {item.label: runs.check(self.trainings(item), _exceptions(item)) for item in self.items}
+        notes = {item.label: runs.check(self.trainings(item), self._exceptions(item)) for item in self.items}
         if runs.trainings:
             runs.check_folders()
             if not collect:
@@ -270,7 +278,7 @@ class Reproduction:
         tables, facts = [], []
         for item in self.items:
             if isinstance(item, TableItem):
-                table = self.table(item, results, notes.get(item.label, ()))
+                table = self.table(item, results, () if self.small else notes.get(item.label, ()))
                 tables.append(table)
                 files += self._write_table(table)
             elif isinstance(item, StudyItem):
@@ -300,7 +308,7 @@ class Reproduction:
 
     def _substitutions(self, item: TableItem) -> list[str]:
         """A sentence for each row that is trained otherwise on small sets than at the paper's size."""
-        sentences = {}
+        sentences: dict[str, None] = {}
         for row in item.rows:
             for training in (self.training(preset, row) for preset in self.chosen_presets(item)):
                 if training is not None and training.overrides:
@@ -340,7 +348,9 @@ class Reproduction:
         suffixes = (".png",) if item.kind in ("gallery", "label") else (".png", ".svg")  # photographs are no drawings
         pictures = [stem.with_name(stem.name + suffix) for suffix in suffixes]
         save_figure(figure, pictures)
-        listed = [f"{name} {number:.3g}" if isinstance(number, float) else f"{name} {number}" for name, number in numbers.items()]
+        listed = [
+            f"{name} {number:.3g}" if isinstance(number, float) else f"{name} {number}" for name, number in numbers.items()
+        ]
         return pictures, [f"{item.label}: {', '.join(listed)}."] if listed else []
 
     def _draw(self, item: Item, results: Results) -> tuple[Figure, dict[str, float | str]] | None:
@@ -384,12 +394,6 @@ class Reproduction:
     @property
     def _named(self) -> str:
         return _list(self.labels)
-
-
-def _exceptions(item: Item) -> Sequence[str]:
-    if isinstance(item, StudyItem):
-        return (item.key,)
-    return item.may_differ if isinstance(item, TableItem) else ()
 
 
 def _methods(item: Item) -> set[str]:

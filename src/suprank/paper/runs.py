@@ -1,10 +1,10 @@
 """The training runs of tables and figures. All tables and figures of one folder share them:
 
-    OUT/sop/roadmap,seed=0/      a run folder of `suprank train`; it is finished when result.json exists
-    OUT/data/                    manifests of datasets that were imported
-    OUT/logs/, OUT/slurm/        as in the folder of a sweep
-    OUT/paper.json               the commands that were given, and all runs
-    OUT/tab-main_sop_inat.md     tables and figures
+OUT/sop/roadmap,seed=0/      a run folder of `suprank train`; it is finished when result.json exists
+OUT/data/                    manifests of datasets that were imported
+OUT/logs/, OUT/slurm/        as in the folder of a sweep
+OUT/paper.json               the commands that were given, and all runs
+OUT/tab-main_sop_inat.md     tables and figures
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Study:
 
         On the paper's dataset, its curve and ours are in one panel; on a small set side by side.
         """
-        ours, theirs = (self.preset, f"the paper, {self._paper_preset}") if self.small else ("suprank", "the paper")
+        ours, theirs = (self.preset, f"paper ({self._paper_preset})") if self.small else ("suprank", "paper")
         columns = [f"{self._metric}, {ours}", f"{self._metric}, {theirs}"] if self.small else [self._metric]
         rows = []
         for point in self.points:
@@ -105,7 +105,7 @@ class Study:
 
     @property
     def _metric(self) -> str:
-        return f"increase of {self.item.metric}" if self.item.base else self.item.metric
+        return f"{self.item.metric} increase" if self.item.base else self.item.metric
 
     @property
     def _paper_preset(self) -> str:
