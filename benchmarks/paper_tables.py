@@ -16,6 +16,7 @@ from pathlib import Path
 
 from suprank.paper import layout
 from suprank.paper.contents import KINDS, Columns, Row, TableItem, contents
+from suprank.paper.output import Output
 from suprank.paper.reproduction import Reproduction
 from suprank.paper.runs import Training
 
@@ -38,7 +39,7 @@ def table(words: str) -> str:
     """A table of the paper on the small sets, from the runs: `tab:main_sop_inat emoji64` is on one of them."""
     label, *datasets = words.split()
     paper = Reproduction((label,), Path("unused"), small=True, results=RUNS, datasets=tuple(datasets))
-    return layout.markdown(paper.table(paper.items[0], paper.saved_results), notes=False)  # type: ignore[arg-type]
+    return layout.markdown(Output(paper, paper.saved_results).table(paper.items[0]), notes=False)  # type: ignore[arg-type]
 
 
 def others() -> str:

@@ -9,6 +9,7 @@ import pytest
 from suprank.experiments import runner
 from suprank.paper import layout, reproduce
 from suprank.paper.contents import StudyItem, TableItem, contents, recipes_of_the_paper, table_items
+from suprank.paper.output import Output
 from suprank.paper.reproduction import Reproduction
 from suprank.paper.runs import Training, read_comparisons
 from tests.paper import miniature
@@ -192,7 +193,7 @@ def test_what_is_not_reproduced_says_why(tmp_path):
 def test_the_tables_of_saved_comparisons_are_those_of_the_page():
     """Two ways to one number: the page of results and the command give the same digits."""
     paper = Reproduction(("tab:compa_ranking_losses",), Path("unused"), small=True, results=COMPARISONS)
-    text = layout.markdown(paper.table(paper.items[0], paper.saved_results), notes=False)
+    text = layout.markdown(Output(paper, paper.saved_results).table(paper.items[0]), notes=False)
     assert text in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="--results is for tables, and fig:lambda_roadmap is a figure"):
         reproduce("fig:lambda_roadmap", "unused", small=True, results=COMPARISONS)

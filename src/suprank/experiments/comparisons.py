@@ -74,9 +74,9 @@ def compare(
         compare(["cub112/nsm", "cub112/roadmap"], "runs/cub112", {"run.epochs": 30}, seeds=3).table.markdown()
 
     The recipes may differ in their loss, proxies, memory and optimizer; other differences are refused before the first one
-    runs, except in the keys or tables that `may_differ` names, such as `batch.size`. `overrides` hold for all. Finished runs in the folder `out` are not run again, interrupted ones are resumed, and
-    further recipes or seeds are added. `jobs`, `slurm` and `command` are as in `sweep`. Table and figure are written into `out`
-    as NAME.csv, .md, .tex, .png and .svg.
+    runs, except in the keys or tables that `may_differ` names, such as `batch.size`. `overrides` hold for all. Finished runs in
+    the folder `out` are not run again, interrupted ones are resumed, and further recipes or seeds are added. `jobs`, `slurm`
+    and `command` are as in `sweep`. Table and figure are written into `out` as NAME.csv, .md, .tex, .png and .svg.
     """
     metrics = metric_names(metrics)
     _check_name(name)

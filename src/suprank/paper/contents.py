@@ -32,8 +32,11 @@ class Columns(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A method of a table: its labels, its method by preset (only where the paper has a number, and none if nothing is trained
-    for the row), and the paper's numbers by preset, None where it has none. `group` is the head of its group, and `rule` says whether a line is drawn above it."""
+    """A row of a table: its labels, its method by preset, and the paper's numbers by preset, None where it has none.
+
+    There is a method only where the paper has a number, and none if nothing is trained for the row. `group` is the head of its
+    group, and `rule` says whether a line is drawn above it.
+    """
 
     labels: tuple[str, ...]
     methods: dict[str, str]

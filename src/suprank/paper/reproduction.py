@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from suprank.experiments.runner import Display
-from suprank.files.atomic import write_atomically
-from suprank.paper import layout
-from suprank.paper.contents import Columns, Item, LabelItem, ModelItem, Row, StudyItem, TableItem, contents, find_item
+from suprank.paper.contents import Item, LabelItem, ModelItem, Row, StudyItem, TableItem, contents, find_item
 from suprank.paper.datasets import Found, MissingDataError, find, prepare
+from suprank.paper.output import Output, Reproduced
 from suprank.paper.runs import PaperRuns, Results, Training, read_comparisons
-from suprank.paper.small import SMALL_SETS, SmallSet, prepare_small, small_columns, small_sets, small_training
+from suprank.paper.small import SMALL_SETS, SmallSet, prepare_small, small_sets, small_training
 
 if TYPE_CHECKING:
     from os import PathLike
 
-    from matplotlib.figure import Figure
-
-    from suprank.data import Manifest
     from suprank.paper.plan import PaperPlan
     from suprank.paper.studies import Study
 
 GROUPS = {"all": "", "tables": "tab:", "figures": "fig:"}
 """Words for several labels, and how these begin."""
-
-
-@dataclass(frozen=True)
-class Reproduced:
-    """The files that were written, the tables of results, sentences for the reader, and the names of the runs that failed."""
-
-    files: tuple[Path, ...]
-    tables: tuple[layout.PaperTable, ...]
-    facts: tuple[str, ...] = ()
-    planned: int = 0
-    failed: tuple[str, ...] = ()
 
 
 def reproduce(
@@ -162,6 +145,10 @@ class Reproduction:
         """The presets of an item that `--on` leaves, all if it is not given."""
         return [preset for preset in self._item_presets(item) if not self.datasets or preset in self.datasets]
 
+    def is_left_out(self, item: Item) -> bool:
+        """Whether `--on` leaves no dataset for an item that needs one."""
+        return bool(self._item_presets(item)) and not self.chosen_presets(item)
+
     def _stand_in(self, preset: str) -> str:
         """The small set that stands in for one of the paper's datasets: one of those that `--on` leaves."""
         left = [one for one in self.small_sets.values() if not self.datasets or one.preset in self.datasets]
@@ -256,7 +243,7 @@ class Reproduction:
                 raise ValueError(f"--results is for tables, and {item.label} is a figure; leave it out.")
         self.out.mkdir(parents=True, exist_ok=True)
         if self.results is not None:
-            return self.write(self.saved_results, {})
+            return Output(self, self.saved_results).write()
         failed: list[str] = []
         if any(self.chosen_presets(item) for item in self.items):
             self.refuse_missing_datasets()
@@ -268,128 +255,8 @@ class Reproduction:
             runs.check_folders()
             if not collect:
                 failed = runs.plan().run(jobs=jobs, slurm_options=slurm, display=display)
-        written = self.write(runs.results(), notes)
-        planned = len(runs.trainings) * self.seeds
-        return Reproduced(written.files, written.tables, written.facts, planned, tuple(failed))
-
-    def write(self, results: Results, notes: dict[str, list[str]]) -> Reproduced:
-        """Write every table and figure for which there are results."""
-        files: list[Path] = []
-        tables, facts = [], []
-        for item in self.items:
-            if isinstance(item, TableItem):
-                table = self.table(item, results, () if self.small else notes.get(item.label, ()))
-                tables.append(table)
-                files += self._write_table(table)
-            elif isinstance(item, StudyItem):
-                for study in self.studies(item):
-                    files += self._write_study(study, results)
-            elif item.kind == "none":
-                facts.append(f"{item.label} is not reproduced. {item.reason}")
-            else:
-                try:
-                    new, sentences = self._write_figure(item, results)
-                except ModuleNotFoundError as error:
-                    if len(self.items) == 1:
-                        raise
-                    new, sentences = [], [f"{item.label} is not drawn, because {error.name} is not installed."]
-                files += new
-                facts += sentences
-        return Reproduced(tuple(files), tuple(tables), tuple(facts))
-
-    def table(self, item: TableItem, results: Results, notes: Sequence[str] = ()) -> layout.PaperTable:
-        """The table of an item, laid out with these results."""
-        presets = self.chosen_presets(item)
-        columns: list[Columns] = [one for one in item.columns if one.preset in presets]
-        if self.small:
-            columns = [small_columns(item, preset) for preset in presets]
-        notes = [*notes, *(self._substitutions(item) if self.small else ())]
-        return layout.lay_out(item, columns, results, self.training, small=self.small, notes=notes)
-
-    def _substitutions(self, item: TableItem) -> list[str]:
-        """A sentence for each row that is trained otherwise on small sets than at the paper's size."""
-        sentences: dict[str, None] = {}
-        for row in item.rows:
-            for training in (self.training(preset, row) for preset in self.chosen_presets(item)):
-                if training is not None and training.overrides:
-                    sentences[f"{' '.join(row.labels)} is {training.method} with {', '.join(training.overrides)} here."] = None
-        return list(sentences)
-
-    def _stem(self, item: Item) -> Path:
-        small = self.small and item.kind != "drawing"
-        return self.out / f"{item.file_name}{'-small' * small}"
-
-    def _write_table(self, table: layout.PaperTable) -> list[Path]:
-        stem = self._stem(table.item)
-        texts = {
-            ".md": f"# {table.item.title} ({table.item.label})\n\n{layout.markdown(table)}",
-            ".tex": layout.latex(table, self.command),
-            ".csv": layout.table_csv(table),
-        }
-        for suffix, text in texts.items():
-            write_atomically(stem.with_name(stem.name + suffix), text.encode())
-        return [stem.with_name(stem.name + suffix) for suffix in texts]
-
-    def _write_study(self, study: Study, results: Results) -> list[Path]:
-        stem = self._stem(study.item)
-        table, *pictures = [stem.with_name(stem.name + suffix) for suffix in (".csv", ".png", ".svg")]
-        write_atomically(table, study.csv(results).encode())
-        return [table, *pictures] if study.draw(results, pictures) else [table]
-
-    def _write_figure(self, item: Item, results: Results) -> tuple[list[Path], list[str]]:
-        """The files of a figure, and its numbers as sentences; nothing while its models are not trained."""
-        from suprank.experiments.plots import save_figure
-
-        drawn = self._draw(item, results)
-        if drawn is None:
-            return [], [f"{item.label}: its models are not trained yet."]
-        figure, numbers = drawn
-        stem = self._stem(item)
-        suffixes = (".png",) if item.kind in ("gallery", "label") else (".png", ".svg")  # photographs are no drawings
-        pictures = [stem.with_name(stem.name + suffix) for suffix in suffixes]
-        save_figure(figure, pictures)
-        listed = [
-            f"{name} {number:.3g}" if isinstance(number, float) else f"{name} {number}" for name, number in numbers.items()
-        ]
-        return pictures, [f"{item.label}: {', '.join(listed)}."] if listed else []
-
-    def _draw(self, item: Item, results: Results) -> tuple[Figure, dict[str, float | str]] | None:
-        if item.kind == "drawing":
-            from suprank.paper.drawings import DRAWINGS
-
-            drawing = DRAWINGS[item.label]()
-            return drawing.figure, dict(drawing.numbers)
-        from suprank.paper import galleries
-
-        if isinstance(item, LabelItem):
-            figure = galleries.images_of_label(*self._labeled_images(item))
-            return figure.figure, figure.facts
-        if not isinstance(item, ModelItem):
-            raise TypeError(f"{item.label} is no figure")
-        trainings = self.trainings(item)
-        if not all(results.get(training) for training in trainings):
-            return None
-        folders = [self.runs.run_folder(training, 0) for training in trainings]
-        if item.kind == "map":
-            figure = galleries.class_map(folders[0], title=f"{trainings[0].preset}, {trainings[0].method}")
-        else:
-            base, ours = trainings
-            figure = galleries.gallery(*folders, kind=item.select, names=(base.method, ours.method))
-        return figure.figure, figure.facts
-
-    def _labeled_images(self, item: LabelItem) -> tuple[Manifest, str, str]:
-        """The images, the level and the label that a figure shows; on small sets the largest labels."""
-        from suprank.training.manifests import open_manifest
-
-        (preset,) = self.chosen_presets(item)
-        given = dict(one.partition("=")[::2] for one in (*self.prepared[preset], *self.overrides))
-        images = open_manifest(given.get("data.manifest", preset).strip('"'))
-        if not self.small:
-            return images, "supercategory", item.name
-        level = images.levels[1]
-        counts = np.bincount(images.labels[:, 1], minlength=len(images.names[level]))
-        siblings = [one.label for one in contents().values() if isinstance(one, LabelItem)]
-        return images, level, images.names[level][int(np.argsort(-counts, kind="stable")[siblings.index(item.label)])]
+        written = Output(self, runs.results(), notes).write()
+        return replace(written, planned=len(runs.trainings) * self.seeds, failed=tuple(failed))
 
     @property
     def _named(self) -> str:

@@ -72,7 +72,7 @@ def small_training(method: str) -> tuple[str, tuple[str, ...]]:
 
 
 def small_columns(item: TableItem, preset: str) -> Columns:
-    """The columns of a table on a small set. `AP/*` stands for the AP of every coarser level: small sets have their own names."""
+    """The columns of a table on a small set. `AP/*` stands for the AP of every coarser level, whatever its name is there."""
     small = next(one for one in SMALL_SETS if one.preset == preset)
     columns = next((one for one in item.columns if one.preset == small.stands_for), item.columns[0])
     metrics = dict.fromkeys("AP/*" if "/" in metric else metric for metric in columns.metrics)
