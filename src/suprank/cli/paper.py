@@ -12,6 +12,8 @@ from suprank.cli import terminal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.table import Table as RichTable
+
     from suprank.paper.layout import PaperTable
     from suprank.paper.plan import PaperPlan
 
@@ -72,18 +74,18 @@ def paper(
         from suprank.experiments.methods import split_arguments
 
         labels, overrides = split_arguments(arguments or [])
+        if not labels and overrides:
+            raise ValueError(f"{' '.join(overrides)} changes runs, but no label is named; `suprank paper` lists them.")
         if not labels:
             _list_contents()
             return
-        if out is None:
-            raise ValueError(f"name a folder for what is written: suprank paper {' '.join(labels)} --out DIR")
 
         from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
         from suprank.paper.reproduction import Reproduction
 
         reproduction = Reproduction(
             labels=tuple(labels),
-            out=out,
+            out=out or Path(),
             data=data,
             small=small,
             seeds=seeds,
@@ -93,9 +95,13 @@ def paper(
             results=results,
             command=command_line(),
         )
+        if plan and results:
+            raise ValueError("--results runs nothing, so there is nothing to plan; leave out --plan.")
         if plan:
             _print_plan(reproduction.plan())
             return
+        if out is None:
+            raise ValueError(f"name a folder for what is written: suprank paper {' '.join(labels)} --out DIR")
         with explain_stop(out):
             result = reproduction.run(jobs=jobs, slurm=slurm or (), collect=collect, display=ExperimentDisplay(quiet=quiet))
         for table in result.tables:
@@ -120,32 +126,60 @@ def print_paper_table(table: PaperTable) -> None:
 
     head, *rows = text_cells(table, "[bold]{}[/bold]", "[underline]{}[/underline]")
     terminal.echo(f"{table.item.title} ({table.item.label})")
-    _print_rows(head, rows, right_from=table.label_columns)
+    _print_rows(head, rows, right_from=table.label_columns, split=True)
     for sentence in (table.caption(), *(table.order_sentences() if table.small else ()), *table.notes):
         terminal.echo(sentence)
 
 
 def _print_plan(plan: PaperPlan) -> None:
-    head, *rows = plan.text_cells()
+    from rich.markup import escape
+
+    head, *rows = [[escape(terminal.escaped(cell)) for cell in row] for row in plan.text_cells()]
     if rows:
         _print_rows(head, rows, right_from=1)
     for sentence in plan.sentences():
         terminal.echo(sentence)
 
 
-def _print_rows(head: Sequence[str], rows: Sequence[Sequence[str]], right_from: int | None = None) -> None:
-    """Print a table on standard output; if that is not a terminal, as wide as the table needs."""
-    from rich.box import SIMPLE_HEAD
+def _print_rows(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right_from: int | None = None, *, split: bool = False
+) -> None:
+    """Print a table on standard output; if that is not a terminal, as wide as the table needs.
+
+    With `split`, a table that is wider than the terminal is printed in blocks of columns, each with the first `right_from`
+    columns, because numbers that are folded cannot be read.
+    """
     from rich.console import Console
+
+    console = Console(highlight=False)
+    labels, columns = right_from or 0, len(head)
+
+    def block(start: int, end: int) -> RichTable:
+        chosen = [*range(labels), *range(start, end)]
+        return _rich_table([[row[place] for place in chosen] for row in (head, *rows)], right_from)
+
+    def width(table: RichTable) -> int:
+        return console.measure(table, options=console.options.update(width=10_000)).maximum
+
+    if not console.is_terminal:
+        console.width = max(console.width, width(block(labels, columns)))
+    start = labels
+    while start < columns:
+        end = start + 1 if split else columns
+        while end < columns and width(block(start, end + 1)) <= console.width:
+            end += 1
+        console.print(block(start, end))
+        start = end
+
+
+def _rich_table(lines: Sequence[Sequence[str]], right_from: int | None) -> RichTable:
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for place, cell in enumerate(head):
+    for place, cell in enumerate(lines[0]):
         right = right_from is not None and place >= right_from
         table.add_column(cell, no_wrap=place == 0, overflow="fold", justify="right" if right else "left")
-    for row in rows:
+    for row in lines[1:]:
         table.add_row(*row)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, console.measure(table, options=console.options.update(width=10_000)).maximum)
-    console.print(table)
+    return table

@@ -67,10 +67,15 @@ class PaperPlan:
         """The sum, where the hours come from, and what to do about missing datasets."""
         if not self.datasets:
             return ["Nothing has to be trained, and no dataset is needed."]
+        if not self.unfinished:
+            done = "All runs are finished." if any(one.runs for one in self.datasets) else "Nothing has to be trained."
+            return [done, *self.missing]
         hours = "" if self.gpu_hours is None else f", {self.gpu_hours:,.1f} hours of one GPU"
         disk = [one.disk_bytes for one in self.datasets if one.disk_bytes is not None]
         space = f", {sum(disk) / 2**30:,.1f} GiB of disk" if disk else ""
-        total = f"{self.unfinished} runs to do{hours}{space}. Interrupted runs are counted in full, and are resumed."
+        total = f"{self.unfinished} run{'s' * (self.unfinished != 1)} to do{hours}{space}."
+        if any(one.interrupted for one in self.datasets):
+            total += " Interrupted runs are counted in full, and are resumed."
         return [total, *self.sources, *self.missing]
 
 
@@ -88,9 +93,9 @@ def make_plan(reproduction: Reproduction) -> PaperPlan:
             for seed in range(runs.seeds)
             if training.preset == preset
         }
-        costs = []
+        costs: list[Cost] | None = None if reproduction.small else []
         for (training, _), state in states.items():
-            if state != "finished" and not reproduction.small:
+            if costs is not None and state != "finished":
                 cost = estimate(runs.configs[training], DATASETS[preset].size, _manifest(found[preset]), finished)
                 costs.append(cost)
                 sources[f"Hours: {cost.source}."] = None
@@ -101,8 +106,8 @@ def make_plan(reproduction: Reproduction) -> PaperPlan:
     return PaperPlan(tuple(datasets), tuple(sources), missing)
 
 
-def _sum(preset: str, runs: int, counted: dict[str, int], costs: list[Cost], data: str) -> DatasetPlan:
-    if len(costs) < runs - counted["finished"]:  # small sets, whose runs are not estimated
+def _sum(preset: str, runs: int, counted: dict[str, int], costs: list[Cost] | None, data: str) -> DatasetPlan:
+    if costs is None:  # small sets, whose runs are not estimated
         return DatasetPlan(preset, runs, counted["finished"], counted["interrupted"], None, None, None, data)
     hours = [cost.gpu_hours for cost in costs]
     known = None if None in hours else sum(hour for hour in hours if hour is not None)

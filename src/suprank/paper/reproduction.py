@@ -90,23 +90,54 @@ class Reproduction:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise ValueError(f"--seeds {self.seeds} must be at least 1.")
+        if self.data is not None and not self.data.is_dir():
+            raise NotADirectoryError(
+                f"--data {self.data} {'is a file' if self.data.exists() else 'does not exist'}; name a folder."
+            )
+        if self.out.exists() and not self.out.is_dir():
+            raise NotADirectoryError(f"--out {self.out} is a file; name a folder.")
+        if self.results is not None:
+            self._check_results()
         for name in self.datasets:
+            if not self.presets:
+                raise ValueError(f"{self._named} needs no dataset; leave out --on {name}.")
             if name not in self.presets:
                 raise ValueError(f"--on {name} is none of the datasets of {self._named}; choose from {_list(self.presets)}.")
         known = {method for item in self.items for method in _methods(item)}
         for method in self.methods:
+            if not known:
+                raise ValueError(f"--method chooses rows of tables of results, and {self._named} has none; leave it out.")
             if method not in known:
                 raise ValueError(f"--method {method} is in none of {self._named}; choose from {_list(sorted(known))}.")
+
+    def _check_results(self) -> None:
+        """Refuse saved results that cannot be laid out, and options that would do nothing."""
+        if not self.items:
+            raise ValueError(f"--results is for tables, and {self._named} has none.")
+        for item in self.items:
+            if not isinstance(item, TableItem):
+                what = "a figure" if item.label.startswith("fig:") else "computed"
+                raise ValueError(f"--results is for tables, and {item.label} is {what}; leave it out.")
+        if self.overrides:
+            raise ValueError(f"--results runs nothing, so {' '.join(self.overrides)} would change nothing; leave it out.")
+        measured = list(dict.fromkeys(training.preset for training in self.saved_results))
+        if not set(measured) & set(self.presets):
+            wanted = _list([one.preset for one in SMALL_SETS] if self.small else self.presets)
+            way_out = "" if self.small else " --small lays out the results of small sets."
+            raise ValueError(
+                f"{self.results} has results of {_list(measured)}, and {self._named} wants those of {wanted}.{way_out}"
+            )
 
     @cached_property
     def items(self) -> list[Item]:
         """The tables and figures of the labels, with the parts of a figure in its place."""
         found: dict[str, Item] = {}
         for label in self.labels:
-            prefix = GROUPS.get(label)
-            some = (
-                [find_item(label)] if prefix is None else [one for one in contents().values() if one.label.startswith(prefix)]
-            )
+            if label in GROUPS:
+                kinds = Item if self.results is None else TableItem
+                some = [one for one in contents().values() if one.label.startswith(GROUPS[label]) and isinstance(one, kinds)]
+            else:
+                some = [find_item(label)]
             for item in some:
                 expand = item.parts if item.kind != "drawing" else ()
                 found |= {one.label: one for one in ([contents()[part] for part in expand] or [item])}
@@ -239,17 +270,19 @@ class Reproduction:
         for item in self.items:
             if item.kind == "none" and len(self.items) == 1:
                 raise ValueError(f"{item.label} is not reproduced. {item.reason}")
-            if self.results is not None and not isinstance(item, TableItem):
-                raise ValueError(f"--results is for tables, and {item.label} is a figure; leave it out.")
-        self.out.mkdir(parents=True, exist_ok=True)
         if self.results is not None:
+            self.runs.open_folder(may_be_shared=True)
             return Output(self, self.saved_results).write()
         failed: list[str] = []
-        if any(self.chosen_presets(item) for item in self.items):
-            self.refuse_missing_datasets()
-            self.runs.open_folder()
-            self.prepare(display)
         runs = self.runs
+        needs_data = any(self.chosen_presets(item) for item in self.items)
+        if needs_data:
+            self.refuse_missing_datasets()
+            _ = runs.configs  # a wrong KEY=VALUE is refused before datasets are imported
+        runs.open_folder(may_be_shared=not needs_data)
+        if needs_data:
+            self.prepare(display)
+            runs = self.runs
         notes = {item.label: runs.check(self.trainings(item), self._exceptions(item)) for item in self.items}
         if runs.trainings:
             runs.check_folders()

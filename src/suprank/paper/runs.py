@@ -23,7 +23,7 @@ from suprank.experiments.methods import Method, check_budget, difference_notes
 from suprank.experiments.results import Outcome, read_outcome
 from suprank.experiments.runner import Plan, Task, train_command
 from suprank.files.atomic import write_atomically
-from suprank.files.folders import refuse_foreign_files
+from suprank.files.folders import foreign_file, refuse_foreign_files
 from suprank.training.run_folder import RECIPE as RECIPE_FILE
 from suprank.training.run_folder import RunFolder, config_differences, json_bytes, may_differ
 
@@ -108,11 +108,19 @@ class PaperRuns:
             notes += [f"{preset}: {note}" for note in difference_notes(methods, exceptions)]
         return notes
 
-    def open_folder(self) -> None:
-        """Create the folder, and make it one of `suprank paper`; a folder of other things is refused."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        refuse_foreign_files(self.folder, PAPER_FILE, "results of `suprank paper`", "name another folder (--out)")
-        PaperRecord(self).save(self.folder)
+    def open_folder(self, *, may_be_shared: bool = False) -> None:
+        """Create the folder, and make it one of `suprank paper`, where tables and figures can be added.
+
+        A folder of other things is refused, or left as it is if it may be shared: figures without runs can go anywhere.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(f"{self.folder} cannot be made ({error.strerror}); name another --out.") from error
+        if not may_be_shared:
+            refuse_foreign_files(self.folder, PAPER_FILE, "results of `suprank paper`", "name another folder (--out)")
+        if foreign_file(self.folder, PAPER_FILE) is None and not (self.folder / PAPER_FILE).exists():
+            PaperRecord(self).save(self.folder)
 
     def check_folders(self) -> None:
         """Refuse folders whose runs were trained with other settings: one table cannot hold both."""
