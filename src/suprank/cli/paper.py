@@ -136,7 +136,7 @@ def _print_plan(plan: PaperPlan) -> None:
 
     head, *rows = [[escape(terminal.escaped(cell)) for cell in row] for row in plan.text_cells()]
     if rows:
-        _print_rows(head, rows, right_from=1)
+        _print_rows(head, rows, right_from=1, split=True)
     for sentence in plan.sentences():
         terminal.echo(sentence)
 

@@ -28,10 +28,12 @@ class DatasetPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class PaperPlan:
-    """The plan of some tables and figures, dataset by dataset, where the hours come from, and the datasets that are missing."""
+    """The plan of some tables and figures, dataset by dataset, where the hours come from, and sentences on the datasets that
+    were found and on those that are missing."""
 
     datasets: tuple[DatasetPlan, ...]
     sources: tuple[str, ...]
+    found: tuple[str, ...]
     missing: tuple[str, ...]
 
     @property
@@ -69,14 +71,14 @@ class PaperPlan:
             return ["Nothing has to be trained, and no dataset is needed."]
         if not self.unfinished:
             done = "All runs are finished." if any(one.runs for one in self.datasets) else "Nothing has to be trained."
-            return [done, *self.missing]
+            return [done, *self.found, *self.missing]
         hours = "" if self.gpu_hours is None else f", {self.gpu_hours:,.1f} hours of one GPU"
         disk = [one.disk_bytes for one in self.datasets if one.disk_bytes is not None]
         space = f", {sum(disk) / 2**30:,.1f} GiB of disk" if disk else ""
         total = f"{self.unfinished} run{'s' * (self.unfinished != 1)} to do{hours}{space}."
         if any(one.interrupted for one in self.datasets):
             total += " Interrupted runs are counted in full, and are resumed."
-        return [total, *self.sources, *self.missing]
+        return [total, *self.sources, *self.found, *self.missing]
 
 
 def make_plan(reproduction: Reproduction) -> PaperPlan:
@@ -100,10 +102,15 @@ def make_plan(reproduction: Reproduction) -> PaperPlan:
                 costs.append(cost)
                 sources[f"Hours: {cost.source}."] = None
         counted = {name: sum(state == name for state in states.values()) for name in ("finished", "interrupted")}
-        data = found[preset].description if preset in found and not found[preset].is_missing else "missing"
-        datasets.append(_sum(preset, len(states), counted, costs, "small set" if reproduction.small else data))
+        data = "small set" if reproduction.small else _state(found[preset])
+        datasets.append(_sum(preset, len(states), counted, costs, data))
+    sentences = tuple(f"{preset}: {one.description}." for preset, one in found.items() if not one.is_missing)
     missing = tuple(one.description for one in found.values() if one.is_missing)
-    return PaperPlan(tuple(datasets), tuple(sources), missing)
+    return PaperPlan(tuple(datasets), tuple(sources), sentences, missing)
+
+
+def _state(found: Found) -> str:
+    return "missing" if found.is_missing else "manifest" if found.manifests else "to import"
 
 
 def _sum(preset: str, runs: int, counted: dict[str, int], costs: list[Cost] | None, data: str) -> DatasetPlan:
