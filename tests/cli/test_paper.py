@@ -105,7 +105,9 @@ def test_a_plan_says_where_datasets_are_and_which_are_missing(folder, pictures):
     data.mkdir()
     (data / "dyml-product.parquet").write_bytes(pictures.read_bytes())
     chosen = ("--on", "dyml-animal", "--on", "dyml-product", "--method", "smooth-ap")
-    planned = done("paper", "main_dyml", "--data", data, *chosen, "--plan").stdout
+    sentence = refused("paper", "main_dyml", "--data", data, *chosen, "--plan")
+    assert "dyml-product/smooth-ap: batch_size=256 needs 64 classes" in sentence
+    planned = done("paper", "main_dyml", "--data", data, *chosen, "--plan", "batch.size=16").stdout
     assert f"dyml-product: manifest {data / 'dyml-product.parquet'}." in planned
     assert "dyml-animal (DyML-Animal) is missing: " in planned
     assert [(row[0], row[-1]) for row in table_rows(planned)] == [("dyml-animal", "missing"), ("dyml-product", "manifest")]

@@ -98,7 +98,10 @@ def make_plan(reproduction: Reproduction) -> PaperPlan:
         costs: list[Cost] | None = None if reproduction.small else []
         for (training, _), state in states.items():
             if costs is not None and state != "finished":
-                cost = estimate(runs.configs[training], DATASETS[preset].size, _manifest(found[preset]), finished)
+                try:
+                    cost = estimate(runs.configs[training], DATASETS[preset].size, _manifest(found[preset]), finished)
+                except ValueError as error:
+                    raise ValueError(f"{training.recipe}: {error}") from error
                 costs.append(cost)
                 sources[f"Hours: {cost.source}."] = None
         counted = {name: sum(state == name for state in states.values()) for name in ("finished", "interrupted")}
