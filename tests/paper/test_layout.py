@@ -130,6 +130,7 @@ def test_the_best_of_each_group_where_the_paper_has_it_so():
     }
     table = laid_out(item, results)
     assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [0, 0, 2, 1] * 2
+    assert table.caption().endswith("The best of a column in each group is bold, the second best underlined.")
 
 
 def test_without_runs_the_table_is_the_papers_alone():
