@@ -116,6 +116,9 @@ def test_the_papers_results_of_a_recipe():
         "tab:detail_sop_inat_base: R@1 82.2, AP 62.5, AP/category 12.9",
     ]
     assert paper_results("inat-base/roadmap-deit") == ["tab:general_results_sop: R@1 74.7, R@4 86.9, R@16 93.4, R@32 95.4"]
+    assert paper_results("cub/cross-entropy") == [
+        "tab:general_results_sop: R@1 69.2, R@2 79.2, R@4 86.9, R@8 91.6, quoted from the literature"
+    ]
     assert paper_results("glyphs/roadmap") == []
 
 
