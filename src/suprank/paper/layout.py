@@ -210,7 +210,7 @@ def latex(table: PaperTable, command: str = "") -> str:
         table.item.title + ".",
         table.caption(),
         *table.notes,
-        r"Needs \usepackage{booktabs,multirow,graphicx}.",
+        r"Needs \usepackage{booktabs,multirow,graphicx,amssymb}.",
     ]
     lines = []
     for place, line in enumerate(table.lines):
