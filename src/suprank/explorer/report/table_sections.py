@@ -66,7 +66,8 @@ def metrics_section(runs: Sequence[RunFindings], reports: Sequence[Report]) -> S
 def table_keys(reports: Sequence[Report]) -> list[str]:
     """The keys of the table's rows: the `TABLE_METRICS` that all reports have, in that order, by level from the finest.
 
-    Of R@k, every k up to `LARGEST_K` is listed. A metric without a level is left out if it is listed at the finest level; means over levels are left out.
+    Of R@k, every k up to `LARGEST_K` is listed. A metric without a level is left out if it is listed at the finest level; means
+    over levels are left out.
     """
     first = reports[0]
     shared = [key for key in first if all(key in report for report in reports)]
