@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 120, 44, 60, 46, 16
 SHIFT = 66
-SHIFTS = (0, SHIFT, -SHIFT / 2, SHIFT / 2, -SHIFT)  # so that no arrow goes straight through the box of another row
+SHIFTS = (SHIFT, -SHIFT / 2, -SHIFT / 2, SHIFT, SHIFT, 0, SHIFT / 2, SHIFT)  # of rows, so that few arrows go behind a box
 
 
 def package_imports(source: Path) -> dict[str, set[str]]:

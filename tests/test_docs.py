@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import data, embedding, evaluation, explorer, hierarchy, losses, models, ranking, training
+from suprank import data, embedding, evaluation, explorer, hierarchy, losses, models, paper, ranking, training
 from suprank.data import importers
 from suprank.explorer import index
 from suprank.hierarchy import agreement, lint, review
@@ -64,7 +64,7 @@ def test_the_list_of_labels_is_the_papers():
 
 
 PACKAGES = [
-    *(ranking, losses, evaluation, data, importers, models, embedding, training),
+    *(ranking, losses, evaluation, data, importers, models, embedding, training, paper),
     *(explorer, index, hierarchy, review, agreement, lint),
 ]
 

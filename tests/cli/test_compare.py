@@ -130,6 +130,26 @@ def test_another_optimizer_is_noted_before_the_runs_and_below_the_table():
     assert "optimizer" not in Path("c/comparison.md").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_recipes_may_differ_in_what_is_allowed_and_the_table_says_so():
+    write_recipe("small", 0.3, batch={"size": 64})
+    write_recipe("long", run={"epochs": 300})
+    assert "allow it with --may-differ batch.size" in refused("compare", "low.toml", "small.toml", "--out", "c")
+    command = ("compare", "low.toml", "small.toml", "--may-differ", "batch.size", "--out", "c")
+    assert len(done(*command, "--dry-run").stdout.splitlines()) == 2
+    result = done(*command, "--quiet")
+    note = "batch.size is 256 in low, 64 in small."
+    assert note in result.stderr
+    assert Path("c/comparison.md").read_text().endswith(f"{note}\n")
+    done("compare", "--collect", "--name", "again", "--out", "c")
+    assert Path("c/again.md").read_text().endswith(f"{note}\n")
+    done("compare", "high.toml", "small.toml", "--out", "c", "--quiet")  # what was allowed once stays allowed
+    assert rows() == ["low", "small", "high"]
+    assert "run.epochs is 300 in long" in refused("compare", "long.toml", "--out", "c")
+    unknown = refused("compare", "low.toml", "--may-differ", "batch.sise", "--out", "c")
+    assert "--may-differ batch.sise is neither a key nor a table of the recipes" in unknown
+
+
 def test_a_dry_run_prints_commands_and_makes_nothing(folder):
     result = done("compare", "low.toml", "high.toml", "batch.size=64", "--out", "c", "--dry-run")
     first, second = result.stdout.splitlines()
@@ -163,6 +183,7 @@ def test_what_collecting_would_not_read_is_refused():
     done("compare", "low.toml", "--out", "c", "--quiet")
     assert "--collect runs nothing, so batch.size=64 would" in refused("compare", "batch.size=64", "--collect", "--out", "c")
     assert "--collect runs nothing, so --seeds 2 would" in refused("compare", "--seeds", 2, "--collect", "--out", "c")
+    assert "so --may-differ run would" in refused("compare", "--may-differ", "run", "--collect", "--out", "c")
     assert "high is not in the comparison; choose from low" in refused("compare", "high", "--collect", "--out", "c")
     assert "no run measured NDCG" in refused("compare", "--metric", "NDCG", "--collect", "--out", "c")
 

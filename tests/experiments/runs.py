@@ -69,8 +69,8 @@ def write_recipe(name, weight=0.1, **tables):
     Path(f"{name}.toml").write_text("\n".join(lines) + "\n")
 
 
-def comparison_of(*recipes, overrides=(), seeds=None, command="suprank compare", earlier=None):
-    return _read_comparison(recipes, Grid.from_values(overrides, seeds), command, earlier)[0]
+def comparison_of(*recipes, overrides=(), seeds=None, command="suprank compare", earlier=None, may_differ=()):
+    return _read_comparison(recipes, Grid.from_values(overrides, seeds), command, earlier, may_differ)[0]
 
 
 def comparison_outcomes(shares):

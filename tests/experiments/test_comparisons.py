@@ -1,5 +1,6 @@
 """The folder of a comparison: what is added to it, what is refused, and which part of it is selected."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,30 @@ def test_what_cannot_be_run_or_compared_is_refused():
         comparison_of("a.toml", overrides=["loss.weight=0,0.1"])
     with pytest.raises(ValueError, match=r"data.manifest is 'glyphs' in a, 'cub.parquet' in nsm"):
         comparison_of("a.toml", "cub/nsm")
+
+
+def test_exceptions_are_kept_for_recipes_that_are_added_later(folder):
+    write_recipe("short", run={"epochs": 3})
+    write_recipe("other", run={"epochs": 9})
+    with pytest.raises(ValueError, match=r"run.epochs is 100 in a, 3 in short"):
+        comparison_of("a.toml", "short.toml")
+    there = comparison_of("a.toml", "short.toml", may_differ=("run.epochs",))
+    there.save(folder)
+    assert Comparison.load(folder).may_differ == there.may_differ == there.select(["short"]).may_differ == ("run.epochs",)
+    both = there.merge(comparison_of("b.toml", "other.toml", earlier=there, may_differ=("batch",)))
+    assert both.may_differ == ("run.epochs", "batch")
+    with pytest.raises(ValueError, match=r"model.dim is 64 in c"):
+        both.merge(comparison_of("c.toml", overrides=["model.dim=64"], earlier=both))
+
+
+def test_a_comparison_of_an_earlier_version_has_no_exceptions(folder):
+    there = comparison_of("a.toml", "b.toml")
+    there.save(folder)
+    file = folder / "comparison.json"
+    content = json.loads(file.read_text())
+    del content["may_differ"]
+    file.write_text(json.dumps(content))
+    assert Comparison.load(folder) == there
 
 
 def test_seeds_may_be_named():

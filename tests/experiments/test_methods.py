@@ -39,7 +39,9 @@ def methods(**tables):
     ids=lambda changes: next(iter(changes)),
 )
 def test_what_is_of_another_dataset_or_budget_is_refused(changes):
-    with pytest.raises(ValueError, match=r"do not have the same dataset and budget: \w+\.\w+ is .* in a, .* in b.*=\.\.\., or"):
+    with pytest.raises(
+        ValueError, match=r"do not have the same dataset and budget: \w+\.\w+ is .* in a, .* in b.*=\.\.\., allow it"
+    ):
         check_budget(methods(a={}, b=changes))
 
 
@@ -49,8 +51,8 @@ def test_the_refusal_names_every_entry_and_who_has_it():
         check_budget(methods(a={}, b=small, c={}, d=small, e={}))
     assert str(refused.value) == (
         "the recipes do not have the same dataset and budget: batch.size is 64 in b and d, 256 in the others; run.epochs is 3 "
-        "in b and d, 100 in the others. Give one value for all, batch.size=..., or compare them separately, each with its "
-        "own --out."
+        "in b and d, 100 in the others. Give one value for all, batch.size=..., allow it with --may-differ batch.size, or "
+        "compare them separately, each with its own --out."
     )
 
 
@@ -80,6 +82,36 @@ def test_another_optimizer_or_memory_is_difference_notes():
         "optimizer.lr is 0.5 in b, 1e-05 in the others.",
     ]
     assert difference_notes(methods(a={}, b={"loss": {"name": "nsm"}})) == []
+
+
+@pytest.mark.parametrize("exceptions", [["batch.size", "run"], ["batch", "run.epochs"], ["run", "batch", "model"]])
+def test_exceptions_are_keys_or_tables_and_are_noted(exceptions):
+    found = methods(a={}, b={"batch": {"size": 64}, "run": {"epochs": 3}, "memory": {"size": 9}})
+    check_budget(found, exceptions)
+    assert difference_notes(found, exceptions) == [
+        "batch.size is 256 in a, 64 in b.",
+        "memory.size is 0 in a, 9 in b.",
+        "run.epochs is 100 in a, 3 in b.",
+    ]
+    assert difference_notes(found) == ["memory.size is 0 in a, 9 in b."]
+
+
+def test_what_is_no_exception_is_still_refused():
+    found = methods(a={}, b={"batch": {"size": 64, "images_per_class": 2}, "run": {"epochs": 3}})
+    with pytest.raises(
+        ValueError, match=r"budget: batch.images_per_class is .* --may-differ batch.images_per_class"
+    ) as refused:
+        check_budget(found, ["batch.size", "run"])
+    assert "batch.size" not in str(refused.value)
+    assert "run.epochs" not in str(refused.value)
+
+
+@pytest.mark.parametrize("exception", ["batch.sise", "bat", "batch.", "checkpoint", "run.seed", ""])
+def test_an_exception_that_no_recipe_has_is_refused(exception):
+    with pytest.raises(
+        ValueError, match=rf"--may-differ {exception} is neither a key nor a table of the recipes; try batch.size"
+    ):
+        check_budget(methods(a={}, b={}), [exception])
 
 
 def test_an_entry_that_a_later_version_brought_is_nothing_to_refuse():

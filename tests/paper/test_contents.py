@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from suprank.experiments.methods import Method, check_budget, difference_notes
 from suprank.paper.contents import KINDS, StudyItem, TableItem, contents, find_item, metric_title, paper_results, table_items
 from suprank.training.recipe import read_recipe
 
@@ -36,6 +37,19 @@ def test_every_method_of_a_table_is_a_recipe(label):
     assert recipes
     for recipe in recipes:
         assert read_recipe(recipe)
+
+
+@pytest.mark.parametrize("label", sorted(table_items()))
+def test_the_recipes_of_a_table_differ_in_each_of_its_exceptions_and_in_nothing_else(label):
+    item = table_items()[label]
+    differing = []
+    for columns in item.columns:
+        recipes = {f"{columns.preset}/{row.methods[columns.preset]}" for row in item.rows if columns.preset in row.methods}
+        methods = {recipe: Method.from_config(recipe, read_recipe(recipe)) for recipe in sorted(recipes)}
+        check_budget(methods, item.may_differ)
+        differing += difference_notes(methods, item.may_differ)
+    for exception in item.may_differ:
+        assert any(re.match(rf"{re.escape(exception)}[. ]", note) for note in differing), exception
 
 
 @pytest.mark.parametrize("label", sorted(label for label, item in contents().items() if isinstance(item, StudyItem)))
@@ -102,6 +116,9 @@ def test_the_papers_results_of_a_recipe():
         "tab:detail_sop_inat_base: R@1 82.2, AP 62.5, AP/category 12.9",
     ]
     assert paper_results("inat-base/roadmap-deit") == ["tab:general_results_sop: R@1 74.7, R@4 86.9, R@16 93.4, R@32 95.4"]
+    assert paper_results("cub/cross-entropy") == [
+        "tab:general_results_sop: R@1 69.2, R@2 79.2, R@4 86.9, R@8 91.6, quoted from the literature"
+    ]
     assert paper_results("glyphs/roadmap") == []
 
 

@@ -250,7 +250,7 @@ def test_the_start_model_is_the_one_of_the_preset():
 
 def test_sizes_are_those_of_the_datasets():
     assert DATASETS["sop"].size[1:] == (59_551, {"product": 11_318, "category": 12}, 60_502)
-    assert DATASETS["cub"].size.train_classes == 100
+    assert DATASETS["cub"].size.classes["species"] == 100
     assert [*DATASETS["inat-full"].size.classes] == ["species", "genus", "family", "order", "class", "phylum", "kingdom"]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from suprank.experiments.results import Outcome
 from suprank.paper import layout
-from suprank.paper.contents import Columns, Row, TableItem, contents
+from suprank.paper.contents import Columns, Row, TableItem, contents, table_items
 from suprank.paper.runs import Training, level_metrics, share_of
 
 
@@ -82,6 +83,22 @@ def test_latex_has_groups_rules_and_marks():
     assert lines[-1] == r"\end{tabular}"
 
 
+PACKAGES = {
+    **dict.fromkeys(("toprule", "midrule", "cmidrule", "bottomrule"), "booktabs"),
+    **{"multirow": "multirow", "rotatebox": "graphicx", "checkmark": "amssymb"},
+}
+PLAIN = {"begin", "end", "multicolumn", "scriptsize", "Sigma", "times"}
+"""Commands of LaTeX itself."""
+
+
+@pytest.mark.parametrize("label", sorted(table_items()))
+def test_latex_names_the_package_of_every_command_that_it_uses(label):
+    lines = layout.latex(laid_out(table_items()[label], {})).splitlines()
+    used = {name for line in lines if line[0] != "%" for name in re.findall(r"\\([a-zA-Z]+)", line)} - PLAIN
+    (needed,) = re.findall(r"Needs .usepackage\{(.*?)\}", "\n".join(lines))
+    assert {PACKAGES[name] for name in used} <= set(needed.split(","))
+
+
 def test_csv_has_a_row_for_each_number():
     rows = list(csv.DictReader(io.StringIO(layout.table_csv(laid_out()))))
     assert len(rows) == 8
@@ -130,6 +147,7 @@ def test_the_best_of_each_group_where_the_paper_has_it_so():
     }
     table = laid_out(item, results)
     assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [0, 0, 2, 1] * 2
+    assert table.caption().endswith("The best of a column in each group is bold, the second best underlined.")
 
 
 def test_without_runs_the_table_is_the_papers_alone():

@@ -1,6 +1,7 @@
 """A network in training is evaluated as `suprank embed` and `suprank evaluate` do it, on any number of processes."""
 
 import functools
+import json
 import logging
 import pickle
 from pathlib import Path
@@ -162,13 +163,19 @@ def test_wap_has_the_weights_of_the_recipe_at_the_levels_that_a_test_set_has(tmp
     assert reports(only_fine)["test"]["wAP"] == pytest.approx(test["AP"])
 
 
-def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_afterwards(tmp_path, photos):
-    evaluation = {"every": 0, "ks": [2, 3], "level_weights": {"class": 3, "group": 1}, "decay": 2.0}
-    open_manifest(photos, LAYOUTS["test against itself"]).save(tmp_path / "m.parquet")
-    tables = {"run": {"epochs": 1}, "batch": {"size": 4, "images_per_class": 2, "batches": 1}, "evaluation": evaluation}
+def trained_run(folder, photos, **evaluation):
+    """A run of one step in folder/run, and its last report."""
+    open_manifest(photos, LAYOUTS["test against itself"]).save(folder / "m.parquet")
+    tables = {"run": {"epochs": 1}, "batch": {"size": 4, "images_per_class": 2, "batches": 1}}
     model = {"backbone": "test_resnet", "pretrained": False, "dim": 8}
-    config = recipe(tmp_path / "m.parquet", model=model, engine={"accelerator": "cpu"}, **tables)
-    expected = train(config, tmp_path / "run").reports["test"]
+    config = recipe(
+        folder / "m.parquet", model=model, engine={"accelerator": "cpu"}, evaluation={"every": 0, **evaluation}, **tables
+    )
+    return folder / "run", train(config, folder / "run").reports["test"]
+
+
+def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_afterwards(tmp_path, photos):
+    _, expected = trained_run(tmp_path, photos, ks=[2, 3], level_weights={"class": 3, "group": 1}, decay=2.0)
     found = suprank.evaluate(tmp_path / "run", device="cpu")
     assert {name for name in found if name.startswith("R@") and "/" not in name} == {"R@2", "R@3"}
     assert dict(found.values) == pytest.approx(dict(expected.values), abs=1e-12)
@@ -176,6 +183,29 @@ def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_afterwards(tmp_pat
     assert dict(evaluate_source(source, bootstrap=2).values) == dict(found.values), "what `suprank report` shows"
     assert source.with_levels(["group"]).evaluate(metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
     assert suprank.evaluate(tmp_path / "run", device="cpu", ks=[1], weights={"class": 1})["wAP"] == expected["AP"]
+
+
+def test_the_command_prints_the_report_of_the_run_and_its_options_take_precedence(tmp_path, photos):
+    run, expected = trained_run(tmp_path, photos, ks=[2, 3], level_weights={"class": 3, "group": 1}, decay=2.0)
+
+    def evaluated(*options):
+        done("evaluate", run, *options, "--device", "cpu", "--out", tmp_path / "r.json", "--quiet")
+        return tmp_path / "r.json"
+
+    found = Report.load(evaluated())
+    assert list(found) == list(expected), "the same metrics in the same order"
+    assert dict(found.values) == pytest.approx(dict(expected.values), abs=1e-12)
+    settings = ("ks", "decay", "weights")
+    assert [found.settings[name] for name in settings] == [expected.settings[name] for name in settings]
+    assert found.settings["weights"] == {"class": 3.0, "group": 1.0}
+    given = Report.load(evaluated("--k", 1, "--decay", 1, "--weight", "group=1"))
+    assert {name for name in given if name.startswith("R@") and "/" not in name} == {"R@1"}
+    assert given["wAP"] == pytest.approx(expected["AP/group"])
+    assert given["H-AP"] != expected["H-AP"]
+    gap = json.loads(evaluated("--gap", 8, "--metric", "wAP", "--metric", "H-AP").read_text())["gaps"]
+    assert {key: one["overall"] for key, one in gap.items()} == pytest.approx({key: expected[key] for key in gap})
+    gap = json.loads(evaluated("--gap", 8, "--metric", "wAP", "--weight", "group=1").read_text())["gaps"]
+    assert gap["wAP"]["overall"] == pytest.approx(expected["AP/group"])
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def measure_gap(
                 metric=key,
                 level_names=data.labels.names,
                 decay=data.decay if decay is None else decay,
-                weights=weights,
+                weights=data.weights if weights is None else weights,
                 progress=progress,
                 **shared,
             )

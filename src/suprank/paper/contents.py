@@ -79,6 +79,9 @@ class TableItem(Item):
     best_in_group: bool = False
     """Whether the best number is that of each group, and not of the whole column."""
 
+    from_literature: bool = False
+    """Whether the paper quotes all rows but those called `(ours)` from the literature."""
+
 
 @dataclass(frozen=True)
 class StudyItem(Item):
@@ -161,8 +164,9 @@ def paper_results(recipe: str) -> list[str]:
                 if columns.preset == preset and row.methods.get(preset) == method:
                     numbers = zip(columns.metrics, row.paper[preset], strict=True)
                     known = [f"{metric_title(metric)} {number}" for metric, number in numbers if number is not None]
+                    quoted = item.from_literature and "(ours)" not in row.labels[0]
                     if known:
-                        sentences.append(f"{item.label}: {', '.join(known)}")
+                        sentences.append(f"{item.label}: {', '.join(known)}" + ", quoted from the literature" * quoted)
     return sentences
 
 

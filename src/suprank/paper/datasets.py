@@ -51,11 +51,6 @@ class DatasetSize(NamedTuple):
     classes: Mapping[str, int]
     test_images: int
 
-    @property
-    def train_classes(self) -> int:
-        """Training classes of the finest level."""
-        return next(iter(self.classes.values()))
-
 
 class PaperDataset(NamedTuple):
     """A dataset of the paper, with the names that its raw folder usually has, and how the folder is recognized.

@@ -88,7 +88,8 @@ class PaperTable:
         counts = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         several = f"mean ± standard deviation (n − 1) over {counts} seeds" if seeds[-1] > 1 else "of one seed"
         what = "" if self.small else "; behind the slash the paper's number, and the difference to it"
-        return f"In percent, after the last epoch, {several}{what}. The best of a column is bold, the second best underlined."
+        where = "of a column in each group" if self.item.best_in_group else "of a column"
+        return f"In percent, after the last epoch, {several}{what}. The best {where} is bold, the second best underlined."
 
     def order_sentences(self) -> list[str]:
         """For each dataset of the paper: how many pairs of methods are in the paper's order, on each dataset here."""
@@ -209,7 +210,7 @@ def latex(table: PaperTable, command: str = "") -> str:
         table.item.title + ".",
         table.caption(),
         *table.notes,
-        r"Needs \usepackage{booktabs,multirow,graphicx}.",
+        r"Needs \usepackage{booktabs,multirow,graphicx,amssymb}.",
     ]
     lines = []
     for place, line in enumerate(table.lines):

@@ -156,5 +156,5 @@ def _check_not_negative(**parameters: float) -> None:
         if not (value >= 0 and math.isfinite(value)):
             raise ValueError(
                 f"{name}={value} must be a finite number, 0 or more, or H⁻ would decrease; "
-                f"the paper uses rho=100, delta=0.05, jump=0.5."
+                f"the defaults are rho=100, delta=0.05, jump=0.5."
             )

@@ -2,7 +2,7 @@
 
     recipes/cub112/base.toml        the preset cub112
     recipes/cub112/_proxies.toml    the optimizer of the proxies, for losses that have proxies
-    recipes/cub/_expected.toml      the results to expect of the preset cub, by method
+    recipes/emoji/_expected.toml    results that were measured here of the preset emoji, by method
     recipes/methods/fast-ap.toml    the method fast-ap
     cub112/fast-ap                  both together, as if there were a file that extends both
 

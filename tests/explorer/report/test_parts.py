@@ -107,6 +107,13 @@ def test_rows_are_by_level_and_say_nothing_twice():
     assert fine.cells[0].interval.startswith("[")
 
 
+def test_every_cut_off_that_people_quote_has_its_row_and_no_mean_over_levels_has():
+    keys = ("R@100", "R@1/class", "R@1/mean-of-levels", "R@2/class", "R@32", "AP/class", "AP/mean-of-levels", "AP/overall")
+    values = dict.fromkeys(keys, 0.5)
+    found = table_keys([Report(values, queries=2, items=2, levels=("class", "group"))])
+    assert found == ["R@1/class", "R@2/class", "R@32", "AP/class"]
+
+
 def test_a_difference_is_marked_only_where_it_is_more_than_chance():
     mine, theirs = report(0.1), report()
     keys = table_keys([mine, theirs])

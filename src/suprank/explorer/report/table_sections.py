@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suprank.evaluation.metric_names import OVERALL, Metric, parse_metric
+from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, parse_metric
 from suprank.explorer.findings.query_metrics import compare_reports
 from suprank.explorer.report.page import Section
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from suprank.explorer.findings.collect import RunFindings
 
 SIGNIFICANT = 0.05  # a difference is marked if its Holm-corrected p is below this
-TABLE_METRICS = ("R@1", "R@10", "mAP@R", "AP", "H-AP", "NDCG", "ASI")
-"""The metrics of the table, as far as a report has them, at every level it has them for."""
+TABLE_METRICS = ("mAP@R", "AP", "H-AP", "NDCG", "ASI")
+"""The metrics of the table beside R@k, as far as a report has them, at every level it has them for."""
+
+LARGEST_K = 32  # of R@k in the table; CUB and iNaturalist have four cut-offs up to it
 
 
 class Cell(NamedTuple):
@@ -64,15 +66,18 @@ def metrics_section(runs: Sequence[RunFindings], reports: Sequence[Report]) -> S
 def table_keys(reports: Sequence[Report]) -> list[str]:
     """The keys of the table's rows: the `TABLE_METRICS` that all reports have, in that order, by level from the finest.
 
-    A metric without a level is left out if it is listed at the finest level; means over levels are left out.
+    Of R@k, every k up to `LARGEST_K` is listed. A metric without a level is left out if it is listed at the finest level; means
+    over levels are left out.
     """
     first = reports[0]
     shared = [key for key in first if all(key in report for report in reports)]
     rows = []
-    for name in TABLE_METRICS:
+    cutoffs = sorted({metric.k for key in shared if (metric := parse_metric(key)).name == "R" and metric.k is not None})
+    recalls = [f"R@{k}" for k in cutoffs if k <= LARGEST_K]
+    for name in (*recalls, *TABLE_METRICS):
         if name == "H-AP" and len(first.levels) == 1:  # equals AP
             continue
-        keys = [key for key in shared if _without_level(key) == name and parse_metric(key).level != OVERALL]
+        keys = [key for key in shared if _without_level(key) == name and parse_metric(key).level not in LEVEL_MEANS]
         plain = [key for key in keys if parse_metric(key).level is not None] or keys
         rows += [key for key in keys if parse_metric(key).hierarchical] if parse_metric(name).hierarchical else plain
     return rows

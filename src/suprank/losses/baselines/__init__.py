@@ -1,4 +1,4 @@
-"""Methods that the paper compares against, called as every loss here is; docs/baselines.md names those that are not here."""
+"""Losses of other papers to compare with, called as every loss here is; docs/baselines.md names those that are not here."""
 
 from suprank.losses.baselines.binned import FastAP, SoftBinAP
 from suprank.losses.baselines.blackbox import BlackBoxAP

@@ -112,14 +112,14 @@ def bounds() -> Drawing:
     Every batch has 256 images, 4 of them positives. Of those, and of the negatives, a share satisfies its constraint.
     """
     positives, negatives = PER_CLASS, BATCH - PER_CLASS
-    lines = {"without L_DG": [float(gap_bound(_of(positives, k), _of(negatives, k))) for k in BATCH_COUNTS]}
+    lines = {"without L_DG": [float(gap_bound(_repeat(positives, k), _repeat(negatives, k))) for k in BATCH_COUNTS]}
     satisfied = [("–", "–")]
     for share in SHARES:
         good, bad = round(share * positives), negatives - round(share * negatives)
         counts = (positives, negatives, good, bad)
         satisfied.append((str(good), str(bad)))
         lines[f"with L_DG, {share:.0%} satisfied"] = [
-            float(refined_gap_bound(*(_of(count, k) for count in counts))) for k in BATCH_COUNTS
+            float(refined_gap_bound(*(_repeat(count, k) for count in counts))) for k in BATCH_COUNTS
         ]
     figure = Figure((8.6, 5.6))
     chart, table = figure.add_axes((0.08, 0.44, 0.62, 0.53)), figure.add_axes((0.03, 0.06, 0.94, 0.27))
@@ -158,7 +158,7 @@ def bounds() -> Drawing:
     return Drawing(figure, numbers, alt)
 
 
-def _of(count: int, batches: int) -> NDArray[np.int64]:
+def _repeat(count: int, batches: int) -> NDArray[np.int64]:
     """The same count in every batch."""
     return np.full(batches, count)
 

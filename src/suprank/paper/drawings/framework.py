@@ -40,7 +40,7 @@ BATCH = (("Lada #2", 20), ("Lada #1", 34), ("Lada #2", 48), ("Fiat #1", 63), ("V
 _MIDDLE = 2.1  # y of the axis of the picture
 
 
-class Embedded(NamedTuple):
+class EmbeddedImage(NamedTuple):
     """An image of the batch: its class, the angle to the query in radians, their cosine, and the levels that they share."""
 
     name: str
@@ -54,7 +54,7 @@ def framework() -> Drawing:
     names = [name for name, _ in BATCH]
     angles = [math.radians(angle) for _, angle in BATCH]
     images = [
-        Embedded(name, angle, math.cos(angle), level)
+        EmbeddedImage(name, angle, math.cos(angle), level)
         for name, angle, level in zip(names, angles, shared_levels(names).tolist(), strict=True)
     ]
     embeddings = torch.tensor([[math.cos(angle), math.sin(angle)] for angle in angles])
@@ -87,7 +87,7 @@ def framework() -> Drawing:
     return Drawing(figure, numbers, alt)
 
 
-def _draw_batch(axes: Axes, images: Sequence[Embedded]) -> None:
+def _draw_batch(axes: Axes, images: Sequence[EmbeddedImage]) -> None:
     write(axes, 1.06, _MIDDLE - 1.45, "batch of images", size=10, bold=True)
     tile(axes, 0.62, _MIDDLE - 0.78, QUERY_CLASS, QUERY, corner="query", scale=0.82)
     for place, image in enumerate(images, start=1):
@@ -104,7 +104,7 @@ def _draw_network(axes: Axes) -> None:
     arrow(axes, (3.58, _MIDDLE), (4.05, _MIDDLE))
 
 
-def _draw_embeddings(axes: Axes, images: Sequence[Embedded]) -> None:
+def _draw_embeddings(axes: Axes, images: Sequence[EmbeddedImage]) -> None:
     """The quarter of the unit circle from the query, at the top, to what is orthogonal to it."""
     x, y, radius = 4.45, _MIDDLE + 0.8, 1.5
     write(axes, 5.25, _MIDDLE - 1.45, "embeddings", size=10, bold=True)
@@ -121,7 +121,7 @@ def _draw_embeddings(axes: Axes, images: Sequence[Embedded]) -> None:
     arrow(axes, (6.62, _MIDDLE + 0.3), (7.02, _MIDDLE + 0.6))
 
 
-def _draw_rank_loss(axes: Axes, images: Sequence[Embedded], value: float) -> None:
+def _draw_rank_loss(axes: Axes, images: Sequence[EmbeddedImage], value: float) -> None:
     """The ranking within the batch, with an arrow where a less relevant image stands above a more relevant one."""
     x, y = 9.05, _MIDDLE - 1.02
     box(axes, x, y, (3.9, 1.92), BLUE, fill=0.05)
@@ -136,7 +136,7 @@ def _draw_rank_loss(axes: Axes, images: Sequence[Embedded], value: float) -> Non
     _write_formula(axes, x, y + 0.68, rf"$\mathcal{{L}}_{{\mathrm{{Sup}}}} = {value:.2f}$")
 
 
-def _draw_calibration(axes: Axes, images: Sequence[Embedded], calibration: PairCalibration, value: float) -> None:
+def _draw_calibration(axes: Axes, images: Sequence[EmbeddedImage], calibration: PairCalibration, value: float) -> None:
     """The scores and the thresholds of eq:labs: positives above, negatives below, arrows to missed thresholds."""
     x, y = 9.05, _MIDDLE + 1.02
     box(axes, x, y, (3.9, 1.92), GREEN, fill=0.05)
