@@ -176,7 +176,7 @@ def test_ctrl_c_gives_exit_code_130_and_says_how_to_resume(monkeypatch):
 
 
 def test_drawings_go_anywhere_and_tables_into_folders_of_their_own(monkeypatch, folder):
-    monkeypatch.setattr(plots, "save_figure", lambda figure, files: [file.touch() for file in files])
+    monkeypatch.setattr(plots, "save_figure", lambda figure, files, alt: [file.touch() for file in files])
     (folder / "notes").mkdir()
     (folder / "notes" / "letter.txt").touch()
     for name in ("notes", "out"):

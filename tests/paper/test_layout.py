@@ -60,8 +60,8 @@ def test_markdown_has_ours_the_papers_and_the_difference():
         "| Hier. | Three | – / 81.0 | – |\n"
         "|  | Quoted | – / 70.0 | – / 40.0 |\n"
         "\n"
-        "In percent, after the last epoch, mean ± standard deviation (n − 1) over 1 to 2 seeds; behind the slash the paper's "
-        "number, and the difference to it. The best of a column is bold, the second best underlined.\n"
+        "On SOP, in percent, after the last epoch, mean ± standard deviation (n − 1) over 1 to 2 seeds; behind the slash the "
+        "paper's number, and the difference to it. The best of a column is bold, the second best underlined.\n"
         "\n"
         "A note.\n"
         "\n"
@@ -152,7 +152,7 @@ def test_the_best_of_each_group_where_the_paper_has_it_so():
 
 def test_without_runs_the_table_is_the_papers_alone():
     text = layout.markdown(laid_out(results={}))
-    assert "No run is finished yet: the numbers are the paper's." in text
+    assert "No run is finished yet; the numbers behind the slash are the paper's." in text
     assert "| Fine | One | – / 80.0 | – / 50.0 |" in text
 
 
@@ -175,7 +175,7 @@ def test_a_small_table_has_the_papers_order_beside_it():
     assert head == ["", "Method", "R@1", "AP/coarse", "SOP R@1 (paper)"]
     assert [line[1] for line in rows] == ["One", "Two", "Three"], "quoted rows are left out"
     assert [line[-1] for line in rows] == ["80.0 (2)", "79.0 (3)", "81.0 (1)"]
-    assert table.order_sentences() == ["Pairs in the order of the paper's SOP R@1, by ours: glyphs 2 of 3."]
+    assert table.order_sentences() == ["Pairs of methods in the paper's order by SOP R@1: glyphs 2 of 3."]
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=8))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.experiments import runner
+from suprank.experiments import Outcome, Statistic, runner
 from suprank.paper import layout, reproduce
 from suprank.paper.contents import StudyItem, TableItem, contents, recipes_of_the_paper, table_items
 from suprank.paper.output import Output
@@ -171,6 +171,17 @@ def test_an_increase_is_that_over_the_other_recipe_at_the_same_value(pretended, 
     first, second = 100 * (ours / base - 1), float(rows["256"]["mAP@R increase, %"])
     assert second == pytest.approx(first, abs=1.0)
     assert rows["256"]["paper"] == "0.7"
+
+
+def test_an_increase_is_of_seeds_that_both_have(tmp_path):
+    study = Reproduction(("fig:relative_increase_sop",), tmp_path).studies(contents()["fig:relative_increase_sop"])[0]
+    point = study.points[0]
+
+    def outcome(share):
+        return None if share is None else Outcome(1, 1, 1.0, {"test": {"mAP@R": share}})
+
+    results = {point.training: list(map(outcome, (0.3, None, 0.6))), point.base: list(map(outcome, (0.2, 0.1, None)))}
+    assert study.value(point, results) == Statistic.from_shares([0.3 / 0.2 - 1])
 
 
 def test_a_figure_with_parts_is_made_of_its_parts():

@@ -30,7 +30,7 @@ def paper(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the runs, tables and figures.")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder with the datasets, or with their manifests.")] = None,
     small: Annotated[
-        bool, typer.Option("--small", help="Use small sets in place of the paper's datasets; nothing is downloaded.")
+        bool, typer.Option("--small", help="Use small sets, which are drawn, in place of the paper's datasets.")
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Number of runs of each recipe, with run.seed=0,1,...")] = 1,
     jobs: Annotated[

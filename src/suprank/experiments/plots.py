@@ -142,11 +142,16 @@ def _save(figure: Figure, table: Table, files: Sequence[Path]) -> None:
     save_figure(figure, files)
 
 
-def save_figure(figure: Figure, files: Sequence[Path]) -> None:
-    """Write the figure to every file, in the format of its suffix; the same figure gives the same files."""
+def save_figure(figure: Figure, files: Sequence[Path], alt: str = "") -> None:
+    """Write the figure to every file, in the format of its suffix; the same figure gives the same files.
+
+    `alt` is a description for people who do not see it; it is saved in the files' metadata.
+    """
     for file in files:
         # No date, and ids that do not change.
-        metadata = {"Date": None} if file.suffix == ".svg" else None
+        metadata: dict[str, str | None] = {"Description": alt} if alt else {}
+        if file.suffix == ".svg":
+            metadata["Date"] = None
         with (
             rc_context({"svg.hashsalt": "suprank", "svg.fonttype": "none"}),
             atomic_writer(file) as opened,

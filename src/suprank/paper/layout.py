@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from suprank.experiments.results import Outcome
 from suprank.experiments.tables import Statistic, escape_latex
 from suprank.files.spreadsheets import safe_row
 from suprank.paper.contents import Columns, Row, TableItem, metric_title
@@ -84,12 +85,13 @@ class PaperTable:
         """A sentence on what the numbers are."""
         seeds = sorted({cell.ours.seeds for line in self.lines for cell in line.cells.values() if cell.ours})
         if not seeds:
-            return "No run is finished yet: the numbers are the paper's."
+            return "No run is finished yet; the numbers behind the slash are the paper's."
         counts = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
         several = f"mean ± standard deviation (n − 1) over {counts} seeds" if seeds[-1] > 1 else "of one seed"
         what = "" if self.small else "; behind the slash the paper's number, and the difference to it"
         where = "of a column in each group" if self.item.best_in_group else "of a column"
-        return f"In percent, after the last epoch, {several}{what}. The best {where} is bold, the second best underlined."
+        begin = f"On {self.columns[0].title}, in" if len(self.columns) == 1 else "In"
+        return f"{begin} percent, after the last epoch, {several}{what}. The best {where} is bold, the second best underlined."
 
     def order_sentences(self) -> list[str]:
         """For each dataset of the paper: how many pairs of methods are in the paper's order, on each dataset here."""
@@ -110,7 +112,7 @@ class PaperTable:
                     counts.append(f"{ours.title} {order_agreement(both)}")
             if counts:
                 metric = metric_title(self.item.order_by)
-                sentences.append(f"Pairs in the order of the paper's {columns.title} {metric}, by ours: {', '.join(counts)}.")
+                sentences.append(f"Pairs of methods in the paper's order by {columns.title} {metric}: {', '.join(counts)}.")
         return sentences
 
 
@@ -136,7 +138,7 @@ def lay_out(
         cells = {}
         for one in columns:
             wanted = training(one.preset, row)
-            outcomes = results.get(wanted, ()) if wanted else ()
+            outcomes = _finished(results, wanted)
             for place, metric in enumerate(one.metrics):
                 shares = [share for outcome in outcomes if (share := share_of(outcome, metric)) is not None]
                 if len(shares) < len(outcomes):
@@ -253,14 +255,17 @@ def table_csv(table: PaperTable) -> str:
     return text.getvalue()
 
 
+def _finished(results: Results, training: Training | None) -> list[Outcome]:
+    return [one for one in results.get(training, ()) if one is not None] if training else []
+
+
 def _named_levels(
     columns: Columns, item: TableItem, results: Results, training: Callable[[str, Row], Training | None]
 ) -> Columns:
     """The columns with `AP/*` replaced by the coarser levels that were measured: none if no run is finished."""
     if "AP/*" not in columns.metrics:
         return columns
-    wanted = [one for row in item.rows if (one := training(columns.preset, row))]
-    outcome = next((outcomes[0] for one in wanted if (outcomes := results.get(one))), None)
+    outcome = next((one for row in item.rows for one in _finished(results, training(columns.preset, row))), None)
     levels = level_metrics(next(iter(outcome.metrics.values())), "AP")[1:] if outcome else []
     metrics = [one for metric in columns.metrics for one in (levels if metric == "AP/*" else [metric])]
     return columns._replace(metrics=tuple(metrics))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from suprank.data import Manifest
+    from suprank.paper.model_figures import ModelFigure
     from suprank.paper.reproduction import Reproduction
     from suprank.paper.runs import Results
     from suprank.paper.studies import Study
@@ -56,6 +57,7 @@ class Output:
             elif isinstance(item, StudyItem):
                 for study in self.paper.studies(item):
                     files += self._write_study(study)
+                facts += [f"{item.label}: {note}" for note in item.notes]
             elif item.kind == "none":
                 facts.append(f"{item.label} is not reproduced. {item.reason}")
             else:
@@ -115,39 +117,37 @@ class Output:
         drawn = self._draw(item)
         if drawn is None:
             return [], [f"{item.label}: its models are not trained yet."]
-        figure, numbers = drawn
+        figure, numbers, alt = drawn
         stem = self._stem(item)
         suffixes = (".png",) if item.kind in ("gallery", "label") else (".png", ".svg")  # photographs are no drawings
         pictures = [stem.with_name(stem.name + suffix) for suffix in suffixes]
-        save_figure(figure, pictures)
+        save_figure(figure, pictures, alt)
         listed = [
             f"{name} {number:.3g}" if isinstance(number, float) else f"{name} {number}" for name, number in numbers.items()
         ]
         return pictures, [f"{item.label}: {', '.join(listed)}."] if listed else []
 
-    def _draw(self, item: Item) -> tuple[Figure, dict[str, float | str]] | None:
+    def _draw(self, item: Item) -> tuple[Figure, dict[str, float | str], str] | None:
+        """The figure, its numbers and its alt text; None while its models are not trained."""
         if item.kind == "drawing":
             from suprank.paper.drawings import DRAWINGS
 
             drawing = DRAWINGS[item.label]()
-            return drawing.figure, dict(drawing.numbers)
+            return drawing.figure, dict(drawing.numbers), drawing.alt
         from suprank.paper import galleries
 
         if isinstance(item, LabelItem):
-            figure = galleries.images_of_label(*self._labeled_images(item))
-            return figure.figure, figure.facts
+            return _unpack(galleries.images_of_label(*self._labeled_images(item)))
         if not isinstance(item, ModelItem):
             raise TypeError(f"{item.label} is no figure")
         trainings = self.paper.trainings(item)
-        if not all(self.results.get(training) for training in trainings):
+        if not all(self.results[training][0] for training in trainings):
             return None
         folders = [self.paper.runs.run_folder(training, 0) for training in trainings]
         if item.kind == "map":
-            figure = galleries.class_map(folders[0], title=f"{trainings[0].preset}, {trainings[0].method}")
-        else:
-            base, ours = trainings
-            figure = galleries.gallery(*folders, kind=item.select, names=(base.method, ours.method))
-        return figure.figure, figure.facts
+            return _unpack(galleries.class_map(folders[0], title=f"{trainings[0].preset}, {trainings[0].method}"))
+        base, ours = trainings
+        return _unpack(galleries.gallery(*folders, kind=item.select, names=(base.method, ours.method)))
 
     def _labeled_images(self, item: LabelItem) -> tuple[Manifest, str, str]:
         """The images, the level and the label that a figure shows; on small sets the largest labels."""
@@ -162,3 +162,7 @@ class Output:
         counts = np.bincount(images.labels[:, 1], minlength=len(images.names[level]))
         siblings = [one.label for one in contents().values() if isinstance(one, LabelItem)]
         return images, level, images.names[level][int(np.argsort(-counts, kind="stable")[siblings.index(item.label)])]
+
+
+def _unpack(drawn: ModelFigure) -> tuple[Figure, dict[str, float | str], str]:
+    return drawn.figure, drawn.facts, drawn.alt

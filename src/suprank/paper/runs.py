@@ -52,8 +52,8 @@ class Training(NamedTuple):
         return Combination(((RECIPE, self.method), *changes, (SEED, str(seed))))
 
 
-Results = Mapping[Training, Sequence[Outcome]]
-"""The outcomes of the finished runs of each training, one for each seed."""
+Results = Mapping[Training, Sequence[Outcome | None]]
+"""The outcomes of the runs of each training in the order of the seeds; None for a run that is not finished."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,11 @@ class PaperRuns:
         return Plan(PaperRecord(self), self.folder, tasks, list(self.configs.values()), "suprank-paper")
 
     def results(self) -> Results:
-        """The outcomes of the runs that are finished."""
-        outcomes: dict[Training, list[Outcome]] = {}
-        for training in self.trainings:
-            read = [read_outcome(self.run_folder(training, seed)) for seed in range(self.seeds)]
-            outcomes[training] = [one for one in read if one is not None]
-        return outcomes
+        """The outcomes of all runs."""
+        return {
+            training: [read_outcome(self.run_folder(training, seed)) for seed in range(self.seeds)]
+            for training in self.trainings
+        }
 
     def state(self, training: Training, seed: int) -> str:
         """`finished`, `interrupted` or `missing`."""

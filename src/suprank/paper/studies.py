@@ -61,12 +61,15 @@ class Study:
 
     def value(self, point: Point, results: Results) -> Statistic | None:
         """The metric at a point in percent; with a base, its increase in percent, seed by seed."""
-        ours = [share_of(outcome, self.item.metric) for outcome in results.get(point.training, ())]
+        ours = self._shares(point.training, results)
         if point.base is None:
             return Statistic.from_shares([share for share in ours if share is not None])
-        base = [share_of(outcome, self.item.metric) for outcome in results.get(point.base, ())]
-        pairs = [(one, other) for one, other in zip(ours, base, strict=False) if one is not None and other]
-        return Statistic.from_shares([one / other - 1 for one, other in pairs])
+        pairs = zip(ours, self._shares(point.base, results), strict=False)
+        return Statistic.from_shares([one / other - 1 for one, other in pairs if one is not None and other])
+
+    def _shares(self, training: Training, results: Results) -> list[float | None]:
+        """The metric of each seed as a share of 1; None where it is not known."""
+        return [None if one is None else share_of(one, self.item.metric) for one in results.get(training, ())]
 
     def csv(self, results: Results) -> str:
         """A row for each value: ours in percent with its deviation and seeds, and the paper's."""
