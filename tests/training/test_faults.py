@@ -8,8 +8,6 @@ import resource
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +23,8 @@ from suprank.training import checkpoint, learner, loop
 from suprank.training.batches import TrainBatches
 from suprank.training.checkpoint import CheckpointError
 from suprank.training.loop import NonFiniteLossError, train
-from suprank.training.recipe import to_toml
 from suprank.training.validation import Validator
 from tests.training.runs import (
-    ROOT,
     Recorder,
     at_step,
     everything,
@@ -220,35 +216,6 @@ def test_a_signal_to_the_process_and_its_workers_ends_them_all_without_a_word(ma
     if number == signal.SIGTERM:
         train(config, folder, resume=True)
         assert_as_if_nothing_had_happened(folder, plain)
-
-
-@pytest.mark.slow
-def test_ctrl_c_to_the_command_and_its_workers_says_how_to_go_on(manifest, tmp_path):
-    (tmp_path / "mine.toml").write_text(
-        to_toml(recipe(manifest, data={"workers": 2}, run={"epochs": 10_000}, evaluation={"every": 0}))
-    )
-    command = [sys.executable, "-m", "suprank.cli.main", "train", "mine.toml", "--out", "run"]
-    paths = {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env={**os.environ, **paths}, start_new_session=True, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        metrics = tmp_path / "run/metrics.jsonl"
-        waited(lambda: process.poll() is not None or (metrics.is_file() and len(lines(tmp_path / "run")) > 1), 120)
-        os.killpg(process.pid, signal.SIGINT)
-        _, output = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 130, output
-    step = checkpoint.newest_step(tmp_path / "run/checkpoints")
-    assert step == lines(tmp_path / "run")[-1]["step"]
-    assert output.splitlines() == [
-        "roadmap on 48 images of 8 classes, cpu",
-        f"stopped at step {step}; resume with: suprank train mine.toml --out run --resume",
-        "suprank: stopped.",
-    ]
-    waited(lambda: not group_of(process.pid), 10)
 
 
 def group_of(leader):
