@@ -240,7 +240,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(ma
     for attempt in range(100):
         before = len(steps_done(folder))
         process = started(folder, config, pause=0.1)
-        if attempt < 8:
+        if attempt < 5:
             if attempt % 2:  # or else at any moment, of the start too
                 waited(lambda before=before, process=process: len(steps_done(folder)) > before or not process.is_alive())
             process.join(draw.uniform(0, 0.25))
