@@ -1,8 +1,8 @@
 """Real photographs, drawings and weights from end to end: import, check, embed, evaluate, and the figures known for them.
 
 The data lie beside the checkout, in ../shared/data, and are no part of it; without them these tests are skipped. Figures are
-those of the README there, or of a plain loop over timm's network, Pillow and numpy, in percent; ours may differ from them by
-`NEAR`.
+those of the README there, or, for some of the images, of a plain loop over timm's network, Pillow and numpy, in percent; ours
+may differ from them by `NEAR`.
 """
 
 from pathlib import Path
@@ -57,16 +57,16 @@ def test_a_check_finds_nothing_wrong_with_the_birds(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "every", "expected"),
+    ("backbone", "expected"),
     [
-        ("mobilenetv2_100", 1, {"R@1": 33.54, "mAP@R": 6.83, "AP": 11.68}),  # the README's
-        ("tf_efficientnet_lite0", 4, {"R@1": 26.60, "mAP@R": 8.46, "AP": 13.97}),  # the plain loop's: all would take a minute
+        ("mobilenetv2_100", {"R@1": 18.22, "mAP@R": 8.35, "AP": 13.79}),
+        ("tf_efficientnet_lite0", {"R@1": 20.65, "mAP@R": 8.80, "AP": 14.89}),
     ],
 )
-def test_frozen_backbones_retrieve_unseen_birds_as_well_as_is_known(tmp_path, backbone, every, expected):
+def test_frozen_backbones_retrieve_unseen_birds_as_well_as_is_known(tmp_path, backbone, expected):
     manifest, _ = imported("cub200_s128", tmp_path)
     birds = manifest.split("test")
-    birds.take(range(0, len(birds), every)).save(tmp_path / "some.parquet")
+    birds.take(range(0, len(birds), 8)).save(tmp_path / "some.parquet")  # all would take a minute
     weights = SHARED / "weights" / f"{backbone}.in1k.safetensors"
     done("models", "create", backbone, "--weights", weights, "--out", tmp_path / "model")
     # The packed image is cropped as it is. Batches are small: in large ones half of the time goes into fresh memory.
@@ -76,7 +76,7 @@ def test_frozen_backbones_retrieve_unseen_birds_as_well_as_is_known(tmp_path, ba
     metrics = [argument for metric in expected for argument in ("--metric", metric)]
     done("evaluate", "--embeddings", tmp_path / "e", "--device", "cpu", "--out", tmp_path / "r.json", *metrics)
     report = Report.load(tmp_path / "r.json")
-    assert (report.queries, report.items) == (5924 // every, 5924 // every)
+    assert (report.queries, report.items) == (741, 741)
     assert {metric: 100 * report[metric] for metric in expected} == pytest.approx(expected, abs=NEAR)
 
 
@@ -87,11 +87,24 @@ def pixels(manifest):
     return bytes_of.permute(0, 3, 1, 2).float() / 255
 
 
-def nearest(vectors, manifest):
-    """R@1 in percent of the test images at each level."""
+def nearest(vectors, manifest, every=1):
+    """R@1 in percent at each level, of the test images, or of one in `every` of them, among all of them."""
     test = manifest.split("test")
+    rows = np.arange(len(test))
+    some = rows[::every]
     metrics = [f"R@1/{level}" for level in test.levels]
-    report = evaluation.evaluate(vectors, test.labels, level_names=test.levels, metrics=metrics, device="cpu", progress=False)
+    report = evaluation.evaluate(
+        vectors[some],
+        test.labels[some],
+        gallery=vectors,
+        gallery_labels=test.labels,
+        ids=some,
+        gallery_ids=rows,
+        level_names=test.levels,
+        metrics=metrics,
+        device="cpu",
+        progress=False,
+    )
     return [100 * report[metric] for metric in metrics]
 
 
@@ -100,8 +113,8 @@ def test_pixels_alone_retrieve_omniglot_as_well_as_is_known(tmp_path):
     assert said[:2] == ["train: 19,280 images, 964 character, 30 alphabet", "test: 13,180 images, 659 character, 20 alphabet"]
     gray = pixels(manifest)[:, 0].flatten(1)
     # As they are packed, 35 × 35, each drawing's mean taken off: the correlation of pixels.
-    found = nearest(gray - gray.mean(1, keepdim=True), manifest)
-    assert found == pytest.approx([27.7, 56.1], abs=NEAR)
+    found = nearest(gray - gray.mean(1, keepdim=True), manifest, every=8)
+    assert found == pytest.approx([27.0, 55.9], abs=NEAR)  # of all, as the README has it: 27.7 and 56.1
 
 
 def test_pixels_alone_retrieve_emoji_as_well_as_is_known(tmp_path):

@@ -3,6 +3,7 @@
 As a script, it reads cases from standard input and prints how each of them ended.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -108,6 +109,7 @@ if __name__ == "__main__":
     cases = json.load(sys.stdin)
     for module in ("suprank.cli.app", "suprank.explorer.web", "suprank.training.loop", "timm", "pyarrow.dataset"):
         importlib.import_module(module)
+    gc.freeze()  # or else each fork, at its end, would look through all that was imported: two seconds
     results, waiting = {}, list(cases)
     while waiting:
         some, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]

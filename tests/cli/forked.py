@@ -3,6 +3,7 @@
 As a script, it reads commands from standard input, a line of JSON each, and answers each with a line.
 """
 
+import gc
 import importlib
 import json
 import os
@@ -102,6 +103,7 @@ def _serve():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in ("suprank.cli.app", "suprank.explorer.web", "suprank.hierarchy.review.web", "suprank.models", "uvicorn"):
         importlib.import_module(module)
+    gc.freeze()  # or else each fork, at its end, would look through all that was imported: two seconds
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)
         if "wait" in request:

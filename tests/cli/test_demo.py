@@ -1,5 +1,9 @@
-"""suprank demo: what it trains and on what, its table, how it ends and goes on; refusals."""
+"""suprank demo: what it trains and on what, its table, how it ends and goes on; refusals.
 
+Trainings are forked here, from a process that has imported all they need; `tests/experiments/test_parallel.py` spawns them.
+"""
+
+import multiprocessing
 import os
 import re
 import signal
@@ -29,6 +33,7 @@ SMALL = {
     "logging": {"every": 1, "tensorboard": False},
     "engine": {"accelerator": "cpu"},
 }
+FORK = multiprocessing.get_context("fork")
 _recipe = verb._recipe
 
 
@@ -40,9 +45,10 @@ def small_recipe(*arguments):
 
 def command_line():
     """`suprank` with small recipes, for a process of its own."""
+    import suprank.training.loop  # noqa: F401 - for the trainings, once
     from suprank.cli.main import main
 
-    verb._recipe = small_recipe
+    verb._recipe, parallel.SPAWN = small_recipe, FORK
     main()
 
 
@@ -131,7 +137,7 @@ def test_ctrl_c_saves_both_trainings_and_says_that_the_same_command_goes_on(inte
 def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(interrupted, monkeypatch):
     monkeypatch.chdir(interrupted.folder)
     monkeypatch.setattr(verb, "_recipe", small_recipe)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(parallel, "SPAWN", FORK)
     result = done("demo", "--data", "m.parquet", "--epochs", 16)
     assert "train  72 images: 18 class, 6 group" in result.stdout
     assert "test   72 images: 18 class, 6 group" in result.stdout

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from suprank.data import Manifest
+from suprank.training import checkpoint
 from suprank.training.recipe import to_toml
 from tests.cli.commands import ended
 from tests.models.tiny import embedder
-from tests.training.runs import pictures, recipe
+from tests.training.runs import lines, pictures, recipe
 
 SECONDS = 30  # a busy machine; without the fix it is for ever
 EMBED = ("embed", "--model", "model", "--out", "e", "--size", 32, "--resize", 0, "--workers", 2, "--device", "cpu", "--quiet")
@@ -34,7 +35,7 @@ HARMS = dict.fromkeys(COMMANDS, ("broken",)) | {"embed": ("broken", "missing")}
 
 LONG = {
     "embed": [*map(str, EMBED), "--batch-size", "4", "--manifest", "many.parquet"],
-    "train": [*TRAIN[:5], "data.workers=2", "run.epochs=100000", "evaluation.every=0"],
+    "train": ["train", "mine.toml", "data.workers=2", "run.epochs=100000", "evaluation.every=0", "--out", "trained"],
 }
 READY = {"embed": "e/test", "train": "trained/metrics.jsonl"}
 """What is there when the workers have been started."""
@@ -42,11 +43,12 @@ SIGNALS = {
     "Ctrl-C": ("embed", "group", signal.SIGINT),
     "SIGTERM to embed and its workers": ("embed", "group", signal.SIGTERM),
     "kill -9 of embed": ("embed", "command", signal.SIGKILL),
+    "Ctrl-C in training": ("train", "group", signal.SIGINT),
     "SIGTERM to train alone": ("train", "command", signal.SIGTERM),
     "kill -9 of a worker of embed": ("embed", "worker", signal.SIGKILL),
     "kill -9 of a worker of train": ("train", "worker", signal.SIGKILL),
 }
-CODES = {"Ctrl-C": 130, "SIGTERM to train alone": 143}
+CODES = {"Ctrl-C": 130, "Ctrl-C in training": 130, "SIGTERM to train alone": 143}
 
 
 def prepare(folder):
@@ -83,7 +85,7 @@ def results(tmp_path_factory):
         stop = {"to": to, "signal": number, "ready": READY[command]}
         cases[name] = {"arguments": LONG[command], "folder": str(copy())} | stop
     shutil.rmtree(source)  # so that each manifest finds the images beside it
-    return ended(cases)
+    return {name: result | {"folder": cases[name]["folder"]} for name, result in ended(cases).items()}
 
 
 @pytest.mark.slow
@@ -110,3 +112,16 @@ def test_a_command_that_is_stopped_or_loses_a_worker_ends_with_all_its_processes
         output = " ".join(result["stderr"].replace("│", " ").split())
         assert "of 2, which decodes images, was killed by SIGKILL, most likely because the machine" in output
         assert "--workers on the command line, data.workers in a recipe" in output
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_training_says_how_to_go_on(results):
+    result = results["Ctrl-C in training"]
+    folder = Path(result["folder"], "trained")
+    step = checkpoint.newest_step(folder / "checkpoints")
+    assert step == lines(folder)[-1]["step"]
+    assert result["stderr"].splitlines() == [
+        "roadmap on 48 images of 8 classes, cpu",
+        f"stopped at step {step}; resume with: suprank {' '.join(LONG['train'])} --resume",
+        "suprank: stopped.",
+    ]

@@ -1,21 +1,20 @@
-"""A backbone of the user's own through the command line: train, resume, two processes; evaluate and embed with its code."""
+"""A backbone of the user's own through the command line: train, resume; evaluate and embed with its code.
+
+`test_own_loss.py` trains one by two processes.
+"""
 
 import hashlib
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import safetensors.torch
-import torch
 
 import suprank
 from suprank.models import UntrustedCodeError
 from suprank.system.custom_code import CustomCodeError
 from suprank.training.loop import train
-from suprank.training.recipe import read_recipe, to_toml
+from suprank.training.recipe import to_toml
 from suprank.workflows.explorers import open_explorer
 from tests.cli.collection import done, refused
 from tests.training.runs import Recorder, at_step, pictures, recipe, same, signalled, weights
@@ -122,15 +121,3 @@ def test_a_run_cannot_start_from_a_saved_model_that_needs_code(manifest):
         UntrustedCodeError, match="model.start='run/model' needs the code mine.py:build, and training loads only"
     ):
         train(started, "next")
-
-
-@pytest.mark.slow
-def test_two_processes_train_the_network_of_one():
-    done("train", "mine.toml", "--out", "one", "-q")
-    command = [sys.executable, "-m", "suprank.cli.main", "train", "mine.toml", "engine.devices=2", "--out", "two", "-q"]
-    done_by_two = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done_by_two.returncode == 0, done_by_two.stderr
-    one, two = (safetensors.torch.load(Path(run, "model/model.safetensors").read_bytes()) for run in ("one", "two"))
-    for name, value in one.items():
-        torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-5)
-    assert read_recipe("two/recipe.toml").model.backbone == "mine.py:build"

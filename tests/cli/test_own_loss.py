@@ -1,4 +1,8 @@
-"""A loss of the user's own through the command line: train, resume, two processes, compare, sweep, and evaluate without it."""
+"""A loss of the user's own through the command line: train, resume, two processes, compare, sweep, and evaluate without it.
+
+Compare and sweep train in this process. That they start processes is for `test_compare.py`, and that each process loads code of
+the user's own for the test of two here.
+"""
 
 import json
 import os
@@ -10,8 +14,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from suprank.training.recipe import to_toml
+from suprank.experiments import runner
+from suprank.training.recipe import read_recipe, to_toml
 from tests.cli.collection import done, invoke, refused
+from tests.cli.test_own_backbone import MINE as NETWORK
 from tests.training.runs import pictures, recipe
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +51,7 @@ def folder(tmp_path, monkeypatch, manifest):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(runner, "_run_here", train_here)
     for function in ("draw_sweep", "draw_comparison"):  # the figure takes longer than the runs
         monkeypatch.setattr(f"suprank.experiments.plots.{function}", lambda *_, **__: True)
     Path("mine.py").write_text(MINE)
@@ -53,6 +60,13 @@ def folder(tmp_path, monkeypatch, manifest):
     Path("mine.toml").write_text(to_toml(recipe(manifest, loss=mine, **short)))
     Path("roadmap.toml").write_text(to_toml(recipe(manifest, **short)))
     return tmp_path
+
+
+def train_here(waiting, *_):
+    """In place of `runner._run_here`: the commands of the runs, in this process."""
+    for task in waiting:
+        done(*task.command[task.command.index("train") :])
+    return []
 
 
 def weights(run):
@@ -81,15 +95,19 @@ def test_train_resume_and_evaluate_without_the_code():
 
 
 def test_two_processes_train_the_network_and_the_parameters_of_one():
-    """Each of them loads the loss by itself."""
-    done("train", "mine.toml", "--out", "one", "-q")
-    command = [sys.executable, "-m", "suprank.cli.main", "train", "mine.toml", "engine.devices=2", "--out", "two", "-q"]
+    """Each of them loads the loss, and here a backbone too, by itself."""
+    Path("network.py").write_text(NETWORK)
+    train = ("train", "mine.toml", "model.backbone=network.py:build")
+    done(*train, "--out", "one", "-q")
+    command = [sys.executable, "-m", "suprank.cli.main", *train, "engine.devices=2", "--out", "two", "-q"]
     done_by_two = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done_by_two.returncode == 0, done_by_two.stderr
     for name, value in weights("one").items():
         torch.testing.assert_close(
             weights("two")[name], value, rtol=1e-3, atol=1e-5, msg=lambda why, name=name: f"{name}: {why}"
         )
+    used = read_recipe("two/recipe.toml")
+    assert (used.loss.name, used.model.backbone, used.engine.devices) == ("mine.py:MyLoss", "network.py:build", 2)
 
 
 def test_compare_puts_it_beside_roadmap():

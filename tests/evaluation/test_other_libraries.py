@@ -3,13 +3,13 @@
 Where definitions differ, the test says how: mostly in what a sum is divided by.
 """
 
-import warnings
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
+from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
 
 KS = (1, 3, 10)
@@ -110,15 +110,13 @@ def test_means_are_pytorch_metric_learnings(seed, items):
 
 @pytest.fixture(scope="module")
 def ranx():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with uncompiled():
         return pytest.importorskip("ranx")
 
 
 def ranx_values(ranx, lists, gains, metrics):
     """ranx's value of each metric for each query that has positives."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numba's, on its first compilation
+    with uncompiled():
         qrels = {
             f"q{query}": {f"d{j}": int(gain) for j, gain in enumerate(gains(levels)) if gain} for query, _, levels in lists
         }
