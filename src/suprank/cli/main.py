@@ -1,5 +1,7 @@
 """Entry point of the `suprank` command. A missing package or Ctrl-C ends it with one line, without a traceback."""
 
+import atexit
+import gc
 import sys
 
 from suprank.system.extras import required_extras
@@ -9,6 +11,7 @@ INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
 
 def main() -> None:
     """Run the command line with the arguments of this process."""
+    atexit.register(gc.freeze)  # Python would look through all of torch for garbage once more: over a second
     try:
         from suprank.cli.app import app  # typer comes with an extra and may be missing
         from suprank.cli.terminal import escape_warnings

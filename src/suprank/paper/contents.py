@@ -121,6 +121,7 @@ def contents() -> dict[str, Item]:
     return {label: _item(label, entry) for label, entry in tables.items()}
 
 
+@cache
 def small_methods() -> dict[str, list[str]]:
     """Methods that stand in for others on the small sets: a method and its overrides, by the name of the other."""
     return {name: words.split() for name, words in _read()["small"].items()}

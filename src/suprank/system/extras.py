@@ -45,7 +45,6 @@ PACKAGES = {
     "suprank.explorer": "explore",
     "suprank.hierarchy": "hierarchy",
     "suprank.models": "vision",
-    "suprank.paper": "explore,train",
     "suprank.training": "train",
 }
 """Package → the extra with everything it imports. `ranking`, `losses` and `evaluation` need only torch and numpy."""

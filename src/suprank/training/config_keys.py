@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, create_model
@@ -40,7 +41,11 @@ def table_model(path: tuple[str, ...] = ()) -> type[BaseModel] | None:
 
 def _all_loss_keys() -> type[BaseModel]:
     specs: list[type[LossSpec]] = [*loss_specs().values(), CustomLossSpec]
-    keys = (key for spec in specs for key in spec.model_fields)
+    return _model_with_keys(tuple(dict.fromkeys(key for spec in specs for key in spec.model_fields)))
+
+
+@cache  # a recipe asks for it hundreds of times
+def _model_with_keys(keys: tuple[str, ...]) -> type[BaseModel]:
     return create_model("LossKeys", **dict.fromkeys(keys, (Any, None)))  # type: ignore[call-overload]
 
 
