@@ -37,11 +37,14 @@ def browser():
 
 
 @contextmanager
-def served(project, names):
+def served(project, names, *middleware):
     """Serve the review on a real port, in a thread, and yield its URL."""
     listening = bind_socket("127.0.0.1", 0)
     listening.listen(128)
-    server = make_server(create_app(project, names))
+    app = create_app(project, names)
+    for one in middleware:
+        app.add_middleware(one)
+    server = make_server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, HTTPException, Request
@@ -77,15 +76,6 @@ def submit(request: Authenticated, form: Form) -> Response:
         return _page(request, refusal_for(error), form)
     query = {key: value for key, value in request.query.items() if key not in ("did", "who")}
     return RedirectResponse(link(request.path, **query, who=form.text("who").strip(), did=event.seq), 303)
-
-
-@router.get("/adjudicate/{file}")
-def asset(file: str) -> Response:
-    media_types = {"adjudicate.css": "text/css", "adjudicate.js": "text/javascript"}
-    if file not in media_types:
-        raise HTTPException(404)
-    text = (files("suprank.hierarchy.review.web") / file).read_text(encoding="utf-8")
-    return Response(text, media_type=media_types[file], headers={"Cache-Control": "no-cache"})
 
 
 def _adjudication(request: AnnotatorRequest) -> Adjudication:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from suprank.hierarchy.review.web.auth import AnnotatorRequest
     from suprank.hierarchy.review.web.queries import LabelView
 
+STYLES = ("page.css", "adjudicate.css")
+SCRIPTS = ("navigation.js", "script.js")
+
 BUSY_SECONDS = 2.0
 """How long a form waits while another process writes to the project. Shorter than the 3 s for which the command line lets
 requests finish after Ctrl-C, so that every annotator gets an answer: saved, or not."""
@@ -91,8 +94,8 @@ class Templates:
         recipe = review.project.recipe
         self._values = {"review": review, "recipe": recipe, "levels": recipe.levels}
         folder = files("suprank.hierarchy.review.web")
-        self.style = "\n".join((stylesheet(), (folder / "page.css").read_text(encoding="utf-8")))
-        self.script = (folder / "script.js").read_text(encoding="utf-8")
+        self.style = "\n".join((stylesheet(), *((folder / name).read_text(encoding="utf-8") for name in STYLES)))
+        self.script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
 
     def render(self, template: str, request: AnnotatorRequest | None = None, **values: Any) -> str:
         """Render a template for an annotator's request, or without one for a stranger."""
