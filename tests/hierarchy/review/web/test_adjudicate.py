@@ -14,6 +14,7 @@ from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.review.small_project import tree
 from tests.hierarchy.review.web.annotator import web_client
 from tests.hierarchy.review.web.conftest import served
+from tests.hierarchy.review.web.test_app import add_images
 
 
 @pytest.fixture
@@ -220,6 +221,23 @@ def test_names_are_escaped_everywhere(tmp_path):
         page = client.get(address).text
         assert "<script>alert" not in page, address
     assert "&lt;script&gt;alert" in client.get("/final/adjudicate?show=all").text
+
+
+def test_cases_have_sample_images_of_the_label_or_of_the_labels_of_the_group(project, final, tmp_path):
+    add_images(project, tmp_path / "i", "kind", ["river", "river", "castle", "church", "church"])
+    client = web_client(create_app(project, ["final"]))
+    page = client.get(f"/final/adjudicate/enter?token={final.token}").text
+
+    def images(page):
+        return {
+            re.search(r'class="text">([^<]*)<', row)[1]: re.findall(r"/final/picture/(\d)", row)
+            for row in page.split("<li data-row>")[1:]
+        }
+
+    assert images(page) == {"river": ["0", "1"], "fort": [], "heritage": []}
+    assert images(client.get("/final/adjudicate?kind=name").text) == {"church | cathedral": ["3"]}
+    assert images(client.get("/final/adjudicate?kind=parent").text) == {"castle": ["2"]}
+    assert client.get("/final/picture/3").status_code == 200
 
 
 @pytest.mark.xdist_group("browser")

@@ -72,7 +72,7 @@ def test_a_key_after_a_rename_is_not_lost(slow, delay, pause):
 
 
 def test_a_whole_review_typed_without_looking(slow):
-    """Every key but the first ones is pressed while a page is under way: also text, a choice of the parent, Tab and Backspace."""
+    """All keys but the first are pressed while a page is under way: also text, the choice of a parent, Tab and Backspace."""
     page, branch = slow(f"/group/{CHURCH}", 100)
     press(page, "rkirxx⌫⌫k⏎" + "phum⇥⏎" + "d" + "rfortress⏎" + "jjxefort ⌫ is vague⏎" + "udn")
     assert events(page, branch, 7) == [

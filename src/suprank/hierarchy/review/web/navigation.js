@@ -29,16 +29,17 @@ async function visit(url, { form = null, body = null, back = null } = {}) {
   request = null;
   document.documentElement.classList.remove("busy");
   if (problem) report(problem);
-  else showPage(text, new URL(answer.url), back);
+  else showPage(text, answer, back);
   if (problem || !answer.ok) dropQueue();
   else replayQueue();
 }
 
-function showPage(text, url, back) {
+function showPage(text, answer, back) {
+  const url = new URL(answer.url);
   const page = new DOMParser().parseFromString(text, "text/html");
   const version = (one) => one.querySelector("script[src]")?.getAttribute("src");
-  if (version(page) !== version(document)) {
-    location.replace(url); // the server was restarted, perhaps with another script
+  if (answer.ok && version(page) !== version(document)) {
+    location.assign(url); // the server was restarted, perhaps with another script
     return;
   }
   const path = location.pathname;
@@ -177,7 +178,6 @@ document.addEventListener("click", (event) => {
   else visit(link.href);
 });
 
-history.scrollRestoration = "manual";
 addEventListener("popstate", (event) => {
   if (location.pathname + location.search !== pagePath) visit(location.href, { back: event.state || {} });
 });

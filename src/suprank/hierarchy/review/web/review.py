@@ -23,7 +23,7 @@ from suprank.web.pages import stylesheet, template_environment
 from suprank.web.thumbnails import EncodedImage, ThumbnailCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from jinja2 import Environment
     from PIL.Image import Image
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from suprank.data import Manifest
     from suprank.hierarchy.review.branch import Event
     from suprank.hierarchy.review.web.auth import AnnotatorRequest
-    from suprank.hierarchy.review.web.queries import LabelView
+    from suprank.hierarchy.review.web.queries import SampleItem
 
 STYLES = ("page.css", "adjudicate.css")
 SCRIPTS = ("navigation.js", "script.js")
@@ -72,13 +72,13 @@ class Review:
         with suppress(BusyError, FullError), self._impatient.transaction() as db:
             db.execute("UPDATE branch SET last_group = ? WHERE id = ?", (group, branch.id))
 
-    def image_rows(self, label: LabelView) -> list[int]:
-        """Manifest rows that show a label: one for each sample item, or some of the label itself if it has no items."""
+    def image_rows(self, label: str, items: Sequence[SampleItem]) -> list[int]:
+        """Manifest rows that show a label: one for each of these items, or some of the label itself if it has none."""
         if self.samples is None:
             return []
-        if label.samples:
-            return [row for one in label.samples for row in self.samples.rows(one.key, one.split, 1)]
-        return self.samples.rows(label.text)
+        if items:
+            return [row for one in items for row in self.samples.rows(one.key, one.split, 1)]
+        return self.samples.rows(label)
 
 
 class Templates:
