@@ -1,4 +1,4 @@
-"""A small project, an annotator on its pages, a server on a real port, and one browser for all tests."""
+"""A small project, an annotator on its pages, and a server on a real port."""
 
 import threading
 from contextlib import contextmanager
@@ -8,7 +8,6 @@ import pytest
 from suprank.hierarchy.review import open_branch
 from suprank.hierarchy.review.web import create_app
 from suprank.web.serving import bind_socket, make_server, server_url
-from tests.browsers import launch_browser
 from tests.hierarchy.review.small_project import small_project
 from tests.hierarchy.review.web.annotator import Annotator
 
@@ -28,12 +27,6 @@ def reader(tmp_path_factory):
     """An annotator shared by tests that change nothing."""
     project = small_project(tmp_path_factory.mktemp("reader") / "project")
     return Annotator(project, open_branch(project, "anna"))
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with launch_browser() as started:
-        yield started
 
 
 @contextmanager
