@@ -51,8 +51,8 @@ def press(page, text):
 
 
 def events(page, branch, count):
-    """The actions on the branch after its start, once there are this many; fewer after five seconds."""
-    for _ in range(100):
+    """The actions on the branch after its start, once there are this many; fewer after ten seconds."""
+    for _ in range(200):
         log = branch.log(newest_first=False)[1:]
         if len(log) >= count:
             break
@@ -89,7 +89,7 @@ def test_a_whole_review_typed_without_looking(slow):
 
 
 def test_keys_after_a_refused_action_are_named_and_not_carried_out(slow):
-    page, branch = slow(f"/group/{CHURCH}", 150)
+    page, branch = slow(f"/group/{CHURCH}", 400)
     press(page, "rCastle⏎d⏎")  # Enter would accept the offer to merge the two groups
     expect(page.get_by_role("alert")).to_contain_text("The keys pressed since then were ignored: d Enter.")
     expect(page.get_by_role("button", name="merge this group into 'castle'")).to_be_focused()
@@ -145,3 +145,14 @@ def test_text_typed_into_a_field_of_the_page_that_leaves_goes_into_the_same_fiel
     expect(page.get_by_role("heading", level=1)).to_contain_text("kirk")
     expect(page.locator("#note")).to_have_value("d n")
     assert events(page, branch, 1) == ["renamed 'church' to 'kirk'"]
+
+
+def test_a_server_that_was_restarted_gives_its_own_script(slow):
+    page, branch = slow(f"/group/{CHURCH}", 0)
+    with page.expect_navigation(wait_until="load"):
+        page.locator("script[src]").evaluate("one => one.setAttribute('src', '/script.js?v=of+another+start')")
+        press(page, "rkirk⏎")
+    expect(page.locator(".message.good")).to_have_text("Renamed 'church' to 'kirk'.")
+    assert "another" not in page.locator("script[src]").get_attribute("src")
+    press(page, "d")
+    assert events(page, branch, 2) == ["renamed 'church' to 'kirk'", "marked 'kirk' done"]

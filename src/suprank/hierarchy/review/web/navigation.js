@@ -26,22 +26,24 @@ async function visit(url, { form = null, body = null, back = null } = {}) {
     problem = NO_ANSWER;
   }
   if (request !== mine) return; // another link was clicked in the meantime
+  const page = problem ? null : new DOMParser().parseFromString(text, "text/html");
+  if (page && answer.ok && scriptUrl(page) !== scriptUrl(document)) {
+    location.assign(answer.url); // the server was restarted, perhaps with another script
+    return;
+  }
   request = null;
   document.documentElement.classList.remove("busy");
   if (problem) report(problem);
-  else showPage(text, answer, back);
+  else showPage(page, new URL(answer.url), back);
   if (problem || !answer.ok) dropQueue();
   else replayQueue();
 }
 
-function showPage(text, answer, back) {
-  const url = new URL(answer.url);
-  const page = new DOMParser().parseFromString(text, "text/html");
-  const version = (one) => one.querySelector("script[src]")?.getAttribute("src");
-  if (answer.ok && version(page) !== version(document)) {
-    location.assign(url); // the server was restarted, perhaps with another script
-    return;
-  }
+function scriptUrl(page) {
+  return page.querySelector("script[src]")?.getAttribute("src");
+}
+
+function showPage(page, url, back) {
   const path = location.pathname;
   if (!back) {
     history.replaceState({ scroll: scrollY }, "");
