@@ -13,7 +13,7 @@ from suprank.data import LabelTree
 from suprank.hierarchy import Project
 from suprank.hierarchy.adjudication import open_final_branch
 from suprank.hierarchy.review import open_branch
-from tests.browsers import NEEDS_BROWSER, launch_browser
+from tests.browsers import NEEDS_BROWSER
 from tests.hierarchy.review.web.conftest import served
 
 LABELS = Path(__file__).parents[3] / "shared" / "data" / "hgldv2_index_labels.csv"
@@ -139,7 +139,7 @@ def groups_of(branch):
 
 
 @pytest.mark.slow
-def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, parents):
+def test_two_annotators_rebuild_the_published_hierarchy(browser, tmp_path, published, parents):
     folder = tmp_path / "landmarks"
     run("new", folder, "--recipe", "hgldv2", "-q")
     run("scrape", folder, "--from-csv", f"index={LABELS}", "--type-column", "hierarchical_label", "-q")
@@ -149,29 +149,28 @@ def test_two_annotators_rebuild_the_published_hierarchy(tmp_path, published, par
     project = Project(folder)
     anna = open_branch(project, "anna")
 
-    with launch_browser() as browser:
-        with served(project, ["anna"]) as address:
-            by_splitting(Page(browser, address, anna), anna, parents)
-        ben = copy_branch(project, anna, "ben")
-        with served(project, ["ben"]) as address:
-            with_other_views(Page(browser, address, ben), groups_of(ben))
-        assert len(groups_of(anna)) == 78
-        assert anna.problems() == ben.problems() == []
+    with served(project, ["anna"]) as address:
+        by_splitting(Page(browser, address, anna), anna, parents)
+    ben = copy_branch(project, anna, "ben")
+    with served(project, ["ben"]) as address:
+        with_other_views(Page(browser, address, ben), groups_of(ben))
+    assert len(groups_of(anna)) == 78
+    assert anna.problems() == ben.problems() == []
 
-        figures = json.loads(run("agree", folder, "--json"))
-        assert figures["aligned"]["percent"]["value"] == pytest.approx(76 / 77)  # the village; ruins only one has in a group
-        assert "5 disagreements: 2 labels, 1 name, 2 parents" in run("agree", folder)
-        final = open_final_branch(project, "anna", "ben")
-        run("export", folder, "--out", tmp_path / "early", code=6)  # labels are unsettled
-        with served(project, ["final"]) as address:
-            page = Page(browser, address, final)
-            for kind in ("label", "name", "parent"):
+    figures = json.loads(run("agree", folder, "--json"))
+    assert figures["aligned"]["percent"]["value"] == pytest.approx(76 / 77)  # the village; ruins only one has in a group
+    assert "5 disagreements: 2 labels, 1 name, 2 parents" in run("agree", folder)
+    final = open_final_branch(project, "anna", "ben")
+    run("export", folder, "--out", tmp_path / "early", code=6)  # labels are unsettled
+    with served(project, ["final"]) as address:
+        page = Page(browser, address, final)
+        for kind in ("label", "name", "parent"):
+            page.open(f"/adjudicate?kind={kind}")
+            while page.page.locator('button[value^="first:"]').count():
+                with page.page.expect_navigation():
+                    page.page.locator('button[value^="first:"]').first.click()
                 page.open(f"/adjudicate?kind={kind}")
-                while page.page.locator('button[value^="first:"]').count():
-                    with page.page.expect_navigation():
-                        page.page.locator('button[value^="first:"]').first.click()
-                    page.open(f"/adjudicate?kind={kind}")
-            expect(page.page.get_by_text("All disagreements are resolved.")).to_be_visible()
+        expect(page.page.get_by_text("All disagreements are resolved.")).to_be_visible()
 
     run("export", folder, "--out", tmp_path / "out", code=6)  # "ocean area " ends in a blank, as published
     run("export", folder, "--out", tmp_path / "out", "--force")

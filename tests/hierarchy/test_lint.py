@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.data import LabelTree, Manifest
+from suprank.hierarchy.adjudication import Adjudication, open_final_branch
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.lint import LintTarget, format_findings, lint_project, lint_target, read_target, severity_counts
 from suprank.hierarchy.lint.names import head, is_plural, singular
 from suprank.hierarchy.recipe import LintRecipe, read_recipe
 from suprank.hierarchy.tree import Hierarchy
+from tests.hierarchy.adjudication.test_final_branch import ANNA, BEN
+from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.branches import BIRDS, landmarks, plain, write_branch
 
 REAL = Path(__file__).parents[2] / "../shared/data/hgldv2_index_labels.csv"
@@ -169,6 +172,29 @@ def test_unsettled_labels_are_errors_in_the_final_branch_only(tmp_path):
     assert ("warning", "unplaced", ("wren",)) in summaries(lint_project(project, "final"))
 
 
+def test_names_and_parents_that_await_adjudication_are_warnings(tmp_path):
+    project = two_branches(tmp_path / "p", ANNA, BEN)
+    open_final_branch(project, "anna", "ben")
+    found = [one for one in lint_project(project, "final") if one.code == "undecided"]
+    assert [(one.severity, one.names) for one in found] == [("warning", ("castle",)), ("warning", ("church | cathedral",))]
+    assert found[1].message == (
+        "supercategory: the annotators differ on 1 name, and nobody has decided: 'church | cathedral'; "
+        "see `suprank hierarchy agree --adjudicate`"
+    )
+    assert not [one for one in lint_project(project, "anna") if one.code == "undecided"]
+    adjudication = Adjudication(project)
+    for kind in ("name", "parent"):
+        adjudication.resolve([one.disagreement for one in adjudication.status().cases[kind]], "first")
+    assert not [one for one in lint_project(project, "final") if one.code == "undecided"]
+
+
+def test_a_verb_is_not_a_lone_plural():
+    """Names of operators, as Unicode has them."""
+    names = ("Divides", "Colon equals", "There exists", "Downwards arrow leftwards of upwards arrow", "Plus sign", "Dots")
+    paths = {str(number): (name, "operator") for number, name in enumerate(names)}
+    assert codes_and_names(paths, "lone-plural") == [("lone-plural", ("Dots",))]
+
+
 def test_a_group_under_a_parent_of_its_own_level_is_an_error(tmp_path):
     project = write_branch(plain(tmp_path / "p"))
     with project.transaction() as db:
@@ -258,7 +284,9 @@ def test_the_order_of_rows_is_of_no_matter(tmp_path_factory, both):
 
 def test_a_little_english():
     assert [
-        word for word in ("parks", "ruins", "cross", "campus", "basis", "stairs", "churches", "bus") if is_plural(word)
+        word
+        for word in ("parks", "ruins", "cross", "campus", "basis", "stairs", "churches", "bus", "divides", "leftwards")
+        if is_plural(word)
     ] == [
         "parks",
         "churches",

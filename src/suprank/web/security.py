@@ -20,6 +20,7 @@ POLICY = "; ".join(
         "img-src 'self' data:",
         "style-src 'self'",
         "script-src 'self'",
+        "connect-src 'self'",
         "form-action 'self'",
         "base-uri 'none'",
         "frame-ancestors 'none'",

@@ -107,6 +107,21 @@ def test_a_manifest_gives_pictures_and_is_kept(folder, served):
     assert options["others"] == "and has a link can change its branch"
 
 
+def test_instructions_are_a_text_or_a_file_and_are_kept(folder, served):
+    (folder / "job.md").write_text("Group by use.\nAsk Carl.\n")
+    for given, shown in (
+        (("--instructions", "job.md"), "<p>Ask Carl.</p>"),
+        ((), "<p>Ask Carl.</p>"),
+        (("--instructions", "Group by color."), "<p>Group by color.</p>"),
+        (("--instructions", ""), "<p>Sort the labels into groups"),
+    ):
+        client, links, _, _ = served("p", "--annotator", "anna", *given)
+        assert shown in client.get(links[0]).text
+    start = ("hierarchy", "review", "p", "--annotator", "anna", "--port", 0)
+    assert "there is no file jobs.md" in refused(*start, "--instructions", "jobs.md")
+    assert "the start page has room for 2,000" in refused(*start, "--instructions", "x" * 3000)
+
+
 def test_what_cannot_be_reviewed_is_refused_at_the_door(folder):
     start = ("hierarchy", "review")
     assert "nowhere does not exist; create it" in refused(*start, "nowhere", "--annotator", "anna", "--port", 0)

@@ -32,6 +32,10 @@ def review(
     root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the images.", show_default="the manifest's")
     ] = None,
+    instructions: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT|FILE", help="What annotators are asked to do; it is remembered.", show_default="two lines"),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; with 127.0.0.1 only this machine can connect.")
     ] = "127.0.0.1",
@@ -47,12 +51,14 @@ def review(
     \b
     suprank hierarchy review landmarks --annotator anna --annotator ben
     suprank hierarchy review landmarks --manifest gldv2.parquet --level landmark
+    suprank hierarchy review landmarks --instructions "Group landmarks by what a visitor sees, not by their history."
     """
     if manifest is None and (level is not None or root is not None):
         raise typer.BadParameter("--level and --root belong to --manifest; give that, too.")
     with plain_errors():
         from suprank.hierarchy.project import Project
         from suprank.hierarchy.review import open_branch
+        from suprank.hierarchy.review.instructions import write_instructions
         from suprank.hierarchy.review.web import create_app
         from suprank.web.serving import bind_socket
 
@@ -61,6 +67,8 @@ def review(
         with bind_socket(host, port) as listening:  # first, so that a port in use is reported before a branch is started
             if manifest is not None:
                 _remember_manifest(opened, manifest, level, root)
+            if instructions is not None:
+                write_instructions(opened, _text_or_file(instructions))
             branches = [open_branch(opened, name) for name in names]
             app = create_app(opened, names, host=host)
             if not quiet:
@@ -79,6 +87,15 @@ def review(
                 # In the background, so that the first page of a group is as quick as the next.
                 background=partial(app.state.review.suggestions.preload, branches),
             )
+
+
+def _text_or_file(text: str) -> str:
+    """The text, or the contents of the file it names: one line that ends in .txt or .md."""
+    if not text.endswith((".txt", ".md")) or "\n" in text:
+        return text
+    if not Path(text).is_file():
+        raise FileNotFoundError(f"there is no file {text} (the working folder is {Path.cwd()}); check --instructions.")
+    return Path(text).read_text(encoding="utf-8")
 
 
 def _existing_branches(project: Project) -> list[str]:

@@ -22,6 +22,7 @@ TITLES = {
     "two-parents": "one name under two parents",
     "two-places": "labels in two places",
     "unsettled": "labels that await adjudication",
+    "undecided": "names and parents that await adjudication",
     "unplaced": "labels without a place",
     "undone": "groups that are not marked done",
     "unnamed": "names that are only suggestions",

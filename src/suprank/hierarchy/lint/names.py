@@ -139,17 +139,32 @@ NO_SINGULAR = frozenset(
 )
 """Words that look like plurals but have no other form."""
 
-_NO_PLURAL = re.compile(r"(ss|us|is|ics|as|os)$")
+VERBS = frozenset(
+    re.findall(
+        r"\w+",
+        "accepts adds allows appears applies becomes begins belongs brings carries combines comes computes connects "
+        "consists contains creates defines denies depends derives describes differs divides does eats enters equals "
+        "estimates exceeds excludes exists extends follows gives goes grows happens implies includes intersects involves "
+        "knows makes multiplies occurs owns performs precedes prevents produces proves receives refers rejects removes "
+        "replaces represents requires says seems sees sends separates serves sings sits sleeps speaks stays subtracts "
+        "succeeds swims takes teaches tells thinks wants wears writes",
+    )
+)
+"""Verbs in the third person, which end in s as plurals do; none that is more often a noun, such as maps or falls."""
+
+_NO_PLURAL = re.compile(r"(ss|us|is|ics|as|os|wards)$")
 
 
 def is_plural(word: str) -> bool:
     """Whether a word looks like the plural of another.
 
     Example:
-        >>> [word for word in ("parks", "cross", "ruins", "campus", "boxes", "park") if is_plural(word)]
+        >>> [word for word in ("parks", "cross", "ruins", "campus", "boxes", "divides", "park") if is_plural(word)]
         ['parks', 'boxes']
     """
-    return len(word) > 3 and word.endswith("s") and word not in NO_SINGULAR and not _NO_PLURAL.search(word)
+    if len(word) <= 3 or not word.endswith("s") or _NO_PLURAL.search(word):
+        return False
+    return word not in NO_SINGULAR and word not in VERBS
 
 
 def singular(word: str) -> str:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from suprank.hierarchy.lint.findings import ERROR, WARNING, Finding
 from suprank.hierarchy.lint.names import head, singular, singular_name
 from suprank.hierarchy.recipe import LintRecipe
+from suprank.hierarchy.text import pluralize
 from suprank.hierarchy.tree import FINAL, UNSETTLED, Hierarchy
+
+if TYPE_CHECKING:
+    from suprank.hierarchy.adjudication import AdjudicationStatus
+    from suprank.hierarchy.agreement.disagreements import Kind
 
 _EXAMPLES = 3
 _USUAL = 3  # a group of one label is reported if the median group has at least this many
@@ -119,6 +125,22 @@ def work_findings(tree: Hierarchy) -> Iterator[Finding]:
     if unplaced:
         message = f"{len(unplaced):,} labels were added after the review began and have no place: {_examples(unplaced)}"
         yield Finding("unplaced", WARNING, tree.levels[0], tuple(unplaced), message)
+
+
+def undecided_findings(levels: Sequence[str], status: AdjudicationStatus) -> Iterator[Finding]:
+    """Find names and parents of groups that two annotators chose differently and nobody has decided yet."""
+    kinds: tuple[Kind, ...] = ("name", "parent")
+    for kind in kinds:
+        by_level: dict[str, list[str]] = defaultdict(list)
+        for case in status.cases[kind]:
+            if not case.resolved:
+                by_level[levels[case.disagreement.level]].append(case.disagreement.about)
+        for level, abouts in by_level.items():
+            message = (
+                f"{level}: the annotators differ on {pluralize(len(abouts), kind)}, and nobody has decided: "
+                f"{_examples(sorted(abouts))}; see `suprank hierarchy agree --adjudicate`"
+            )
+            yield Finding("undecided", WARNING, level, tuple(sorted(abouts)), message)
 
 
 def _examples(names: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""A small project, an annotator on its pages, a server on a real port, and one browser for all tests."""
+"""A small project, an annotator on its pages, and a server on a real port."""
 
 import threading
 from contextlib import contextmanager
@@ -8,7 +8,6 @@ import pytest
 from suprank.hierarchy.review import open_branch
 from suprank.hierarchy.review.web import create_app
 from suprank.web.serving import bind_socket, make_server, server_url
-from tests.browsers import launch_browser
 from tests.hierarchy.review.small_project import small_project
 from tests.hierarchy.review.web.annotator import Annotator
 
@@ -30,18 +29,15 @@ def reader(tmp_path_factory):
     return Annotator(project, open_branch(project, "anna"))
 
 
-@pytest.fixture(scope="session")
-def browser():
-    with launch_browser() as started:
-        yield started
-
-
 @contextmanager
-def served(project, names):
+def served(project, names, *middleware):
     """Serve the review on a real port, in a thread, and yield its URL."""
     listening = bind_socket("127.0.0.1", 0)
     listening.listen(128)
-    server = make_server(create_app(project, names))
+    app = create_app(project, names)
+    for one in middleware:
+        app.add_middleware(one)
+    server = make_server(app)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

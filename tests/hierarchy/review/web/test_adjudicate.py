@@ -14,6 +14,7 @@ from tests.hierarchy.adjudication.two_branches import two_branches
 from tests.hierarchy.review.small_project import tree
 from tests.hierarchy.review.web.annotator import web_client
 from tests.hierarchy.review.web.conftest import served
+from tests.hierarchy.review.web.test_app import add_images
 
 
 @pytest.fixture
@@ -197,9 +198,7 @@ def test_only_the_link_gives_access_and_only_to_final(project, final, client):
     # The redirect takes the token out of the URL.
     assert (entered.status_code, entered.headers["location"]) == (303, "/final/adjudicate")
     stranger.cookies.clear()
-    assert stranger.get("/adjudicate/adjudicate.css").headers["content-type"].startswith("text/css")
-    assert stranger.get("/adjudicate/adjudicate.js").status_code == 200
-    assert stranger.get("/adjudicate/adjudication.py").status_code == 404
+    assert ".subjects" in stranger.get("/style.css").text
     both = web_client(create_app(project, ["anna", "final"]))
     both.get(f"/anna/enter?token={Branch(project, 'anna').token}")
     assert both.get("/anna/adjudicate").status_code == 404
@@ -222,6 +221,23 @@ def test_names_are_escaped_everywhere(tmp_path):
         page = client.get(address).text
         assert "<script>alert" not in page, address
     assert "&lt;script&gt;alert" in client.get("/final/adjudicate?show=all").text
+
+
+def test_cases_have_sample_images_of_the_label_or_of_the_labels_of_the_group(project, final, tmp_path):
+    add_images(project, tmp_path / "i", "kind", ["river", "river", "castle", "church", "church"])
+    client = web_client(create_app(project, ["final"]))
+    page = client.get(f"/final/adjudicate/enter?token={final.token}").text
+
+    def images(page):
+        return {
+            re.search(r'class="text">([^<]*)<', row)[1]: re.findall(r"/final/picture/(\d)", row)
+            for row in page.split("<li data-row>")[1:]
+        }
+
+    assert images(page) == {"river": ["0", "1"], "fort": [], "heritage": []}
+    assert images(client.get("/final/adjudicate?kind=name").text) == {"church | cathedral": ["3"]}
+    assert images(client.get("/final/adjudicate?kind=parent").text) == {"castle": ["2"]}
+    assert client.get("/final/picture/3").status_code == 200
 
 
 @pytest.mark.xdist_group("browser")

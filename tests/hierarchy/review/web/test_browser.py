@@ -151,6 +151,7 @@ def test_the_selection_survives_paging_sorting_and_filtering(opened, middle):
     page.get_by_role("checkbox", name="old church 0-204", exact=True).check()
     expect(page.locator("#selected")).to_have_text("2 selected, 1 of them on other pages")
     page.get_by_role("link", name="text", exact=True).click()
+    page.wait_for_url("**sort=text*")
     page.get_by_label("labels", exact=True).last.fill("of no label")
     page.keyboard.press("Enter")
     expect(page.locator("#selected")).to_have_text("2 selected, 2 of them on other pages")

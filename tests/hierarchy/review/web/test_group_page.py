@@ -313,9 +313,13 @@ def test_a_suggested_split_selects_labels_on_other_pages_too(tmp_path):
     project = large_project(tmp_path / "p", labels=520, clusters=2, largest=500)
     anna = Annotator(project, open_branch(project, "anna"))
     page = anna.get("/group/3?suggest=1")
-    assert "belong together. They are selected below" in page
+    assert "belong together. They are selected below, before the others" in page
     on_page = len(selected(page))
-    assert 0 < on_page < 200
+    assert on_page == 200
+    second = anna.get("/group/3?suggest=1&offset=200")  # those that are left come first here, too
+    assert 'href="/anna/group/3?suggest=1"' in second
+    assert 'data-selection="keep"' in second
+    anna.get("/group/3?suggest=1")
     anna.press("split", split_name="half")
     half = groups(anna)["half"][1]
     assert on_page < len(half) < 500
@@ -323,6 +327,16 @@ def test_a_suggested_split_selects_labels_on_other_pages_too(tmp_path):
     center = np.mean([vector_of[text] for text in half], axis=0)
     rest = np.mean([vector_of[text] for text in groups(anna)["church 0"][1]], axis=0)
     assert np.mean([vector_of[text] @ (center - rest) for text in half]) > 0
+
+
+def test_labels_of_a_suggested_split_come_first(tmp_path):
+    project = large_project(tmp_path / "p", labels=40, clusters=2, largest=30)
+    anna = Annotator(project, open_branch(project, "anna"))
+    page = anna.get("/group/3?suggest=1")
+    checked = [" checked " in row for row in page.split('name="label"')[1:]]
+    assert sorted(checked, reverse=True) == checked
+    assert 0 < sum(checked) < 30
+    assert sum(checked) == len(selected(page))
 
 
 def _vectors(project):

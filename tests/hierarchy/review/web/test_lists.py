@@ -1,9 +1,12 @@
 """The list of groups, search, excluded labels, the tree, and the history."""
 
+import re
+
 import pytest
 
 from suprank.hierarchy import Recipe
 from suprank.hierarchy.review import Create, Exclude, Mark, Move, Rename, SetParent, open_branch
+from suprank.hierarchy.review.instructions import write_instructions
 from tests.hierarchy.review.small_project import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, small_project, tree
 from tests.hierarchy.review.web.annotator import Annotator, selected
 from tests.hierarchy.review.web.large_project import large_project
@@ -35,6 +38,39 @@ def test_the_list_shows_progress_and_sorts_and_filters(anna):
     assert names(anna.get("/?under=none")) == ["castle", "church"]
     assert names(anna.get("/?q=A")) == ["castle", "lake"]
     assert "No group matches" in anna.get("/?q=nothing")
+
+
+def test_the_start_page_says_what_the_job_is_in_two_lines_or_in_the_projects_own_words(project, anna):
+    def job():
+        return re.findall(r"<p>([^<]*)</p>", anna.get("/").split('<section class="job"')[1].split("<details")[0])
+
+    assert [line[:29] for line in job()] == ["Sort the labels into groups: ", "Open a group, split off, move"]
+    assert job()[1].endswith("accept or correct its name, choose its kind, and mark it done.")
+    write_instructions(project, " Group by use.\n\nAsk <Carl> if in doubt.\n")
+    assert job() == ["Group by use.", "Ask &lt;Carl&gt; if in doubt."]
+    write_instructions(project, " ")
+    assert len(job()) == 2
+    with pytest.raises(ValueError, match="2,001 characters, and the start page has room for 2,000"):
+        write_instructions(project, "x" * 2001)
+
+
+def test_the_start_page_shows_a_good_group_and_how_far_the_others_are(project, anna):
+    page = anna.get("/")
+    assert "annotators" not in page
+    example = page.split('<ul class="example">')[1].split("</ul>")[0]
+    assert re.findall("<span>(.*?)</span>", example) == ["church", "chapel", "heritage site"]  # the only group of three labels
+    assert "church</a>, whose labels are more alike than those of other groups" in page
+    ben = open_branch(project, "ben")
+    assert "<strong>ben</strong> 0 of 3 groups done <span" in anna.get("/")
+    assert "nothing yet</span>" in anna.page
+    for branch, group in ((ben, LAKE), (ben, CASTLE), (anna.branch, CHURCH)):
+        branch.apply(Rename(group, "x"))
+        branch.apply(Mark((group,), "done"))
+        branch.apply(Rename(group, f"group {group}"))
+    page = anna.get("/")
+    assert "<strong>ben</strong> 2 of 3 groups done <span" in page
+    assert "<strong>anna</strong> 1 of 3 groups done" in page
+    assert "group 3</a>, which you marked done" in page
 
 
 def test_pages_of_the_list_keep_sort_and_filter(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, HTTPException, Request
@@ -16,6 +15,7 @@ from suprank.hierarchy.project import BusyError, FullError
 from suprank.hierarchy.review.actions import ConflictError, RefusedError
 from suprank.hierarchy.review.web.auth import AnnotatorRequest, Authenticated, log_in
 from suprank.hierarchy.review.web.forms import MAX_SUGGESTED_NAMES, Form, Refusal, SubmittedForm, refusal_for
+from suprank.hierarchy.review.web.queries import LabelQuery, read_labels, sample_items
 from suprank.hierarchy.text import label_key
 from suprank.web.pages import link, page_offset
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 router = APIRouter()
 
 ROWS = 50
+GROUP_IMAGES = 4
 MAX_PAIRS = 8
 """Number of pairs of places whose labels can be resolved at once."""
 
@@ -77,15 +78,6 @@ def submit(request: Authenticated, form: Form) -> Response:
         return _page(request, refusal_for(error), form)
     query = {key: value for key, value in request.query.items() if key not in ("did", "who")}
     return RedirectResponse(link(request.path, **query, who=form.text("who").strip(), did=event.seq), 303)
-
-
-@router.get("/adjudicate/{file}")
-def asset(file: str) -> Response:
-    media_types = {"adjudicate.css": "text/css", "adjudicate.js": "text/javascript"}
-    if file not in media_types:
-        raise HTTPException(404)
-    text = (files("suprank.hierarchy.review.web") / file).read_text(encoding="utf-8")
-    return Response(text, media_type=media_types[file], headers={"Cache-Control": "no-cache"})
 
 
 def _adjudication(request: AnnotatorRequest) -> Adjudication:
@@ -154,6 +146,7 @@ def _page(request: AnnotatorRequest, refusal: Refusal | None = None, form: Submi
         first=first,
         second=second,
         listed=listed[offset : offset + ROWS],
+        images=_images(request, listed[offset : offset + ROWS]),
         total=len(listed),
         open_count=sum(not case.resolved for case in cases),
         pairs=[] if pair else [one for one in pairs if one.labels > 1][:MAX_PAIRS],
@@ -166,6 +159,23 @@ def _page(request: AnnotatorRequest, refusal: Refusal | None = None, form: Submi
         message=None if refusal is None else refusal.message,
         form=form,
     )
+
+
+def _images(request: AnnotatorRequest, cases: list[Case]) -> dict[str, list[int]]:
+    """Subject → manifest rows that show it: of the label, or of the heaviest labels of the group."""
+    if request.review.samples is None:
+        return {}
+    images: dict[str, list[int]] = {}
+    with request.project.snapshot() as db:
+        for case in cases:
+            one = case.disagreement
+            if one.kind == "label":
+                images[one.subject] = request.review.image_rows(one.about, sample_items(db, int(one.subject)))
+                continue
+            query = LabelQuery(int(one.subject.split("|")[0]))
+            labels = read_labels(db, request.branch, query, limit=GROUP_IMAGES).labels
+            images[one.subject] = [row for label in labels for row in request.review.image_rows(label.text, label.samples)[:1]]
+    return images
 
 
 def _pairs(cases: Iterable[Case]) -> list[PlacePair]:

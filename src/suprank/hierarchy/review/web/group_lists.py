@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import RedirectResponse, Response
 
 from suprank.hierarchy.review.actions import Action, Create, Delete, Mark, Note, Rename
+from suprank.hierarchy.review.instructions import read_instructions
 from suprank.hierarchy.review.opening import open_branch
 from suprank.hierarchy.review.web.auth import AnnotatorRequest, Authenticated, Number
 from suprank.hierarchy.review.web.forms import (
@@ -22,12 +24,17 @@ from suprank.hierarchy.review.web.forms import (
     try_action,
 )
 from suprank.hierarchy.review.web.group_index import SORT_KEYS, GroupIndex, GroupView, read_groups
-from suprank.hierarchy.review.web.queries import recent_events, unsynced_labels
+from suprank.hierarchy.review.web.queries import LabelQuery, annotator_progress, read_labels, recent_events, unsynced_labels
 from suprank.hierarchy.text import label_key
+from suprank.hierarchy.tree import FINAL
 from suprank.web.pages import page_offset
+
+if TYPE_CHECKING:
+    import sqlite3
 
 router = APIRouter()
 
+EXAMPLE_LABELS = 6
 LIST_ROWS = 50
 TREE_ROWS = 200
 FILTERS = ("all", "open", "done", "unnamed", "empty")
@@ -132,6 +139,7 @@ def _list_page(request: AnnotatorRequest, refusal: Refusal | None = None, form: 
     offset, text, under = page_offset(request.query), request.query.get("q", "").strip(), request.query.get("under", "")
     with request.project.snapshot() as db:
         index, unsynced = read_groups(db, request.branch), unsynced_labels(db, request.branch)
+        example, annotators = _example(request, db, index), annotator_progress(db)
     found = [one for one in index.sorted_by(order) if _is_shown(one, shown, under) and label_key(text) in label_key(one.name)]
     rows = found[offset : offset + LIST_ROWS]
     return request.html(
@@ -139,6 +147,9 @@ def _list_page(request: AnnotatorRequest, refusal: Refusal | None = None, form: 
         200 if refusal is None else refusal.status,
         index=index,
         unsynced=unsynced,
+        instructions=read_instructions(request.project),
+        example=example,
+        annotators=[one for one in annotators if one.name not in (request.branch.name, FINAL)],
         found=rows,
         total=len(found),
         next_open=index.next_open(order, index.last_group),
@@ -152,6 +163,25 @@ def _list_page(request: AnnotatorRequest, refusal: Refusal | None = None, form: 
         page=LIST_ROWS,
         **_form_values(index, rows, refusal, form),
     )
+
+
+@dataclass(frozen=True)
+class ExampleGroup:
+    """A group to learn from, with some of its labels, each with a manifest row that shows it, or None."""
+
+    group: GroupView
+    labels: list[tuple[str, int | None]]
+
+
+def _example(request: AnnotatorRequest, db: sqlite3.Connection, index: GroupIndex) -> ExampleGroup | None:
+    """The group that the annotator has done, or else the open one, whose labels are most alike; of at least three labels."""
+    large = [one for one in index.at_level(1) if one.labels >= 3 and one.tightness is not None]
+    group = max(large, key=lambda one: (one.done, one.tightness or 0, -one.id), default=None)
+    if group is None:
+        return None
+    labels = read_labels(db, request.branch, LabelQuery(group.id), limit=EXAMPLE_LABELS).labels
+    shown = [(one.text, next(iter(request.review.image_rows(one.text, one.samples)), None)) for one in labels]
+    return ExampleGroup(group, shown)
 
 
 def _is_shown(one: GroupView, shown: str, under: str) -> bool:

@@ -188,10 +188,12 @@ def _page(
     if request.query.get("suggest") and refusal is None:
         try:
             suggestion = request.review.suggestions.split(branch, label_ids(db, branch, LabelQuery(group.id)))
-            selected = suggestion.labels
+            selected = suggestion.labels if offset == 0 else ()  # what was changed on the first page stays as it is
         except (OSError, ValueError) as error:
             problem = f"No split can be suggested: {error}"
-    listing = read_labels(db, branch, LabelQuery(group.id, text=text), sort=sort, offset=offset, limit=ROWS)
+    suggested = () if suggestion is None else suggestion.labels
+    query = LabelQuery(group.id, text=text)
+    listing = read_labels(db, branch, query, sort=sort, offset=offset, limit=ROWS, first=suggested)
     on_page, nearest = {label.id for label in listing.labels}, request.review.suggestions.nearest_groups(branch, group.id)
     return request.html(
         "group.html",
@@ -201,7 +203,7 @@ def _page(
         index=index,
         progress=index.progress,
         listing=listing,
-        images={label.id: request.review.image_rows(label) for label in listing.labels},
+        images={label.id: request.review.image_rows(label.text, label.samples) for label in listing.labels},
         doubtful=doubtful_labels(db, branch, group.id),
         names=_suggested_names(db, request, group),
         nearest=[(index.groups[other], cosine) for other, cosine in nearest if other in index.groups],

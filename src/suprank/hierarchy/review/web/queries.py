@@ -17,7 +17,7 @@ from suprank.hierarchy.tree import UNSETTLED
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from suprank.hierarchy.review.branch import Branch
 
@@ -101,9 +101,16 @@ class LabelPage:
 
 
 def read_labels(
-    db: sqlite3.Connection, branch: Branch, query: LabelQuery, *, sort: str = "items", offset: int = 0, limit: int = 200
+    db: sqlite3.Connection,
+    branch: Branch,
+    query: LabelQuery,
+    *,
+    sort: str = "items",
+    offset: int = 0,
+    limit: int = 200,
+    first: Sequence[int] = (),
 ) -> LabelPage:
-    """Read a page of labels with their spellings and sample items."""
+    """Read a page of labels with their spellings and sample items; the labels `first` come before all others."""
     db.create_function("label_key", 1, label_key, deterministic=True)
     where, values = query.where(branch)
     total, items = db.execute(
@@ -112,10 +119,11 @@ def read_labels(
     rows = db.execute(
         'SELECT l.id, l.text, l.qid, l.description, l.weight, c.nearness, c.margin, m."group", m.reason '
         "FROM member m JOIN label l ON l.id = m.label LEFT JOIN cluster_member c ON c.clustering = ? AND c.label = l.id "
-        f"WHERE {where} ORDER BY {LABEL_ORDERS[sort]}, l.weight DESC, l.id LIMIT ? OFFSET ?",
-        [branch.clustering, *values, limit, offset],
+        f"WHERE {where} ORDER BY l.id NOT IN (SELECT value FROM json_each(?)), {LABEL_ORDERS[sort]}, l.weight DESC, l.id "
+        "LIMIT ? OFFSET ?",
+        [branch.clustering, *values, json.dumps(first), limit, offset],
     ).fetchall()
-    labels = [LabelView(**dict(row), spellings=_spellings(db, row), samples=_samples(db, row["id"])) for row in rows]
+    labels = [LabelView(**dict(row), spellings=_spellings(db, row), samples=sample_items(db, row["id"])) for row in rows]
     return LabelPage(labels, total, items)
 
 
@@ -156,6 +164,28 @@ def unsynced_labels(db: sqlite3.Connection, branch: Branch) -> int:
         "WHERE branch = ? AND state = 'removed' AND \"group\" IS NOT NULL"
     )
     return sum(db.execute(sql, (branch.id,)).fetchone()[0] for sql in (added, removed))
+
+
+@dataclass(frozen=True)
+class AnnotatorProgress:
+    """How many groups of the finest level an annotator has done, and when they last changed something."""
+
+    name: str
+    done: int
+    groups: int
+    last: str | None
+
+
+def annotator_progress(db: sqlite3.Connection) -> list[AnnotatorProgress]:
+    """The progress of every branch, in the order of their creation, with `final` last."""
+    rows = db.execute(
+        "SELECT name, (SELECT count(*) FROM \"group\" WHERE branch = b.id AND level = 1 AND state = 'done'), "
+        '(SELECT count(*) FROM "group" WHERE branch = b.id AND level = 1), '
+        "(SELECT at FROM event WHERE branch = b.id AND act NOT IN (?, ?) ORDER BY seq DESC LIMIT 1) "
+        "FROM branch b ORDER BY kind = 'final', id",
+        SYSTEM_ACTIONS,
+    )
+    return [AnnotatorProgress(*row) for row in rows]
 
 
 def frequent_reasons(db: sqlite3.Connection, branch: Branch, limit: int = 8) -> list[str]:
@@ -244,7 +274,8 @@ def _spellings(db: sqlite3.Connection, row: sqlite3.Row) -> tuple[str, ...]:
     return tuple(one[0] for one in rows)
 
 
-def _samples(db: sqlite3.Connection, label: int) -> tuple[SampleItem, ...]:
+def sample_items(db: sqlite3.Connection, label: int) -> tuple[SampleItem, ...]:
+    """Some items with this label; none if the project has labels only."""
     rows = db.execute(
         "SELECT i.split, i.key, i.source FROM item_label o JOIN item i ON i.id = o.item WHERE o.label = ? "
         "ORDER BY i.id LIMIT ?",

@@ -23,7 +23,7 @@ from suprank.web.pages import stylesheet, template_environment
 from suprank.web.thumbnails import EncodedImage, ThumbnailCache
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from jinja2 import Environment
     from PIL.Image import Image
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from suprank.data import Manifest
     from suprank.hierarchy.review.branch import Event
     from suprank.hierarchy.review.web.auth import AnnotatorRequest
-    from suprank.hierarchy.review.web.queries import LabelView
+    from suprank.hierarchy.review.web.queries import SampleItem
+
+STYLES = ("page.css", "adjudicate.css")
+SCRIPTS = ("navigation.js", "script.js")
 
 BUSY_SECONDS = 2.0
 """How long a form waits while another process writes to the project. Shorter than the 3 s for which the command line lets
@@ -69,13 +72,13 @@ class Review:
         with suppress(BusyError, FullError), self._impatient.transaction() as db:
             db.execute("UPDATE branch SET last_group = ? WHERE id = ?", (group, branch.id))
 
-    def image_rows(self, label: LabelView) -> list[int]:
-        """Manifest rows that show a label: one for each sample item, or some of the label itself if it has no items."""
+    def image_rows(self, label: str, items: Sequence[SampleItem]) -> list[int]:
+        """Manifest rows that show a label: one for each of these items, or some of the label itself if it has none."""
         if self.samples is None:
             return []
-        if label.samples:
-            return [row for one in label.samples for row in self.samples.rows(one.key, one.split, 1)]
-        return self.samples.rows(label.text)
+        if items:
+            return [row for one in items for row in self.samples.rows(one.key, one.split, 1)]
+        return self.samples.rows(label)
 
 
 class Templates:
@@ -91,8 +94,8 @@ class Templates:
         recipe = review.project.recipe
         self._values = {"review": review, "recipe": recipe, "levels": recipe.levels}
         folder = files("suprank.hierarchy.review.web")
-        self.style = "\n".join((stylesheet(), (folder / "page.css").read_text(encoding="utf-8")))
-        self.script = (folder / "script.js").read_text(encoding="utf-8")
+        self.style = "\n".join((stylesheet(), *((folder / name).read_text(encoding="utf-8") for name in STYLES)))
+        self.script = "\n".join((folder / name).read_text(encoding="utf-8") for name in SCRIPTS)
 
     def render(self, template: str, request: AnnotatorRequest | None = None, **values: Any) -> str:
         """Render a template for an annotator's request, or without one for a stranger."""

@@ -1,29 +1,15 @@
-// Keyboard shortcuts and conveniences; the pages work without them. Nothing is fetched: every action is a form that the browser sends.
+// Keyboard shortcuts and conveniences; the pages work without them.
 "use strict";
 
-const help = document.getElementById("help");
-const search = document.getElementById("search");
-const selection = document.getElementById("selection");
-const output = document.getElementById("selected");
-const rows = [...document.querySelectorAll("[data-row]")];
-const boxes = rows.map((row) => row.querySelector("input[type=checkbox]")).filter(Boolean);
+let help, selection, output, rows, boxes;
+let here; // the row with keyboard focus
+let last; // the row that was selected last, where a range starts
+let focusRow = null; // after an action, the row that had the focus, and the path of its page
 const field = (id) => document.getElementById(id);
-let here = -1; // the row with keyboard focus
-let last = -1; // the row that was selected last, where a range starts
-
-// Drop the last action from the URL, so that reloading the page does not report it again.
-const address = new URL(location.href);
-if (address.searchParams.has("did")) {
-  address.searchParams.delete("did");
-  history.replaceState(null, "", address);
-}
 
 // The selection. Rows of other pages of the same list are remembered while the tab is open, and sent in one hidden field.
 // Values of groups are ID:VERSION; a checkbox on this page has the newer version.
-const elsewhere = selection && selection.querySelector("[data-elsewhere]");
-const list = location.pathname.endsWith("/search") ? address.searchParams.get("q") : address.searchParams.get("level");
-const storageKey = `selection ${location.pathname} ${list || ""}`;
-const ids = new Set(elsewhere ? elsewhere.value.split(" ").filter(Boolean) : []);
+let elsewhere, storageKey, ids;
 
 function gather() {
   for (const box of boxes) if (box.checked) ids.add(box.value); else ids.delete(box.value);
@@ -70,15 +56,40 @@ function show() {
   }
 }
 
-if (elsewhere && selection.dataset.selection === "keep") {
-  const onPage = new Map(boxes.map((box) => [box.value.split(":")[0], box]));
-  for (const id of (sessionStorage.getItem(storageKey) || "").split(" ").filter(Boolean)) {
-    const box = onPage.get(id.split(":")[0]);
-    if (box) box.checked = true;
-    else ids.add(id);
+function setUpSelection() {
+  elsewhere = selection && selection.querySelector("[data-elsewhere]");
+  const parameters = new URLSearchParams(location.search);
+  const list = parameters.get(location.pathname.endsWith("/search") ? "q" : "level");
+  storageKey = `selection ${location.pathname} ${list || ""}`;
+  ids = new Set(elsewhere ? elsewhere.value.split(" ").filter(Boolean) : []);
+  if (elsewhere && selection.dataset.selection === "keep") {
+    const onPage = new Map(boxes.map((box) => [box.value.split(":")[0], box]));
+    for (const id of (sessionStorage.getItem(storageKey) || "").split(" ").filter(Boolean)) {
+      const box = onPage.get(id.split(":")[0]);
+      if (box) box.checked = true;
+      else ids.add(id);
+    }
   }
+  if (selection) show();
+  for (const [at, box] of boxes.entries()) {
+    box.addEventListener("click", (event) => {
+      if (event.shiftKey && last >= 0) {
+        const [from, to] = [Math.min(last, at), Math.max(last, at)];
+        for (let one = from; one <= to; one++) boxes[one].checked = box.checked;
+      }
+      last = at;
+      here = at;
+      show();
+    });
+  }
+  for (const box of document.querySelectorAll("[data-all]")) {
+    box.addEventListener("change", () => {
+      for (const one of boxes) one.checked = box.checked;
+      show();
+    });
+  }
+  if (selection && selection.elements.all) selection.elements.all.addEventListener("change", show);
 }
-if (selection) show();
 
 function toggle(at, ranged) {
   const box = boxes[at];
@@ -91,70 +102,56 @@ function toggle(at, ranged) {
   show();
 }
 
-for (const [at, box] of boxes.entries()) {
-  box.addEventListener("click", (event) => {
-    if (event.shiftKey && last >= 0) {
-      const [from, to] = [Math.min(last, at), Math.max(last, at)];
-      for (let one = from; one <= to; one++) boxes[one].checked = box.checked;
-    }
-    last = at;
-    here = at;
-    show();
-  });
-}
-for (const box of document.querySelectorAll("[data-all]")) {
-  box.addEventListener("change", () => {
-    for (const one of boxes) one.checked = box.checked;
-    show();
-  });
-}
-if (selection && selection.elements.all) selection.elements.all.addEventListener("change", show);
-
-// Enter in a field presses the button beside it, not the first button of the form.
-for (const input of document.querySelectorAll("input[data-act]")) {
-  input.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.isComposing) return;
-    event.preventDefault();
-    input.form.requestSubmit(input.form.querySelector(`button[value="${input.dataset.act}"]`));
-  });
-}
-
-// A click that is sent twice counts once; a disabled button shows that the first one was received.
-document.addEventListener("submit", (event) => {
-  if (event.target.method === "post") setTimeout(() => event.submitter && (event.submitter.disabled = true));
-});
-addEventListener("pageshow", (event) => {
-  if (event.persisted) for (const button of document.querySelectorAll("form[method=post] button")) button.disabled = false;
-});
-
-// After an action the page is loaded again: focus returns to the same row, and screen readers announce what was done.
-// After a refusal the page stays at its top, where the message is.
-const message = document.querySelector("#messages .message");
-if (message) setTimeout(() => message.parentElement.prepend(message), 100);
-document.addEventListener("submit", (event) => {
-  if (event.target.method === "post" && rows[here]?.classList.contains("here")) sessionStorage.setItem("row", `${here} ${location.pathname}`);
-});
-addEventListener("DOMContentLoaded", () => {
-  if (document.querySelector("#messages .bad")) return;
-  const [row, path] = (sessionStorage.getItem("row") || "").split(" ");
-  sessionStorage.removeItem("row");
-  if (path !== location.pathname) return;
-  move(Number(row));
-  if (message && scrollY) message.classList.add("afloat"); // otherwise it is out of sight
-});
-
 // Text that was typed but not sent is restored when the page is opened again in this tab, so that another action does not lose it.
 const typed = () => [...document.querySelectorAll("main input[id]:not([type=checkbox]), main textarea[id]")];
-let sentForm = null;
-document.addEventListener("submit", (event) => (sentForm = event.target));
-addEventListener("pagehide", () => {
+departures.push((sentForm) => {
   const drafts = typed().filter((one) => one.form !== sentForm && one.value !== one.defaultValue);
   sessionStorage.setItem(`drafts ${location.pathname}`, JSON.stringify(drafts.map((one) => [one.id, one.value])));
+  focusRow = sentForm && rows[here]?.classList.contains("here") ? [here, location.pathname] : null;
 });
-for (const [id, text] of JSON.parse(sessionStorage.getItem(`drafts ${location.pathname}`) || "[]")) {
-  const input = typed().find((one) => one.id === id);
-  if (input && input.value === input.defaultValue) input.value = text;
-}
+
+pageSetups.push(() => {
+  help = field("help");
+  selection = field("selection");
+  output = field("selected");
+  rows = [...document.querySelectorAll("[data-row]")];
+  boxes = rows.map((row) => row.querySelector("input[type=checkbox]")).filter(Boolean);
+  here = last = -1;
+  setUpSelection();
+  for (const [id, text] of JSON.parse(sessionStorage.getItem(`drafts ${location.pathname}`) || "[]")) {
+    const input = typed().find((one) => one.id === id);
+    if (input && input.value === input.defaultValue) input.value = text;
+  }
+  // After an action, focus returns to the same row, and screen readers announce what was done.
+  // After a refusal the page stays at its top, where the message is, and Enter accepts the first offer.
+  const message = document.querySelector("#messages .message");
+  if (message) setTimeout(() => message.parentElement?.prepend(message), 100);
+  if (document.querySelector("#messages .bad")) document.querySelector("[data-offer]")?.focus();
+  else if (focusRow?.[1] === location.pathname) {
+    move(focusRow[0]);
+    if (message && scrollY) message.classList.add("afloat"); // otherwise it is out of sight
+  }
+  // Enter in a field presses the button beside it, not the first button of the form.
+  for (const input of document.querySelectorAll("input[data-act]")) {
+    input.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.isComposing) return;
+      event.preventDefault();
+      input.form.requestSubmit(input.form.querySelector(`button[value="${input.dataset.act}"]`));
+    });
+  }
+  // With scripts, the help link opens the shortcuts on this page.
+  for (const link of document.querySelectorAll("a[href$='/help']")) {
+    link.addEventListener("click", (event) => {
+      if (!help || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      help.showModal();
+    });
+  }
+  // A filter is applied when it is chosen; without scripts, and for text, there is a button.
+  for (const form of document.querySelectorAll("form.filters")) {
+    for (const choice of form.querySelectorAll("select")) choice.addEventListener("change", () => form.requestSubmit());
+  }
+});
 
 function move(to) {
   if (!rows.length) return;
@@ -230,20 +227,35 @@ document.addEventListener("keydown", (event) => {
   keys[event.key]();
 });
 
-// With scripts, the help link opens the shortcuts on this page.
-for (const link of document.querySelectorAll("a[href$='/help']")) {
-  link.addEventListener("click", (event) => {
-    if (!help || event.ctrlKey || event.metaKey) return;
-    event.preventDefault();
-    help.showModal();
-  });
+// Shortcuts of the adjudication page: 1 and 2 press the two buttons of the current row.
+function countSelected() {
+  const selected = document.querySelectorAll("form.adjudicate [name=row]:checked").length;
+  const count = document.querySelector(".selected-count");
+  if (count) count.textContent = selected ? `${selected} selected` : "selected rows";
 }
+pageSetups.push(countSelected);
+document.addEventListener("change", countSelected);
+document.addEventListener(
+  "keydown",
+  (event) => {
+    const row = document.querySelector("form.adjudicate [data-row].here");
+    if (!row || typing(event.target) || event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
+    if (event.key === "1" || event.key === "2") {
+      const button = row.querySelector(event.key === "1" ? ".first" : ".second");
+      if (!button.disabled) button.click();
+    } else if ((event.key === "m" || event.key === "e") && !document.querySelector("form.adjudicate [name=row]:checked")) {
+      row.querySelector("[name=row]").checked = true; // what is typed next is about the current row
+    }
+    setTimeout(countSelected);
+  },
+  true,
+);
 
-// A filter is applied when it is chosen; without scripts, and for text, there is a button.
-for (const form of document.querySelectorAll("form.filters")) {
-  for (const choice of form.querySelectorAll("select")) choice.addEventListener("change", () => form.requestSubmit());
+// A reload does not report the last action again.
+const address = new URL(location.href);
+if (address.searchParams.has("did")) {
+  address.searchParams.delete("did");
+  history.replaceState(null, "", address);
+  pagePath = location.pathname + location.search;
 }
-
-// The first offer after a refusal can be accepted with Enter.
-const offer = document.querySelector("[data-offer]");
-if (offer) offer.focus();
+for (const setup of pageSetups) setup();

@@ -121,7 +121,7 @@ def _page(
         query=query,
         text=query.text,
         listing=listing,
-        images={label.id: request.review.image_rows(label) for label in listing.labels},
+        images={label.id: request.review.image_rows(label.text, label.samples) for label in listing.labels},
         seen=" ".join(f"{group}:{version}" for group, version in {**versions, EXCLUDED: index.newest}.items()),
         groups=len(versions),
         reasons=reasons,
