@@ -28,6 +28,7 @@ from suprank.training.loop import NonFiniteLossError, train
 from suprank.training.recipe import to_toml
 from suprank.training.validation import Validator
 from tests.training.runs import (
+    DESCRIPTION,
     ROOT,
     Recorder,
     at_step,
@@ -107,7 +108,7 @@ def test_a_signal_stops_with_a_checkpoint_from_which_the_run_ends_as_if_nothing_
     assert result.stop_signal is None
     assert recorder.events[:2] == [
         ("on_message", f"resuming from {tmp_path}/run/checkpoints/step-{step:08}.pt, step {step}."),
-        ("on_train_start", step, 9, "roadmap on 48 images of 8 classes, cpu"),
+        ("on_train_start", step, 9, DESCRIPTION),
     ]
     assert [at.step for at in recorder.events_of("on_step_end")] == list(range(step + 1, 10))
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)
@@ -244,7 +245,7 @@ def test_ctrl_c_to_the_command_and_its_workers_says_how_to_go_on(manifest, tmp_p
     step = checkpoint.newest_step(tmp_path / "run/checkpoints")
     assert step == lines(tmp_path / "run")[-1]["step"]
     assert output.splitlines() == [
-        "roadmap on 48 images of 8 classes, cpu",
+        DESCRIPTION,
         f"stopped at step {step}; resume with: suprank train mine.toml --out run --resume",
         "suprank: stopped.",
     ]
