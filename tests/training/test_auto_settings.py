@@ -87,12 +87,15 @@ def test_a_resumed_run_keeps_its_values_on_another_machine(monkeypatch, tmp_path
     first = photos()
     saved = tmp_path / "recipe.toml"
     saved.write_text(to_toml(first), encoding="utf-8")
+    (tmp_path / "metrics.jsonl").write_text("{}\n")  # the run has begun
     assert read_recipe(saved) == first
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert photos() != first
-    assert photos(resumed=saved) == first
-    assert photos("images.size=64", resumed=saved).images.size == 64, "a key that is set is refused by the run, as usual"
-    assert photos(resumed=tmp_path / "none.toml") != first
+    assert photos(run=tmp_path) == first
+    assert photos("images.size=64", run=tmp_path).images.size == 64, "which the run refuses, as it does any other change"
+    assert photos(run=tmp_path / "none") != first
+    (tmp_path / "metrics.jsonl").unlink()
+    assert photos(run=tmp_path) != first, "a run without a step may be another's"
 
 
 def test_one_class_is_refused_and_missing_images_are_left_to_training():

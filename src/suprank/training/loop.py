@@ -26,7 +26,7 @@ from suprank.training.loggers import MetricsLogger
 from suprank.training.loss_specs import CustomLossSpec
 from suprank.training.manifests import open_manifest
 from suprank.training.recipe import read_recipe
-from suprank.training.run_folder import RECIPE, RunFolder
+from suprank.training.run_folder import RunFolder
 from suprank.training.signals import StopRequest, stop_on_signals
 from suprank.training.validation import Validator
 
@@ -99,7 +99,7 @@ def train(
     images of the batch are listed in a file.
     """
     if not isinstance(config, TrainConfig):
-        config = read_recipe(config, resumed=Path(folder) / RECIPE if resume else None)
+        config = read_recipe(config, run=folder if resume else None)
     own_loss = None
     if loss is not None:
         own_loss = CustomLoss(loss, custom_code.object_name(loss))

@@ -63,7 +63,7 @@ class _Source(NamedTuple):
 
 
 def read_recipe(
-    where: str | PathLike[str], overrides: Sequence[str] = (), *, resumed: str | PathLike[str] | None = None
+    where: str | PathLike[str], overrides: Sequence[str] = (), *, run: str | PathLike[str] | None = None
 ) -> TrainConfig:
     """Read the config of a TOML file, or of the shipped recipe of that name ("cub/roadmap"), and apply `overrides` in order.
 
@@ -75,7 +75,7 @@ def read_recipe(
     entry or table is left out, so that its default holds: `proxies=`.
 
     A value "auto" of the network, the image size or the batch is chosen here, for this machine and the images of the manifest
-    (`suprank.training.auto_settings`). If `resumed`, the recipe of a run, is there, its values are taken instead.
+    (`suprank.training.auto_settings`). If `run` is the folder of a run that has begun, it is that of its recipe.
 
     Raises `RecipeError`, with one sentence for each error.
     """
@@ -87,8 +87,7 @@ def read_recipe(
         _refuse_unknown(given, override)
         _assign(values, key, value, override)
         origins.update(dict.fromkeys(_dotted_names(given), override))
-    saved = None if resumed is None or not Path(resumed).is_file() else _parse_toml(_Source.from_file(Path(resumed)))
-    values = resolve_auto(values, saved)
+    values = resolve_auto(values, None if run is None else _saved_tables(Path(run)))
     try:
         return TrainConfig.model_validate(values)
     except ValidationError as error:
@@ -161,6 +160,14 @@ def toml_value(value: object) -> str:
         case dict():
             return f"{{{', '.join(f'{_key(name)} = {toml_value(one)}' for name, one in value.items())}}}"
     raise TypeError(f"{value!r} cannot be written as TOML")
+
+
+def _saved_tables(run: Path) -> dict[str, Any] | None:
+    """The tables of the recipe in the folder of a run; None if the run has not begun."""
+    from suprank.training.run_folder import RECIPE, RunFolder
+
+    file = run / RECIPE
+    return _parse_toml(_Source.from_file(file)) if file.is_file() and RunFolder(run).has_begun() else None
 
 
 def _key(name: str) -> str:
