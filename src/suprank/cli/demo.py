@@ -133,6 +133,9 @@ def _page(folder: Path, smooth_ap: Path, happier: Path, name: str) -> Path:
     page = folder / "report.html"
     finished = [(run / "result.json").stat().st_mtime for run in (smooth_ap, happier)]
     if not page.is_file() or page.stat().st_mtime < max(finished):
+        import torch
+
+        torch.set_num_threads(1)  # hundreds of small tasks, whose threads wait for each other: six times as slow on busy cores
         with terminal.ProgressBars(quiet=False) as bars:
             report(happier, smooth_ap, page, title=f"HAPPIER against Smooth-AP on {Path(name).stem}", progress=bars)
     return page
