@@ -157,7 +157,12 @@ def test_the_same_command_goes_on_to_a_table_and_once_finished_shows_it_at_once(
     for label, name in {"Smooth-AP": "smooth-ap", "HAPPIER": "happier"}.items():
         assert f"{label}: {folder / name / 'model'}\n" in result.stdout
         assert (folder / name / "model").is_dir()
-    assert f"what they retrieve, side by side: {folder / 'report.html'}\n" in result.stdout
+    assert f"What they retrieve, side by side: {folder / 'report.html'}\n" in result.stdout
+    printed = [
+        line for line in result.stderr.splitlines() if re.match(r"(untrained|HAPPIER, epoch 8|Smooth-AP, epoch 8): R@1 ", line)
+    ]
+    assert printed
+    assert len(printed) == len(set(printed)), "metrics while it trains, each once"
     page = (folder / "report.html").read_text()
     assert "<title>HAPPIER against Smooth-AP on m</title>" in page
     assert all(f'<section id="{name}"' in page for name in ("metrics", "training", "map", "better", "worst", "random", "step"))
@@ -183,13 +188,27 @@ def test_both_methods_are_trained_alike_but_for_the_loss(training):
     assert whole.evaluation.at_start, "for the column of the untrained network"
 
 
-def test_without_epochs_the_recipe_has_its_say_and_each_seed_a_folder(training):
+def test_each_seed_has_a_folder_and_the_epochs_are_few(training):
     for seed in (0, 1):
         done("demo", "--data", "m.parquet", "--seed", seed)
     configs_and_folders = [runs["HAPPIER"] for runs, _ in training.calls]
-    assert [folder for _, folder in configs_and_folders] == [Path(f"runs/demo/m-seed{seed}/happier") for seed in (0, 1)]
-    recipe = read_recipe("emoji/happier")
-    assert all(config.run.epochs == recipe.run.epochs for config, _ in configs_and_folders)
+    assert [folder for _, folder in configs_and_folders] == [Path(f"runs/demo/m-seed{seed}-8epochs/happier") for seed in (0, 1)]
+    assert all((config.run.epochs, config.evaluation.every) == (8, 4) for config, _ in configs_and_folders)
+
+
+def test_28_epochs_are_the_recipe_whose_results_are_listed(training):
+    done("demo", "--data", "m.parquet", "--epochs", 28)
+    config, _ = training.calls[0][0]["HAPPIER"]
+    recipe = read_recipe("emoji/happier", ["data.manifest=m.parquet"])
+    assert (config.run, config.optimizer, config.batch) == (recipe.run, recipe.optimizer, recipe.batch)
+
+
+def test_it_ends_with_three_commands_that_exist(training):
+    *_, title, importing, train, report = done("demo", "--data", "m.parquet").stdout.splitlines()
+    assert title == "Next, with your own photos, in folders named after their classes (photos/<class>/*.jpg):"
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    for command in (importing, train.replace("happier", "roadmap"), report):  # the page trains on one level
+        assert f"\n$ {command.strip()}\n" in page, "which another test runs as written"
 
 
 def test_a_manifest_elsewhere_is_found_by_a_relative_path(training, folder, monkeypatch):
@@ -199,14 +218,16 @@ def test_a_manifest_elsewhere_is_found_by_a_relative_path(training, folder, monk
     ((runs, _),) = training.calls
     config, run = runs["HAPPIER"]
     assert config.data.manifest == "../m.parquet"
-    assert run == Path("runs/demo/m-seed0/happier")
+    assert run == Path("runs/demo/m-seed0-8epochs/happier")
 
 
-def test_a_core_trains_one_network_at_a_time(training, monkeypatch):
-    for cores, at_once in ((1, 1), (2, 2), (16, 2)):
+def test_a_core_trains_one_network_at_a_time_and_further_cores_prepare_images(training, monkeypatch):
+    for cores, at_once, workers in ((1, 1, 0), (2, 2, 0), (3, 2, 0), (4, 2, 1), (16, 2, 2)):
         monkeypatch.setattr("suprank.data.workers.default_workers", lambda cores=cores: cores)
         done("demo", "--data", "m.parquet")
-        assert training.calls[-1][1] == at_once
+        runs, processes = training.calls[-1]
+        assert processes == at_once
+        assert [config.data.workers for config, _ in runs.values()] == [workers, workers]
 
 
 def drawn(monkeypatch, missing=()):
@@ -230,11 +251,11 @@ def test_emoji_are_the_first_choice_where_npm_is_and_glyphs_elsewhere(training, 
         assert f"Training on {name}.\n" in done("demo").stdout
         config, run = training.calls[-1][0]["HAPPIER"]
         # Its own recipe, but for what a demo changes.
-        changed = {"data": {"workers": 0}, "evaluation": {"at_start": True}}
+        changed = {"data": {"workers": config.data.workers}, "run": {"epochs": 8}, "evaluation": {"every": 4}}
         own = read_recipe(f"{name}/happier")
         tables = {table: getattr(own, table).model_copy(update=entries) for table, entries in changed.items()}
         assert config == own.model_copy(update=tables)
-        assert run == Path(f"runs/demo/{name}-seed0/happier")
+        assert run == Path(f"runs/demo/{name}-seed0-8epochs/happier")
     assert asked == ["emoji", "glyphs"]
 
 
@@ -268,7 +289,7 @@ def test_the_table_sets_both_beside_the_untrained_network(training):
 def test_the_page_is_made_again_when_a_run_has_ended_since(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(
-        "suprank.workflows.reports.report", lambda run, against, out, title: made.append((run.name, against.name))
+        "suprank.workflows.reports.report", lambda run, against, out, title, progress: made.append((run.name, against.name))
     )
     runs = [tmp_path / name for name in ("smooth-ap", "happier")]
     for run in runs:

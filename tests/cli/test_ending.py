@@ -12,7 +12,7 @@ from suprank.training import checkpoint
 from suprank.training.recipe import to_toml
 from tests.cli.commands import ended
 from tests.models.tiny import embedder
-from tests.training.runs import lines, pictures, recipe
+from tests.training.runs import DESCRIPTION, lines, pictures, recipe
 
 SECONDS = 30  # a busy machine; without the fix it is for ever
 EMBED = ("embed", "--model", "model", "--out", "e", "--size", 32, "--resize", 0, "--workers", 2, "--device", "cpu", "--quiet")
@@ -121,7 +121,7 @@ def test_ctrl_c_in_training_says_how_to_go_on(results):
     step = checkpoint.newest_step(folder / "checkpoints")
     assert step == lines(folder)[-1]["step"]
     assert result["stderr"].splitlines() == [
-        "roadmap on 48 images of 8 classes, cpu",
+        DESCRIPTION,
         f"stopped at step {step}; resume with: suprank {' '.join(LONG['train'])} --resume",
         "suprank: stopped.",
     ]

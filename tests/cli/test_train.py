@@ -289,6 +289,37 @@ def test_the_line_of_a_step_has_the_loss_its_parts_rates_speed_and_time_left():
     assert step_line(different) == "loss 0.25  surrogate 0.3333  lr backbone 1e-05, proxies 0.01  1,234 images/s"
 
 
+def test_a_line_that_is_too_wide_loses_its_last_values_and_then_its_last_rates():
+    many = {"loss": 0.25, "surrogate": 1 / 3, "L*_DG": 2.5, "gradient norm": 12.5, "gradient norm of proxies": 0.125}
+    step = values(rates={"backbone": 1e-5, "head": 2e-5, "proxies": 0.01}, values=many)
+    assert step_line(step).startswith(
+        "loss 0.25  surrogate 0.3333  L*_DG 2.5  gradient norm 12.5  gradient norm of proxies 0.125"
+    )
+    ends = "  1,234 images/s  1:02:03 left"
+    assert step_line(step, 90) == f"loss 0.25  lr backbone 1e-05, head 2e-05, proxies 0.01{ends}"
+    assert step_line(step, 80) == f"loss 0.25  lr backbone 1e-05, head 2e-05{ends}"
+    assert step_line(step, 10) == f"loss 0.25  lr backbone 1e-05{ends}"
+
+
+def test_the_display_has_two_lines_in_80_columns():
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    shown = TrainingDisplay(console=console)
+
+    def lines():
+        return console.render_lines(shown._bars_and_details())
+
+    with shown:
+        shown.on_prepare_progress("decoding training images", 12_345, 1_580_470)
+        assert len(lines()) == 1
+        shown.on_train_start(0, 1_234_567, "about")
+        many = {"loss": 0.25, **{f"part {number} of the loss": 1 / 3 for number in range(9)}}
+        shown.on_step_end(values(1_234_500, values=many, rates={"backbone": 1e-5, "head": 2e-5, "proxies": 0.01}))
+        assert len(lines()) == 2
+        assert "1:02:03 left" in "".join(segment.text for segment in lines()[1])
+        shown.on_evaluation_progress("a test set with a long name", 1_000_000, 1_580_470)
+        assert len(lines()) == 2
+
+
 def test_the_line_of_an_evaluation_has_the_main_metrics_at_the_finest_level_or_what_there_is():
     assert metrics_line(report()) == "R@1 75.00  AP 50.00  H-AP --"
     assert metrics_line(report(**{"P@10": 0.25, "ASI": 0.125})) == "P@10 25.00  ASI 12.50"

@@ -25,6 +25,7 @@ from suprank.training.checkpoint import CheckpointError
 from suprank.training.loop import NonFiniteLossError, train
 from suprank.training.validation import Validator
 from tests.training.runs import (
+    DESCRIPTION,
     Recorder,
     at_step,
     everything,
@@ -103,7 +104,7 @@ def test_a_signal_stops_with_a_checkpoint_from_which_the_run_ends_as_if_nothing_
     assert result.stop_signal is None
     assert recorder.events[:2] == [
         ("on_message", f"resuming from {tmp_path}/run/checkpoints/step-{step:08}.pt, step {step}."),
-        ("on_train_start", step, 9, "roadmap on 48 images of 8 classes, cpu"),
+        ("on_train_start", step, 9, DESCRIPTION),
     ]
     assert [at.step for at in recorder.events_of("on_step_end")] == list(range(step + 1, 10))
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)

@@ -22,7 +22,7 @@ from suprank.training.loop import train
 from suprank.training.recipe import read_recipe
 from suprank.training.run_folder import RunFolderError
 from suprank.training.validation import Validator
-from tests.training.runs import Recorder, everything, fake_metrics, lines, pictures, recipe, same, weights
+from tests.training.runs import DESCRIPTION, Recorder, everything, fake_metrics, lines, pictures, recipe, same, weights
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_metrics_jsonl_has_every_step_and_every_evaluation(plain):
 
 def test_callbacks_are_called_in_order(plain):
     _, recorder, _ = plain
-    assert recorder.events[0] == ("on_train_start", 0, 9, "roadmap on 48 images of 8 classes, cpu")
+    assert recorder.events[0] == ("on_train_start", 0, 9, DESCRIPTION)
     kinds = [kind for kind, *_ in recorder.events if kind != "on_evaluation_progress"]
     assert kinds == ["on_train_start", *["on_step_end"] * 6, "on_evaluation_end", *["on_step_end"] * 3, "on_evaluation_end"]
     assert [epoch for epoch, _ in recorder.events_of("on_evaluation_end")] == [2, 3]
@@ -232,7 +232,7 @@ def test_the_last_step_of_an_epoch_takes_the_batches_that_are_left(manifest, tmp
         (3, 1, 2, 1),
     ]
     assert [at.epoch for at in recorder.events_of("on_step_end")] == pytest.approx([2 / 3, 1, 5 / 3, 2])
-    assert recorder.events[0] == ("on_train_start", 0, 4, "roadmap on 48 images of 8 classes, cpu")
+    assert recorder.events[0] == ("on_train_start", 0, 4, DESCRIPTION)
     expected = [batch.ids.tolist() for batch in TrainBatches.from_config(config, Manifest.read(manifest)).batches(0, 0, 2)]
     assert [ids for *_, group in groups for ids in group] == expected
 

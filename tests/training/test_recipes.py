@@ -39,6 +39,7 @@ LEVELS = {
     "cub112": ("species", "genus", "family", "order"),
     "emoji64": ("emoji", "subgroup", "group"),
     "omniglot56": ("character", "alphabet"),
+    "photos": ("class", "group"),
 }
 """Of the manifests that `suprank data import` makes of the dataset, by the folder of its recipes."""
 

@@ -100,7 +100,8 @@ def _message(error: Exception) -> str:
     if lines and re.match(r"Caught .* in .* worker process", lines[0]):
         last = max(place for place, line in enumerate(lines) if line.startswith("  "))
         lines = [re.sub(r"^[\w.]+: ", "", lines[last + 1]), *lines[last + 2 :]]
-    return escaped("\n".join(lines).strip().replace("on_broken='skip'", "--skip-broken"))
+    text = re.sub(r"(?<![.\w])weights=FILE", "--weights FILE", "\n".join(lines).strip())  # model.weights is a recipe's key
+    return escaped(text.replace("on_broken='skip'", "--skip-broken"))
 
 
 _CONTROL = re.compile(

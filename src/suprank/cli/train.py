@@ -46,6 +46,7 @@ def train(
     torchrun and srun share each batch, and the result is that of one process with the whole batch.
 
     \b
+    suprank train photos/roadmap data.manifest=photos.parquet
     suprank train cub/roadmap data.manifest=cub.parquet
     suprank train cub/roadmap loss.weight=0.3 run.seed=1 --out runs/third
     suprank train cub/roadmap loss.weight=0.3 run.seed=1 --out runs/third --resume
@@ -65,13 +66,13 @@ def train(
     with terminal.plain_errors("a smaller batch.chunk, or batch.size"):
         from suprank.training.recipe import read_recipe, to_toml
 
-        config = read_recipe(recipe, overrides or [])
+        folder = default_folder(recipe) if out is None else out
+        config = read_recipe(recipe, overrides or [], run=folder if resume else None)
         if dry_run:
             if is_first_process():
                 _check_network_and_loss(config)
                 terminal.echo(to_toml(config), nl=False)
             return
-        folder = default_folder(recipe) if out is None else out
         from suprank.cli.training_display import TrainingDisplay
         from suprank.training.loop import NonFiniteLossError
         from suprank.training.loop import train as run_training

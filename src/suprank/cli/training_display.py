@@ -12,11 +12,13 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from suprank.cli.experiments import ParallelTrainingDisplay
 from suprank.cli.terminal import escaped
 from suprank.training.callbacks import Callback, StepValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from rich.progress import TaskID
 
@@ -70,7 +72,7 @@ class TrainingDisplay(Callback):
     def on_step_end(self, step: StepValues) -> None:
         if self._training is not None:
             self._bars.update(self._training, completed=step.step, description=f"epoch {max(1, math.ceil(step.epoch))}")
-            self._details = Text(escaped(step_line(step)))
+            self._details = Text(escaped(step_line(step, self._console.width)), no_wrap=True, overflow="ellipsis")
         elif self._is_due():
             self._print(f"epoch {step.epoch:.2f}  step {step.step}/{self._steps}  {step_line(step)}")
 
@@ -87,7 +89,8 @@ class TrainingDisplay(Callback):
         self._print(text)
 
     def _bars_and_details(self) -> Group:
-        return Group(self._bars, self._details)
+        """Two lines: the bar of training, and the details of its last step or the bar of what goes on beside it."""
+        return Group(self._bars) if self._side_bars else Group(self._bars, self._details)
 
     def _start_bars(self) -> None:
         """Show the bars, if there is a terminal and they are wanted."""
@@ -122,18 +125,46 @@ class TrainingDisplay(Callback):
         self._console.print(Text(escaped(text)), soft_wrap=True)
 
 
-def step_line(step: StepValues) -> str:
-    """`loss 0.3102  surrogate 0.41  lr 1e-05  512 images/s  0:12:34 left`"""
-    parts = [f"{name} {value:.4g}" for name, value in step.values.items()]
+class ParallelReportDisplay(ParallelTrainingDisplay):
+    """Also prints the main metrics of each evaluation, read from the folders of the runs; once for the untrained network."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        super().__init__()
+        self._folders, self._printed = folders, set[str]()
+
+    def run_progress(self, name: str, done: int, steps: int, loss: float | None) -> None:
+        super().run_progress(name, done, steps, loss)
+        from suprank.evaluation import Report
+
+        for file in sorted((self._folders[name] / "reports").glob("*-epoch-*.json")):
+            epoch = int(file.stem.rpartition("-")[2])
+            what = f"{name}, epoch {epoch}" if epoch else "untrained"
+            if what not in self._printed:
+                self._printed.add(what)
+                self.note(f"{what}: {metrics_line(Report.load(file))}")
+
+
+def step_line(step: StepValues, width: float = math.inf) -> str:
+    """`loss 0.3102  surrogate 0.41  lr 1e-05  512 images/s  0:12:34 left`
+
+    If that is wider than `width`, values after the loss are left out, the last ones first, and then rates after the first.
+    """
+    values = [f"{name} {value:.4g}" for name, value in step.values.items()]
     rates = {name: f"{rate:.3g}" for name, rate in step.rates.items()}
     if len(set(rates.values())) == 1:
-        parts.append(f"lr {next(iter(rates.values()))}")
-    elif rates:
-        parts.append(f"lr {', '.join(f'{name} {rate}' for name, rate in rates.items())}")
-    parts.append(f"{step.images_per_second:,.0f} images/s")
+        rates = {"": next(iter(rates.values()))}
+    end = [f"{step.images_per_second:,.0f} images/s"]
     if math.isfinite(step.seconds_left):
-        parts.append(f"{timedelta(seconds=round(step.seconds_left))} left")
-    return "  ".join(parts)
+        end.append(f"{timedelta(seconds=round(step.seconds_left))} left")
+    while True:
+        lr = [f"lr {', '.join(f'{name} {rate}'.strip() for name, rate in rates.items())}"] if rates else []
+        line = "  ".join([*values, *lr, *end])
+        if len(line) <= width or not (values[1:] or len(rates) > 1):
+            return line
+        if values[1:]:
+            values.pop()
+        else:
+            rates.popitem()
 
 
 def metrics_line(report: Report) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import difflib
 from fnmatch import fnmatchcase
+from http.client import HTTPException
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from suprank.models.config import ImageInput, Interpolation
-from suprank.models.weights import WeightsError, copy_state, load_weights
+from suprank.models.weights import DownloadError, copy_state, load_weights
 from suprank.system import torchvision_operators
 
 torchvision_operators.declare()  # timm imports torchvision
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from torch import nn
+
+HUB_SECONDS = 5.0  # until the hub counts as out of reach
 
 
 class NetworkSource(NamedTuple):
@@ -97,18 +103,46 @@ def _create(name: str, image_size: tuple[int, int] | None, *, pretrained: bool =
 
 
 def _create_pretrained(source: NetworkSource, image_size: tuple[int, int] | None) -> nn.Module:
+    from huggingface_hub import constants
+
+    offline = constants.HF_HUB_OFFLINE
+    out_of_reach = not offline and not _answers(constants.ENDPOINT)
+    constants.HF_HUB_OFFLINE = offline or out_of_reach  # else its client, which has a cache, would retry for 50 seconds
     try:
         net = _create(source.weights, image_size, pretrained=True)
     except Exception as error:  # the hub's client, what it connects with, and timm raise errors without a common class
-        raise WeightsError(
-            f"timm could not get the pretrained weights {source.weights} ({type(error).__name__}: {error}). Without a network, "
-            "download them elsewhere and give weights=FILE; HF_HUB_OFFLINE=1 in the environment skips the retries."
+        reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+        raise DownloadError(
+            f"the pretrained weights {source.weights} cannot be downloaded "
+            f"({f'{constants.ENDPOINT} does not answer' if out_of_reach else reason}). "
+            "Without a network, get their file elsewhere and give weights=FILE."
         ) from error
+    finally:
+        constants.HF_HUB_OFFLINE = offline
     if source.weights == source.network:
         return net
     plain = _create(source.network, image_size)
     copy_state(net.state_dict(), plain, source.weights)
     return plain
+
+
+def _answers(url: str) -> bool:
+    """Whether a server answers within `HUB_SECONDS`, with whichever status."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        try:
+            urlopen(Request(url, method="HEAD"), timeout=HUB_SECONDS).close()
+        except HTTPError:
+            pass
+        except (OSError, HTTPException):
+            return
+        answers.append(True)
+
+    thread = Thread(target=ask, daemon=True)  # because the search for the address of a name has no time limit
+    thread.start()
+    thread.join(HUB_SECONDS)
+    return bool(answers)
 
 
 def image_input(net: nn.Module, image_size: tuple[int, int] | None) -> ImageInput:

@@ -34,6 +34,10 @@ class WeightsError(ValueError):
     """Weights that cannot be downloaded, read or used; the message says why and what to do."""
 
 
+class DownloadError(WeightsError):
+    """Pretrained weights that cannot be downloaded; the message says to give `weights=FILE`."""
+
+
 def load_weights(net: nn.Module, path: str | PathLike[str]) -> None:
     """Load a .safetensors file or a pickle of a state dict into a timm network. A `WeightsError` leaves the network unchanged.
 

@@ -8,6 +8,7 @@ import torch
 
 from suprank.models import Embedder
 from suprank.models.model_folder import custom_backbone
+from suprank.models.weights import DownloadError
 from suprank.system.custom_code import UntrustedCodeError, is_custom
 from suprank.training.seeds import derive_seed
 
@@ -21,7 +22,11 @@ def build_embedder(config: TrainConfig) -> Embedder:
     """The embedder that the recipe starts from."""
     model = config.model
     if model.start is None:
-        return Embedder(config.embedder, pretrained=_uses_timm_weights(model), weights=model.weights)
+        try:
+            return Embedder(config.embedder, pretrained=_uses_timm_weights(model), weights=model.weights)
+        except DownloadError as error:
+            keys = "model.weights=FILE, or model.pretrained=false to start from random weights"
+            raise DownloadError(str(error).replace("weights=FILE", keys)) from error
     try:
         embedder = Embedder.load(model.start)
     except UntrustedCodeError:

@@ -99,7 +99,7 @@ def train(
     images of the batch are listed in a file.
     """
     if not isinstance(config, TrainConfig):
-        config = read_recipe(config)
+        config = read_recipe(config, run=folder if resume else None)
     own_loss = None
     if loss is not None:
         own_loss = CustomLoss(loss, custom_code.object_name(loss))
@@ -339,7 +339,12 @@ class _Trainer:
     def _description(self) -> str:
         kind, count = self.fabric.device.type, self.fabric.world_size
         devices = f"{count} × {kind}" if count > 1 else kind
-        return f"{self.config.loss.name} on {len(self.batches.labels):,} images of {self.batches.classes:,} classes, {devices}"
+        images, model, batch = self.config.images, self.config.model, self.config.batch
+        return (
+            f"{self.config.loss.name} on {len(self.batches.labels):,} images of {self.batches.classes:,} classes, {devices}: "
+            f"{model.start or model.backbone} at {images.size} pixels, batches of {batch.size} with {batch.images_per_class} "
+            "of each class"
+        )
 
     # Files
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import ValidationError
 
 from suprank.training import config_keys
+from suprank.training.auto_settings import resolve_auto
 from suprank.training.config import TrainConfig
 from suprank.training.presets import BASE, METHODS, compose, compositions, presets
 from suprank.training.recipe_errors import error_messages
@@ -61,7 +62,9 @@ class _Source(NamedTuple):
         return any(one.file is not None and self.file.samefile(one.file) for one in others)
 
 
-def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> TrainConfig:
+def read_recipe(
+    where: str | PathLike[str], overrides: Sequence[str] = (), *, run: str | PathLike[str] | None = None
+) -> TrainConfig:
     """Read the config of a TOML file, or of the shipped recipe of that name ("cub/roadmap"), and apply `overrides` in order.
 
     A shipped name is that of a file, or else a preset with a method: "cub112/fast-ap".
@@ -70,6 +73,9 @@ def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> Tr
     `batch.size=64`, `images.crop_scale=[0.4, 1]`, `data.manifest=cub.parquet`. A table completes and overrides the recipe's,
     entry by entry, as in a file that extends it: `run={seed=1}` leaves `run.epochs` as it is. With nothing after the `=` the
     entry or table is left out, so that its default holds: `proxies=`.
+
+    A value "auto" of the network, the image size or the batch is chosen here, for this machine and the images of the manifest
+    (`suprank.training.auto_settings`). If `run` is the folder of a run that has begun, it is that of its recipe.
 
     Raises `RecipeError`, with one sentence for each error.
     """
@@ -81,6 +87,7 @@ def read_recipe(where: str | PathLike[str], overrides: Sequence[str] = ()) -> Tr
         _refuse_unknown(given, override)
         _assign(values, key, value, override)
         origins.update(dict.fromkeys(_dotted_names(given), override))
+    values = resolve_auto(values, None if run is None else _saved_tables(Path(run)))
     try:
         return TrainConfig.model_validate(values)
     except ValidationError as error:
@@ -153,6 +160,14 @@ def toml_value(value: object) -> str:
         case dict():
             return f"{{{', '.join(f'{_key(name)} = {toml_value(one)}' for name, one in value.items())}}}"
     raise TypeError(f"{value!r} cannot be written as TOML")
+
+
+def _saved_tables(run: Path) -> dict[str, Any] | None:
+    """The tables of the recipe in the folder of a run; None if the run has not begun."""
+    from suprank.training.run_folder import RECIPE, RunFolder
+
+    file = run / RECIPE
+    return _parse_toml(_Source.from_file(file)) if file.is_file() and RunFolder(run).has_begun() else None
 
 
 def _key(name: str) -> str:
