@@ -15,6 +15,7 @@ import torch
 from hypothesis import settings
 
 from tests import shapes
+from tests.browsers import launch_browser
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a busy machine is no bug
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
@@ -51,3 +52,10 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     gc.freeze()  # what is imported stays, and a `gc.collect()`, of which there are many in `bench`, need not look at it
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Only one can run in a process."""
+    with launch_browser() as started:
+        yield started

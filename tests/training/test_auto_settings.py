@@ -9,6 +9,7 @@ from suprank.data import Manifest
 from suprank.data.samplers import BalancedBatchSampler
 from suprank.training.auto_settings import DEFAULTS, KEYS, _batch
 from suprank.training.recipe import RecipeError, read_recipe, to_toml
+from suprank.training.run_folder import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -91,11 +92,13 @@ def test_a_resumed_run_keeps_its_values_on_another_machine(monkeypatch, tmp_path
     assert read_recipe(saved) == first
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert photos() != first
-    assert photos(run=tmp_path) == first
-    assert photos("images.size=64", run=tmp_path).images.size == 64, "which the run refuses, as it does any other change"
-    assert photos(run=tmp_path / "none") != first
+    assert photos(saved=RunFolder(tmp_path).saved_recipe) == first
+    assert photos("images.size=64", saved=RunFolder(tmp_path).saved_recipe).images.size == 64, (
+        "which the run refuses, as it does any other change"
+    )
+    assert photos(saved=RunFolder(tmp_path / "none").saved_recipe) != first
     (tmp_path / "metrics.jsonl").unlink()
-    assert photos(run=tmp_path) != first, "a run without a step may be another's"
+    assert photos(saved=RunFolder(tmp_path).saved_recipe) != first, "a run without a step may be another's"
 
 
 def test_one_class_is_refused_and_missing_images_are_left_to_training():

@@ -65,9 +65,10 @@ def train(
     """
     with terminal.plain_errors("a smaller batch.chunk, or batch.size"):
         from suprank.training.recipe import read_recipe, to_toml
+        from suprank.training.run_folder import RunFolder
 
         folder = default_folder(recipe) if out is None else out
-        config = read_recipe(recipe, overrides or [], run=folder if resume else None)
+        config = read_recipe(recipe, overrides or [], saved=RunFolder(folder).saved_recipe if resume else None)
         if dry_run:
             if is_first_process():
                 _check_network_and_loss(config)

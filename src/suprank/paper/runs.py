@@ -24,7 +24,6 @@ from suprank.experiments.results import Outcome, read_outcome
 from suprank.experiments.runner import Plan, Task, train_command
 from suprank.files.atomic import write_atomically
 from suprank.files.folders import foreign_file, refuse_foreign_files
-from suprank.training.run_folder import RECIPE as RECIPE_FILE
 from suprank.training.run_folder import RunFolder, config_differences, json_bytes, may_differ
 
 if TYPE_CHECKING:
@@ -129,10 +128,11 @@ class PaperRuns:
         for training, config in self.configs.items():
             for seed in range(self.seeds):
                 folder = self.run_folder(training, seed)
-                if not ((folder / RECIPE_FILE).is_file() and RunFolder(folder).has_begun()):
+                saved = RunFolder(folder).saved_recipe
+                if saved is None:
                     continue
                 now = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
-                changes = config_differences(read_recipe(folder / RECIPE_FILE), now)
+                changes = config_differences(read_recipe(saved), now)
                 refused = [f"{key} was {old!r} and is {new!r}" for key, old, new in changes if not may_differ(key)]
                 if refused:
                     raise ValueError(

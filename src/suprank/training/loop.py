@@ -99,7 +99,7 @@ def train(
     images of the batch are listed in a file.
     """
     if not isinstance(config, TrainConfig):
-        config = read_recipe(config, run=folder if resume else None)
+        config = read_recipe(config, saved=RunFolder(folder).saved_recipe if resume else None)
     own_loss = None
     if loss is not None:
         own_loss = CustomLoss(loss, custom_code.object_name(loss))

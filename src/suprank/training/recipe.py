@@ -63,7 +63,7 @@ class _Source(NamedTuple):
 
 
 def read_recipe(
-    where: str | PathLike[str], overrides: Sequence[str] = (), *, run: str | PathLike[str] | None = None
+    where: str | PathLike[str], overrides: Sequence[str] = (), *, saved: str | PathLike[str] | None = None
 ) -> TrainConfig:
     """Read the config of a TOML file, or of the shipped recipe of that name ("cub/roadmap"), and apply `overrides` in order.
 
@@ -75,7 +75,7 @@ def read_recipe(
     entry or table is left out, so that its default holds: `proxies=`.
 
     A value "auto" of the network, the image size or the batch is chosen here, for this machine and the images of the manifest
-    (`suprank.training.auto_settings`). If `run` is the folder of a run that has begun, it is that of its recipe.
+    (`suprank.training.auto_settings`). If `saved` is the recipe of a run that is resumed, it is the value there.
 
     Raises `RecipeError`, with one sentence for each error.
     """
@@ -87,7 +87,7 @@ def read_recipe(
         _refuse_unknown(given, override)
         _assign(values, key, value, override)
         origins.update(dict.fromkeys(_dotted_names(given), override))
-    values = resolve_auto(values, None if run is None else _saved_tables(Path(run)))
+    values = resolve_auto(values, None if saved is None else _parse_toml(_Source.from_file(Path(saved))))
     try:
         return TrainConfig.model_validate(values)
     except ValidationError as error:
@@ -160,14 +160,6 @@ def toml_value(value: object) -> str:
         case dict():
             return f"{{{', '.join(f'{_key(name)} = {toml_value(one)}' for name, one in value.items())}}}"
     raise TypeError(f"{value!r} cannot be written as TOML")
-
-
-def _saved_tables(run: Path) -> dict[str, Any] | None:
-    """The tables of the recipe in the folder of a run; None if the run has not begun."""
-    from suprank.training.run_folder import RECIPE, RunFolder
-
-    file = run / RECIPE
-    return _parse_toml(_Source.from_file(file)) if file.is_file() and RunFolder(run).has_begun() else None
 
 
 def _key(name: str) -> str:

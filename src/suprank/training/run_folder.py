@@ -126,6 +126,12 @@ class RunFolder:
         written = (self.path / name for name in (METRICS, RESULT))
         return any(self.checkpoints.glob("*.pt")) or any(file.is_file() and file.stat().st_size for file in written)
 
+    @property
+    def saved_recipe(self) -> Path | None:
+        """The file of the recipe, if the run has begun."""
+        recipe = self.path / RECIPE
+        return recipe if recipe.is_file() and self.has_begun() else None
+
     def _create(self) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)

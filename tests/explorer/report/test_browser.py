@@ -2,16 +2,10 @@
 
 import pytest
 
-from tests.browsers import NEEDS_BROWSER, launch_browser
+from tests.browsers import NEEDS_BROWSER
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [NEEDS_BROWSER, pytest.mark.xdist_group("browser")]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launch_browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

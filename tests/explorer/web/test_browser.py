@@ -2,19 +2,13 @@
 
 import pytest
 
-from tests.browsers import NEEDS_BROWSER, guarded_pages, launch_browser
+from tests.browsers import NEEDS_BROWSER, guarded_pages
 from tests.explorer.web import drawn
 from tests.explorer.web.conftest import served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = [NEEDS_BROWSER, pytest.mark.xdist_group("browser")]
 expect = playwright.expect
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launch_browser() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
