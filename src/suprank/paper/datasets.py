@@ -115,7 +115,7 @@ class Prepared(NamedTuple):
 def find(preset: str, data: Path | None, out: Path) -> Found:
     """Look for a dataset in the folder of the user's data and in OUT; nothing is changed."""
     dataset = DATASETS[preset]
-    for folder in _places(data, out):
+    for folder in _manifest_folders(data, out):
         files = {key: file.absolute() for key, file in dataset.manifests(folder).items()}
         if all(file.is_file() for file in files.values()):
             start, sentence = _find_start(dataset, data, out)
@@ -206,7 +206,7 @@ def _note_tenths(what: str, note: Callable[[str], None]) -> Callable[[int, int],
     return progress
 
 
-def _places(data: Path | None, out: Path) -> list[Path]:
+def _manifest_folders(data: Path | None, out: Path) -> list[Path]:
     """The folders of manifests and start models, the user's first."""
     return [folder for folder in (data, out / FOLDER) if folder is not None]
 
@@ -235,7 +235,7 @@ def _find_start(dataset: PaperDataset, data: Path | None, out: Path) -> tuple[Pa
     """The folder of the start model, and a sentence on it for the description."""
     if not dataset.needs_start:
         return None, ""
-    for folder in _places(data, out):
+    for folder in _manifest_folders(data, out):
         if (folder / START_NAME / SETTINGS).is_file():
             return (folder / START_NAME).absolute(), f"; start model {(folder / START_NAME).absolute()}"
     size = START_IMAGE_SIZE

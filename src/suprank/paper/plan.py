@@ -86,9 +86,8 @@ def make_plan(reproduction: Reproduction) -> PaperPlan:
     found = reproduction.find_datasets()
     runs = reproduction.runs
     finished = finished_runs(runs.folder) if runs.folder.is_dir() else []
-    presets = dict.fromkeys(preset for item in reproduction.items for preset in reproduction.chosen_presets(item))
     datasets, sources = [], dict[str, None]()
-    for preset in presets:
+    for preset in reproduction.needed_presets:
         states = {
             (training, seed): runs.state(training, seed)
             for training in runs.trainings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from suprank.experiments.runner import Display
 from suprank.paper.contents import Item, LabelItem, ModelItem, Row, StudyItem, TableItem, contents, find_item
-from suprank.paper.datasets import Found, MissingDataError, find, prepare
+from suprank.paper.datasets import Found, MissingDataError, find, find_all, prepare
 from suprank.paper.output import Output, Reproduced
 from suprank.paper.runs import PaperRuns, Results, Training, read_comparisons
 from suprank.paper.small import SMALL_SETS, SmallSet, prepare_small, small_sets, small_training
@@ -176,6 +176,11 @@ class Reproduction:
         """The presets of an item that `--on` leaves, all if it is not given."""
         return [preset for preset in self._item_presets(item) if not self.datasets or preset in self.datasets]
 
+    @property
+    def needed_presets(self) -> list[str]:
+        """The presets whose images the tables and figures need, each once."""
+        return list(dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item)))
+
     def is_left_out(self, item: Item) -> bool:
         """Whether `--on` leaves no dataset for an item that needs one."""
         return bool(self._item_presets(item)) and not self.chosen_presets(item)
@@ -241,17 +246,18 @@ class Reproduction:
         """Where the datasets are, or what is missing, without changing anything; nothing for small sets."""
         if self.small:
             return {}
-        wanted = dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item))
-        return {preset: find(preset, self.data, self.out) for preset in wanted}
+        return {preset: find(preset, self.data, self.out) for preset in self.needed_presets}
 
     def refuse_missing_datasets(self) -> None:
         """All datasets that are missing are named in one error."""
-        if missing := [one.description for one in self.find_datasets().values() if one.is_missing]:
-            raise MissingDataError("\n".join([*missing, "--small needs no dataset, and --on chooses some of them."]))
+        try:
+            find_all(() if self.small else self.needed_presets, self.data, self.out)
+        except MissingDataError as error:
+            raise MissingDataError(f"{error}\n--small needs no dataset, and --on chooses some of them.") from None
 
     def prepare(self, display: Display) -> None:
         """Import the datasets that have no manifest yet."""
-        for preset in dict.fromkeys(preset for item in self.items for preset in self.chosen_presets(item)):
+        for preset in self.needed_presets:
             if self.small:
                 self.prepared[preset] = prepare_small(self.small_sets[preset], self.data, self.out)
             else:
@@ -275,7 +281,7 @@ class Reproduction:
             return Output(self, self.saved_results).write()
         failed: list[str] = []
         runs = self.runs
-        needs_data = any(self.chosen_presets(item) for item in self.items)
+        needs_data = bool(self.needed_presets)
         if needs_data:
             self.refuse_missing_datasets()
             _ = runs.configs  # a wrong KEY=VALUE is refused before datasets are imported

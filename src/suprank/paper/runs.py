@@ -89,7 +89,7 @@ class PaperRuns:
         return [f"{key}={value}" for key, value in entries.items()]
 
     def run_folder(self, training: Training, seed: int) -> Path:
-        return self.folder / training.preset / training.run(seed).name
+        return self.folder / run_name(training, seed)
 
     def check(self, trainings: Iterable[Training], exceptions: Sequence[str] = ()) -> list[str]:
         """Refuse trainings of one table that differ in more than their method; return sentences on how they may differ."""
@@ -145,7 +145,7 @@ class PaperRuns:
         tasks = []
         for training in self.trainings:
             for seed in range(self.seeds):
-                name = f"{training.preset}/{training.run(seed).name}"
+                name = run_name(training, seed)
                 arguments = [*self.arguments(training), f"{SEED}={seed}"]
                 folder = self.run_folder(training, seed)
                 command = train_command(training.recipe, arguments, folder)
@@ -169,25 +169,26 @@ class PaperRuns:
 class PaperRecord:
     """The content of paper.json, for readers who want to repeat a command: earlier runs and commands are kept."""
 
-    asked: PaperRuns
+    requested: PaperRuns
 
     @property
     def runs(self) -> tuple[Combination, ...]:
-        return tuple(training.run(seed) for training in self.asked.trainings for seed in range(self.asked.seeds))
+        return tuple(training.run(seed) for training in self.requested.trainings for seed in range(self.requested.seeds))
 
     def save(self, folder: Path) -> None:
         file = folder / PAPER_FILE
         before = json.loads(file.read_bytes()) if file.exists() else {"commands": [], "runs": []}
-        names = [
-            f"{training.preset}/{training.run(seed).name}"
-            for training in self.asked.trainings
-            for seed in range(self.asked.seeds)
-        ]
+        names = [run_name(training, seed) for training in self.requested.trainings for seed in range(self.requested.seeds)]
         content = {
-            "commands": list(dict.fromkeys([*before["commands"], self.asked.command])),
+            "commands": list(dict.fromkeys([*before["commands"], self.requested.command])),
             "runs": list(dict.fromkeys([*before["runs"], *names])),
         }
         write_atomically(file, json_bytes(content, indent=1))
+
+
+def run_name(training: Training, seed: int) -> str:
+    """The name of a run, which is also its folder in OUT: `sop/roadmap,seed=0`."""
+    return f"{training.preset}/{training.run(seed).name}"
 
 
 def share_of(outcome: Outcome, metric: str) -> float | None:
