@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, parse_metric
+from suprank.evaluation.metric_names import parse_metric
+from suprank.evaluation.quoted_metrics import metric_name, table_keys
 from suprank.explorer.findings.query_metrics import compare_reports
 from suprank.explorer.report.page import Section
 
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from suprank.explorer.findings.collect import RunFindings
 
 SIGNIFICANT = 0.05  # a difference is marked if its Holm-corrected p is below this
-TABLE_METRICS = ("mAP@R", "AP", "H-AP", "NDCG", "ASI")
-"""The metrics of the table beside R@k, as far as a report has them, at every level it has them for."""
-
-LARGEST_K = 32  # of R@k in the table; CUB and iNaturalist have four cut-offs up to it
 
 
 class Cell(NamedTuple):
@@ -63,42 +60,17 @@ def metrics_section(runs: Sequence[RunFindings], reports: Sequence[Report]) -> S
     return Section("metrics", "Metrics", "metrics.html", metric_rows(reports, comparison), (about, *omitted))
 
 
-def table_keys(reports: Sequence[Report]) -> list[str]:
-    """The keys of the table's rows: the `TABLE_METRICS` that all reports have, in that order, by level from the finest.
-
-    Of R@k, every k up to `LARGEST_K` is listed. A metric without a level is left out if it is listed at the finest level; means
-    over levels are left out.
-    """
-    first = reports[0]
-    shared = [key for key in first if all(key in report for report in reports)]
-    rows = []
-    cutoffs = sorted({metric.k for key in shared if (metric := parse_metric(key)).name == "R" and metric.k is not None})
-    recalls = [f"R@{k}" for k in cutoffs if k <= LARGEST_K]
-    for name in (*recalls, *TABLE_METRICS):
-        if name == "H-AP" and len(first.levels) == 1:  # equals AP
-            continue
-        keys = [key for key in shared if _without_level(key) == name and parse_metric(key).level not in LEVEL_MEANS]
-        plain = [key for key in keys if parse_metric(key).level is not None] or keys
-        rows += [key for key in keys if parse_metric(key).hierarchical] if parse_metric(name).hierarchical else plain
-    return rows
-
-
 def metric_rows(reports: Sequence[Report], comparison: ReportComparison | None = None) -> list[list[MetricRow]]:
     """The rows of the table, grouped by metric."""
     groups: dict[str, list[MetricRow]] = {}
     several = len(reports[0].levels) > 1
     for key in table_keys(reports):
-        name = _without_level(key)
+        name = metric_name(key)
         level = parse_metric(key).level or ("all" if several else "")
         cells = tuple(Cell(_percent(report[key]), _interval(report, key)) for report in reports)
         columns = _comparison_columns(comparison[key]) if comparison is not None else {}
         groups.setdefault(name, []).append(MetricRow(name, level, cells, **columns))
     return list(groups.values())
-
-
-def _without_level(key: str) -> str:
-    metric = parse_metric(key)
-    return str(Metric(metric.name, metric.k))
 
 
 def _comparison_columns(row: MetricComparison) -> dict[str, str]:
