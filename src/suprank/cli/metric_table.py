@@ -13,7 +13,27 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from suprank.cli.evaluate_options import EvaluateOptions
     from suprank.evaluation import Report
+
+
+def print_and_save(report: Report, options: EvaluateOptions, keys: Sequence[str] | None = None) -> None:
+    """Save the report, then print it: a closed pipe must not lose the numbers. It is printed even if saving fails.
+
+    The files have every metric; the table and the row of LaTeX have those of `keys`.
+    """
+    try:
+        if options.out is not None:
+            report.save(options.out)
+        if options.csv is not None:
+            report.to_csv(options.csv)
+    finally:
+        if not options.quiet:
+            print_report(report, keys)
+        if options.latex:
+            # By default without the metrics of single levels: a row of eighty numbers fits no page.
+            columns = list(report) if keys is None else [key for key in keys if "/" not in key]
+            terminal.echo(f"{report.latex_header(columns)}\n{report.latex_row(columns, label=options.subject.stem)}")
 
 
 def print_report(report: Report, keys: Sequence[str] | None = None, more: str = "--all") -> None:
