@@ -195,10 +195,15 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     expected = trained(photos, run, "as it is", evaluation={"every": 0, "decay": 2.0, "metrics": ("R@1", "H-AP")})
     config = read_recipe(run / "recipe.toml")
     shown = done("evaluate", "--embeddings", run, "--against-frozen", "--device", "cpu", "--metric", "R@1", "--metric", "H-AP")
-    assert "mine: test_resnet" in shown.stdout
-    assert "other: test_resnet" in shown.stdout
-    assert shown.stdout.count("24 pixels, not resized, bilinear, fp32") == 2
+    lines = " ".join(shown.stdout.split())
+    assert "run: test_resnet" in lines
+    assert "run before training: test_resnet" in lines
+    assert lines.count("24 pixels, not resized, bilinear, fp32") == 2
     assert "warning" not in shown.stderr, "only training differs"
+    shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns("embeddings", "frozen"))
+    shown = done("evaluate", run, "--against", tmp_path / "copy", "--device", "cpu", "--metric", "H-AP")
+    assert "copy: embedding test" in shown.stderr
+    assert "No difference between run and copy is clear" in shown.stdout
 
     torch.manual_seed(derive_seed(config.run.seed, 0))
     start = build_embedder(config)  # what the run began with: its projection is drawn after the backbone
@@ -242,7 +247,10 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     done("evaluate", "--embeddings", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")
     output = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--device", "cpu", "--quiet").stderr
     assert differences in output
-    assert "mine has decay 2.0 and other 1.0, so that hierarchical metrics do not compare; give the same --decay" in output
+    assert "run has decay 2.0 and e.json 1.0, so that hierarchical metrics do not compare; give the same --decay" in output
+    output = done("evaluate", run, "--against", tmp_path / "e", "--device", "cpu", "--quiet").stderr
+    assert differences in output
+    assert "decay" not in output, "both have that of the run"
 
 
 def test_what_needs_a_run_is_refused_without_one(tmp_path, photos):

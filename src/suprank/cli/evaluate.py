@@ -84,9 +84,7 @@ def evaluate(
             show_default="all that apply, of which six are printed; AP with --gap",
         ),
     ] = None,
-    every_metric: Annotated[
-        bool, typer.Option("--all", help="Print all metrics, not only the six that people quote most.")
-    ] = False,
+    all: Annotated[bool, typer.Option("--all", help="Print all metrics, not only the six that people quote most.")] = False,
     decay: Annotated[
         float | None, typer.Option(help="Exponent α of the relevance (l/L)^α in H-AP.", show_default="the run's, or 1")
     ] = None,
@@ -162,7 +160,7 @@ def evaluate(
         trust_code=trust_code,
         ks=tuple(k) if k else None,
         metrics=metric or None,
-        every_metric=every_metric,
+        every_metric=all,
         decay=decay,
         weights=weight or [],
         device=device,

@@ -62,6 +62,7 @@ def _shown_keys(options: EvaluateOptions, report: Report) -> list[str] | None:
 def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:
     """Whether --against names embeddings, rather than a saved report. Refuse those that cannot be compared with."""
     from suprank.workflows.evaluation_pair import EMBEDDING_FILES, distinct_names
+    from suprank.workflows.run_embeddings import check_run_or_embeddings
 
     subject = options.subject
     if not against.exists() and not against.suffix:
@@ -87,6 +88,7 @@ def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:
         )
     if is_file or against.is_dir():
         distinct_names(subject, against)  # refuses to compare something with itself
+        check_run_or_embeddings(against)
     return is_file or against.is_dir()
 
 

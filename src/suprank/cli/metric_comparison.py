@@ -139,7 +139,8 @@ def _named(found: Sequence[MetricComparison], rows: Sequence[MetricComparison]) 
 
 def _with_numbers(row: MetricComparison) -> str:
     p = p_text(row.p_holm)
-    return f"{row.metric} ({100 * row.difference:+.2f}, p{_NO_BREAK}{p.replace(' ', _NO_BREAK) if '<' in p else f'={_NO_BREAK}{p}'})"
+    sign = "" if p.startswith("<") else "= "
+    return f"{row.metric} ({100 * row.difference:+.2f}, {f'p {sign}{p}'.replace(' ', _NO_BREAK)})"
 
 
 def _joined(texts: Sequence[str]) -> str:

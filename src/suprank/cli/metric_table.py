@@ -103,7 +103,7 @@ def _counts(report: Report) -> list[str]:
 
 
 def _others(report: Report, keys: Sequence[str], more: str) -> list[str]:
-    """A line on the metrics that are not shown; if all are, lines on those that equal another one."""
+    """A line on the metrics that are not shown; if all are, on those that equal another one."""
     from suprank.evaluation.quoted_metrics import distinct_keys, equal_names, metric_name
 
     hidden = {metric_name(key) for key in distinct_keys(report)} - {metric_name(key) for key in keys}
@@ -112,4 +112,5 @@ def _others(report: Report, keys: Sequence[str], more: str) -> list[str]:
     groups: dict[str, list[str]] = {}
     for name, equal in equal_names(report).items():
         groups.setdefault(equal, [equal]).append(name)
-    return [f"equal by definition, shown once: {' = '.join(names)}" for names in groups.values()]
+    equal_ones = "; ".join(" = ".join(names) for names in groups.values())
+    return [f"equal by definition, shown once: {equal_ones}"] if groups else []
