@@ -249,6 +249,12 @@ def test_the_closing_sentence_says_who_is_better_on_what(rows, sentence):
     assert closing_sentence(rows, ("a", "b")).replace("\u00a0", " ").startswith(sentence)
 
 
+def test_the_metrics_that_are_named_are_compared_and_no_others():
+    found, _ = compared("one", "--against", "two", "--metric", "R@1", "--metric", "P@1", "--metric", "MRR/group")
+    assert list(found) == ["R@1", "P@1", "MRR/group"]
+    assert found["R@1"] == found["P@1"]
+
+
 def test_every_metric_is_compared_once():
     one, two = (Source.read(name).evaluate(per_query=True) for name in ("one", "one"))
     comparison, shown = compare(one, two, every_metric=True)

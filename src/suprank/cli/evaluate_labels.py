@@ -33,6 +33,7 @@ def evaluate_labels(options: EvaluateOptions) -> None:
         "memory_budget": options.memory_budget,
         "metrics": options.metrics,
     }
+    common = settings if pair is None else pair.common_settings(settings)
     paired = saved is not None or pair is not None
     with terminal.progress("evaluating", options.quiet) as progress:
         report = data.evaluate(
@@ -44,7 +45,7 @@ def evaluate_labels(options: EvaluateOptions) -> None:
 
         _print_comparison(options, report, saved, distinct_names(options.subject, against))
     if pair is not None:
-        own, other = _evaluate_pair(options, data, report, pair, settings)
+        own, other = _evaluate_pair(options, data, report, pair, common)
         _print_comparison(options, own, other, pair.names, pair.left_out)
     if options.run is not None:
         _save_rankings(options, data, options.run)
@@ -120,7 +121,6 @@ def _evaluate_pair(
     options: EvaluateOptions, data: EvaluationInput, report: Report, pair: EvaluationPair, settings: dict[str, Any]
 ) -> tuple[Report, Report]:
     """The reports of both sides; ours is evaluated again if the other side lacks one of its levels."""
-    settings = pair.common_settings(settings)
     own = report
     if pair.own is not data:
         with terminal.progress(f"evaluating {pair.names[0]} at common levels", options.quiet) as progress:
@@ -132,8 +132,16 @@ def _evaluate_pair(
 def _print_comparison(
     options: EvaluateOptions, own: Report, other: Report, names: tuple[str, str], left_out: tuple[str, ...] = ()
 ) -> None:
-    every_metric = options.every_metric or options.metrics is not None
-    print_comparison(own, other, names, every_metric=every_metric, ks=options.ks, left_out=left_out, csv=options.comparison)
+    print_comparison(
+        own,
+        other,
+        names,
+        chosen=options.metrics is not None,
+        every_metric=options.every_metric,
+        ks=options.ks,
+        left_out=left_out,
+        csv=options.comparison,
+    )
 
 
 def _save_rankings(options: EvaluateOptions, data: EvaluationInput, file: Path) -> None:

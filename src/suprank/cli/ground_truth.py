@@ -68,4 +68,4 @@ def evaluate_landmarks(options: EvaluateOptions, solution: Path, usage: str | No
         terminal.echo(f"queries without a prediction, which count as 0: {unanswered:,}")
     if other is not None and options.against is not None:
         names = predictions.name, options.against.name
-        print_comparison(report, other, names, every_metric=True, csv=options.comparison)
+        print_comparison(report, other, names, chosen=True, csv=options.comparison)

@@ -40,6 +40,7 @@ def print_comparison(
     other: Report,
     names: tuple[str, str],
     *,
+    chosen: bool = False,
     every_metric: bool = False,
     ks: Sequence[int] | None = None,
     left_out: Sequence[str] = (),
@@ -47,37 +48,39 @@ def print_comparison(
 ) -> None:
     """Print the table of differences and a sentence about it, after the models that made both sides; save it as CSV if asked.
 
-    Without `every_metric` these are the metrics that people quote; their p-values are those of `suprank report`.
+    See `compare` for the metrics that are shown.
     """
-    comparison, shown = compare(report, other, every_metric=every_metric, ks=ks)
-    if csv is not None:
-        save_comparison(comparison, csv)
-    terminal.echo(f"\n{names[0]} against {names[1]}, {report.queries:,} queries")
-    if left_out:
-        terminal.echo(_wrapped(f"levels left out: {', '.join(left_out)}"))
-    _print_models(report, other, names)
-    rows = [comparison[key] for key in shown]
-    terminal.echo("\n".join(["", *_table(rows, names), _legend(comparison, len(rows), names), ""]))
-    terminal.echo(_wrapped(closing_sentence(rows, names)))
+    comparison, shown = compare(report, other, chosen=chosen, every_metric=every_metric, ks=ks)
+    try:
+        if csv is not None:
+            save_comparison(comparison, csv)
+    finally:  # printed even if saving fails
+        terminal.echo(f"\n{names[0]} against {names[1]}, {report.queries:,} queries")
+        if left_out:
+            terminal.echo(_wrapped(f"levels left out: {', '.join(left_out)}"))
+        _print_models(report, other, names)
+        rows = [comparison[key] for key in shown]
+        terminal.echo("\n".join(["", *_table(rows, names), _legend(comparison, len(rows), names), ""]))
+        terminal.echo(_wrapped(closing_sentence(rows, names)))
 
 
 def compare(
-    report: Report, other: Report, *, every_metric: bool = False, ks: Sequence[int] | None = None
+    report: Report, other: Report, *, chosen: bool = False, every_metric: bool = False, ks: Sequence[int] | None = None
 ) -> tuple[ReportComparison, list[str]]:
     """The comparison, and the keys of the metrics to show.
 
     By default, p-values are Holm-corrected for the rows of the table of `suprank report`, of which those are shown that people
-    quote; with `every_metric`, for all metrics that both reports have.
+    quote; with `every_metric`, for all metrics that both reports have, each once. If the user has `chosen` the metrics of the
+    report, all of them are compared as they are.
     """
     from suprank.evaluation.quoted_metrics import metric_name, quoted_keys, table_keys
 
-    shared = _shared(report, other)
-    if every_metric or not shared:
-        comparison = report.compare(other, shared or None)
-        return comparison, [row.metric for row in comparison]
-    tested = [key for key in table_keys([report, other], ks) if key in shared] or shared
+    shared = [] if chosen else _shared(report, other)
+    tested = shared if every_metric else [key for key in table_keys([report, other], ks) if key in shared]
+    comparison = report.compare(other, tested or shared or None)
+    keys = [row.metric for row in comparison]
     quoted = {metric_name(key) for key in quoted_keys(report, ks)}
-    return report.compare(other, tested), [key for key in tested if metric_name(key) in quoted] or tested
+    return comparison, keys if chosen or every_metric else [key for key in keys if metric_name(key) in quoted] or keys
 
 
 def save_comparison(comparison: ReportComparison, file: Path) -> None:
@@ -185,23 +188,11 @@ def _print_models(report: Report, other: Report, names: tuple[str, str]) -> None
 def _table(rows: Sequence[MetricComparison], names: tuple[str, str]) -> list[str]:
     from suprank.evaluation.report_text import align_columns, percent
 
-    head = ["%", *map(_short, names), "difference", "p", "verdict"]
-    return align_columns(
-        [
-            head,
-            *(
-                [
-                    row.metric,
-                    percent(row.mine),
-                    percent(row.other),
-                    percent(row.difference, sign="+z"),
-                    p_text(row.p_holm),
-                    _verdict(row),
-                ]
-                for row in rows
-            ),
-        ]
-    )
+    lines = [["%", *map(_short, names), "difference", "p", "verdict"]]
+    for row in rows:
+        values = percent(row.mine), percent(row.other), percent(row.difference, sign="+z")
+        lines.append([row.metric, *values, p_text(row.p_holm), _verdict(row)])
+    return align_columns(lines)
 
 
 def _verdict(row: MetricComparison) -> str:
