@@ -196,6 +196,7 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     config = read_recipe(run / "recipe.toml")
     shown = done("evaluate", "--embeddings", run, "--against-frozen", "--device", "cpu", "--metric", "R@1", "--metric", "H-AP")
     assert "run against run before training, 32 queries" in shown.stdout
+    assert "%       run  before training  difference" in shown.stdout
     assert "both: test_resnet" in shown.stdout
     assert "24 pixels, not resized, bilinear, fp32" in " ".join(shown.stdout.split())
     assert "warning" not in shown.stderr, "only training differs"

@@ -146,6 +146,13 @@ def test_models_are_named_and_a_difference_between_them_is_warned_of(tmp_path):
     assert "warning" not in same.stderr
 
 
+def test_long_names_are_shortened_in_the_table_only(tmp_path):
+    shutil.copytree("embedded", tmp_path / "resnet50-imagenet-happier")
+    shown = done(*EVALUATE, "one", "--against", tmp_path / "resnet50-imagenet-happier", "--metric", "AP").stdout
+    assert "%     one  resnet5…happier  difference" in shown
+    assert "one against resnet50-imagenet-happier, 45 queries" in shown
+
+
 def test_the_output_fits_eighty_columns():
     result = invoke("evaluate", "one", "--against", "two", "--bootstrap", 20, "--device", "cpu", columns=80)
     assert max(map(len, result.stdout.splitlines())) <= 80

@@ -188,7 +188,8 @@ def _print_models(report: Report, other: Report, names: tuple[str, str]) -> None
 def _table(rows: Sequence[MetricComparison], names: tuple[str, str]) -> list[str]:
     from suprank.evaluation.report_text import align_columns, percent
 
-    lines = [["%", *map(_short, names), "difference", "p", "verdict"]]
+    columns = names[0], names[1].removeprefix(f"{names[0]} ")  # "before training"
+    lines = [["%", *map(_short, columns), "difference", "p", "verdict"]]
     for row in rows:
         values = percent(row.mine), percent(row.other), percent(row.difference, sign="+z")
         lines.append([row.metric, *values, p_text(row.p_holm), _verdict(row)])
