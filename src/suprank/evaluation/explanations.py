@@ -19,8 +19,8 @@ _AT_K = {
     "TR": "How many of the items of the query's {label} are among the first {k}, as a share of those that could be.",
     "P": "Share of the first {k} items that have the query's {label}.",
     "mAP": "AP of the first {k} items only; items of the query's {label} that come later count as not found.",
-    "H-P": "Precision of the first {k} items; an item of a related class counts in part, by the levels it shares with the query.",
-    "H-R": "Recall of the first {k} items; an item of a related class counts in part, by the levels it shares with the query.",
+    "H-P": "Precision of the first {k} items; an item of a related class counts in part, by the levels that it shares.",
+    "H-R": "Recall of the first {k} items; an item of a related class counts in part, by the levels that it shares.",
 }
 _FULL = {
     "AP": "Average precision of the whole ranking; 100 if all items of the query's {label} come before all others.",
