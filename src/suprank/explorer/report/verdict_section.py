@@ -43,6 +43,8 @@ def verdict_section(
         ]
         if any("difference between" in point.text for point in verdict.points):
             basis.append("“Difference between” gives its 95 % interval.")
+        if any(source.recipe is not None for source in sources):
+            basis.append("The test is about these two models; training them again with another seed may give other numbers.")
     content = {"verdict": verdict, "basis": basis, "warning": warning, "summary": paragraphs(summary or "")}
     return Section("verdict", "Verdict", "verdict.html", content)
 
