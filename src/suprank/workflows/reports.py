@@ -39,9 +39,10 @@ def report(
     `run` and `against` are folders of `suprank train` or `suprank embed`. Test images that are not embedded yet are embedded
     first, into RUN/embeddings. With `against_frozen` the run is compared with its own backbone before training. `queries` is
     the number of queries in each gallery, `top` the number of items shown for each, and `map_classes` the number of classes on
-    the map, those with the most images, or 0 for all. `summary`, a text or the path of a text file, is shown at the top as
-    the author's; blank lines separate its paragraphs. Runs with a backbone of your own are loaded only with `trust_code`.
+    the map, those with the most images, or 0 for all. Runs with a backbone of your own are loaded only with `trust_code`.
     `progress(what, done, total)` is called as the work goes on.
+
+    `summary`, a text or the path of a text file, is shown at the top as the author's; blank lines separate its paragraphs.
 
     Example:
         >>> suprank.report("runs/happier", against="runs/smooth-ap")  # doctest: +SKIP

@@ -1,6 +1,7 @@
 """The verdict: who is better, by how much, on what and how surely; and never more than the numbers say."""
 
 import csv
+import dataclasses
 import math
 import re
 
@@ -126,6 +127,8 @@ def test_with_few_queries_the_test_could_not_tell_whatever_the_difference():
         found = compared(report(AP=np.full(queries, 0.9)), report(AP=np.full(queries, 0.1)))
         assert ("too few to tell whether new and old differ" in found.lead) == few
         assert ("better" in found.lead) != few
+    two = [report(R_1=np.full(6, value), AP=np.full(6, value)) for value in (0.9, 0.1)]
+    assert compared(*two).lead == "6 queries are too few to tell whether new and old differ.", "p counts twice for two rows"
     one = compared(report(AP=[0.9]), report(AP=[0.1]))
     assert one.lead == "1 query is too few to tell whether new and old differ."
     assert texts(one)["class"] == "Too few queries to tell whether the whole ranking differs (AP 90.0 and 10.0, p = 1.00)."
@@ -246,6 +249,16 @@ def test_the_section_says_what_was_measured_and_which_queries_are_left_out(tmp_p
     own, *_ = hand_made_lists(tmp_path / "lists")
     lists = Source.read(own)
     assert verdict_section([lists], [lists.evaluate()]).content["basis"] == ["Measured on 4 queries against 8 items."]
+
+
+def test_the_basis_of_a_comparison_says_what_the_words_mean_and_what_the_test_does_not_cover(runs):
+    sources = [Source.read(folder) for folder in runs[:2]]
+    reports = [source.evaluate(per_query=True) for source in sources]
+    basis = " ".join(verdict_section(sources, reports, compare_metrics(reports)).content["basis"])
+    assert basis.startswith("Measured on 24 test images, each a query against all others. Slightly: by less than 2 points;")
+    assert "training them again with another seed may give other numbers" in basis
+    bare = [dataclasses.replace(source, recipe=None) for source in sources]
+    assert "seed" not in " ".join(verdict_section(bare, reports, compare_metrics(reports)).content["basis"])
 
 
 def test_a_summary_is_split_at_blank_lines():
