@@ -12,8 +12,11 @@ from suprank.explorer.findings.confusions import (
     class_metrics,
     confused_queries,
     count_confusions,
+    first_item_levels,
     measure_border,
     nearest_items,
+    weakest_classes,
+    with_positives,
 )
 from suprank.explorer.findings.curves import (
     HierarchicalAtK,
@@ -77,6 +80,7 @@ __all__ = [
     "count_first_items",
     "evaluate_source",
     "examples",
+    "first_item_levels",
     "gap_by_size",
     "hierarchical_at_k",
     "loss_step",
@@ -89,5 +93,7 @@ __all__ = [
     "random_queries",
     "reorder_queries",
     "training_history",
+    "weakest_classes",
+    "with_positives",
     "worst_queries",
 ]
