@@ -115,7 +115,8 @@ def pairs_part(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Part:
         at = int(confused_queries(source, nearest, one, other)[0])
         example = pair_image(source, int(nearest.queries[at]), int(nearest.items[at]), thumbnails)
         pairs.append(_pair(runs, confusions, 0, one, other)._replace(example=example))
-    return Part(title, "pairs.html", pairs, (_pairs_words("classes", len(found), len(pairs)), *_sampled(run)))
+    words = f"{_pairs_words('classes', len(found), len(pairs))} The left picture is a query, the right one what it finds first."
+    return Part(title, "pairs.html", pairs, (words, *_sampled(run)))
 
 
 def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
