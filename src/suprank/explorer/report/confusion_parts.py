@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -132,7 +131,9 @@ def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
                 f"Rows are the {name} of the query and columns that of the image it finds first, in percent of the row's "
                 f"queries; the diagonal is right."
             )
-            matrices = [_matrix(run.source, one, number) for number, (run, one) in enumerate(zip(runs, confusions, strict=True))]
+            matrices = [
+                _matrix(run.source, one, number) for number, (run, one) in enumerate(zip(runs, confusions, strict=True))
+            ]
             parts.append(Part(title, "matrix.html", {"level": name, "matrices": matrices}, (about, *sampled)))
         elif labels > 1 and level > 0:
             found = confusions[0].pairs()
@@ -155,16 +156,6 @@ def pair_image(source: Source, query: int, item: int, thumbnails: Thumbnails) ->
         f"level-{shared}",
         level_names(source.levels)[shared],
     )
-
-
-def percent(value: float, *, sign: bool = False) -> str:
-    """A share in percent, as in the table of metrics.
-
-    Example:
-        >>> percent(0.5228), percent(-0.031, sign=True), percent(math.nan)
-        ('52.3', '−3.1', '–')
-    """
-    return "–" if math.isnan(value) else f"{100 * value:{'+' if sign else ''}.1f}".replace("-", "−")
 
 
 def _confusions(run: RunFindings, level: int) -> Confusions:

@@ -80,7 +80,7 @@ def example_sections(
     top: int,
     seed: int,
 ) -> list[Section]:
-    """Sections with the queries on which the runs differ most, those on which both fail, the worst, and a random sample.
+    """Sections with the queries on which the runs differ most, the worst, those on which both fail, and a random sample.
 
     `reports` have their queries in the order of the first run; `same` gives the row of each query in the second run.
     """
@@ -90,11 +90,12 @@ def example_sections(
     sections = []
     selections = _selections(runs, reports, metric, queries, seed)
     if same is not None:
-        selections.insert(2, _both_fail([run.source for run in runs], same, queries, top, seed))
-    for chosen in selections:
-        lists = [examples(source, runs[0].report, chosen.rows, top)]
+        selections.insert(3, _both_fail([run.source for run in runs], same, queries, top, seed))
+    for selection in selections:
+        chosen, lists = selection, [examples(source, runs[0].report, selection.rows, top)]
         if same is not None:
             lists.append(examples(runs[1].source, runs[1].report, same[chosen.rows], top))
+            chosen = _with_near_misses(chosen, runs, lists)
         shown = [_example_query(runs, pair, metric, names, thumbnails) for pair in zip(*lists, strict=True)]
         content = {"legend": legend, "queries": shown, "if_empty": chosen.if_empty}
         sections.append(Section(chosen.id, chosen.title, "examples.html", content, (chosen.about,), chosen.short))
@@ -108,12 +109,12 @@ def _selections(
     if len(runs) > 1:
         first, second = (run.name for run in runs)
         ahead, behind = most_different_queries(reports[0], reports[1], queries)
-        words = " Better mistakes are errors that stay close to the query in the label tree." if metric == "H-AP" else ""
-        about = f"The queries on which {first} exceeds {second} in {metric} by the most.{words}"
-        selections.append(_Selection("better", "Better mistakes", ahead, about, f"{first} is ahead on no query."))
+        about = f"The queries on which {first} exceeds {second} in {metric} by the most."
+        title, none = f"Where {first} is ahead", f"{first} is ahead on no query."
+        selections.append(_Selection("better", title, ahead, about, none, "Ahead"))
         about = f"The queries on which {second} exceeds {first} in {metric} by the most."
-        title = f"Where {second} is ahead"
-        selections.append(_Selection("behind", title, behind, about, f"{second} is ahead on no query.", "Worse mistakes"))
+        title, none = f"Where {second} is ahead", f"{second} is ahead on no query."
+        selections.append(_Selection("behind", title, behind, about, none, "Behind"))
     about = f"The queries with the lowest {metric} in {runs[0].name}, among those that have a positive."
     selections.append(
         _Selection("worst", "Worst failures", worst_queries(reports[0], queries), about, "No query has a positive.")
@@ -121,6 +122,23 @@ def _selections(
     about = f"Queries drawn at random (seed {seed}), to show what to expect."
     sample = random_queries(runs[0].source, queries, seed)
     return [*selections, _Selection("random", "Random sample", sample, about, "There are no queries.")]
+
+
+def _with_near_misses(chosen: _Selection, runs: Sequence[RunFindings], lists: Sequence[Sequence[Example]]) -> _Selection:
+    """Where the runs differ most and labels form a tree: how many mistakes of each run share a coarser label.
+
+    The section is called "Better mistakes" only if the share is higher in the first run.
+    """
+    levels = runs[0].source.levels
+    if chosen.id not in ("better", "behind") or len(levels) == 1 or not lists[0]:
+        return chosen
+    shared = [[int(level) for example in one for level in example.levels if level < len(levels)] for one in lists]
+    near = [sum(level > 0 for level in one) for one in shared]
+    counts = [f"{close:,} of {len(one):,} mistakes of {run.name}" for close, one, run in zip(near, shared, runs, strict=True)]
+    about = f"{chosen.about} In these lists, {' and '.join(counts)} share at least the {levels[-1]} with the query."
+    better = chosen.id == "better" and near[0] * len(shared[1]) > near[1] * len(shared[0])
+    named = chosen._replace(title="Better mistakes", short="") if better else chosen
+    return named._replace(about=about)
 
 
 def _both_fail(sources: Sequence[Source], same: NDArray[np.int64], queries: int, top: int, seed: int) -> _Selection:

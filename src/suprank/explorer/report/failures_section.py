@@ -14,8 +14,9 @@ from suprank.explorer.findings.confusions import (
     weakest_classes,
     with_positives,
 )
-from suprank.explorer.report.confusion_parts import PAIRS, Part, level_parts, pair_image, pairs_part, percent
+from suprank.explorer.report.confusion_parts import PAIRS, Part, level_parts, pair_image, pairs_part
 from suprank.explorer.report.page import Section, label_path
+from suprank.explorer.report.table_sections import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +144,9 @@ def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
     weakest = weakest_classes(metrics[0], WEAKEST, required)
     title, rule = "Weakest classes", _rule(required)
     if (metrics[0].ap[valid] == 1).all():
-        return Part(title, None, None, (f"There is no weak class: every query finds all images of its {source.levels[0]} first.",))
+        return Part(
+            title, None, None, (f"There is no weak class: every query finds all images of its {source.levels[0]} first.",)
+        )
     confusions, firsts = _first_items_of(runs[0], report, weakest)
     values = _query_ap(report)
     rows = []

@@ -130,7 +130,8 @@ def gap_section(runs: Sequence[RunFindings]) -> Section:
         "loss over batches cannot see. Smaller is better. The gap is signed, and 0 if one batch holds the whole collection.",
         *_sample_note(gaps[0].queries, gaps[0].total_queries),
     )
-    return Section("gap", "Decomposability gap", "figures.html", [FigureGroup(tuple(found), _run_legend(runs))], about, "Gap")
+    group = FigureGroup(tuple(found), _run_legend(runs))
+    return Section("gap", "Theory: the decomposability gap", "figures.html", [group], about, "Gap", collapsed=True)
 
 
 def step_section(runs: Sequence[RunFindings]) -> Section | None:
@@ -158,7 +159,7 @@ def step_section(runs: Sequence[RunFindings]) -> Section | None:
         "The rank of an item k counts the items j that score at least as high, t = s_j − s_k ≥ 0. This exact step has no "
         "gradient, so the loss replaces it by a smooth step, whose derivative moves the embeddings.",
     )
-    return Section("step", "The step of the loss", "figures.html", groups, about, "Step")
+    return Section("step", "Theory: the step of the loss", "figures.html", groups, about, "Step", collapsed=True)
 
 
 def _run_legend(runs: Sequence[RunFindings]) -> tuple[LegendEntry, ...]:
