@@ -88,7 +88,6 @@ class MatrixRow(NamedTuple):
 class Matrix(NamedTuple):
     """Confusions of a run: the names of the columns, which are numbered, and the rows; `unlabeled` adds a last column."""
 
-    run: int
     columns: tuple[str, ...]
     unlabeled: bool
     rows: tuple[MatrixRow, ...]
@@ -131,9 +130,7 @@ def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
                 f"Rows are the {name} of the query and columns that of the image it finds first, in percent of the row's "
                 f"queries; the diagonal is right."
             )
-            matrices = [
-                _matrix(run.source, one, number) for number, (run, one) in enumerate(zip(runs, confusions, strict=True))
-            ]
+            matrices = [_matrix(run.source, counts) for run, counts in zip(runs, confusions, strict=True)]
             parts.append(Part(title, "matrix.html", {"level": name, "matrices": matrices}, (about, *sampled)))
         elif labels > 1 and level > 0:
             found = confusions[0].pairs()
@@ -214,7 +211,7 @@ def _matrix_labels(confusions: Confusions) -> NDArray[np.int64]:
     return np.union1d(np.flatnonzero(confusions.queries), confusions.found[confusions.found >= 0])
 
 
-def _matrix(source: Source, confusions: Confusions, run: int) -> Matrix:
+def _matrix(source: Source, confusions: Confusions) -> Matrix:
     labels = _matrix_labels(confusions)
     counts = confusions.matrix(labels)
     names = [source.names[source.levels[confusions.level]][label] for label in labels.tolist()]
@@ -226,7 +223,7 @@ def _matrix(source: Source, confusions: Confusions, run: int) -> Matrix:
             values = counts[at, : len(labels) + unlabeled].tolist()
             cells = tuple(_cell(count, queries, right=column == at) for column, count in enumerate(values))
             rows.append(MatrixRow(at + 1, names[at], f"{queries:,}", cells))
-    return Matrix(run, tuple(names), unlabeled, tuple(rows))
+    return Matrix(tuple(names), unlabeled, tuple(rows))
 
 
 def _cell(count: int, queries: int, *, right: bool) -> Cell:

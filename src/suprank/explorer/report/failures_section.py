@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -60,7 +61,6 @@ class WeakClass(NamedTuple):
     name: str
     path: str
     images: str
-    queries: str
     ap: tuple[str, ...]
     r1: tuple[str, ...]
     example: PairImage
@@ -89,10 +89,10 @@ def failures_section(runs: Sequence[RunFindings], reports: Sequence[Report], thu
     parts += level_parts(runs)
     if len(runs) > 1:
         parts += changes_part(runs, reports, thumbnails)
-    about = ()
-    if len(runs) > 1:
-        about = (f"These are the mistakes of {runs[0].name}, with the numbers of {runs[1].name} for comparison.",)
-    return Section("failures", "Where it fails", "failures.html", parts, about)
+    about = [
+        f"These are the mistakes of {runs[0].name}, with the numbers of {other.name} for comparison." for other in runs[1:]
+    ]
+    return Section("failures", "Where it fails", "failures.html", parts, tuple(about))
 
 
 def first_items_part(runs: Sequence[RunFindings], reports: Sequence[Report]) -> Part:
@@ -119,14 +119,15 @@ def first_items_part(runs: Sequence[RunFindings], reports: Sequence[Report]) -> 
 def _relations(levels: Sequence[str]) -> list[tuple[str, str]]:
     """A short name and the words of a sentence for what a first item may share, from all levels to none."""
     relations = [(f"right {levels[0]}", f"find an image of the right {levels[0]} first")]
-    for finer, level in zip(levels, levels[1:], strict=False):
+    for finer, level in pairwise(levels):
         relations.append((f"wrong {finer}, right {level}", f"another {finer} of the right {level}"))
     return [*relations, (f"wrong {levels[-1]}", f"an image of the wrong {levels[-1]}")]
 
 
 def _shares(counts: NDArray[np.int64], relations: Sequence[str]) -> list[Share]:
     """From the queries that find the right class first to those that share nothing with their first item."""
-    shares, start = [], 0.0
+    shares: list[Share] = []
+    start = 0.0
     for relation, count in zip(relations, counts[::-1].tolist(), strict=True):
         share = count / counts.sum()
         look = f"level-{len(counts) - 1 - len(shares)}"
@@ -142,11 +143,10 @@ def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
     required = _min_queries(metrics[0])
     valid = metrics[0].queries >= required
     weakest = weakest_classes(metrics[0], WEAKEST, required)
-    title, rule = "Weakest classes", _rule(required)
+    title = "Weakest classes"
     if (metrics[0].ap[valid] == 1).all():
-        return Part(
-            title, None, None, (f"There is no weak class: every query finds all images of its {source.levels[0]} first.",)
-        )
+        words = f"There is no weak class: every query finds all images of its {source.levels[0]} first."
+        return Part(title, None, None, (words,))
     confusions, firsts = _first_items_of(runs[0], report, weakest)
     values = _query_ap(report)
     rows = []
@@ -159,7 +159,6 @@ def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
                 source.names[source.levels[0]][label],
                 label_path(source, source.queries, worst, 1),
                 f"{metrics[0].images[label]:,}",
-                f"{metrics[0].queries[label]:,}",
                 tuple(percent(one.ap[label]) for one in metrics),
                 tuple(percent(one.r1[label]) for one in metrics),
                 pair_image(source, worst, firsts[worst], thumbnails),
@@ -168,8 +167,8 @@ def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
             )
         )
     about = (
-        f"The {len(rows):,} classes with the lowest mean AP, of {valid.sum():,} {rule}. The pictures show the query of the class "
-        f"with the lowest AP, and the image that it finds first.",
+        f"The {len(rows):,} classes with the lowest mean AP, of {valid.sum():,} {_rule(required)}. The pictures show the query "
+        f"of the class with the lowest AP, and the image that it finds first.",
     )
     return Part(title, "weakest.html", rows, about)
 
@@ -192,14 +191,14 @@ def changes_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
     labels = np.flatnonzero((metrics[0].queries >= required) & ~np.isnan(metrics[1].ap))
     if not len(labels):
         return []
-    changes = metrics[0].ap[labels] - metrics[1].ap[labels]
-    order = np.lexsort((labels, -metrics[0].queries[labels], -changes))
-    ahead, behind = order[changes[order] > 0], order[::-1][changes[order[::-1]] < 0]
+    changes = np.round(metrics[0].ap[labels] - metrics[1].ap[labels], 9)  # sums in another order differ by less
     by_query = _query_ap(reports[0]) - _query_ap(reports[1])
-    tables = []
-    for run, chosen, sign in ((0, ahead, 1), (1, behind, -1)):
+    tables, ahead = [], []
+    for run, sign in enumerate((1, -1)):
+        order = np.lexsort((labels, -metrics[0].queries[labels], -sign * changes))
+        ahead.append(int((sign * changes > 0).sum()))
         rows = []
-        for at in chosen[:CHANGED].tolist():
+        for at in order[: min(CHANGED, ahead[run])].tolist():
             label = int(labels[at])
             own = np.flatnonzero((source.queries.labels[:, 0] == label) & ~np.isnan(by_query))
             query = int(own[(sign * by_query[own]).argmax()])
@@ -214,10 +213,10 @@ def changes_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
                 )
             )
         tables.append({"title": f"{runs[run].name} is ahead", "verdict": ("better", "worse")[run], "rows": rows})
-    equal = len(labels) - len(ahead) - len(behind)
+    equal = len(labels) - sum(ahead)
     about = (
-        f"By mean AP, {runs[0].name} is ahead in {len(ahead):,} of the {len(labels):,} classes {_rule(required)}, "
-        f"{runs[1].name} in {len(behind):,}, and {equal:,} are equal. These have the largest differences.",
+        f"By mean AP, {runs[0].name} is ahead in {ahead[0]:,} of the {len(labels):,} classes {_rule(required)}, "
+        f"{runs[1].name} in {ahead[1]:,}, and {equal:,} are equal. These have the largest differences.",
     )
     if equal == len(labels):
         about = (f"Both runs have the same mean AP in each of the {equal:,} classes {_rule(required)}.",)
