@@ -37,11 +37,6 @@ ALL = [
 ]
 
 
-@pytest.fixture(scope="session")
-def elements(page):
-    return parsed(page)
-
-
 def ids(elements):
     return [one.attributes["id"] for one in of(elements, "section")]
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from suprank.embedding import Provenance
     from suprank.explorer.source import Source
 
-NOT_COMPARABLE = ("Backbone", "Image size", "Resize", "Reading")
+READING = "Interpolation, precision"
+NOT_COMPARABLE = ("Backbone", "Image size", "Resize", READING)
 """Facts that make a comparison unfair if they differ; losses, epochs, dates and the width of the head may differ."""
 
 UNKNOWN, NOT_TRAINED = "not recorded", "not trained"
@@ -49,7 +50,8 @@ def header(sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -
     for name in dict.fromkeys(name for model in models for name in model):
         values = tuple(model.get(name, UNKNOWN) for model in models)
         differs = name in NOT_COMPARABLE and UNKNOWN not in values and len(set(values)) > 1
-        columns.append(Column(name, values, differs))
+        if differs or name != READING:
+            columns.append(Column(name, values, differs))
     return Header(tuple(facts), tuple(columns))
 
 
@@ -73,7 +75,7 @@ def model_facts(source: Source) -> dict[str, str]:
     facts = _network_facts(source.provenance) if source.provenance is not None else _recipe_facts(recipe)
     facts["Dimensions"] = f"{source.gallery.dim:,}"
     if source.frozen:
-        return facts | dict.fromkeys(("Loss", "Epochs"), NOT_TRAINED)
+        return facts | {"Loss": NOT_TRAINED, "Epochs": "0", "Trained": "–"}
     for title, table, entry in (("Loss", "loss", "name"), ("Epochs", "run", "epochs")):
         if entry in recipe.get(table, {}):
             facts[title] = recipe_value(recipe[table][entry])
@@ -90,7 +92,7 @@ def _network_facts(made_by: Provenance) -> dict[str, str]:
         "Parameters": f"{made_by.parameters / 1e6:.1f} M",
         "Image size": f"{made_by.size} pixels",
         "Resize": _resize(made_by.resize, made_by.squash),
-        "Reading": ", ".join(text for text in reading if text),
+        READING: ", ".join(text for text in reading if text),
     }
 
 

@@ -25,7 +25,7 @@ from suprank.evaluation.statistics import bootstrap_interval
 from suprank.explorer.report.table_sections import SIGNIFICANT, p_value, percent, table_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from suprank.evaluation import Report, ReportComparison
     from suprank.evaluation.report_comparison import MetricComparison
@@ -35,6 +35,11 @@ EQUAL = 1.0  # points
 MAX_LEVELS = 3  # of more levels, only the finest and the coarsest are described
 
 Names = tuple[str, str]
+
+_SCALES = {
+    "AP": "; 100 would mean that all images of the right class come before all others",
+    "H-AP": ", over all levels together",
+}
 
 
 class Headline(NamedTuple):
@@ -99,8 +104,8 @@ def _level(key: str, report: Report) -> str:
 # One run
 
 
-def run_verdict(report: Report) -> Verdict:
-    """How often the first item is right at each level, and the AP, in words."""
+def run_verdict(report: Report, chance: Mapping[str, float]) -> Verdict:
+    """How often the first item is right at each level, and the AP, in words; `chance` is R@1 of a random order by level."""
     by_name: dict[str, list[Headline]] = {}
     for one in headlines([report]):
         if not math.isnan(report[one.key]):
@@ -110,11 +115,13 @@ def run_verdict(report: Report) -> Verdict:
     points, lead = [], ""
     for name, found in by_name.items():
         values = in_words(f"{percent(report[one.key])}{_interval(report, one)}{_for(one, report)}" for one in found)
-        about = {"AP": "; 100 would mean that all images of the right class come before all others"}.get(name, "")
-        points.append(Point(name, f"{values}{about}."))
+        points.append(Point(name, f"{values}{_SCALES.get(name, '')}."))
         if (k := parse_metric(name).k) is not None:
             shares = in_words(f"the right {one.level} for {percent(report[one.key])} %" for one in found)
             lead = f"{'The first item has' if k == 1 else f'One of the first {k} items has'} {shares} of the queries."
+        if name == "R@1":
+            by_chance = in_words(f"{percent(chance[one.level])}{_for(one, report)}" for one in found)
+            points.append(Point("by chance", f"a random order would have R@1 {by_chance}."))
     return Verdict(lead or f"{points[0].topic} is {points[0].text}", tuple(points))
 
 
@@ -138,7 +145,7 @@ def comparison_verdict(names: Names, reports: Sequence[Report], comparison: Repo
     for level in [*levels, ""]:
         found = sorted((one for one in findings if one.headline.level == level), key=lambda one: one.winner is None)
         if found:
-            points.append(Point(level or "all levels together", " ".join(_sentence(names, one) for one in found)))
+            points.append(Point(level or "all levels together", _sentences(names, found)))
     if levels != reports[0].levels:
         points.append(Point("other levels", "See the table of metrics."))
     return Verdict(_lead(names, findings, reports[0]), tuple(points))
@@ -235,23 +242,26 @@ def _numbers(findings: Sequence[Finding]) -> str:
     return f" ({', '.join(texts)}; {_p(largest) if equal else f'p ≤ {largest}'})"
 
 
+def _sentences(names: Names, findings: Sequence[Finding]) -> str:
+    """What the comparison of the metrics of a level says, with its numbers."""
+    if len(winners_of(findings)) == 1 and all(one.winner is not None for one in findings):
+        return f"{names[findings[0].winner or 0]} {in_words(_ahead(one) for one in findings)}."
+    return " ".join(_sentence(names, one) for one in findings)
+
+
 def _sentence(names: Names, one: Finding) -> str:
-    """What the comparison of a metric says, with its numbers."""
     row, metric, level = one.row, one.headline.metric, one.headline.level
     if not row.queries:
         return f"{metric} could not be measured: no query shares its {level or 'class'} with an item."
-    mine, other, p = percent(row.mine), percent(row.other), _p(p_value(row.p_holm))
     if one.winner is not None:
-        mine, other = (mine, other) if one.winner == 0 else (other, mine)
-        numbers = f"{metric} {mine} against {other}: {percent(abs(row.difference), sign=True)}, {p}"
-        return f"{names[one.winner]} {_ahead(one)} ({numbers})."
+        return f"{names[one.winner]} {_ahead(one)}."
     if one.identical:
-        return f"{metric} is the same for every query ({mine})."
-    low, high = one.interval
-    numbers = f"{metric} {mine} and {other}"
+        return f"{metric} is the same for every query ({percent(row.mine)})."
+    numbers = f"{metric} {percent(row.mine)} and {percent(row.other)}"
     if row.queries > 1:
-        numbers += f", difference between {percent(low, sign=True)} and {percent(high, sign=True)}"
-    numbers += f", {p}"
+        low, high = (percent(end, sign=True) for end in one.interval)
+        numbers += f", difference between {low} and {high}"
+    numbers += f", {_p(p_value(row.p_holm))}"
     if one.too_few:
         return f"Too few queries to tell whether {_topic(one)} differs ({numbers})."
     if one.equal:
@@ -260,15 +270,20 @@ def _sentence(names: Names, one: Finding) -> str:
 
 
 def _ahead(one: Finding) -> str:
+    """What the winner does better, with both numbers, the winner's first."""
     points = round(100 * abs(one.row.difference), 1)
     size = "slightly" if points < CLEAR else "clearly" if points < FAR else "far"
     metric, level = parse_metric(one.headline.key), one.headline.level
     if metric.name == "R":
         place = "as its first item" if metric.k == 1 else f"among its first {metric.k} items"
-        return f"has the right {level} {place} {size} more often"
-    return (
-        f"ranks images of the right {level} {size} higher" if level else f"ranks by closeness in the label tree {size} better"
-    )
+        text = f"has the right {level} {place} {size} more often"
+    elif level:
+        text = f"ranks images of the right {level} {size} higher"
+    else:
+        text = f"ranks by closeness in the label tree {size} better"
+    values = [percent(one.row.mine), percent(one.row.other)][:: -1 if one.winner else 1]
+    difference, p = percent(abs(one.row.difference), sign=True), _p(p_value(one.row.p_holm))
+    return f"{text} ({one.headline.metric} {' against '.join(values)}: {difference}, {p})"
 
 
 def _topic(one: Finding) -> str:

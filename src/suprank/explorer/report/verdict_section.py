@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from suprank.explorer.report.page import Section
 from suprank.explorer.report.table_sections import SIGNIFICANT
@@ -29,7 +32,7 @@ def verdict_section(
     """
     basis = [sample_sentence(sources[0], reports[0])]
     if comparison is None:
-        verdict = run_verdict(reports[0])
+        verdict = run_verdict(reports[0], chance_of_first(sources[0]))
     else:
         names = (sources[0].name, sources[1].name)
         verdict = comparison_verdict(names, reports, comparison)
@@ -56,6 +59,18 @@ def paragraphs(text: str) -> tuple[str, ...]:
         elif found[-1]:
             found.append([])
     return tuple("\n".join(lines) for lines in found if lines)
+
+
+def chance_of_first(source: Source) -> dict[str, float]:
+    """R@1 of a random order at each level, over the queries that share their class with an item; NaN without such queries."""
+    own = np.array([len(source.self_rows(query)) for query in range(len(source.queries))])
+    chances = {}
+    for level, queries, items in zip(source.levels, source.queries.labels.T, source.gallery.labels.T, strict=True):
+        sizes = np.bincount(items[items >= 0], minlength=int(queries.max(initial=0)) + 1)
+        positives = np.where(queries >= 0, sizes[queries] - own, 0)
+        found = positives > 0
+        chances[level] = float((positives[found] / (len(items) - own[found])).mean()) if found.any() else math.nan
+    return chances
 
 
 def sample_sentence(source: Source, report: Report) -> str:
