@@ -111,7 +111,8 @@ def first_items_part(runs: Sequence[RunFindings], reports: Sequence[Report]) -> 
         sentence = f"Each of the {queries:,} queries finds an image of the right {levels[0]} first."
     about = [sentence if len(runs) == 1 else f"{runs[0].name}: {sentence[0].lower()}{sentence[1:]}"]
     if without:
-        about.append(f"The {without:,} queries without another image of their {levels[0]} are left out.")
+        who = f"{without:,} queries have" if without > 1 else "One query has"
+        about.append(f"{who} no other image of the same {levels[0]} to find and {'are' if without > 1 else 'is'} left out.")
     content = [_shares(one, [name for name, _ in relations]) for one in counts]
     return Part(title, "first_items.html", content, tuple(about))
 
