@@ -32,6 +32,7 @@ from suprank.explorer.findings.mistakes import (
     better_mistakes,
     both_fail,
     count_first_items,
+    misses_class,
 )
 from suprank.explorer.findings.query_metrics import (
     Example,
@@ -86,6 +87,7 @@ __all__ = [
     "loss_step",
     "match_queries",
     "measure_border",
+    "misses_class",
     "most_different_queries",
     "nearest_items",
     "precision_by_level",

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from suprank.explorer.colors import level_names
-from suprank.explorer.findings.mistakes import both_fail, count_first_items
+from suprank.explorer.findings.mistakes import both_fail, count_first_items, misses_class
 from suprank.explorer.findings.query_metrics import (
     examples,
     main_metric,
@@ -20,7 +22,6 @@ from suprank.explorer.report.page import LegendEntry, Section, label_name, label
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
@@ -90,7 +91,7 @@ def example_sections(
     sections = []
     selections = _selections(runs, reports, metric, queries, seed)
     if same is not None:
-        selections.insert(3, _both_fail([run.source for run in runs], same, queries, top, seed))
+        selections.insert(3, _both_fail(runs, reports, same, queries, top, seed))
     for selection in selections:
         chosen, lists = selection, [examples(source, runs[0].report, selection.rows, top)]
         if same is not None:
@@ -141,22 +142,27 @@ def _with_near_misses(chosen: _Selection, runs: Sequence[RunFindings], lists: Se
     return named._replace(about=about)
 
 
-def _both_fail(sources: Sequence[Source], same: NDArray[np.int64], queries: int, top: int, seed: int) -> _Selection:
+def _both_fail(
+    runs: Sequence[RunFindings], reports: Sequence[Report], same: NDArray[np.int64], queries: int, top: int, seed: int
+) -> _Selection:
     """The queries for which neither run retrieves the finest class, with how close their mistakes are."""
-    source, other = sources
-    items = count_first_items(source, other, same, top, seed=seed)
+    source, other = (run.source for run in runs)
+    rows = np.flatnonzero(misses_class(reports[0], top) & misses_class(reports[1], top))
+    items = count_first_items(source, other, same, top, seed=seed, queries=rows)
     ranking = both_fail(items)
     failing = ranking.order[: ranking.matches]
+    searched = reports[0].queries - reports[0].without_positives.get(source.levels[0], 0)
     about = (
-        f"Queries for which neither run has an item of the same {source.levels[0]} among the first {top}: {len(failing):,} of "
-        f"{len(items.queries):,} that have one to find{', in a random sample' if items.sampled else ''}."
+        f"Queries for which neither run has an item of the same {source.levels[0]} among the first {top}: {len(rows):,} of "
+        f"{searched:,} that have one to find."
     )
     if len(source.levels) > 1 and len(failing):
         coarsest = source.levels[-1]
         own, theirs = (100 * counts.near_miss_share(failing) for counts in (items.own, items.other))
         about += (
             f" The first are those where {source.name} has fewer items of another {coarsest} than {other.name}. Share of items "
-            f"with the same {coarsest} over all of them: {own:.1f} % ({source.name}), {theirs:.1f} % ({other.name})."
+            f"with the same {coarsest} over {'a random sample' if items.sampled else 'all'} of them: {own:.1f} % "
+            f"({source.name}), {theirs:.1f} % ({other.name})."
         )
     if_empty = f"There is no query for which both runs fail in the first {top} items."
     return _Selection("failing", "Where both fail", items.queries[failing[:queries]], about, if_empty, "Both fail")
