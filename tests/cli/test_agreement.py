@@ -231,13 +231,14 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     text = page.read_text()
     assert "The two sides are not directly comparable" in text
     assert differences in text
-    assert "24 pixels, not resized, bilinear, fp32" in text
-    assert "48 pixels, short side resized to 50, bilinear, fp32" in text
+    for value in ("24 pixels", "48 pixels", "none", "short side to 50"):
+        assert f'<td class="differs">{value}</td>' in text
 
     done("report", run, "--against-frozen", "--out", page, "--queries", 1, "--device", "cpu", "--quiet")
     text = page.read_text()
     assert "The two sides are not directly comparable" not in text
-    assert "run before training" in text
+    assert "run before training is the backbone before training, so it has no recipe of its own." in text
+    assert "<td>not trained</td>" in text
 
     done("evaluate", "--embeddings", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")
     output = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--device", "cpu", "--quiet").stderr

@@ -195,32 +195,53 @@ def _lead(names: Names, findings: Sequence[Finding], report: Report) -> str:
         if all(one.identical or one.equal for one in measured):
             return f"{both} are equally good, to within {EQUAL:g} point."
         return f"The test finds no measurable difference between {both}."
-    outcomes = _outcomes(names, [one for one in measured if one.headline.level])
-    parts = []
-    for text, found in sorted(outcomes.items(), key=lambda outcome: not winners_of(outcome[1])):
-        levels = tuple(dict.fromkeys(one.headline.level for one in found))
-        everywhere = "" if len(levels) == 1 else " at any level" if not winners_of(found) else " at every level"
-        parts.append(f"{text}{everywhere if levels == report.levels else f' at {in_words(levels)}'}{_numbers(found)}")
-    at_levels = winners_of([one for one in measured if one.headline.level])
-    for one in measured:
-        if not one.headline.level and one.winner not in {None, *at_levels}:
-            parts.insert(0, f"{_better(names, one)} over all levels together{_numbers([one])}")
+    by_level = [[one for one in measured if one.headline.level == level] for level in report.levels]
+    by_level = [found for found in by_level if found]
+    overall = [one for one in measured if not one.headline.level and one.winner is not None]
+    parts = [
+        f"{_better(names, one)} over all levels together{_numbers([one])}"
+        for one in overall
+        if one.winner not in winners_of(level for found in by_level for level in found)
+    ]
+    parts += _wins(names, by_level, report)
+    if open_part := _open(by_level, report):
+        parts.append(f"no measurable difference {open_part}")
     return ("Neither is better throughout: " if len(winners_of(measured)) > 1 else "") + "; ".join(parts) + "."
 
 
-def _outcomes(names: Names, findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """Who wins a level, in words, with the findings of all levels that end in the same way."""
-    outcomes: dict[str, list[Finding]] = {}
-    for level in dict.fromkeys(one.headline.level for one in findings):
-        found = [one for one in findings if one.headline.level == level]
+def _wins(names: Names, by_level: Sequence[Sequence[Finding]], report: Report) -> list[str]:
+    """Who is better at which levels; levels that are won on the same metrics are named together."""
+    groups: dict[tuple[str, ...], list[Finding]] = {}
+    for found in by_level:
         won = [one for one in found if one.winner is not None]
-        text = "no measurable difference"
         if len(winners_of(won)) == 1:
-            text = _better(names, won[0])
+            groups.setdefault((_better(names, won[0]), *(one.headline.metric for one in won)), []).extend(won)
         elif won:
-            text = in_words(f"{names[one.winner or 0]} is ahead on {one.headline.metric}" for one in won)
-        outcomes.setdefault(text, []).extend(found)
-    return outcomes
+            ahead = in_words(f"{names[one.winner or 0]} is ahead on {one.headline.metric}" for one in won)
+            groups.setdefault((ahead,), []).extend(won)
+    parts: dict[str, list[str]] = {}
+    for (text, *_), won in groups.items():
+        levels = tuple(dict.fromkeys(one.headline.level for one in won))
+        everywhere = "" if len(levels) == 1 else " at every level"
+        where = everywhere if levels == report.levels else f" at {in_words(levels)}"
+        parts.setdefault(text, []).append(f"{where}{_numbers(won)}".strip())
+    return [f"{text} {in_words(places)}" for text, places in parts.items()]
+
+
+def _open(by_level: Sequence[Sequence[Finding]], report: Report) -> str:
+    """The metrics and the levels on which nobody is ahead."""
+    levels = [found[0].headline.level for found in by_level if not winners_of(found)]
+    if len(levels) == len(report.levels):
+        return "at any single level"
+    others = [one for found in by_level for one in found if winners_of(found)]
+    metrics = [
+        metric
+        for metric in dict.fromkeys(one.headline.metric for one in others)
+        if not winners_of(one for one in others if one.headline.metric == metric)
+    ]
+    anywhere = " at any level" if len(report.levels) > 1 else ""
+    texts = [f"in {in_words(metrics)}{anywhere}"] if metrics else []
+    return ", and none ".join([*texts, *([f"at {in_words(levels)}"] if levels else [])])
 
 
 def _better(names: Names, one: Finding) -> str:
