@@ -112,10 +112,10 @@ def _selections(
         ahead, behind = most_different_queries(reports[0], reports[1], queries)
         about = f"The queries on which {first} exceeds {second} in {metric} by the most."
         title, none = f"Where {first} is ahead", f"{first} is ahead on no query."
-        selections.append(_Selection("better", title, ahead, about, none, "Ahead"))
+        selections.append(_Selection("better", title, ahead, about, none, "Where ahead"))
         about = f"The queries on which {second} exceeds {first} in {metric} by the most."
         title, none = f"Where {second} is ahead", f"{second} is ahead on no query."
-        selections.append(_Selection("behind", title, behind, about, none, "Behind"))
+        selections.append(_Selection("behind", title, behind, about, none, "Where behind"))
     about = f"The queries with the lowest {metric} in {runs[0].name}, among those that have a positive."
     selections.append(
         _Selection("worst", "Worst failures", worst_queries(reports[0], queries), about, "No query has a positive.")
