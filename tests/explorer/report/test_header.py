@@ -80,6 +80,10 @@ def test_the_page_marks_the_differences_and_the_verdict_warns_of_them(sources):
     (warning,) = of(found, "p", class_="warning")
     assert warning.within(id="verdict")
     assert "not directly comparable. better and better before training differ in more than training" in warning.text
+    (training,) = of(found, "section", id="training")
+    assert "better before training was not trained, so it has no curves." in training.text
+    assert "different losses" not in training.text
+    assert [one.text for one in of(found, "li") if training in one.above] == ["better"], "the legend names what is drawn"
     (recipe,) = of(found, "section", id="recipe")
     assert "better before training is the backbone before training, so it has no recipe of its own." in recipe.text
     assert "differ" not in recipe.text

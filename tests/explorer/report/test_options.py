@@ -1,5 +1,7 @@
 """What `suprank report` and `suprank.report` hand on to the page."""
 
+import re
+
 import pytest
 
 import suprank
@@ -57,6 +59,7 @@ def test_a_summary_that_cannot_be_shown_is_refused_before_any_work(tmp_path, con
     file = tmp_path / "summary.md"
     if content is not None:
         file.write_bytes(content)
+    assert re.search(words, " ".join(refused("report", tmp_path, "--summary", file, "-q").split()))
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         suprank.report(tmp_path / "no run", out=tmp_path / "page.html", summary=str(file))
 

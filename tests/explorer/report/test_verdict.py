@@ -125,6 +125,8 @@ def test_with_few_queries_the_test_could_not_tell_whatever_the_difference():
         found = compared(report(AP=np.full(queries, 0.9)), report(AP=np.full(queries, 0.1)))
         assert ("too few to tell whether new and old differ" in found.lead) == few
         assert ("better" in found.lead) != few
+    two = [report(R_1=np.full(6, value), AP=np.full(6, value)) for value in (0.9, 0.1)]
+    assert compared(*two).lead == "6 queries are too few to tell whether new and old differ.", "p counts twice for two rows"
     one = compared(report(AP=[0.9]), report(AP=[0.1]))
     assert one.lead == "1 query is too few to tell whether new and old differ."
     assert texts(one)["class"] == "Too few queries to tell whether the whole ranking differs (AP 90.0 and 10.0, p = 1.00)."

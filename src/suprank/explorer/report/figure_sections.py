@@ -54,9 +54,13 @@ def training_section(runs: Sequence[RunFindings]) -> Section | None:
             found.append(CaptionedFigure(figures.over_epochs(f"training{number}", title, label, series, percent=percent)))
     if not found:
         return None
-    losses = {str((run.source.recipe or {}).get("loss", {}).get("name", "")) for run in runs}
-    about = ("The runs minimize different losses, whose values are not comparable.",) if len(losses) > 1 else ()
-    return Section("training", "Training", "figures.html", [FigureGroup(tuple(found), _run_legend(runs))], about)
+    losses = {run.source.recipe.get("loss", {}).get("name", "") for run in runs if run.source.recipe is not None}
+    about = ["The runs minimize different losses, whose values are not comparable."] if len(losses) > 1 else []
+    for run in (run for run in runs if run.history is None):
+        why = "was not trained" if run.source.frozen else "has no record of its training"
+        about.append(f"{run.name} {why}, so it has no curves.")
+    legend = tuple(entry for entry, history in zip(_run_legend(runs), histories, strict=False) if history is not None)
+    return Section("training", "Training", "figures.html", [FigureGroup(tuple(found), legend)], tuple(about))
 
 
 def levels_section(runs: Sequence[RunFindings]) -> Section | None:

@@ -131,7 +131,7 @@ def _for(one: Headline, report: Report) -> str:
 
 def _interval(report: Report, one: Headline) -> str:
     low, high = (report.intervals or {}).get(one.key, (math.nan, math.nan))
-    return "" if math.isnan(low) or low == high else f" (95 % interval {percent(low)} to {percent(high)})"
+    return "" if math.isnan(low) or low == high else f" ({percent(low)} to {percent(high)})"
 
 
 # Two runs

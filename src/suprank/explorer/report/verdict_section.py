@@ -33,14 +33,16 @@ def verdict_section(
     basis = [sample_sentence(sources[0], reports[0])]
     if comparison is None:
         verdict = run_verdict(reports[0], chance_of_first(sources[0]))
+        basis += ["Ranges in parentheses are 95 % intervals."] if reports[0].intervals else []
     else:
         names = (sources[0].name, sources[1].name)
         verdict = comparison_verdict(names, reports, comparison)
         basis += [
             f"Slightly: by less than {CLEAR:g} points; clearly: by less than {FAR:g}; far: by more. A difference counts if "
-            f"p < {SIGNIFICANT} (paired test over queries, corrected for the {len(comparison)} rows of the table of metrics). "
-            "“Difference between” gives its 95 % interval."
+            f"p < {SIGNIFICANT} (paired test over queries, corrected for the {len(comparison)} rows of the table of metrics)."
         ]
+        if any("difference between" in point.text for point in verdict.points):
+            basis.append("“Difference between” gives its 95 % interval.")
     content = {"verdict": verdict, "basis": basis, "warning": warning, "summary": paragraphs(summary or "")}
     return Section("verdict", "Verdict", "verdict.html", content)
 
