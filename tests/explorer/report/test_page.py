@@ -20,13 +20,14 @@ from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_mad
 
 ALL = [
     "verdict",
+    "failures",
     "metrics",
-    "levels",
     "better",
     "behind",
-    "failing",
     "worst",
+    "failing",
     "random",
+    "levels",
     "training",
     "curves",
     "scores",
@@ -263,6 +264,8 @@ def test_the_map_says_how_many_classes_have_a_neighbor_of_their_group_in_each_ru
 @pytest.mark.usefixtures("undrawn")
 def test_classes_without_an_image_for_the_sake_of_size_are_counted(runs, monkeypatch):
     monkeypatch.setattr(Thumbnails.__init__, "__defaults__", (1, Thumbnails.__init__.__defaults__[1]))
+    monkeypatch.setattr("suprank.explorer.report.failures_section.WEAKEST", 0)
+    monkeypatch.setattr("suprank.explorer.report.confusion_parts.PAIRS", 0)
     page = small(Source.read(runs[0]), queries=1, top=1)
     marks = [one for one in of(parsed(page), "path") if "data-group" in one.attributes]
     without = len([one for one in marks if "data-image" not in one.attributes])
@@ -294,7 +297,7 @@ def test_one_level_of_labels_has_no_hierarchical_sections(runs):
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest), "label_class": names}, root=manifest.root
     )
     found = parsed(small(Source.from_arrays("flat", vectors(flat), flat)))
-    assert ids(found) == ["verdict", "metrics", "worst", "random", "curves", "scores", "map", "gap"]
+    assert ids(found) == ["verdict", "failures", "metrics", "worst", "random", "curves", "scores", "map", "gap"]
     assert not [one for one in of(found, "section") if re.search("H-AP|H-P", one.text)]
     assert {one.attributes["class"] for one in of(found, "figure", class_="tile")} == {
         "tile query",

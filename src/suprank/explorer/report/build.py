@@ -10,6 +10,7 @@ from suprank.explorer.findings.collect import collect_findings
 from suprank.explorer.findings.query_metrics import match_queries, reorder_queries
 from suprank.explorer.report import figure_sections, table_sections
 from suprank.explorer.report.example_sections import example_sections
+from suprank.explorer.report.failures_section import MAX_IMAGES, failures_section
 from suprank.explorer.report.header import header
 from suprank.explorer.report.map_section import map_section
 from suprank.explorer.report.page import Thumbnails, render_page
@@ -55,15 +56,17 @@ def report_page(
     reports = [runs[0].report, *(reorder_queries(run.report, same) for run in runs[1:] if same is not None)]
     most = _max_images(runs, queries, top)
     thumbnails = Thumbnails(on_new=lambda number: progress("images", number, most))
+    failures = failures_section(runs, reports, thumbnails)
     shown = example_sections(runs, reports, same, thumbnails, queries=queries, top=top, seed=seed)
     sources, names = [run.source for run in runs], [run.name for run in runs]
     comparison = table_sections.compare_metrics(reports)
     warning = comparison_warning(*sources) if len(sources) > 1 else None
     sections = (
         verdict_section(sources, reports, comparison, warning=warning, summary=summary),
+        failures,
         table_sections.metrics_section(names, reports, comparison),
-        figure_sections.levels_section(runs),
         *shown,
+        figure_sections.levels_section(runs),
         figure_sections.training_section(runs),
         figure_sections.curves_section(runs),
         figure_sections.scores_section(runs),
@@ -104,6 +107,7 @@ def _max_images(runs: Sequence[RunFindings], queries: int, top: int) -> int:
     """Upper bound on the images of the page, for the progress bar."""
     sections = 5 if len(runs) > 1 else 2
     shown = sections * queries * (1 + len(runs) * top) + sum(len(run.map.positions) for run in runs if run.map is not None)
+    shown += MAX_IMAGES
     return min(shown, len(runs[0].source.gallery) + len(runs[0].source.queries))
 
 
