@@ -16,6 +16,7 @@ from suprank.data.datasets import BrokenImage
 from suprank.explorer.web.browsing import ImageSelection
 from suprank.explorer.web.explorer import Explorer
 from suprank.explorer.web.ids import RUNS, ImageId, Node
+from suprank.explorer.web.label_page import add_label_routes
 from suprank.explorer.web.pages import Pages
 from suprank.explorer.web.searching import Filters
 from suprank.explorer.web.tree import ORDERS
@@ -47,6 +48,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     app = FastAPI(title="suprank explore", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(SecurityMiddleware, host=host)
     pages, uploads = Pages(explorer), Uploads()
+    add_label_routes(app, explorer, pages)
 
     @app.get("/", response_class=HTMLResponse)
     def browse(request: Request) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from suprank.explorer.source import levels_in_both
 from suprank.explorer.web.browsing import Browser
+from suprank.explorer.web.label_findings import LabelFindings
 from suprank.explorer.web.searching import Searcher
 from suprank.explorer.web.tree import NodeMetrics, Tree
 from suprank.web.thumbnails import ThumbnailCache
@@ -31,14 +32,15 @@ class Explorer:
         self.browser = Browser(self.source)
         self.node_metrics = tuple(NodeMetrics(run.source) for run in self.runs)
         self.tree = Tree(self.source, self.node_metrics)
+        self.findings = tuple(LabelFindings(run.source) for run in self.runs)
         self.pictures = ThumbnailCache()
         # In addresses of pictures: a browser may have cached those of another run on this port.
         self.version = secrets.token_hex(4)
         self.can_embed = any(run.embed is not None for run in self.runs)
 
     def measure(self) -> None:
-        """Measure the metrics that the tree shows, one run after the other. This may take minutes: run it in a thread."""
-        for one in self.node_metrics:
+        """Measure what the tree and the label page show, one run after the other. This may take minutes: run it in a thread."""
+        for one in (*self.node_metrics, *self.findings):
             one.measure()
 
 

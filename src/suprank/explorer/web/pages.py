@@ -34,9 +34,9 @@ class Pages:
             most_bytes=MAX_BYTES,
         )
         folder = files("suprank.explorer.web")
-        own = (folder / "page.css").read_text(encoding="utf-8")
-        self.style = "\n".join((stylesheet(), own, level_style(len(source.levels))))
-        self.script = (folder / "script.js").read_text(encoding="utf-8")
+        own = [(folder / name).read_text(encoding="utf-8") for name in ("page.css", "label.css", "upload.css")]
+        self.style = "\n".join((stylesheet(), *own, level_style(len(source.levels))))
+        self.script = "\n".join((folder / name).read_text(encoding="utf-8") for name in ("script.js", "upload.js"))
 
     def render(self, template: str, **values: Any) -> str:
         """Render a template."""
