@@ -113,7 +113,8 @@ def _open_run(
         progress=partial(progress, f"{source.name}: indexing"),
         warn=_log.info,
     )
-    return ExplorerRun(source, search, _embed_function(folder, model, device, trust_code))
+    embed = _embed_function(folder, model, device, trust_code)
+    return ExplorerRun(source, search, None, embed) if isinstance(embed, str) else ExplorerRun(source, search, embed)
 
 
 def _source(
@@ -133,31 +134,31 @@ def _source(
 
 def _embed_function(
     folder: Path, model: str | None, device: str | None, trust_code: bool
-) -> Callable[[Image], NDArray[np.float32]] | None:
-    """A function that embeds an uploaded image, loading the model on first use; None if there is no model.
+) -> Callable[[Image], NDArray[np.float32]] | str:
+    """A function that embeds an uploaded image, loading the model on first use; or a sentence that says why there is none.
 
-    A model that needs code which is not trusted is none, and that is logged.
+    That is the run's own model, or else `model`. A model that needs code which is not trusted is none, and that is logged.
     """
     from suprank.workflows.run_embeddings import image_embedder, load_run_model
 
-    if (folder / "recipe.toml").is_file():
-        saved = [folder / name for name in ("model", "best") if (folder / name).is_dir()]
-        if not saved or (not trust_code and _needs_code(saved[0])):
-            return None
-        return image_embedder(partial(load_run_model, folder, trust_code=trust_code), device)
-    if model is None or (not trust_code and _needs_code(Path(model))):
-        return None
-    return image_embedder(partial(_load_model, model, trust_code), device)
+    is_run = (folder / "recipe.toml").is_file()
+    saved = [folder / name for name in ("model", "best") if is_run and (folder / name).is_dir()]
+    if not saved and model is None:
+        lacks = "has neither a folder “model” nor “best”" if is_run else "has embeddings, but no model"
+        return f"{folder.resolve().name} {lacks}; start again with --model and the model that embedded it."
+    chosen = saved[0] if saved else Path(str(model))
+    if not trust_code and (code := _custom_code(chosen)) is not None:
+        _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", chosen, code)
+        return f"The model of {folder.resolve().name} needs code of its own; if you trust it, start again with --trust-code."
+    load = partial(load_run_model, folder, trust_code=trust_code) if saved else partial(_load_model, str(model), trust_code)
+    return image_embedder(load, device)
 
 
-def _needs_code(model: Path) -> bool:
-    """Whether a saved model needs code of the user's own, which is logged."""
+def _custom_code(model: Path) -> str | None:
+    """The code of the user's own that a saved model needs; None if it needs none."""
     from suprank.models.model_folder import SETTINGS, custom_backbone
 
-    code = custom_backbone(model) if (model / SETTINGS).is_file() else None
-    if code is not None:
-        _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", model, code)
-    return code is not None
+    return custom_backbone(model) if (model / SETTINGS).is_file() else None
 
 
 def _load_model(model: str, trust_code: bool) -> tuple[Embedder, ImageLoaderSettings]:

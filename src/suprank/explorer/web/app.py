@@ -18,7 +18,7 @@ from suprank.explorer.web.explorer import Explorer
 from suprank.explorer.web.ids import RUNS, ImageId, Node
 from suprank.explorer.web.label_page import add_label_routes
 from suprank.explorer.web.pages import Pages
-from suprank.explorer.web.searching import Filters
+from suprank.explorer.web.searching import Filters, WrongModelError
 from suprank.explorer.web.tree import ORDERS
 from suprank.explorer.web.uploads import Uploads
 from suprank.web.pages import page_offset
@@ -79,11 +79,15 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     @app.post("/upload", response_class=HTMLResponse)
     async def upload(request: Request) -> str:
         if not explorer.can_embed:
-            raise HTTPException(400, "There is no model to embed the image; explore a run, or start with --model.")
+            raise HTTPException(400, " ".join(run.no_model for run in explorer.runs))
         async with uploads.picture(request) as picture:
 
             def search() -> str:
-                rankings, shown = explorer.searcher.rank_picture(picture, limit=PAGE), data_url(picture, SIDES["small"])
+                try:
+                    rankings = explorer.searcher.rank_picture(picture, limit=PAGE)
+                except WrongModelError as error:
+                    raise HTTPException(500, str(error)) from error
+                shown = data_url(picture, SIDES["small"])
                 return pages.render(
                     "upload.html", picture=shown, size=picture.size, rankings=rankings, filters=Filters(), page=PAGE
                 )

@@ -40,8 +40,10 @@ class Explorer:
 
     def measure(self) -> None:
         """Measure what the tree and the label page show, one run after the other. This may take minutes: run it in a thread."""
-        for one in (*self.node_metrics, *self.findings):
-            one.measure()
+        for metrics in self.node_metrics:
+            metrics.measure()
+        for findings in self.findings:
+            findings.measure()
 
 
 def _with_common_levels(runs: Sequence[ExplorerRun]) -> list[ExplorerRun]:

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.explorer.findings.class_means import _means as class_means
-from suprank.explorer.findings.confusions import Border, Confusions, NearestItems, count_confusions, measure_border, nearest_items
+from suprank.explorer.findings.confusions import (
+    Border,
+    Confusions,
+    NearestItems,
+    count_confusions,
+    measure_border,
+    nearest_items,
+)
 from suprank.explorer.web.tree import MAX_PAIRS
 
 if TYPE_CHECKING:
@@ -39,7 +46,7 @@ class ClassMeans(NamedTuple):
 class BorderSample(NamedTuple):
     """The border of a label, measured on `len(border.queries)` of its `total` queries.
 
-    If those are not all, the first `mistaken` of them are queries that find another label first, and the rest are evenly spaced.
+    If those are not all, the first `mistaken` of them find another label first, and the rest are evenly spaced.
     """
 
     border: Border
@@ -97,7 +104,7 @@ class LabelFindings:
             return self._means[level]
 
     def nearest_classes(self, level: int, label: int, number: int) -> list[tuple[int, float]]:
-        """Labels of the same level with the highest cosine of the means, best first; none for a label without gallery images."""
+        """Labels of the level with the highest cosine of the means, best first; none for a label without gallery images."""
         means, typical = self.class_means(level)
         if typical[label] < 0:
             return []

@@ -38,20 +38,20 @@ class ItemView(NamedTuple):
 
 
 class LabelView(NamedTuple):
-    """A label as the page names it; `node` is None if the first run does not have it, and `name` if the images have no label."""
+    """A label as the page names it; `node` is None if the first run does not have it, `name` if the images have no label."""
 
     name: str | None
     node: Node | None
 
 
 class ConfusionView(NamedTuple):
-    """A label that is found instead of another: by `count` of the `queries` of one of the two, with an example.
+    """A label that is found instead of another: by `mistakes` of the `queries` of one of the two, with an example.
 
     `unavoidable` says that the gallery has no image of the queries' own label to find.
     """
 
     label: LabelView
-    count: int
+    mistakes: int
     queries: int
     query: ImageId
     item: ItemView
@@ -88,7 +88,7 @@ class BorderView(NamedTuple):
 
 
 class RunView:
-    """A label in one run, which may number its labels differently; `label` is its number there, or None if it has no such label.
+    """A label in one run, which may number its labels differently; `label` is its number there, or None if it is not there.
 
     `queries` and `gallery_images` are the images that have the label.
     """

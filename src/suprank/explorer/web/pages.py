@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from suprank.explorer.colors import level_names, level_style
-from suprank.explorer.web.uploads import MAX_BYTES
+from suprank.explorer.web.uploads import MAX_BYTES, TYPES
 from suprank.web.pages import stylesheet, template_environment
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Pages:
             split=lambda image: explorer.searcher.side_images(image).manifest.table["split"][image.row].as_py(),
             title=lambda image: _title(explorer, image),
             most_bytes=MAX_BYTES,
+            image_types=TYPES,
         )
         folder = files("suprank.explorer.web")
         own = [(folder / name).read_text(encoding="utf-8") for name in ("page.css", "label.css", "upload.css")]

@@ -72,16 +72,3 @@ for (const form of document.querySelectorAll("form.filters")) {
   form.addEventListener("change", () => form.requestSubmit());
   form.querySelector("button").hidden = true;
 }
-
-// Refuse an image that is too large before it is sent.
-const upload = document.querySelector("form.upload");
-if (upload) {
-  const file = upload.querySelector("input[type=file]");
-  const message = upload.querySelector("[role=alert]");
-  file.addEventListener("change", () => {
-    const most = Number(upload.dataset.most);
-    const large = file.files.length && file.files[0].size > most;
-    message.textContent = large ? `The image has more than ${most / 1e6} MB; choose a smaller one.` : "";
-    file.setCustomValidity(message.textContent);
-  });
-}
