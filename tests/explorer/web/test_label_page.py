@@ -240,6 +240,7 @@ def test_a_walk_from_a_label_to_what_it_is_confused_with(browser, two):
         name = confused.inner_text()
         confused.click()
         expect(page.get_by_role("heading", level=1)).to_have_text(f"family {name}")
+        page.wait_for_load_state()  # with its script
         page.keyboard.press("ArrowRight")
         page.keyboard.press("Enter")
         page.wait_for_url("**/item/**")

@@ -33,7 +33,7 @@
     function reset(message) {
       sending = false;
       search.disabled = false;
-      search.hidden = Boolean(message);
+      for (const one of dialog.querySelectorAll(".search-now, .note")) one.hidden = Boolean(message);
       cancel.textContent = message ? "Close" : "Cancel";
       picture.remove();
       status.textContent = "";
