@@ -86,6 +86,8 @@ def test_the_page_says_it_in_words_with_links(lists):
     page = client_of(lists).get("/label?node=0.2").text
     for address in ("/label?node=1.1", "/label?node=0.3", "/label?node=0.0", "/tree?node=0.2", "/item/b/query/2", "/?node=0.2"):
         assert f'href="{address}' in page
+    for forbidden in ("<script>", "<style", " style=", " onerror="):
+        assert forbidden not in page + client_of(lists).get("/label?node=1.0").text  # that group is called <script>...
     assert "all 2 of its queries find this group first" in text(lists, "1.1")
     assert 'href="/label?node=1.1"' in client_of(lists).get("/tree?node=1.1").text
 

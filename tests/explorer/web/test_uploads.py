@@ -37,6 +37,7 @@ def test_a_run_without_a_model_says_why_beside_the_results_of_the_other(two, mis
     assert "<ol" not in sections[missing]
     assert sections[1 - missing].count('<li class="tile') == 48
     assert "other run" not in page.text
+    assert f"Results come from {two.runs[1 - missing].source.name} only. X lacks" in page.text  # of the next image
 
 
 def test_a_model_that_fails_or_is_another_one_leaves_the_results_of_the_other(two, caplog):

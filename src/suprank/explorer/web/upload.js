@@ -84,7 +84,11 @@
       search.disabled = true;
       status.textContent = "Searching … The first search also loads the model.";
     });
-    window.addEventListener("pageshow", (event) => event.persisted && dismiss()); // back from the results
+    window.addEventListener("pageshow", (event) => {
+      if (!event.persisted) return; // back from the results
+      sending = false;
+      dismiss();
+    });
 
     document.addEventListener("drop", (event) => holdsFiles(event) && preview(event.dataTransfer.files));
     document.addEventListener("paste", (event) => {
