@@ -130,7 +130,9 @@ def test_the_nearest_classes_are_those_of_the_closest_means():
 
 def test_few_images_are_in_one_list_with_the_farthest_beyond_the_border_first():
     source = on_circle([0, 10, 26, 30, 50, 90], ["crow", "crow", "crow", "jay", "jay", "wren"])
-    (crow,) = label_views(explore(source), Node(0, 0))
+    explorer = explore(source)
+    assert "1 of 3 images is closer to another species than to its own, the farthest first." in text(explorer, "0.0")
+    (crow,) = label_views(explorer, Node(0, 0))
     assert [one.query.row for one in crow.border.close] == [2, 1, 0]  # at 26, 10 and 0 degrees; the jay is at 30
     assert [one.margin for one in crow.border.close] == pytest.approx(
         [cos(radians(a)) - cos(radians(b)) for a, b in ((16, 4), (10, 20), (10, 30))], abs=1e-6
