@@ -52,7 +52,7 @@ class SharedTable:
         """The rows, as they were given; none if there is no file. A damaged file is a `MalformedError` with its line."""
         try:
             text = self.file.read_bytes().decode("utf-8-sig")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except UnicodeDecodeError as error:
             raise MalformedError(

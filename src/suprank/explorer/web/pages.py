@@ -67,10 +67,13 @@ def points(difference: float) -> str:
     """A difference of two fractions in percentage points with its sign; a dash for NaN.
 
     Example:
-        >>> points(0.0833), points(-0.25), points(float("nan"))
-        ('+8.3', '−25.0', '–')
+        >>> points(0.0833), points(-0.25), points(-0.0001), points(float("nan"))
+        ('+8.3', '−25.0', '0.0', '–')
     """
-    return "–" if math.isnan(difference) else f"{100 * difference:+.1f}".replace("-", "−")
+    if math.isnan(difference):
+        return "–"
+    text = f"{100 * difference:+.1f}"
+    return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
 
 
 def duration(seconds: float) -> str:

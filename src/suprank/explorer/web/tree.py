@@ -135,10 +135,9 @@ class LabelSummary(NamedTuple):
     own: tuple[MeanMetrics | None, ...]
     finest: tuple[MeanMetrics | None, ...]
 
-    @property
-    def difference(self) -> float:
-        """AP of the first run minus that of the second at the finest level; NaN if one of them is unknown."""
-        return _difference(self.finest)
+    def difference(self, *, own: bool = False) -> float:
+        """AP of the first run minus that of the second, at the finest level or the label's own; NaN if one is unknown."""
+        return _difference(self.own if own else self.finest)
 
 
 @dataclass(frozen=True)
