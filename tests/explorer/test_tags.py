@@ -75,6 +75,10 @@ def test_the_manifest_with_tags_reads_back(tmp_path):
     fresh.change(again, [1], remove="blurry")
     fresh.change(again, [0], add="more")
     assert with_tags(again, fresh.file).table["tags"].to_pylist() == ["more", "wrong, or not", "", ""]
+    emptied = TagFile(tmp_path / "emptied.csv", initial=[again.take([1])])
+    for tag in ("blurry", "wrong, or not"):
+        emptied.change(again, [1], remove=tag)
+    assert TagFile(emptied.file, initial=[again]).of(again, 1) == (), "not the tags of the manifest again"
     with pytest.raises(FileNotFoundError, match="there is no file"):
         with_tags(images, tmp_path / "none.csv")
 
@@ -107,8 +111,7 @@ def test_a_tag_survives_the_file_and_is_safe_in_a_spreadsheet(tmp_path_factory, 
         return
     assert tag[0] not in "=+-@"
     table = SharedTable(tmp_path_factory.getbasetemp() / "law.csv", ("tags",))
-    with table.change() as rows:
-        rows[:] = [[tag]]
+    table.update(lambda rows: [[tag]])
     assert table.rows() == [[tag]]
 
 
@@ -162,8 +165,9 @@ def test_a_place_that_cannot_be_written_and_a_lock_that_is_held(tmp_path, monkey
         TagFile(None).change(manifest(), [0], add="x")
     monkeypatch.setattr("suprank.explorer.shared_table.WAIT_SECONDS", 0.05)
     table = SharedTable(tmp_path / "tags.csv", ("a",))
-    with table.change(), pytest.raises(NotSavedError, match="another process"), table.change():
-        pass
+    with pytest.raises(NotSavedError, match="another process"):
+        table.update(lambda rows: [[str(table.update(lambda rows: rows))]])
+    assert table.rows() == []
 
 
 @pytest.mark.parametrize(

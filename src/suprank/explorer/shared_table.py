@@ -12,7 +12,7 @@ from suprank.files.spreadsheets import csv_bytes, original_text
 from suprank.files.tables import MalformedError, check_header, records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 WAIT_SECONDS = 10.0
@@ -30,8 +30,7 @@ class SharedTable:
         >>> import tempfile, pathlib
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     table = SharedTable(pathlib.Path(folder) / "tags.csv", ("path", "tags"))
-        ...     with table.change() as rows:
-        ...         rows.append(["a.jpg", "blurry"])
+        ...     version = table.update(lambda rows: [*rows, ["a.jpg", "blurry"]])
         ...     table.rows()
         [['a.jpg', 'blurry']]
     """
@@ -72,21 +71,21 @@ class SharedTable:
             rows.append([original_text(cells[place]) for place in places])
         return rows
 
-    @contextmanager
-    def change(self) -> Iterator[list[list[str]]]:
-        """Hold the file's lock, yield its rows as a list to change, and save the list if it differs afterwards.
+    def update(self, change: Callable[[list[list[str]]], list[list[str]]]) -> tuple[int, ...] | None:
+        """Hold the file's lock, save what `change` makes of its rows, and return the new version.
 
-        Raises `NotSavedError` if the file cannot be written, or if another process holds the lock for long.
+        Raises `NotSavedError` if the file cannot be written, or if another process holds the lock for long. An error of
+        `change` leaves the file as it is.
         """
         with self._lock():
-            rows = self.rows()
-            before = [list(row) for row in rows]
-            yield rows
-            if rows != before:
+            before = self.rows()
+            rows = change([list(row) for row in before])
+            if rows != before or self.version is None:
                 try:
                     write_atomically(self.file, csv_bytes(self.columns, rows))
                 except OSError as error:
                     raise self._not_saved(error) from error
+            return self.version
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

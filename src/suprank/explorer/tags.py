@@ -169,13 +169,18 @@ class TagFile:
         if self._table is None:
             raise NotSavedError("there is no file to keep tags in; start `suprank explore` with --tags FILE.")
         added = None if add is None else check_tag(add)
-        with self._table.change() as records:
-            if self._table.version is None:
-                records.extend(list(row) for row in self._initial)
-            tagged = _Tagged(records)
-            for image in identities(manifest, rows):
-                tagged.change(image, added, remove)
-            records[:] = tagged.records()
+        table, images = self._table, identities(manifest, rows)
+        tagged = _Tagged(())
+
+        def changed(records: list[list[str]]) -> list[list[str]]:
+            nonlocal tagged
+            tagged = _Tagged(self._initial if table.version is None else records)
+            tagged.change(images, added, remove)
+            return tagged.records()
+
+        version = table.update(changed)
+        with self._lock:
+            self._read = (version, tagged)
 
     def _tagged(self) -> _Tagged:
         with self._lock:
@@ -206,14 +211,17 @@ class _Tagged:
         """The position of an image; None if it has no tags."""
         return self._by_id.get(image.id) if image.id else self._by_path.get((image.path, image.box))
 
-    def change(self, image: ImageIdentity, add: str | None, remove: str | None) -> None:
-        at = self.find(image)
-        before = () if at is None else self.sets[self.codes[at]]
-        code = self._code(tag for tag in (*before, add or "") if tag != remove)
-        if at is not None:
-            self.codes[at] = code
-        elif code:
-            self._add(image, code)
+    def change(self, images: Iterable[ImageIdentity], add: str | None, remove: str | None) -> None:
+        new_codes: dict[int, int] = {}
+        for image in images:
+            at = self.find(image)
+            code = 0 if at is None else self.codes[at]
+            if code not in new_codes:
+                new_codes[code] = self._code(tag for tag in (*self.sets[code], add or "") if tag != remove)
+            if at is not None:
+                self.codes[at] = new_codes[code]
+            elif new_codes[code]:
+                self._add(image, new_codes[code])
 
     def records(self) -> list[list[str]]:
         """The rows to write: those with tags."""

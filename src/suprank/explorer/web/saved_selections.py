@@ -36,15 +36,17 @@ class SavedSelections:
         name = " ".join(name.split())
         if not name or len(name) > MAX_NAME or not name.isprintable():
             raise ValueError(f"The name of a selection has 1 to {MAX_NAME} characters; write one.")
-        with self._writable().change() as rows:
+
+        def added(rows: list[list[str]]) -> list[list[str]]:
             if any(row[0] == name for row in rows):
                 raise ValueError(f"There is already a selection called {name!r}; delete it first, or choose another name.")
-            rows.append([name, query])
+            return [*rows, [name, query]]
+
+        self._writable().update(added)
 
     def delete(self, name: str) -> None:
         """Delete a selection; one that is gone already is no error."""
-        with self._writable().change() as rows:
-            rows[:] = [row for row in rows if row[0] != name]
+        self._writable().update(lambda rows: [row for row in rows if row[0] != name])
 
     def _writable(self) -> SharedTable:
         if self._table is None:
