@@ -142,6 +142,17 @@ def test_of_a_sample_only_measured_queries_are_listed_and_it_is_said(sampled):
     assert "is measured on 10 of 96 queries" in client_of(sampled).get("/?result_a=wrong").text
 
 
+def test_a_second_run_without_labels_is_unmeasured_and_that_is_said(images):
+    flat = Manifest.from_columns(images.table.drop_columns(["label_kind", "label_family"]), root=images.root, levels=())
+    explorer = opened(drawn.source(images, drawn.by_shape), drawn.source(flat, drawn.by_pixels, "flat"))
+    page = client_of(explorer).get("/").text
+    assert "AP and R@1 of flat cannot be measured: the images have no labels." in page
+    assert page.count('<span class="hidden">right</span>') > 10
+    assert page.count('<span class="hidden">unmeasured</span>') == 48
+    assert rows_of(explorer, "result_b=right") == []
+    assert len(rows_of(explorer, "result_b=unmeasured")) == 96
+
+
 def test_before_they_are_measured_no_list_is_shown_and_the_page_says_what_to_do(images):
     source = drawn.source(images, drawn.by_shape)
     explorer = Explorer([ExplorerRun(source, ExactSearch(source.gallery))])
@@ -262,6 +273,7 @@ def test_selections_are_saved_listed_and_deleted(tagged):
     query = "tag=%2B&node=1.2&result_b=wrong&order=first_better&offset=3"
     answer = client.post("/selections", data={"name": " The <hard> ones ", "selection": query})
     assert (answer.status_code, answer.url.query) == (200, b"node=family%3Astar&tag=%2B&result_b=wrong&order=first_better")
+    assert "<h1>The &lt;hard&gt; ones</h1>" in answer.text
     start = client.get("/").text
     assert "The &lt;hard&gt; ones</a>" in start
     address = re.search(r'<a href="(/\?[^"]*)">The', start)[1].replace("&amp;", "&")

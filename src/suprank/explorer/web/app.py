@@ -49,8 +49,6 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     app.add_middleware(SecurityMiddleware, host=host)
     pages, uploads = Pages(explorer), Uploads()
 
-    add_selection_routes(app, explorer, pages)
-
     @app.get("/", response_class=HTMLResponse)
     def browse(request: Request) -> str:
         selection = parse_selection(explorer, request.query_params)
@@ -124,6 +122,8 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
 
         made = explorer.pictures.thumbnail((image, size), SIDES[size], read)
         return Response(made.data, 200 if made.found else 404, made.cache_headers, made.media_type)
+
+    add_selection_routes(app, explorer, pages)
 
     @app.get("/help", response_class=HTMLResponse)
     def keys() -> str:

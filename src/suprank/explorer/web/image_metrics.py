@@ -41,7 +41,7 @@ class ImageMetrics:
         return len(self._node_metrics)
 
     def columns(self, run: int, side: str, level: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """AP and R@1 of every image of a side of the first run, NaN where unmeasured; `NotMeasuredError` if there are none."""
+        """AP and R@1 of every image of a side of the first run, NaN where unmeasured; `NotMeasuredError` if it is too early."""
         metrics = self._node_metrics[run]
         levels = metrics.source.levels
         ap, r1 = metrics.per_query(levels.index(level) if level in levels else 0)
@@ -51,7 +51,7 @@ class ImageMetrics:
         return np.append(ap, np.nan)[rows], np.append(r1, np.nan)[rows]
 
     def results(self, images: Sequence[ImageId], level: str) -> list[list[QueryResult]]:
-        """For each run, the results of these images of one side of the first run; `NotMeasuredError` if there are none."""
+        """For each run, the results of these images of one side of the first run; `NotMeasuredError` if it is too early."""
         rows = np.array([image.row for image in images], np.int64)
         found = []
         for run in range(self.runs if images else 0):

@@ -17,12 +17,11 @@ from suprank.explorer.tags import MAX_LENGTH, check_tag
 from suprank.explorer.web.browsing import ImageSelection, Listing
 from suprank.explorer.web.export import manifest_file, selection_csv
 from suprank.explorer.web.ids import ImageId
-from suprank.explorer.web.image_metrics import RESULTS
-from suprank.explorer.web.saved_selections import MAX_NAME
+from suprank.explorer.web.image_metrics import RESULTS, QueryResult
+from suprank.explorer.web.saved_selections import MAX_NAME, SavedSelection
 from suprank.explorer.web.selections import (
     RESULT_PARAMETERS,
     available_orders,
-    default_side,
     parse_query,
     parse_selection,
     selection_parameters,
@@ -50,30 +49,36 @@ Form = Annotated[FormData, Depends(_read_form)]
 def browse_values(explorer: Explorer, selection: ImageSelection, listing: Listing) -> dict[str, Any]:
     """What the list of images shows besides the images: filters, results, tags and saved selections."""
     levels = explorer.source.levels
-    results, problem = [], ""
+    results: list[list[QueryResult]] = []
+    problems = [
+        f"AP and R@1 of {metrics.source.name} cannot be measured: {metrics.problem}."
+        for metrics in explorer.node_metrics
+        if levels and metrics.problem
+    ]
     if levels and listing.images:
         try:
             results = explorer.image_metrics.results(listing.images, levels[selection.level])
         except NotMeasuredError as error:
-            problem = str(error)
+            problems.append(str(error))
     counts, tags_problem = _tag_counts(explorer)
-    saved = []
-    if selection == ImageSelection(side=default_side(explorer)):
-        try:
-            saved = explorer.selections.all()
-        except (MalformedError, OSError) as error:
-            tags_problem = tags_problem or str(error)
+    saved: list[SavedSelection] = []
+    try:
+        saved = explorer.selections.all()
+    except (MalformedError, OSError) as error:
+        tags_problem = tags_problem or str(error)
+    query = selection_query(explorer, selection)
     return {
         "results": [list(one) for one in zip(*results, strict=True)] if results else [()] * len(listing.images),
-        "metrics_problem": problem,
+        "metrics_problems": problems,
         "parameters": selection_parameters(explorer, selection),
-        "query": selection_query(explorer, selection),
+        "query": query,
         "orders": available_orders(explorer),
         "result_names": RESULTS,
         "result_parameters": RESULT_PARAMETERS[: len(explorer.runs)],
         "tag_counts": counts,
         "tags_problem": tags_problem,
-        "saved": saved,
+        "saved": [] if query else saved,
+        "saved_as": next((one.name for one in saved if query and one.query == query), None),
         "max_tag": MAX_LENGTH,
         "max_name": MAX_NAME,
     }

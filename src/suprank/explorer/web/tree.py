@@ -33,7 +33,7 @@ class MeanMetrics(NamedTuple):
 
 
 class NotMeasuredError(RuntimeError):
-    """AP and R@1 are not there: not measured yet, or impossible to measure. The message is a sentence for the page."""
+    """AP and R@1 are not measured yet. The message is a sentence for the page, which says what to do."""
 
 
 class NodeMetrics:
@@ -69,20 +69,16 @@ class NodeMetrics:
         self.done = True
 
     def per_query(self, level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """AP and R@1 of every query at a level (0: the finest); NaN for a query without positives, or outside the sample.
+        """AP and R@1 of every query at a level (0: the finest), as soon as they are measured.
 
-        `NotMeasuredError` before they are measured.
+        NaN for a query without positives or outside the sample, and for all queries if there is a `problem`.
         """
-        if not self._values:
-            if not self.done:
-                raise NotMeasuredError(f"AP and R@1 of {self.source.name} are being measured; reload this page in a while.")
-            raise NotMeasuredError(f"AP and R@1 of {self.source.name} cannot be measured: {self.problem}.")
-        found = []
-        for values in self._columns(level):
-            complete = np.full(len(self.source.queries), np.nan)
-            complete[self.rows] = values
-            found.append(complete)
-        return found[0], found[1]
+        if not self.done:
+            raise NotMeasuredError(f"AP and R@1 of {self.source.name} are being measured; reload this page in a while.")
+        ap, r1 = np.full((2, len(self.source.queries)), np.nan)
+        if self._values:
+            ap[self.rows], r1[self.rows] = self._columns(level)
+        return ap, r1
 
     def for_labels(self, at: int, labels: NDArray[np.int64], level: int) -> list[MeanMetrics] | None:
         """Means over the queries under each of these labels of level `at`, evaluated at `level` (0: the finest).
