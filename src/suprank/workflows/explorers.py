@@ -35,10 +35,13 @@ def explore(
     indexes: Sequence[str] = (),
     device: str | None = None,
     trust_code: bool = False,
+    tags: str | PathLike[str] | None = None,
+    read_only: bool = False,
 ) -> None:
     """Serve the explorer page of one run, or of two side by side, until Ctrl-C: what `suprank explore` does.
 
-    The arguments are those of `open_explorer`. On another host than 127.0.0.1, everyone who can reach it sees the images.
+    The arguments are those of `open_explorer`. On another host than 127.0.0.1, everyone who can reach it sees the images
+    and, without `read_only`, can change tags and saved selections.
 
     Example:
         >>> suprank.explore("runs/happier", "runs/smooth-ap")  # doctest: +SKIP
@@ -46,8 +49,10 @@ def explore(
     """
     from suprank.explorer.web import serve
 
-    explorer = open_explorer(runs, manifest, test, model, indexes, device, trust_code=trust_code)
-    serve(explorer.runs, host=host, port=port)
+    explorer = open_explorer(
+        runs, manifest, test, model, indexes, device, trust_code=trust_code, tags=tags, read_only=read_only
+    )
+    serve(explorer.runs, host=host, port=port, tags=explorer.tags.file, read_only=read_only)
 
 
 def open_explorer(
@@ -60,12 +65,17 @@ def open_explorer(
     progress: Progress = lambda what, done, total: None,
     *,
     trust_code: bool = False,
+    tags: str | PathLike[str] | None = None,
+    read_only: bool = False,
 ) -> Explorer:
     """Open one run or two for the explorer: embed test images where needed, and index a large gallery.
 
     A run is a folder of `suprank train` or `suprank embed`, or a .npy file whose rows `manifest` describes. `test` names a test
     set of the recipe. `model` embeds uploaded images where the run itself has no model. `indexes` are addresses of indexes of
     the galleries, at most one per run. Models with a backbone of your own are loaded only with `trust_code`.
+
+    Tags are kept in the file `tags`, by default `tags.csv` in the folder of the first run or `NAME.tags.csv` beside `NAME.npy`,
+    and saved selections beside it. With `read_only`, the page does not let anybody change them.
     """
     from suprank.explorer.source import comparison_warning
     from suprank.explorer.web import Explorer
@@ -85,11 +95,21 @@ def open_explorer(
     ]
     if len(opened) > 1 and (warning := comparison_warning(*(run.source for run in opened))):
         _log.warning("%s", warning)
-    explorer = Explorer(opened)
+    explorer = Explorer(opened, tags=_tags_file(tags, folders[0]), read_only=read_only)
     for before, after in zip(opened, explorer.runs, strict=True):
         if omitted := [level for level in before.source.levels if level not in after.source.levels]:
             _log.info("%s is shown without %s, which the other run does not have", before.source.name, ", ".join(omitted))
     return explorer
+
+
+def _tags_file(given: str | PathLike[str] | None, run: Path) -> Path | None:
+    """The file of the tags: the given one, or the one beside a .npy file; None for the default in the folder of the run."""
+    if given is None:
+        return run.with_suffix(".tags.csv") if run.is_file() else None
+    file = Path(given)
+    if file.suffix.lower() != ".csv" or file.is_dir():
+        raise ValueError(f"{file} cannot keep the tags; name a .csv file, such as tags.csv.")
+    return file
 
 
 def _open_run(

@@ -120,6 +120,11 @@ class Searcher:
             else ImageId(run, image.side, row)
         )
 
+    def counterpart_rows(self, side: str, run: int) -> NDArray[np.int64]:
+        """For each image of a side of the first run, its row in that side of another run; −1 if it is not there."""
+        rows = np.arange(len(_side(self.runs[0].source, side)))
+        return rows if run == 0 else self._same[0, run, side](rows)
+
     def neighbors(self, image: ImageId, filters: Filters = Filters(), *, offset: int = 0, limit: int = 48) -> list[Ranking]:
         """One list per run for an image of the collection, without the image itself; runs that lack the image are left out."""
         self.side_images(image)
