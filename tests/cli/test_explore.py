@@ -97,7 +97,7 @@ def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folde
     assert "same " in page
     assert "<script>alert" not in client.get("/tree").text
     assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
-    assert 'class="upload"' not in page
+    assert "run has neither a folder “model” nor “best”; start again with --model" in page
     assert "run is shown without group, which the other run does not have" in output
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
@@ -107,7 +107,7 @@ def test_embeddings_in_a_file_with_their_manifest_as_argument_or_option(folder, 
     for arguments in (("v.npy",), ("--embeddings", "v.npy")):
         page = explored(*arguments, "--manifest", "m.parquet")[0].get("/").text
         assert "exact search among 36 images, 5 dimensions" in page
-        assert 'class="upload"' not in page
+        assert "v.npy has embeddings, but no model; start again with --model" in page
 
 
 def test_tags_are_kept_beside_the_run_or_where_the_option_says(folder, explored):

@@ -68,16 +68,12 @@ def test_without_any_model_the_control_says_so(images):
     assert (answer.status_code, "There is no model to embed the image" in answer.text) == (400, True)
 
 
-def test_the_reason_names_the_folder_and_what_it_lacks(tmp_path):
+def test_a_run_that_lost_its_model_takes_the_given_one(tmp_path):
     manifest = runs.collection(tmp_path, groups=1, images=2)
-    folders = tmp_path / "happier", runs.embeddings(tmp_path / "frozen", manifest)
-    runs.embeddings(folders[0] / "embeddings", manifest)
-    (folders[0] / "recipe.toml").write_text(runs.RECIPE.format(loss="happier"))
-    for folder, lacks in zip(folders, ("neither a folder “model” nor “best”", "embeddings, but no model"), strict=True):
-        (opened,) = open_explorer([folder], device="cpu").runs
-        assert opened.embed is None
-        assert opened.no_model == f"{folder.name} has {lacks}; start again with --model and the model that embedded it."
-        assert open_explorer([folder], model="resnet18", device="cpu").runs[0].embed is not None
+    runs.embeddings(tmp_path / "happier" / "embeddings", manifest)
+    (tmp_path / "happier" / "recipe.toml").write_text(runs.RECIPE.format(loss="happier"))
+    assert open_explorer([tmp_path / "happier"], device="cpu").runs[0].embed is None
+    assert open_explorer([tmp_path / "happier"], model="resnet18", device="cpu").runs[0].embed is not None
 
 
 def test_a_browser_offers_the_formats_that_are_read():
