@@ -3,6 +3,18 @@
 from suprank.explorer.findings.batch_gap import GapBySize, gap_by_size
 from suprank.explorer.findings.class_means import ClassMap, class_map
 from suprank.explorer.findings.collect import RunFindings, collect_findings
+from suprank.explorer.findings.confusions import (
+    Border,
+    ClassMetrics,
+    ConfusedPair,
+    Confusions,
+    NearestItems,
+    class_metrics,
+    confused_queries,
+    count_confusions,
+    measure_border,
+    nearest_items,
+)
 from suprank.explorer.findings.curves import (
     HierarchicalAtK,
     PrecisionRecall,
@@ -34,7 +46,11 @@ from suprank.explorer.findings.query_metrics import (
 from suprank.explorer.findings.training_run import Curve, History, LossStep, StepCurve, loss_step, training_history
 
 __all__ = [
+    "Border",
     "ClassMap",
+    "ClassMetrics",
+    "ConfusedPair",
+    "Confusions",
     "Curve",
     "Example",
     "FirstItems",
@@ -44,6 +60,7 @@ __all__ = [
     "ItemCounts",
     "LevelPrecision",
     "LossStep",
+    "NearestItems",
     "PrecisionRecall",
     "QueryRanking",
     "RunFindings",
@@ -52,8 +69,11 @@ __all__ = [
     "better_mistakes",
     "both_fail",
     "class_map",
+    "class_metrics",
     "collect_findings",
     "compare_reports",
+    "confused_queries",
+    "count_confusions",
     "count_first_items",
     "evaluate_source",
     "examples",
@@ -61,7 +81,9 @@ __all__ = [
     "hierarchical_at_k",
     "loss_step",
     "match_queries",
+    "measure_border",
     "most_different_queries",
+    "nearest_items",
     "precision_by_level",
     "precision_recall_and_scores",
     "random_queries",
