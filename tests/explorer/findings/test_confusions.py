@@ -6,12 +6,16 @@ from sklearn.metrics import confusion_matrix
 
 from suprank.explorer import Source
 from suprank.explorer.findings.confusions import (
+    ClassMetrics,
     ConfusedPair,
     class_metrics,
     confused_queries,
     count_confusions,
+    first_item_levels,
     measure_border,
     nearest_items,
+    weakest_classes,
+    with_positives,
 )
 from tests.explorer import runs
 
@@ -39,6 +43,7 @@ def test_the_first_items_of_the_hand_made_lists_are_counted_by_class(folders):
     assert coarse.queries.tolist() == [2, 2]
     assert confused_queries(own, nearest, 2, 3).tolist() == [2]
     assert confused_queries(own, nearest, 0, 1).tolist() == []
+    assert (fine.mistaken_for(2), fine.mistaken_for(0)) == ([(3, 1)], [])
 
 
 def test_the_metrics_of_a_class_are_the_means_over_its_queries(drawn):
@@ -54,6 +59,26 @@ def test_the_metrics_of_a_class_are_the_means_over_its_queries(drawn):
         class_metrics(drawn, drawn.evaluate())
 
 
+def test_the_first_items_by_level_agree_with_recall(folders, drawn):
+    own, baseline = (Source.read(folder).evaluate(per_query=True) for folder in folders)
+    assert first_item_levels(own).tolist() == [0, 2, 2], "rows 0, 2, 6 and 4: two right classes, two of the right group"
+    assert first_item_levels(baseline).tolist() == [1, 1, 2], "rows 0, 2, 0 and 4"
+    report = drawn.evaluate(per_query=True)
+    counts = first_item_levels(report)
+    assert [counts[-1] / 54, counts[1:].sum() / 54] == [report["R@1/class"], report["R@1/group"]]
+    without = drawn.evaluate(per_query=True, ks=(2, 3))
+    assert first_item_levels(without).tolist() == counts.tolist(), "also if R@1 was not asked for"
+    assert class_metrics(drawn, without).r1.tolist() == class_metrics(drawn, report).r1.tolist()
+
+
+def test_the_weakest_classes_have_the_lowest_ap_and_enough_queries():
+    ap = np.array([0.5, 0.1, np.nan, 0.1, 0.3, 0.1])
+    metrics = ClassMetrics(ap, ap, np.array([4, 2, 0, 3, 1, 2]), np.zeros(6, int))
+    assert weakest_classes(metrics, 9).tolist() == [3, 1, 5, 0]
+    assert weakest_classes(metrics, 2).tolist() == [3, 1]
+    assert weakest_classes(metrics, 9, min_queries=0).tolist() == [3, 1, 5, 4, 0], "a class without queries has no AP"
+
+
 def test_a_class_without_a_positive_has_no_metrics(tmp_path):
     single = runs.collection(tmp_path, groups=1, classes=3, images=2).take(np.arange(5))
     source = Source.from_arrays("x", runs.vectors(single), single)
@@ -62,6 +87,11 @@ def test_a_class_without_a_positive_has_no_metrics(tmp_path):
     assert found.images.tolist() == [2, 2, 1]
     assert np.isnan(found.ap[2])
     assert np.isnan(found.r1[2])
+    nearest = nearest_items(source)
+    assert nearest.queries.tolist() == [0, 1, 2, 3, 4]
+    report = source.evaluate(per_query=True)
+    assert with_positives(source, report, nearest).queries.tolist() == [0, 1, 2, 3]
+    assert with_positives(source, report, nearest, 1).queries.tolist() == [0, 1, 2, 3, 4], "its group has others"
 
 
 def test_confusions_are_those_of_scikit_learn_and_agree_with_recall(drawn):
@@ -89,6 +119,10 @@ def test_a_sample_of_the_queries_is_the_same_for_the_same_seed(drawn, monkeypatc
     assert len(few.queries) == 5
     assert np.array_equal(few.queries, nearest_items(drawn, pairs=1).queries)
     assert np.array_equal(few.items, nearest_items(drawn).items[few.queries])
+    calls = []
+    some = nearest_items(drawn, queries=np.array([7, 3]), progress=lambda done, total: calls.append((done, total)))
+    assert np.array_equal(some.items, nearest_items(drawn).items[[7, 3]])
+    assert calls[-1] == (2, 2)
 
 
 def test_queries_without_a_label_and_distractors_are_no_confusions(tmp_path):
@@ -101,6 +135,7 @@ def test_queries_without_a_label_and_distractors_are_no_confusions(tmp_path):
     found = count_confusions(source, nearest)
     assert nearest.queries.tolist() == [0]
     assert found.pairs() == []
+    assert found.mistaken_for(0) == [(-1, 1)]
     assert found.matrix(np.array([0])).sum() == 1
 
 

@@ -12,8 +12,11 @@ from suprank.explorer.findings.confusions import (
     class_metrics,
     confused_queries,
     count_confusions,
+    first_item_levels,
     measure_border,
     nearest_items,
+    weakest_classes,
+    with_positives,
 )
 from suprank.explorer.findings.curves import (
     HierarchicalAtK,
@@ -29,6 +32,7 @@ from suprank.explorer.findings.mistakes import (
     better_mistakes,
     both_fail,
     count_first_items,
+    misses_class,
 )
 from suprank.explorer.findings.query_metrics import (
     Example,
@@ -77,11 +81,13 @@ __all__ = [
     "count_first_items",
     "evaluate_source",
     "examples",
+    "first_item_levels",
     "gap_by_size",
     "hierarchical_at_k",
     "loss_step",
     "match_queries",
     "measure_border",
+    "misses_class",
     "most_different_queries",
     "nearest_items",
     "precision_by_level",
@@ -89,5 +95,7 @@ __all__ = [
     "random_queries",
     "reorder_queries",
     "training_history",
+    "weakest_classes",
+    "with_positives",
     "worst_queries",
 ]

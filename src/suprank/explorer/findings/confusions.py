@@ -10,6 +10,8 @@ import numpy as np
 from suprank.explorer.findings.curves import sample_queries
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
@@ -35,7 +37,7 @@ def class_metrics(source: Source, report: Report, level: int = 0) -> ClassMetric
     """Metrics of the queries of each class at a level (0: the finest). `report` has the values of every query."""
     if report.per_query is None:
         raise ValueError("metrics by class need the values of every query; evaluate with per_query=True.")
-    values = [_level_values(report, name, source.levels[level]) for name in ("AP", "R@1")]
+    values = [_level_values(report, "AP", source.levels[level]), _hits(report, source.levels[level])]
     number = len(source.names[source.levels[level]])
     own = source.queries.labels[:, level]
     valid = ~np.isnan(values[0]) & (own >= 0)
@@ -53,6 +55,30 @@ def _level_values(report: Report, name: str, level: str) -> NDArray[np.float64]:
     return np.asarray(report.per_query[key if key in report.per_query else name])
 
 
+def _hits(report: Report, level: str) -> NDArray[np.float64]:
+    """R@1 of every query at a level, also where k = 1 is none of the recipe's `ks`."""
+    if report.per_query is not None and "R@1" in report.per_query:
+        return _level_values(report, "R@1", level)
+    reciprocal = _level_values(report, "MRR", level)
+    return np.where(np.isnan(reciprocal), np.nan, reciprocal == 1)
+
+
+def weakest_classes(metrics: ClassMetrics, number: int, min_queries: int = 2) -> NDArray[np.int64]:
+    """Labels with the lowest mean AP among those with enough queries; at equal AP the label with more queries comes first."""
+    labels = np.flatnonzero(metrics.queries >= max(min_queries, 1))
+    return labels[np.lexsort((labels, -metrics.queries[labels], metrics.ap[labels]))][:number]
+
+
+def first_item_levels(report: Report) -> NDArray[np.int64]:
+    """Numbers of queries by the levels that their first item shares with them: `[levels + 1]`, from none to all.
+
+    Only queries with a positive at the finest level count, so that the last number divided by their sum is R@1. In a tie the
+    item that shares fewer levels comes first, as in evaluation.
+    """
+    shared = np.sum([_hits(report, level) for level in report.levels], axis=0)
+    return np.bincount(shared[~np.isnan(shared)].astype(np.int64), minlength=len(report.levels) + 1)
+
+
 class NearestItems(NamedTuple):
     """Query rows, the gallery row that each of them finds first (−1 if there is none), and its cosine.
 
@@ -65,15 +91,31 @@ class NearestItems(NamedTuple):
     sampled: bool
 
 
-def nearest_items(source: Source, *, seed: int = 0, pairs: int = PAIRS) -> NearestItems:
-    """Find the first item of every query with a label, or of a random sample with at most `pairs` query-item pairs."""
-    rows = sample_queries(source, seed, pairs)
+def nearest_items(
+    source: Source,
+    *,
+    seed: int = 0,
+    pairs: int = PAIRS,
+    queries: NDArray[np.int64] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> NearestItems:
+    """Find the first item of every query with a label, or of a random sample with at most `pairs` query-item pairs.
+
+    `queries` are rows to search for instead of all.
+    """
+    rows = sample_queries(source, seed, pairs) if queries is None else queries
     sampled = len(rows) < len(source.queries)
     rows = rows[(source.queries.labels[rows] >= 0).any(1)]
     if not len(rows):
         return NearestItems(rows, rows, np.empty(0, np.float32), sampled)
-    items, scores = source.top_k(rows, 1)
+    items, scores = source.top_k(rows, 1, progress=progress)
     return NearestItems(rows, items[:, 0], scores[:, 0], sampled)
+
+
+def with_positives(source: Source, report: Report, nearest: NearestItems, level: int = 0) -> NearestItems:
+    """Those queries that have a positive at the level; the others cannot find their own label first."""
+    chosen = ~np.isnan(_level_values(report, "AP", source.levels[level])[nearest.queries])
+    return NearestItems(nearest.queries[chosen], nearest.items[chosen], nearest.scores[chosen], nearest.sampled)
 
 
 class ConfusedPair(NamedTuple):
@@ -116,6 +158,15 @@ class Confusions:
         both = {(min(pair), max(pair)) for pair in directed}
         pairs = [ConfusedPair(*pair, directed.get(pair, 0), directed.get(pair[::-1], 0)) for pair in both]
         return sorted(pairs, key=lambda pair: (-pair.mistakes, pair.one, pair.other))[:number]
+
+    def mistaken_for(self, label: int) -> list[tuple[int, int]]:
+        """The other labels that queries of a label find first, with the number of queries, the most frequent first.
+
+        Label −1 stands for items without a label.
+        """
+        wrong = (self.labels == label) & (self.found != label)
+        pairs = zip(self.found[wrong].tolist(), self.counts[wrong].tolist(), strict=True)
+        return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
 
     def matrix(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """Counts of these labels: a row for the label of the query, a column for that of its first item.
