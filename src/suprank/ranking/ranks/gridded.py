@@ -60,6 +60,8 @@ def gridded(
             f"gridded ranks need steps out of (heaviside | Sigmoid, heaviside | Sigmoid | SupStep), not {plus} and {minus}; "
             f"leave `using` out."
         )
+    if scores.device.type != "cpu":
+        raise ValueError(f"gridded ranks are for a CPU, and the scores are on {scores.device}; leave `using` out.")
     levels = levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(
