@@ -182,5 +182,6 @@ def _tsne(
         n_jobs=1,
     )
     fitted = model.fit(means)
+    # This also shifts the fitted positions, to a common center, so they are read afterwards.
     placed = np.asarray(fitted.transform(others, perplexity=min(5, most))) if len(others) else np.zeros((0, 2))
     return np.asarray(fitted, np.float64), placed.astype(np.float64)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -86,7 +87,7 @@ class _RunMap(NamedTuple):
     positions: dict[str, NDArray[np.float64]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Class:
     """A class on any of the maps."""
 
@@ -95,7 +96,6 @@ class _Class:
     count: int
     source: Source
     row: int  # of its typical image
-    image: int | None = None
 
 
 def map_section(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Section | None:
@@ -112,10 +112,7 @@ def map_section(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Section 
         pictures.append(MapPicture(one.name if len(maps) > 1 else "", about, marks))
     data = _data(classes, groups, maps)
     thumbnails.reserve(len(script_json(data)) + sum(len(mark.d) for one in pictures for mark in one.marks))
-    without = _choose_images(classes, thumbnails)
-    data["classes"]["image"] = [one.image for one in classes.values()]
-    for one, entry in zip(maps, data["runs"], strict=True):
-        entry["images"]["image"] = [_image(one.source, row, thumbnails)[0] for row in one.map.image_rows.tolist()]
+    without = _choose_images(classes, maps, data, thumbnails)
     content = Maps(legend, tuple(pictures), len(maps[0].map.image_rows), script_json(data))
     return Section("map", "Map of the classes", "map.html", content, _about(maps, without), "Map")
 
@@ -184,19 +181,22 @@ def _groups(groups: Sequence[str]) -> tuple[dict[str, int], tuple[LegendGroup, .
     return numbers, tuple(legend) if len(legend) > 1 else ()
 
 
-def _choose_images(classes: dict[str, _Class], thumbnails: Thumbnails) -> int:
-    """Give the classes their images, those with the most images first; the number of classes for which there was no room."""
+def _choose_images(classes: dict[str, _Class], maps: Sequence[_RunMap], data: dict[str, Any], thumbnails: Thumbnails) -> int:
+    """Write the numbers of the images into the data, in turns for classes, those with the most images first, and for single
+    images, until the budget is spent. Return the number of classes without an image for that reason."""
+    columns = [data["classes"]["image"], *(entry["images"]["image"] for entry in data["runs"])]
+    columns[0].extend([None] * len(classes))
+    found = list(enumerate(classes.values()))
+    wanted = [[(0, place, one.source, one.row) for place, one in sorted(found, key=lambda pair: -pair[1].count)]]
+    for number, one in enumerate(maps, start=1):
+        columns[number].extend([None] * len(one.map.image_rows))
+        wanted.append([(number, place, one.source, row) for place, row in enumerate(one.map.image_rows.tolist())])
     without = 0
-    for one in sorted(classes.values(), key=lambda one: -one.count):
-        one.image, left_out = _image(one.source, one.row, thumbnails)
-        without += left_out
+    for column, place, source, row in filter(None, chain.from_iterable(zip_longest(*wanted))):
+        image = thumbnails.get(source.gallery, row, needed=False)
+        columns[column][place] = image.number if image is not None and image.uri else None
+        without += column == 0 and image is None
     return without
-
-
-def _image(source: Source, row: int, thumbnails: Thumbnails) -> tuple[int | None, bool]:
-    """The number of the image, None if there is none, and whether that is because the budget is spent."""
-    image = thumbnails.get(source.gallery, row, needed=False)
-    return image.number if image is not None and image.uri else None, image is None
 
 
 def _data(classes: dict[str, _Class], groups: dict[str, int], maps: Sequence[_RunMap]) -> dict[str, Any]:

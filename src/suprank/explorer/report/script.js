@@ -12,6 +12,12 @@ const DEEPEST = 60; // zoom
 const simplified = (text) => text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
 const plural = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 
+function canvasContext(side) {
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = side;
+  return canvas.getContext("2d", { willReadFrequently: true });
+}
+
 // What all maps share: the classes, and which of them are found, selected, pointed at, or of a chosen group.
 class Atlas {
   constructor(root) {
@@ -132,7 +138,7 @@ class View {
     this.field = map.querySelector(".field");
     this.canvas = map.querySelector("canvas");
     this.card = map.querySelector(".card");
-    this.context = this.canvas.getContext("2d");
+    this.context = this.canvas.getContext("2d", { willReadFrequently: true });
     const [width, height, steps] = atlas.data.size;
     Object.assign(this, { width, height });
     const { classes, images } = run;
@@ -163,6 +169,10 @@ class View {
     const style = getComputedStyle(this.field);
     this.colors = { panel: style.backgroundColor, text: style.color };
     for (const path of this.map.querySelectorAll(".points path")) this.colors[path.dataset.group] = getComputedStyle(path).color;
+    const context = canvasContext(1);
+    context.fillStyle = this.colors.panel;
+    context.fillRect(0, 0, 1, 1);
+    [this.background] = new Uint32Array(context.getImageData(0, 0, 1, 1).data.buffer);
     this.sprites.clear();
     this.refresh();
   }
@@ -174,6 +184,9 @@ class View {
     this.boxHeight = this.canvas.clientHeight;
     this.canvas.width = Math.round(this.boxWidth * ratio);
     this.canvas.height = Math.round(this.boxHeight * ratio);
+    if (!this.boxWidth) return;
+    this.pixels = this.context.createImageData(this.canvas.width, this.canvas.height);
+    this.pixelWords = new Uint32Array(this.pixels.data.buffer);
     this.sprites.clear();
     this.draw(); // at once, since a canvas is blank after a change of its size
   }
@@ -208,38 +221,35 @@ class View {
     if (!this.boxWidth || !this.ratio) return;
     const { context, atlas, boxWidth, boxHeight } = this;
     const [scale, size] = [this.scale, this.size];
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    this.pixelWords.fill(this.background);
     const named = [];
     const faintFirst = atlas.matches || atlas.groups.size ? [false, true] : [null];
     for (const wanted of faintFirst) {
-      context.globalAlpha = wanted === false ? 0.15 : 1;
       for (const point of this.shownPoints) {
         const x = (point.x - this.x) * scale + boxWidth / 2;
         const y = (point.y - this.y) * scale + boxHeight / 2;
         if (x < -size || y < -size || x > boxWidth + size || y > boxHeight + size) continue;
         if (wanted !== null && atlas.emphasized(point.class) !== wanted) continue;
-        const sprite = this.sprite(atlas.data.classes.group[point.class], size, point.single);
-        context.drawImage(sprite, Math.round(x * this.ratio - sprite.width / 2), Math.round(y * this.ratio - sprite.height / 2));
+        this.stamp(this.sprite(atlas.data.classes.group[point.class], size, point.single), x, y, wanted === false ? 0.15 : 1);
         if (!point.single && wanted !== false) named.push([point, x, y]);
       }
     }
-    context.globalAlpha = 1;
+    context.putImageData(this.pixels, 0, 0);
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     if (named.length <= MOST_NAMED) this.drawNames(named, size);
     for (const marked of new Set([atlas.selected, atlas.pointed])) this.drawRing(marked, size);
     this.placeCard();
   }
 
-  // The mark of a group, drawn once; to copy it is quicker than to draw it, and marks that overlap keep their outlines.
+  // The pixels of a group's mark, drawn once. Copying pixels takes a tenth of the time of drawing shapes or images: 11,316 marks
+  // take 5 ms without a GPU.
   sprite(group, size, hollow) {
     const key = `${group}/${size.toFixed(1)}/${hollow}`;
     if (!this.sprites.has(key)) {
-      const sprite = document.createElement("canvas");
-      sprite.width = sprite.height = Math.ceil((2.8 * size + 2) * this.ratio);
-      const context = sprite.getContext("2d");
-      context.translate(sprite.width / 2, sprite.height / 2);
+      const side = Math.ceil((2.8 * size + 2) * this.ratio);
+      const context = canvasContext(side);
       const scale = (this.ratio * size) / 5; // shapes are of size 5
+      context.translate(side / 2, side / 2);
       context.scale(scale, scale);
       const path = new Path2D(this.atlas.data.shapes[group]);
       context.fillStyle = this.colors[hollow ? "panel" : group];
@@ -247,9 +257,28 @@ class View {
       context.strokeStyle = this.colors[hollow ? group : "panel"];
       context.lineWidth = (hollow ? 1.3 : 0.6) * (this.ratio / scale);
       context.stroke(path);
-      this.sprites.set(key, sprite);
+      this.sprites.set(key, { side, pixels: context.getImageData(0, 0, side, side).data });
     }
     return this.sprites.get(key);
+  }
+
+  // Blend a mark with what is there already, which is opaque.
+  stamp({ side, pixels }, x, y, opacity) {
+    const { width, height, data } = this.pixels;
+    const [left, top] = [Math.round(x * this.ratio - side / 2), Math.round(y * this.ratio - side / 2)];
+    const [firstColumn, lastColumn] = [Math.max(0, -left), Math.min(side, width - left)];
+    const lastRow = Math.min(side, height - top);
+    for (let row = Math.max(0, -top); row < lastRow; row++) {
+      let from = 4 * (row * side + firstColumn);
+      let to = 4 * ((top + row) * width + left + firstColumn);
+      for (let column = firstColumn; column < lastColumn; column++, from += 4, to += 4) {
+        const share = (pixels[from + 3] * opacity) / 255;
+        if (!share) continue;
+        data[to] += (pixels[from] - data[to]) * share;
+        data[to + 1] += (pixels[from + 1] - data[to + 1]) * share;
+        data[to + 2] += (pixels[from + 2] - data[to + 2]) * share;
+      }
+    }
   }
 
   drawNames(named, size) {
