@@ -59,6 +59,18 @@ def test_galleries_show_without_a_script(opened):
     assert tile.bounding_box()["width"] > 40
 
 
+def test_galleries_are_drawn_as_they_come_into_view_and_links_find_them(opened):
+    shown = opened()
+    last = shown.locator("#random .gallery .strip").last
+    drawn = "one => one.checkVisibility({ contentVisibilityAuto: true })"
+    assert not last.evaluate(drawn)
+    shown.emulate_media(reduced_motion="reduce")
+    shown.locator(".contents a[href='#random']").click()
+    shown.wait_for_function("Math.abs(document.querySelector('#random').getBoundingClientRect().top) < 100")
+    last.scroll_into_view_if_needed()
+    assert last.evaluate(drawn)
+
+
 def test_a_phone_scrolls_down_and_not_sideways(opened):
     shown = opened(width=390, height=844, has_touch=True)
     for width in (390, 320):

@@ -2,7 +2,8 @@
 
 Every text goes through Jinja2 with autoescaping. What is already markup (figures, style, script) has the type `Markup` and is
 made here or in `figures`, never from a label. The content security policy in the page's head allows exactly this style and this
-script, by their hashes, and embedded images: even markup that slipped through could not run or load anything.
+script, by their hashes, and embedded images: even markup that slipped through could not run or load anything. The images come
+last in the page, so that a browser shows its beginning before it has read them.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def render_page(
     warning: str | None = None,
 ) -> str:
     """The whole page. `levels` is the number of levels, for their colors; a `warning` is shown at the top."""
-    style, script = _style(levels), _read("report/script.js")
+    style, script = _style(levels), _read("report/map_view.js") + _read("report/script.js")
     return (
         _environment()
         .get_template("page.html")
