@@ -131,13 +131,13 @@ def _about(maps: Sequence[_RunMap], without: int) -> tuple[str, ...]:
     which = f"all {total:,} classes" if shown == total else f"the {shown:,} classes with the most images, of {total:,}"
     more = "" if shown == total else " The option --map-classes shows more."
     about = [
-        f"Each mark is the mean embedding of a {levels[0]}{grouping}. {method if first.method == 't-SNE' else components} "
+        f"Each mark is the mean embedding of one {levels[0]}{grouping}. {method if first.method == 't-SNE' else components} "
         f"The map shows {which}.{more}"
     ]
     if not np.isnan(first.same_coarse):
         shares = [f"{100 * one.map.same_coarse:.1f} % ({one.name})" for one in maps]
         about.append(
-            f"Share of the classes whose nearest class, by the cosine of the means, has the same {levels[-1]}: "
+            f"Share of the classes whose closest other class has the same {levels[-1]}: "
             f"{', '.join(shares)}; by chance {100 * first.same_coarse_by_chance:.1f} %."
         )
     if len(first.image_rows):
