@@ -11,6 +11,7 @@ from PIL import Image
 from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.findings import ClassMap
+from suprank.explorer.report.header import Header
 from suprank.explorer.report.map_section import HEIGHT, LISTED, REST, WIDTH, map_section
 from suprank.explorer.report.page import BUDGET, Thumbnails, render_page
 from tests.browsers import NEEDS_BROWSER
@@ -143,7 +144,7 @@ def file(tmp_path_factory):
     ]
     thumbnails = Thumbnails()
     found = map_section(runs, thumbnails)
-    page = render_page("maps", ["one", "other"], [], [found], thumbnails.embedded(), levels=2)
+    page = render_page("maps", ["one", "other"], Header(()), [found], thumbnails.embedded(), levels=2)
     assert [one.attributes.get("type") for one in of(parsed(page), "script")] == ["application/json", None]
     (root / "page.html").write_text(page, encoding="utf-8")
     return root / "page.html"
