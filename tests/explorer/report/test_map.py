@@ -252,16 +252,17 @@ class TestBrowser:
         assert shown.locator(".found").inner_text() == "1 class matches."
         assert shown.locator(".matches button").all_inner_texts() == ["Große Ähre group 1 · 1 image"]
         field.press("Enter")
+        found = pixels(shown)
         for number in (0, 1):
             canvas, card = (shown.locator(one).nth(number).bounding_box() for one in ("canvas", ".card"))
             assert card["x"] == pytest.approx(canvas["x"] + canvas["width"] / 2 + 12, abs=1.5)
             assert card["y"] == pytest.approx(canvas["y"] + canvas["height"] / 2 + 14, abs=1.5)
         assert shown.locator(".spoken").inner_text().startswith("Große Ähre")
-        found = pixels(shown)
         field.fill("GROUP 2")
         assert shown.locator(".found").inner_text() == "10 classes match."
         differs(shown, found)  # the others are faint
         shown.locator(".matches button").nth(1).click()
+        pixels(shown)
         assert shown.locator(".card strong").all_inner_texts() == ["Klasse 06"] * 2
         field.fill("nothing")
         assert shown.locator(".found").inner_text() == "0 classes match."
@@ -272,6 +273,7 @@ class TestBrowser:
         shown.get_by_label("Find a class").fill("onerror")
         assert shown.locator(".matches button").evaluate("one => one.firstChild.textContent") == HOSTILE
         shown.keyboard.press("Enter")
+        pixels(shown)
         assert shown.locator(".card strong").first.evaluate("one => one.textContent") == HOSTILE
         assert shown.locator("img").count() == 0
 
