@@ -326,7 +326,7 @@ class TestBrowser:
             points = [] if apart is None else [{"x": x - apart, "y": y, "id": 0}, {"x": x + apart, "y": y, "id": 1}]
             touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
         differs(shown, whole)
-        shown.get_by_role("button", name="Whole map").first.tap()
+        shown.get_by_role("button", name="Whole map").first.click()
         returns(shown, whole)
         shown.touchscreen.tap(x + 24 * box["width"] / WIDTH, y)
         card = shown.locator(".card").first
