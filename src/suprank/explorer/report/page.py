@@ -120,7 +120,7 @@ def _read(name: str) -> str:
 
 
 SIDE = 112  # pixels of the longer side: tiles are 84 to 96 wide, and screens often have finer pixels
-QUALITIES = (70, 40, 20)  # of WebP; the first that is small enough, which 70 is for almost every photo
+QUALITIES = (70, 40, 10)  # of WebP; the first that is small enough, which 70 is for almost every photo
 LARGEST = 5000  # bytes of an image; photos have 1 to 4 kB
 BUDGET = 7_500_000  # characters of embedded images and the map in the page, which stays below 10 MB with its figures and tables
 
