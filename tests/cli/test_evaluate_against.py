@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from suprank.cli.metric_comparison import closing_sentence, compare, p_text
+from suprank.cli.metric_comparison import closing_sentence, compare
 from suprank.evaluation import Report
 from suprank.evaluation.quoted_metrics import table_keys
 from suprank.evaluation.report_comparison import MetricComparison
+from suprank.evaluation.report_text import short_p_value
 from suprank.explorer import Source
 from suprank.explorer.findings.query_metrics import compare_reports, evaluate_source, match_queries, reorder_queries
 from tests.cli.collection import done, invoke, refused
@@ -268,4 +269,4 @@ def test_every_metric_is_compared_once():
     assert [row.metric for row in comparison] == shown
     assert {"R@1/class", "AP/overall", "ASI", "ASI/class"} <= set(shown)
     assert not {"R@1", "P@1/class", "AP"} & set(shown)
-    assert p_text(comparison["H-AP"].p_holm) == "1.00"
+    assert short_p_value(comparison["H-AP"].p_holm) == "1.00"

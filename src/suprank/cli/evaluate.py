@@ -9,10 +9,7 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.embed import TrustCode
-from suprank.cli.evaluate_labels import evaluate_labels
 from suprank.cli.evaluate_options import EvaluateOptions, check_options, check_sources, parse_bytes
-from suprank.cli.gap import evaluate_gap
-from suprank.cli.ground_truth import evaluate_landmarks, evaluate_revisited
 from suprank.cli.report import AgainstFrozen
 
 
@@ -182,6 +179,10 @@ def evaluate(
         check_sources(options.subject, labels, gallery, gallery_labels, id)
     options.check()
     with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages(_warning):
+        from suprank.cli.evaluate_labels import evaluate_labels
+        from suprank.cli.gap import evaluate_gap
+        from suprank.cli.ground_truth import evaluate_landmarks, evaluate_revisited
+
         terminal.device(device)
         options.check_files()
         if ground_truth is not None:

@@ -9,6 +9,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from suprank.cli import terminal
+from suprank.evaluation.report_comparison import SIGNIFICANT
+from suprank.evaluation.report_text import short_p_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report, ReportComparison
     from suprank.evaluation.report_comparison import MetricComparison
 
-SIGNIFICANT = 0.05  # a difference is called better or worse if its Holm-corrected p is below this
 LISTED = 4  # metrics that a sentence names; of more, it names the one that differs most
 WIDTH = 80
 _NO_BREAK = "\u00a0"  # between words that stay on one line
@@ -120,18 +121,6 @@ def closing_sentence(rows: Sequence[MetricComparison], names: tuple[str, str]) -
     return " ".join([*clear, f"On {listed}, the difference may be chance."])
 
 
-def p_text(value: float) -> str:
-    """A p-value in two or three decimals.
-
-    Example:
-        >>> p_text(0.00012), p_text(0.0449), p_text(0.731), p_text(math.nan)
-        ('< 0.001', '0.045', '0.73', '--')
-    """
-    if math.isnan(value):
-        return "--"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
-
-
 def _named(found: Sequence[MetricComparison], rows: Sequence[MetricComparison]) -> str:
     """The metrics with their differences and p-values; of many, their number and the one that differs most."""
     if len(found) <= LISTED:
@@ -141,7 +130,7 @@ def _named(found: Sequence[MetricComparison], rows: Sequence[MetricComparison]) 
 
 
 def _with_numbers(row: MetricComparison) -> str:
-    p = p_text(row.p_holm)
+    p = short_p_value(row.p_holm)
     sign = "" if p.startswith("<") else "= "
     return f"{row.metric} ({100 * row.difference:+.2f}, {f'p {sign}{p}'.replace(' ', _NO_BREAK)})"
 
@@ -192,7 +181,7 @@ def _table(rows: Sequence[MetricComparison], names: tuple[str, str]) -> list[str
     lines = [["%", *map(_short, columns), "difference", "p", "verdict"]]
     for row in rows:
         values = percent(row.mine), percent(row.other), percent(row.difference, sign="+z")
-        lines.append([row.metric, *values, p_text(row.p_holm), _verdict(row)])
+        lines.append([row.metric, *values, short_p_value(row.p_holm), _verdict(row)])
     return align_columns(lines)
 
 

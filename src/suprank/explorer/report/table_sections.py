@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from suprank.evaluation.explanations import INTERVAL, P_VALUE, explain_metric
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.quoted_metrics import metric_name, table_keys
+from suprank.evaluation.report_comparison import SIGNIFICANT
+from suprank.evaluation.report_text import short_p_value
 from suprank.explorer.findings.query_metrics import compare_reports
 from suprank.explorer.report.page import Section
 
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report, ReportComparison
     from suprank.evaluation.report_comparison import MetricComparison
     from suprank.explorer.source import Source
-
-SIGNIFICANT = 0.05  # a difference is marked if its Holm-corrected p is below this
 
 
 class Cell(NamedTuple):
@@ -109,15 +109,8 @@ def _interval(report: Report, key: str) -> str:
 
 
 def p_value(value: float) -> str:
-    """A p-value in two or three decimals; a dash for NaN.
-
-    Example:
-        >>> p_value(0.00012), p_value(0.0449), p_value(0.731), p_value(math.nan)
-        ('< 0.001', '0.045', '0.73', '–')
-    """
-    if math.isnan(value):
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+    """A p-value in two or three decimals; a dash for NaN."""
+    return short_p_value(value, "–")
 
 
 @dataclass(frozen=True)

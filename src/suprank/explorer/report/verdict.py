@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.evaluation.metric_names import parse_metric
+from suprank.evaluation.quoted_metrics import table_keys
+from suprank.evaluation.report_comparison import SIGNIFICANT
 from suprank.evaluation.statistics import bootstrap_interval
-from suprank.explorer.report.table_sections import SIGNIFICANT, p_value, percent, table_keys
+from suprank.explorer.report.table_sections import p_value, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

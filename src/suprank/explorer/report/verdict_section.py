@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from suprank.evaluation.report_comparison import SIGNIFICANT
 from suprank.explorer.report.page import Section
-from suprank.explorer.report.table_sections import SIGNIFICANT
 from suprank.explorer.report.verdict import CLEAR, FAR, comparison_verdict, count, in_words, run_verdict
 
 if TYPE_CHECKING:
