@@ -35,7 +35,9 @@ KEPT = ROOT / "build" / "pictures"
 RUNS = [KEPT / "runs" / "glyphs-seed0-8epochs" / name for name in ("happier", "smooth-ap")]
 MOST_BYTES = 200_000
 MARGIN = 120
-"""Pixels that a window is higher than the picture of an element, for what sticks to the top of it."""
+"""Pixels that a window is higher than the picture of an element, above which a page may leave some room."""
+UNSTICK = """for (const one of document.querySelectorAll("body *"))
+    if (getComputedStyle(one).position === "sticky") one.style.position = "static";"""
 SECONDS = 300
 """Longest wait for a server to start, and for what it measures in the background."""
 
@@ -273,12 +275,13 @@ def take(page: Page, picture: Picture) -> bytes:
         element = page.locator(picture.element).first
         if not element.count():
             raise SystemExit(f"{picture.name}: {page.url} has no element {picture.element}.")
+        page.evaluate(UNSTICK)
         for _ in range(3):  # what comes into view is laid out only then, and moves what is below
             element.evaluate("(one) => one.scrollIntoView({behavior: 'instant'})")
             page.wait_for_timeout(100)
         box = element.bounding_box()
         assert box is not None
-        height = min(box["height"] + 24, picture.height)
+        height = min(box["height"] + 12, picture.height)
         clip = FloatRect(x=0, y=max(box["y"] - 12, 0), width=picture.width, height=height)
     page.wait_for_load_state("networkidle")
     page.wait_for_function("[...document.images].every((one) => one.complete || one.getBoundingClientRect().top > innerHeight)")

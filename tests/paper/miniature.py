@@ -23,7 +23,7 @@ def overrides(file):
         "batch.size=16",
         "batch.images_per_class=2",
         "batch.batches=2",
-        "run.epochs=2",
+        "run.epochs=1",
         "engine.accelerator=cpu",
         "logging.tensorboard=false",
     ]
