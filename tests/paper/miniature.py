@@ -18,6 +18,7 @@ def overrides(file):
         f"data.manifest={file}",
         "data.workers=0",
         "data.cache_images=true",
+        "model.backbone=test_resnet",
         "images.size=32",
         "images.test_resize=32",
         "batch.size=16",
