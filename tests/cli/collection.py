@@ -26,9 +26,10 @@ def photographs(root, groups=3, classes=3, images=4, side=48, tint=0):
     return root
 
 
-def invoke(*arguments):
-    """The command line in this process, in a terminal wide enough for every message."""
-    return CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "250", "NO_COLOR": "1", "TERM": "dumb"})
+def invoke(*arguments, columns=250):
+    """The command line in this process, by default in a terminal wide enough for every message."""
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    return CliRunner().invoke(app, [str(one) for one in arguments], env=environment)
 
 
 def done(*arguments):

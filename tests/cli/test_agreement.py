@@ -195,10 +195,15 @@ def test_the_backbone_before_training_is_read_as_the_run_reads(tmp_path, photos)
     expected = trained(photos, run, "as it is", evaluation={"every": 0, "decay": 2.0, "metrics": ("R@1", "H-AP")})
     config = read_recipe(run / "recipe.toml")
     shown = done("evaluate", "--embeddings", run, "--against-frozen", "--device", "cpu", "--metric", "R@1", "--metric", "H-AP")
-    assert "mine: test_resnet" in shown.stdout
-    assert "other: test_resnet" in shown.stdout
-    assert shown.stdout.count("24 pixels, not resized, bilinear, fp32") == 2
+    assert "run against run before training, 32 queries" in shown.stdout
+    assert "%       run  before training  difference" in shown.stdout
+    assert "both: test_resnet" in shown.stdout
+    assert "24 pixels, not resized, bilinear, fp32" in " ".join(shown.stdout.split())
     assert "warning" not in shown.stderr, "only training differs"
+    shutil.copytree(run, tmp_path / "copy", ignore=shutil.ignore_patterns("embeddings", "frozen"))
+    shown = done("evaluate", run, "--against", tmp_path / "copy", "--device", "cpu", "--metric", "H-AP")
+    assert "copy: embedding test" in shown.stderr
+    assert "No difference between run and copy is clear" in shown.stdout
 
     torch.manual_seed(derive_seed(config.run.seed, 0))
     start = build_embedder(config)  # what the run began with: its projection is drawn after the backbone
@@ -231,18 +236,22 @@ def test_a_comparison_of_images_read_otherwise_is_warned_of(tmp_path, photos):
     text = page.read_text()
     assert "The two sides are not directly comparable" in text
     assert differences in text
-    assert "24 pixels, not resized, bilinear, fp32" in text
-    assert "48 pixels, short side resized to 50, bilinear, fp32" in text
+    for value in ("24 pixels", "48 pixels", "none", "short side to 50"):
+        assert f'<td class="differs">{value}</td>' in text
 
     done("report", run, "--against-frozen", "--out", page, "--queries", 1, "--device", "cpu", "--quiet")
     text = page.read_text()
     assert "The two sides are not directly comparable" not in text
-    assert "run before training" in text
+    assert "run before training is the backbone before training, so it has no recipe of its own." in text
+    assert "<td>not trained</td>" in text
 
     done("evaluate", "--embeddings", tmp_path / "e", "--per-query", "--out", tmp_path / "e.json", "--quiet")
     output = done("evaluate", "--embeddings", run, "--against", tmp_path / "e.json", "--device", "cpu", "--quiet").stderr
     assert differences in output
-    assert "mine has decay 2.0 and other 1.0, so that hierarchical metrics do not compare; give the same --decay" in output
+    assert "run has decay 2.0 and e.json 1.0, so that hierarchical metrics do not compare; give the same --decay" in output
+    output = done("evaluate", run, "--against", tmp_path / "e", "--device", "cpu", "--quiet").stderr
+    assert differences in output
+    assert "decay" not in output, "both have that of the run"
 
 
 def test_what_needs_a_run_is_refused_without_one(tmp_path, photos):

@@ -89,6 +89,38 @@ def test_both_means_over_the_levels_have_a_column():
     assert found["AP"] == ["45.83", "45.83", f"{100 * (1 / 2 + 11 / 24) / 2:.2f}"]
 
 
+def test_six_metrics_are_printed_and_a_line_says_how_to_see_the_others():
+    found = cells((result := evaluated("--out", "r.json", "--csv", "r.csv")).stdout)
+    assert list(found) == ["%", "R@1", "mAP@R", "AP", "H-AP", "NDCG", "ASI"]
+    assert found["%"] == ["species", "genus", "all levels"]
+    assert found["AP"] == ["50.00", "45.83", ""]
+    assert "\n17 more metrics: --all\n" in result.stdout
+    assert len(Report.load("r.json")) == len(Path("r.csv").read_text().splitlines()) - 1 > 60, "files have everything"
+
+
+def test_all_prints_the_others_too_and_equal_ones_once():
+    found = cells((result := evaluated("--all", "--level", "genus")).stdout)
+    assert len(found) == 1 + 15
+    assert {"TR@10", "MRR", "R-P", "mAP@100", "ASI"} <= found.keys()
+    assert not {"P@1", "TR@1", "mAP@1", "H-AP", "wAP"} & found.keys()
+    assert "equal by definition, shown once: R@1 = TR@1 = P@1 = mAP@1; AP = H-AP = wAP\n" in result.stdout
+    several = evaluated("--all").stdout
+    assert len(cells(several)) == 1 + 6 + 17
+    assert "shown once: R@1 = TR@1 = P@1 = mAP@1\n" in several
+    asked = cells(evaluated("--metric", "R@1", "--metric", "P@1").stdout)
+    assert (asked["R@1"], asked["P@1"]) == (["0.00"], ["0.00"]), "what is asked for is printed"
+
+
+def test_intervals_go_below_their_values_where_a_terminal_is_narrow():
+    lines = ["label_fine,label_middle,label_coarse", "a,a,a", "b,b,a", "a,a,a", "b,b,a"]
+    Path("q.csv").write_text("\n".join(lines))
+    arguments = ["evaluate", "q.npy", "--labels", "q.csv", "--bootstrap", "20"]
+    narrow, wide = (CliRunner().invoke(app, arguments, env={"COLUMNS": width}).stdout for width in ("80", "120"))
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+    assert " [39.48, 50.00] │" in narrow
+    assert "45.83 [39.48, 50.00] │" in wide
+
+
 def test_queries_without_positives_are_counted():
     assert "queries without positives, left out: 2 at species" in evaluated("--metric", "AP").stdout
     assert "without positives" not in evaluated("--metric", "AP", "--level", "genus").stdout
@@ -172,11 +204,14 @@ def test_a_report_is_saved_with_its_values_per_query_in_folders_that_are_made():
     assert Path("made/r.csv").read_text().splitlines()[0] == "metric,level,value,low,high"
 
 
-def test_a_row_for_latex_holds_what_was_asked_for_or_else_what_names_no_level():
+def test_a_row_for_latex_holds_what_is_printed_without_levels_that_nobody_asked_for():
     result = evaluated("--quiet", "--latex", "--metric", "AP/genus", "--metric", "R@1")
     assert result.stdout == "& AP/genus & R@1 \\\\\nq & 45.8 & 0.0 \\\\\n"
-    header, _ = evaluated("--quiet", "--latex").stdout.splitlines()
-    assert "& AP &" in header
+    header, row = evaluated("--quiet", "--latex").stdout.splitlines()
+    assert header == "& R@1 & mAP@R & AP & H-AP & NDCG & ASI \\\\"
+    assert row == "q & 0.0 & 0.0 & 50.0 & 45.8 & 59.8 & 0.0 \\\\"
+    header, _ = evaluated("--quiet", "--latex", "--all").stdout.splitlines()
+    assert "& MRR &" in header
     assert "/" not in header
 
 
@@ -184,9 +219,10 @@ def test_two_models_are_compared_query_by_query():
     evaluated("--out", "old.json", "--per-query", "--id", "image")
     np.save("q.npy", FOUR[[0, 3, 0, 3]])  # a perfect one
     result = evaluated("--against", "old.json", "--metric", "AP/genus", "--id", "image")
-    assert "mine is this evaluation, other is old.json" in result.stdout
+    assert "q.npy against old.json, 4 queries" in result.stdout
     (line,) = [line.split() for line in result.stdout.splitlines() if line.startswith("AP/genus")]
-    assert line[:4] == ["AP/genus", "100.00", "45.83", "+54.17"]
+    # All four queries are better, and two of the 16 ways to sign their differences are as far from 0.
+    assert line == ["AP/genus", "100.00", "45.83", "+54.17", f"{2 / 16:.2f}", "unclear"]
 
 
 def test_a_comparison_with_other_queries_is_refused():
@@ -261,7 +297,7 @@ def test_help_lists_the_options_and_shows_examples():
     result = invoke("--help")
     assert result.exit_code == 0
     options = "labels gallery gallery-labels level id k metric decay weight device memory-budget bootstrap per-query"
-    for option in f"{options} out csv latex against run run-k quiet".split():
+    for option in f"{options} all out csv latex against comparison run run-k quiet".split():
         assert f"--{option} " in result.output
     assert "suprank evaluate test.npy --labels test.csv" in result.output
 

@@ -74,7 +74,7 @@ def test_two_folders_with_a_model_for_uploads_loud_when_not_on_loopback(folder):
         assert "same " in page
         assert client.get("/", headers={"host": "machine.lan"}).status_code == 200
         process.send_signal(signal.SIGINT)
-        assert "WARNING: everyone who can reach 0.0.0.0 can see these images" in process.stderr.read()
+        assert "WARNING: everyone who can reach 0.0.0.0 can see these images and change their tags" in process.stderr.read()
     assert process.returncode == 0  # Ctrl-C is how it ends
 
 
@@ -97,7 +97,7 @@ def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folde
     assert "same " in page
     assert "<script>alert" not in client.get("/tree").text
     assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
-    assert 'class="upload"' not in page
+    assert "run has neither a folder “model” nor “best”; start again with --model" in page
     assert "run is shown without group, which the other run does not have" in output
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
@@ -107,7 +107,30 @@ def test_embeddings_in_a_file_with_their_manifest_as_argument_or_option(folder, 
     for arguments in (("v.npy",), ("--embeddings", "v.npy")):
         page = explored(*arguments, "--manifest", "m.parquet")[0].get("/").text
         assert "exact search among 36 images, 5 dimensions" in page
-        assert 'class="upload"' not in page
+        assert "v.npy has embeddings, but no model; start again with --model" in page
+
+
+def test_tags_are_kept_beside_the_run_or_where_the_option_says(folder, explored):
+    np.save("v.npy", np.random.default_rng(0).normal(size=(36, 5)).astype(np.float32))
+    form = {"image": "a/gallery/3", "tag": "blurry"}
+    for arguments, file in (
+        (("e", "e2"), "e/tags.csv"),
+        (("v.npy", "--manifest", "m.parquet"), "v.tags.csv"),
+        (("e", "--tags", "mine.csv"), "mine.csv"),
+    ):
+        client, _ = explored(*arguments)
+        assert client.post("/tags", data=form).status_code == 200
+        assert client.post("/selections", data={"name": "all", "selection": ""}).status_code == 200
+        assert ",blurry" in (folder / file).read_text()
+    assert {path.name for path in (folder / "e").glob("*.csv")} == {"tags.csv", "selections.csv"}
+    assert (folder / "v.selections.csv").is_file()
+    assert (folder / "mine-selections.csv").is_file()
+    client, _ = explored("e", "--read-only")
+    assert client.post("/tags", data=form).status_code == 403
+    assert "blurry" in client.get("/tags").text
+    assert "name a .csv file" in refused("explore", "e", "--tags", "e", "--port", 0)
+    done("embed", "--model", "model", "--manifest", "m.parquet", "--out", "e", *FAST)
+    assert "blurry" in explored("e")[0].get("/tags").text, "tags stay when the images are embedded again"
 
 
 def test_an_index_is_used_and_said(folder, explored):

@@ -38,7 +38,7 @@ def test_five_commands_lead_from_a_folder_to_a_verdict(monkeypatch):
     assert (saved["batch"]["size"], saved["images"]["test_resize"]) == (24, 37)
     compared = done(*evaluate).stdout
     assert re.search(r"R@1 .*\d", compared)
-    assert "the backbone before training" in compared
+    assert "photos against photos before training" in compared
     done(*report)
     assert "<title>" in Path("report.html").read_text(encoding="utf-8")
 

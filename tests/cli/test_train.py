@@ -97,6 +97,17 @@ def test_every_test_set_has_a_table_under_its_name(training):
     assert "epoch 1 coarse: R@1 75.00" in shown.stderr
 
 
+def test_six_metrics_are_printed_unless_the_recipe_names_its_own(training):
+    names = ("R@1", "R@10", "P@1", "P@10", "MRR", "AP", "mAP@R", "NDCG", "ASI", "H-AP")
+    training.reports = {"fine": report(**dict.fromkeys(names, 0.5)), "coarse": report()}
+    shown = done("train", "mine.toml", "--out", "my run").stdout
+    assert re.findall(r"^│ (\S+)", shown, re.MULTILINE)[:6] == ["R@1", "mAP@R", "AP", "H-AP", "NDCG", "ASI"]
+    assert "\n3 more metrics: suprank evaluate 'my run' --test fine --all\n" in shown, "P@1 is R@1"
+    named = done("train", "mine.toml", 'evaluation.metrics=["R@1", "AP"]', "evaluation.ks=").stdout
+    assert re.findall(r"^│ (\S+)", named, re.MULTILINE)[:10] == list(names)
+    assert "more metrics" not in named
+
+
 def test_a_run_without_test_images_ends_with_a_word_on_how_to_hold_some_out(training):
     training.reports = {}
     assert "no metrics: there are no test images. `suprank data import` holds some out by --holdout-classes" in (

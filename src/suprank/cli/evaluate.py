@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from suprank.cli import gap as gap_command
-from suprank.cli import ground_truth as benchmarks
 from suprank.cli import terminal
 from suprank.cli.embed import TrustCode
-from suprank.cli.evaluate_options import check_options, check_sources, parse_bytes, parse_weights
-from suprank.cli.metric_table import print_report
+from suprank.cli.evaluate_options import EvaluateOptions, check_options, check_sources, parse_bytes
 from suprank.cli.report import AgainstFrozen
-
-if TYPE_CHECKING:
-    from suprank.evaluation import Report
-    from suprank.workflows.evaluation import EvaluationInput
-
-RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
-ONLY_WITH_LABELS = (
-    "--ground-truth is for a folder of `suprank embed`; --level, --metric, --weight, --decay, --against and --run are for "
-    "labels."
-)
 
 
 def evaluate(
@@ -91,10 +77,11 @@ def evaluate(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="Metric to compute: AP, R@1, mAP@R, H-AP, NDCG, AP/genus, ...; repeatable.",
-            show_default="all that apply; AP with --gap",
+            help="Metric to compute and print: AP, R@1, mAP@R, H-AP, NDCG, AP/genus, ...; repeatable.",
+            show_default="all that apply, of which six are printed; AP with --gap",
         ),
     ] = None,
+    all: Annotated[bool, typer.Option("--all", help="Print all metrics, not only the six that people quote most.")] = False,
     decay: Annotated[
         float | None, typer.Option(help="Exponent α of the relevance (l/L)^α in H-AP.", show_default="the run's, or 1")
     ] = None,
@@ -113,9 +100,16 @@ def evaluate(
     latex: Annotated[bool, typer.Option("--latex", help="Print the header and the row of a LaTeX table.")] = False,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="OTHER.json", help="Compare query by query with a report that --per-query --out saved."),
+        typer.Option(
+            metavar="OTHER",
+            help="Compare query by query with another run, folder of `suprank embed`, file of embeddings with the same "
+            "--labels, or report that --per-query --out saved.",
+        ),
     ] = None,
     against_frozen: AgainstFrozen = False,
+    comparison: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Save the comparison, which --out does not have.")
+    ] = None,
     test: Annotated[
         str | None, typer.Option(metavar="NAME", help="Test set of the run's recipe.", show_default="the first")
     ] = None,
@@ -135,6 +129,9 @@ def evaluate(
     A run of `suprank train`, with the numbers of its own report; and beside its backbone before training:
       suprank evaluate runs/roadmap
       suprank evaluate runs/roadmap --against-frozen
+    All metrics instead of six; and two models compared on the same test images:
+      suprank evaluate runs/roadmap --all
+      suprank evaluate runs/roadmap --against runs/smooth-ap
     Revisited Oxford, with its own ground truth:
       suprank evaluate roxford --ground-truth gnd_roxford5k.pkl
     Every row against all the others:
@@ -149,119 +146,53 @@ def evaluate(
     GLDv2's mAP@100 of ranked lists, which --run predictions.csv saves:
       suprank evaluate predictions.csv --solution retrieval_solution_v2.1.csv
     """
-    subject = terminal.subject(embeddings, embeddings_option, "EMBEDDINGS", "--embeddings")
+    options = EvaluateOptions(
+        subject=terminal.subject(embeddings, embeddings_option, "EMBEDDINGS", "--embeddings"),
+        labels=labels,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        levels=level or [],
+        id_column=id,
+        test=test,
+        trust_code=trust_code,
+        ks=tuple(k) if k else None,
+        metrics=metric or None,
+        every_metric=all,
+        decay=decay,
+        weights=weight or [],
+        device=device,
+        memory_budget=None if memory_budget is None else parse_bytes(memory_budget),
+        bootstrap=bootstrap,
+        per_query=per_query,
+        out=out,
+        csv=csv,
+        latex=latex,
+        against=against,
+        against_frozen=against_frozen,
+        comparison=comparison,
+        run=run,
+        run_k=run_k,
+        quiet=quiet,
+    )
     check_options(context)
-    is_run = (subject / "recipe.toml").is_file()
     if solution is None:
-        check_sources(subject, labels, gallery, gallery_labels, id)
-    if per_query and out is None:
-        raise typer.BadParameter("values per query are saved beside the report; add --out.", param_hint="--per-query")
-    if run is not None and run.suffix.lower() not in RUN_FILES:
-        raise typer.BadParameter(f"{run} must end in one of {', '.join(RUN_FILES)}.", param_hint="--run")
-    if against is not None and against_frozen:
-        raise typer.BadParameter("--against and --against-frozen both name what to compare with; give one.")
-    if (against_frozen or test is not None) and not is_run:
-        raise typer.BadParameter(f"--against-frozen and --test are for a folder of `suprank train`, which {subject} is not.")
-    budget = None if memory_budget is None else parse_bytes(memory_budget)
+        check_sources(options.subject, labels, gallery, gallery_labels, id)
+    options.check()
     with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages(_warning):
-        from suprank.evaluation.report_files import write_file
-        from suprank.workflows.evaluation import EvaluationInput
+        from suprank.cli.evaluate_labels import evaluate_labels
+        from suprank.cli.gap import evaluate_gap
+        from suprank.cli.ground_truth import evaluate_landmarks, evaluate_revisited
 
-        target = terminal.device(device)
-        for file in (out, csv, run):
-            if file is not None:
-                terminal.check_writable(file)
-        other = None if against is None else _read_report(against)
-        saving: dict[str, Any] = {"quiet": quiet, "out": out, "csv": csv, "latex": subject.stem if latex else None}
+        terminal.device(device)
+        options.check_files()
         if ground_truth is not None:
-            if not subject.is_dir() or is_run or any((level, metric, weight, against, run, decay is not None)):
-                raise ValueError(ONLY_WITH_LABELS)
-            report = benchmarks.revisited_report(
-                subject, ground_truth, tuple(k or (1, 5, 10)), target, budget, per_query, bootstrap, quiet
-            )
-            _print_and_save(report, all_columns=True, **saving)
-            return
-        if solution is not None:
-            report = benchmarks.landmark_report(subject, solution, usage, k or [100], per_query or other is not None, bootstrap)
-            _print_and_save(report, all_columns=True, **saving)
-            if (unanswered := report.settings["unanswered"]) and not quiet:
-                terminal.echo(f"queries without a prediction, which count as 0: {unanswered:,}")
-            if other is not None:
-                _print_comparison(report, other, str(against))
-            return
-
-        def read(*, frozen: bool = False) -> EvaluationInput:
-            with terminal.ProgressBars(quiet) as bars:
-                return EvaluationInput.read(
-                    subject,
-                    labels,
-                    gallery,
-                    gallery_labels,
-                    levels=level or [],
-                    id_column=id,
-                    test=test,
-                    frozen=frozen,
-                    trust_code=trust_code,
-                    device=device,
-                    progress=bars,
-                )
-
-        data = read()
-        if gap is not None:
-            measured = gap_command.measure_gap(
-                data,
-                gap,
-                metric or ["AP"],
-                thresholds or (0.9, 0.6),
-                decay=decay,
-                weights=parse_weights(weight or [], data.labels.names),
-                device=target,
-                budget=budget,
-                quiet=quiet,
-            )
-            if out is not None:
-                write_file(out, (json.dumps(measured, indent=1, allow_nan=False) + "\n").encode())
-            if not quiet:
-                terminal.echo(gap_command.gap_table(measured))
-            return
-        options: dict[str, Any] = {
-            "ks": tuple(k) if k else None,
-            "decay": decay,
-            "weights": parse_weights(weight or [], data.labels.names),
-            "device": target,
-            "memory_budget": budget,
-            "metrics": metric or None,
-            "per_query": per_query or other is not None or against_frozen,
-            "bootstrap": bootstrap,
-        }
-        with terminal.progress("evaluating", quiet) as progress:
-            report = data.evaluate(progress=progress, **options)
-        _print_and_save(report, all_columns=bool(metric), **saving)
-        if against_frozen:
-            before_training = read(frozen=True)
-            with terminal.progress("evaluating the backbone before training", quiet) as progress:
-                other = before_training.evaluate(progress=progress, **options)
-        if other is not None:
-            _print_comparison(report, other, "the backbone before training" if against_frozen else str(against))
-        if run is not None:
-            _save_rankings(data, run, run_k, target, budget, quiet)
-
-
-def _save_rankings(data: EvaluationInput, file: Path, k: int, device: str | None, budget: int | None, quiet: bool) -> None:
-    from suprank import evaluation
-
-    with terminal.progress(f"top {k}", quiet) as progress:
-        rankings = evaluation.top_k(
-            data.queries,
-            data.gallery,
-            k=k,
-            ids=data.ids,
-            gallery_ids=data.gallery_ids,
-            device=device,
-            memory_budget=budget,
-            progress=progress,
-        )
-    rankings.save(file)
+            evaluate_revisited(options, ground_truth)
+        elif solution is not None:
+            evaluate_landmarks(options, solution, usage)
+        elif gap is not None:
+            evaluate_gap(options, gap, thresholds)
+        else:
+            evaluate_labels(options)
 
 
 def _warning(warning: Warning) -> str:
@@ -273,54 +204,3 @@ def _warning(warning: Warning) -> str:
         f"{warning.summary}. To leave each query out of its own list, name the column of ids in both label files with --id, "
         f"or leave out --gallery and --gallery-labels to rank the queries against each other."
     )
-
-
-def _print_comparison(report: Report, other: Report, name: str) -> None:
-    """Print the table of differences, after the models that made both sides, with a warning where these differ."""
-    from suprank.embedding import Provenance
-    from suprank.workflows.evaluation import PROVENANCE
-
-    terminal.echo(f"\nmine is this evaluation, other is {name}")
-    mine, theirs = (Provenance.from_dict(one.settings.get(PROVENANCE) or {}) for one in (report, other))
-    for side, provenance in (("mine", mine), ("other", theirs)):
-        if provenance is not None:
-            terminal.echo(f"{side}: {provenance.summary}")
-    if mine is not None and theirs is not None and (warning := mine.warning(theirs, ("mine", "other"))):
-        terminal.echo(f"warning: {warning}", err=True)
-    for setting in ("decay", "weights"):
-        if (own := report.settings.get(setting)) != (others := other.settings.get(setting)):
-            terminal.echo(
-                f"warning: mine has {setting} {own} and other {others}, so that hierarchical metrics do not compare; give the "
-                f"same --{setting.removesuffix('s')}.",
-                err=True,
-            )
-    terminal.echo(report.compare(other).table())
-
-
-def _read_report(path: Path) -> Report:
-    from suprank.evaluation import Report
-    from suprank.evaluation.embedding_files import check_file
-
-    check_file(path, str(path))
-    report = Report.load(path)
-    if report.per_query is None:
-        raise ValueError(f"{path} holds no values per query, which a comparison needs; compute it again with --per-query.")
-    return report
-
-
-def _print_and_save(
-    report: Report, *, quiet: bool, out: Path | None, csv: Path | None, latex: str | None, all_columns: bool
-) -> None:
-    """Save the report, then print it: a closed pipe must not lose the numbers. It is printed even if saving fails."""
-    try:
-        if out is not None:
-            report.save(out)
-        if csv is not None:
-            report.to_csv(csv)
-    finally:
-        if not quiet:
-            print_report(report)
-        if latex is not None:
-            # By default without the metrics of single levels: a row of eighty numbers fits no page.
-            keys = list(report) if all_columns else [key for key in report if "/" not in key]
-            terminal.echo(f"{report.latex_header(keys)}\n{report.latex_row(keys, label=latex)}")

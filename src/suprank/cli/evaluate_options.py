@@ -1,14 +1,19 @@
-"""The options of `suprank evaluate`: which go together, and how sizes and weights are read."""
+"""The options of `suprank evaluate`: their values, which go together, and how sizes and weights are read."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
+from suprank.cli import terminal
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from suprank.workflows.evaluation import EvaluationInput
 
 ALWAYS = {"embeddings", "embeddings_option", "out", "quiet"}
 WITH = {
@@ -16,10 +21,89 @@ WITH = {
         *("thresholds", "labels", "gallery", "gallery_labels", "level", "id", "metric", "decay", "weight"),
         *("device", "memory_budget", "test", "trust_code"),
     },
-    "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against"},
+    "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
 }
 """Options that may be combined with --gap, and with --solution."""
+RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """What is evaluated, with which settings, and where the results go."""
+
+    subject: Path
+    labels: Path | None
+    gallery: Path | None
+    gallery_labels: Path | None
+    levels: list[str]
+    id_column: str | None
+    test: str | None
+    trust_code: bool
+    ks: tuple[int, ...] | None
+    metrics: list[str] | None
+    every_metric: bool
+    decay: float | None
+    weights: list[str]
+    device: str | None
+    memory_budget: int | None
+    bootstrap: int
+    per_query: bool
+    out: Path | None
+    csv: Path | None
+    latex: bool
+    against: Path | None
+    against_frozen: bool
+    comparison: Path | None
+    run: Path | None
+    run_k: int
+    quiet: bool
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a folder of `suprank train` is evaluated."""
+        return (self.subject / "recipe.toml").is_file()
+
+    def check(self) -> None:
+        """Refuse options that contradict each other."""
+        if self.per_query and self.out is None:
+            raise typer.BadParameter("values per query are saved beside the report; add --out.", param_hint="--per-query")
+        if self.run is not None and self.run.suffix.lower() not in RUN_FILES:
+            raise typer.BadParameter(f"{self.run} must end in one of {', '.join(RUN_FILES)}.", param_hint="--run")
+        if self.against is not None and self.against_frozen:
+            raise typer.BadParameter("--against and --against-frozen both name what to compare with; give one.")
+        if self.comparison is not None and self.against is None and not self.against_frozen:
+            text = "there is nothing to compare with; add --against or --against-frozen."
+            raise typer.BadParameter(text, param_hint="--comparison")
+        if (self.against_frozen or self.test is not None) and not self.is_run:
+            text = f"--against-frozen and --test are for a folder of `suprank train`, which {self.subject} is not."
+            raise typer.BadParameter(text)
+        if self.every_metric and self.metrics:
+            raise typer.BadParameter("--all and --metric both say which metrics to print; give one.")
+
+    def check_files(self) -> None:
+        """Refuse files that cannot be written, before any work."""
+        for file in (self.out, self.csv, self.comparison, self.run):
+            if file is not None:
+                terminal.check_writable(file)
+
+    def read(self) -> EvaluationInput:
+        """Read the embeddings and labels; those of a run are computed first if need be."""
+        from suprank.workflows.evaluation import EvaluationInput
+
+        with terminal.ProgressBars(self.quiet) as bars:
+            return EvaluationInput.read(
+                self.subject,
+                self.labels,
+                self.gallery,
+                self.gallery_labels,
+                levels=self.levels,
+                id_column=self.id_column,
+                test=self.test,
+                trust_code=self.trust_code,
+                device=self.device,
+                progress=bars,
+            )
 
 
 def check_options(context: typer.Context) -> None:

@@ -41,6 +41,15 @@ def explore(
             show_default="none for small galleries; large ones are indexed once",
         ),
     ] = None,
+    tags: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="The file that keeps the tags of images; saved selections are kept beside it.",
+            show_default="tags.csv in the folder of the first RUN",
+        ),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Let nobody change tags and saved selections.")] = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 127.0.0.1 is reachable from this machine only.")
     ] = "127.0.0.1",
@@ -54,8 +63,9 @@ def explore(
 ) -> None:
     """Open a local web page: search by image, label or path, browse the label tree, compare two runs on the same query.
 
-    The test images of a run are embedded on the first call, into RUN/embeddings, and reused later. Nothing else is written,
-    except an index next to the embeddings of a large gallery. Press Ctrl-C to stop.
+    The test images of a run are embedded on the first call, into RUN/embeddings, and reused later. Tags and selections that you
+    save are kept in RUN/tags.csv and RUN/selections.csv. Nothing else is written, except an index next to the embeddings of a
+    large gallery. Press Ctrl-C to stop.
 
     \b
     suprank explore runs/happier
@@ -76,6 +86,19 @@ def explore(
         terminal.device(device)
         with bind_socket(host, port) as listening:  # first, so that a port in use is reported before minutes of work
             with terminal.ProgressBars(quiet) as bars:
-                explorer = open_explorer(folders, manifest, test, model, index or [], device, bars, trust_code=trust_code)
-            app, others = create_app(explorer, host=host), "can see these images, without a password"
+                explorer = open_explorer(
+                    folders,
+                    manifest,
+                    test,
+                    model,
+                    index or [],
+                    device,
+                    bars,
+                    trust_code=trust_code,
+                    tags=tags,
+                    read_only=read_only,
+                )
+            app = create_app(explorer, host=host)
+            changes = " and change their tags and the saved selections" if explorer.can_change else ""
+            others = f"can see these images{changes}, without a password"
             serve(app, listening, host, [("", "")], others=others, open_page=not no_browser, background=explorer.measure)

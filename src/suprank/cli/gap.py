@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from suprank.cli import terminal
+from suprank.cli.evaluate_options import parse_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from suprank.cli.evaluate_options import EvaluateOptions
     from suprank.workflows.evaluation import EvaluationInput
 
 SEED = 0  # of the batches
+
+
+def evaluate_gap(options: EvaluateOptions, batch_size: int, thresholds: tuple[float, float] | None) -> None:
+    """Print the gap, and save it as JSON if asked."""
+    from suprank.evaluation.report_files import write_file
+
+    data = options.read()
+    measured = measure_gap(
+        data,
+        batch_size,
+        options.metrics or ["AP"],
+        thresholds or (0.9, 0.6),
+        decay=options.decay,
+        weights=parse_weights(options.weights, data.labels.names),
+        device=options.device,
+        budget=options.memory_budget,
+        quiet=options.quiet,
+    )
+    if options.out is not None:
+        write_file(options.out, (json.dumps(measured, indent=1, allow_nan=False) + "\n").encode())
+    if not options.quiet:
+        terminal.echo(gap_table(measured))
 
 
 def measure_gap(

@@ -8,57 +8,64 @@ from typing import TYPE_CHECKING
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.metric_comparison import print_comparison, read_report
+from suprank.cli.metric_table import print_and_save
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
-    from suprank.evaluation import Report
+    from suprank.cli.evaluate_options import EvaluateOptions
 
 
-def revisited_report(
-    folder: Path,
-    ground_truth: Path,
-    ks: tuple[int, ...],
-    device: str | None,
-    budget: int | None,
-    per_query: bool,
-    bootstrap: int,
-    quiet: bool,
-) -> Report:
-    """AP and P@k under the three protocols of the revisited datasets."""
+ONLY_WITH_LABELS = (
+    "--ground-truth is for a folder of `suprank embed`; --level, --metric, --weight, --decay, --against and --run are for "
+    "labels."
+)
+
+
+def evaluate_revisited(options: EvaluateOptions, ground_truth: Path) -> None:
+    """Print and save AP and P@k under the three protocols of the revisited datasets."""
     from suprank import evaluation
     from suprank.workflows.evaluation import read_revisited
 
+    for_labels = (options.levels, options.metrics, options.weights, options.against, options.run, options.decay is not None)
+    if not options.subject.is_dir() or options.is_run or any(for_labels):
+        raise ValueError(ONLY_WITH_LABELS)
     truth = evaluation.read_ground_truth(ground_truth)
-    queries, gallery = read_revisited(folder, truth)
-    with terminal.progress("evaluating", quiet) as progress:
-        return evaluation.revisited(
+    queries, gallery = read_revisited(options.subject, truth)
+    with terminal.progress("evaluating", options.quiet) as progress:
+        report = evaluation.revisited(
             queries,
             gallery,
             truth,
-            ks=ks,
-            device=device,
-            memory_budget=budget,
+            ks=options.ks or (1, 5, 10),
+            device=options.device,
+            memory_budget=options.memory_budget,
             progress=progress,
-            per_query=per_query,
-            bootstrap=bootstrap,
+            per_query=options.per_query,
+            bootstrap=options.bootstrap,
         )
+    print_and_save(report, options)
 
 
-def landmark_report(
-    predictions: Path, solution: Path, usage: str | None, ks: Sequence[int], per_query: bool, bootstrap: int
-) -> Report:
-    """mAP@k of GLDv2 of a prediction file, with its number of queries without a prediction in the settings."""
+def evaluate_landmarks(options: EvaluateOptions, solution: Path, usage: str | None) -> None:
+    """Print and save mAP@k of GLDv2 of a prediction file, and how many queries have no prediction."""
     from suprank import evaluation
     from suprank.evaluation.embedding_files import check_file
 
+    predictions, ks = options.subject, options.ks or (100,)
     if len(ks) != 1:
         raise typer.BadParameter(f"--solution takes one k, not {len(ks)}; give --k 100, or leave it out.", param_hint="--k")
+    other = None if options.against is None else read_report(options.against)
     for file in (predictions, solution):
         check_file(file, str(file))
-    score = evaluation.landmark_map_from_files(predictions, solution, usage=usage, k=ks[0])
-    report = score.report()
-    if bootstrap:
-        report = report.with_intervals(bootstrap)
-    return report if per_query else replace(report, per_query=None, query_ids=None)
+    report = evaluation.landmark_map_from_files(predictions, solution, usage=usage, k=ks[0]).report()
+    if options.bootstrap:
+        report = report.with_intervals(options.bootstrap)
+    saved = report if options.per_query or other is not None else replace(report, per_query=None, query_ids=None)
+    print_and_save(saved, options)
+    if (unanswered := report.settings["unanswered"]) and not options.quiet:
+        terminal.echo(f"queries without a prediction, which count as 0: {unanswered:,}")
+    if other is not None and options.against is not None:
+        names = predictions.name, options.against.name
+        print_comparison(report, other, names, chosen=True, csv=options.comparison)

@@ -8,58 +8,109 @@ from typing import TYPE_CHECKING
 from suprank.cli import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
     from rich.table import Table
 
+    from suprank.cli.evaluate_options import EvaluateOptions
     from suprank.evaluation import Report
 
 
-def print_report(report: Report) -> None:
-    """Print the metrics of a report as a table, and how many queries and items they are computed over."""
+def print_and_save(report: Report, options: EvaluateOptions, keys: Sequence[str] | None = None) -> None:
+    """Save the report, then print it: a closed pipe must not lose the numbers. It is printed even if saving fails.
+
+    The files have every metric; the table and the row of LaTeX have those of `keys`.
+    """
+    try:
+        if options.out is not None:
+            report.save(options.out)
+        if options.csv is not None:
+            report.to_csv(options.csv)
+    finally:
+        if not options.quiet:
+            print_report(report, keys)
+        if options.latex:
+            # By default without the metrics of single levels: a row of eighty numbers fits no page.
+            columns = list(report) if keys is None else [key for key in keys if "/" not in key]
+            terminal.echo(f"{report.latex_header(columns)}\n{report.latex_row(columns, label=options.subject.stem)}")
+
+
+def print_report(report: Report, keys: Sequence[str] | None = None, more: str = "--all") -> None:
+    """Print metrics of a report as a table, and how many queries and items they are computed over.
+
+    Below the table a line says how many of its metrics are not among `keys`, and that `more` prints them; or, if all are, which
+    metrics are not repeated because they equal another one by definition. Without `keys`, every metric has its row.
+    """
     from rich.console import Console
 
-    console, table = Console(), _table(report)
+    shown = list(report) if keys is None else keys
+    console, table = Console(), _table(report, shown)
+    needed = _width(console, table)
+    if needed > console.width and report.intervals:
+        table = _table(report, shown, interval_below=True)
+        needed = _width(console, table)
     # A table wider than the terminal, or than the 80 columns of a pipe, is printed whole rather than cut.
-    needed = console.measure(table, options=console.options.update(width=10_000)).maximum
     console.width = max(console.width, needed)
     console.print(table)
-    terminal.echo(_counts(report))
+    terminal.echo("\n".join([*_counts(report), *([] if keys is None else _others(report, keys, more))]))
 
 
-def _table(report: Report) -> Table:
+def _width(console: Console, table: Table) -> int:
+    return console.measure(table, options=console.options.update(width=10_000)).maximum
+
+
+def _table(report: Report, keys: Sequence[str], *, interval_below: bool = False) -> Table:
     """Metrics as rows, in percent; a column for each level, for their means, and for metrics over all levels together."""
     from rich.table import Table
     from rich.text import Text
 
-    from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, parse_metric
+    from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
+    from suprank.evaluation.quoted_metrics import metric_name
 
     together = "all levels"
     rows: dict[str, dict[str, str]] = {}
-    for key in report.values:
+    for key in keys:
         metric = parse_metric(key)
         column = metric.level or (together if metric.hierarchical and len(report.levels) > 1 else report.levels[0])
-        rows.setdefault(str(Metric(metric.name, metric.k)), {})[column] = key
+        rows.setdefault(metric_name(key), {})[column] = key
     columns = [name for name in (*report.levels, *LEVEL_MEANS, together) if any(name in cells for cells in rows.values())]
     table = Table("%")
     for name in columns:
         table.add_column(Text(terminal.escaped(name)), justify="right")
+    between = "\n" if interval_below else " "
     for name, cells in rows.items():
-        table.add_row(name, *(_cell(report, cells[column]) if column in cells else "" for column in columns))
+        table.add_row(name, *(_cell(report, cells[column], between) if column in cells else "" for column in columns))
     return table
 
 
-def _cell(report: Report, key: str) -> str:
+def _cell(report: Report, key: str, between: str) -> str:
     value, interval = report.values[key], (report.intervals or {}).get(key)
     if math.isnan(value):
         return "--"
-    between = "" if interval is None else f" \\[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
-    return f"{100 * value:.2f}{between}"
+    bounds = "" if interval is None else f"{between}\\[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+    return f"{100 * value:.2f}{bounds}"
 
 
-def _counts(report: Report) -> str:
+def _counts(report: Report) -> list[str]:
     lines = [f"{report.queries:,} queries, {report.items:,} items"]
     without = [f"{count:,} at {level}" for level, count in report.without_positives.items() if count]
     if without:
         lines.append(f"queries without positives, left out: {', '.join(without)}")
     if report.intervals:
         lines.append("[low, high]: 95% bootstrap intervals over queries")
-    return "\n".join(lines)
+    return lines
+
+
+def _others(report: Report, keys: Sequence[str], more: str) -> list[str]:
+    """A line on the metrics that are not shown; if all are, on those that equal another one."""
+    from suprank.evaluation.quoted_metrics import distinct_keys, equal_names, metric_name
+
+    hidden = {metric_name(key) for key in distinct_keys(report)} - {metric_name(key) for key in keys}
+    if hidden:
+        return [f"{len(hidden)} more {'metric' if len(hidden) == 1 else 'metrics'}: {more}"]
+    groups: dict[str, list[str]] = {}
+    for name, equal in equal_names(report).items():
+        groups.setdefault(equal, [equal]).append(name)
+    equal_ones = "; ".join(" = ".join(names) for names in groups.values())
+    return [f"equal by definition, shown once: {equal_ones}"] if groups else []

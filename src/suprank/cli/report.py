@@ -33,13 +33,17 @@ def report(
     ] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random samples and the map.")] = 0,
     title: Annotated[str | None, typer.Option(help="Title of the page.", show_default="the names of the runs")] = None,
+    summary: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT|FILE", help="Your own summary, shown above the verdict: a text, or a text file."),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="Device to embed on: cpu, cuda or cuda:N.", show_default="cuda if available")
     ] = None,
     trust_code: TrustCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Write one HTML file that shows what a run retrieves: metrics, curves, a map of the classes, and galleries.
+    """Write one HTML file that shows what a run retrieves: a verdict in words, metrics, galleries, curves and a map.
 
     The test images of a run are embedded on the first call, into RUN/embeddings, and kept. With --against, two runs are shown
     side by side, with the significance of their differences, and the queries on which they differ most or both fail. With
@@ -68,6 +72,7 @@ def report(
             map_classes=map_classes,
             seed=seed,
             title=title,
+            summary=summary,
             device=device,
             trust_code=trust_code,
             progress=bars,

@@ -89,7 +89,7 @@ def train(
             if result.stop_signal is not None:
                 _print_how_to_resume(result, [recipe, *(overrides or []), "--out", str(folder), "--resume"])
             elif not quiet:
-                _print_result(result)
+                _print_result(result, every_metric=config.evaluation.metrics is not None)
     if result.stop_signal is not None:
         raise typer.Exit(128 + result.stop_signal)  # the exit code of a process that a signal ended
 
@@ -137,13 +137,16 @@ def _print_how_to_resume(result: TrainResult, arguments: list[str]) -> None:
     terminal.echo(f"stopped {where}; resume with: {command}", err=True)
 
 
-def _print_result(result: TrainResult) -> None:
+def _print_result(result: TrainResult, *, every_metric: bool) -> None:
     from suprank.cli.metric_table import print_report
+    from suprank.evaluation.quoted_metrics import quoted_keys
 
     for name, report in result.reports.items():
-        if len(result.reports) > 1:
+        several = len(result.reports) > 1
+        if several:
             terminal.echo(f"\n{name}")
-        print_report(report)
+        evaluate = ["suprank", "evaluate", str(result.folder), *(["--test", name] if several else []), "--all"]
+        print_report(report, None if every_metric else quoted_keys(report), shlex.join(evaluate))
     if not result.reports:
         terminal.echo(
             "no metrics: there are no test images. `suprank data import` holds some out by --holdout-classes 0.5, or name a "

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.report import Report
 
+SIGNIFICANT = 0.05
+"""Where a table or a sentence calls a difference better or worse, its Holm-corrected p is below this."""
+
 
 class MetricComparison(NamedTuple):
     """One metric of two reports: means over the queries where both are defined, and p-values of their difference."""

@@ -101,6 +101,18 @@ def percent(value: float, decimals: int = 2, *, sign: str = "") -> str:
     return _NAN if math.isnan(value) else f"{100 * value:{sign}.{decimals}f}"
 
 
+def short_p_value(value: float, missing: str = _NAN) -> str:
+    """A p-value in two or three decimals, for readers; `p_value_text` keeps its digits.
+
+    Example:
+        >>> short_p_value(0.00012), short_p_value(0.0449), short_p_value(0.731), short_p_value(math.nan)
+        ('< 0.001', '0.045', '0.73', '--')
+    """
+    if math.isnan(value):
+        return missing
+    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+
+
 def p_value_text(p_value: float) -> str:
     """Four decimals, or an exponent for p-values that these would round to 0."""
     if math.isnan(p_value):

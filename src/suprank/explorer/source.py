@@ -24,6 +24,7 @@
     source.weights                   weights of wAP by level, from the recipe; None for equal ones
     source.ks                        cut-offs of R@k and the like, from the recipe; 1, 10 and 100 without one
     source.provenance                the network and how it read the images; None if unknown
+    source.frozen                    whether this is the backbone of a run before training
 
 A source only reads files; it never writes.
 """
@@ -80,6 +81,7 @@ class Source:
     weights: Mapping[str, float] | None = None
     ks: tuple[int, ...] = (1, 10, 100)
     provenance: Provenance | None = None
+    frozen: bool = False
 
     @classmethod
     def read(cls, folder: str | PathLike[str], test: str | None = None, *, frozen: bool = False) -> Source:
@@ -124,7 +126,9 @@ class Source:
             "ks": tuple(evaluation.get("ks", cls.ks)),
         }
         if frozen:
-            return cls._from_folder(embeddings_folder(where, chosen), levels, f"{_name(folder)} before training", **fields)
+            return cls._from_folder(
+                embeddings_folder(where, chosen), levels, f"{_name(folder)} before training", frozen=True, **fields
+            )
         log = _read_log(folder / METRICS)
         return cls._from_folder(
             embeddings_folder(where, chosen), levels, _name(folder), recipe=recipe, metrics_log=log, **fields

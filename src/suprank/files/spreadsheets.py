@@ -29,6 +29,16 @@ def safe_cell(value: object) -> object:
     return value
 
 
+def original_text(cell: str) -> str:
+    """The text that `safe_cell` wrote as this cell.
+
+    Example:
+        >>> [original_text(safe_cell(text)) for text in ("=1+1", "'=1+1", "-0.5", "'tis", "jay")]
+        ['=1+1', "'=1+1", '-0.5', "'tis", 'jay']
+    """
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
 def safe_row(values: Iterable[object]) -> list[object]:
     """`safe_cell` of every value of a row."""
     return [safe_cell(value) for value in values]

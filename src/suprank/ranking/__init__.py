@@ -12,7 +12,17 @@ from suprank.ranking.measures import (
     ndcg,
     recall_at,
 )
-from suprank.ranking.ranks import Implementation, ImplementationName, Ranks, chunked, definition, levelwise, ranks, sorting
+from suprank.ranking.ranks import (
+    Implementation,
+    ImplementationName,
+    Ranks,
+    chunked,
+    definition,
+    gridded,
+    levelwise,
+    ranks,
+    sorting,
+)
 from suprank.ranking.relevance import (
     IGNORED,
     common_level,
@@ -39,6 +49,7 @@ __all__ = [
     "common_level",
     "definition",
     "exponential_gain",
+    "gridded",
     "heaviside",
     "hierarchical_average_precision",
     "hierarchical_precision_at",

@@ -89,7 +89,8 @@ class SecurityMiddleware:
 def _own_path(location: str) -> str:
     """A redirect without its host: starlette's own redirects, from /tree/ to /tree, repeat the Host header of the request."""
     parts = urlsplit(location)
-    return f"/{parts.path.lstrip('/')}" + (f"?{parts.query}" if parts.query else "")
+    query, fragment = f"?{parts.query}" if parts.query else "", f"#{parts.fragment}" if parts.fragment else ""
+    return f"/{parts.path.lstrip('/')}{query}{fragment}"
 
 
 def _is_own(headers: Headers) -> bool:

@@ -35,10 +35,13 @@ def explore(
     indexes: Sequence[str] = (),
     device: str | None = None,
     trust_code: bool = False,
+    tags: str | PathLike[str] | None = None,
+    read_only: bool = False,
 ) -> None:
     """Serve the explorer page of one run, or of two side by side, until Ctrl-C: what `suprank explore` does.
 
-    The arguments are those of `open_explorer`. On another host than 127.0.0.1, everyone who can reach it sees the images.
+    The arguments are those of `open_explorer`. On another host than 127.0.0.1, everyone who can reach it sees the images
+    and, without `read_only`, can change tags and saved selections.
 
     Example:
         >>> suprank.explore("runs/happier", "runs/smooth-ap")  # doctest: +SKIP
@@ -46,8 +49,10 @@ def explore(
     """
     from suprank.explorer.web import serve
 
-    explorer = open_explorer(runs, manifest, test, model, indexes, device, trust_code=trust_code)
-    serve(explorer.runs, host=host, port=port)
+    explorer = open_explorer(
+        runs, manifest, test, model, indexes, device, trust_code=trust_code, tags=tags, read_only=read_only
+    )
+    serve(explorer.runs, host=host, port=port, tags=explorer.tags.file, read_only=read_only)
 
 
 def open_explorer(
@@ -60,12 +65,17 @@ def open_explorer(
     progress: Progress = lambda what, done, total: None,
     *,
     trust_code: bool = False,
+    tags: str | PathLike[str] | None = None,
+    read_only: bool = False,
 ) -> Explorer:
     """Open one run or two for the explorer: embed test images where needed, and index a large gallery.
 
     A run is a folder of `suprank train` or `suprank embed`, or a .npy file whose rows `manifest` describes. `test` names a test
     set of the recipe. `model` embeds uploaded images where the run itself has no model. `indexes` are addresses of indexes of
     the galleries, at most one per run. Models with a backbone of your own are loaded only with `trust_code`.
+
+    Tags are kept in the file `tags`, by default `tags.csv` in the folder of the first run or `NAME.tags.csv` beside `NAME.npy`,
+    and saved selections beside it. With `read_only`, the page does not let anybody change them.
     """
     from suprank.explorer.source import comparison_warning
     from suprank.explorer.web import Explorer
@@ -85,11 +95,21 @@ def open_explorer(
     ]
     if len(opened) > 1 and (warning := comparison_warning(*(run.source for run in opened))):
         _log.warning("%s", warning)
-    explorer = Explorer(opened)
+    explorer = Explorer(opened, tags=_tags_file(tags, folders[0]), read_only=read_only)
     for before, after in zip(opened, explorer.runs, strict=True):
         if omitted := [level for level in before.source.levels if level not in after.source.levels]:
             _log.info("%s is shown without %s, which the other run does not have", before.source.name, ", ".join(omitted))
     return explorer
+
+
+def _tags_file(given: str | PathLike[str] | None, run: Path) -> Path | None:
+    """The file of the tags: the given one, or the one beside a .npy file; None for the default in the folder of the run."""
+    if given is None:
+        return run.with_suffix(".tags.csv") if run.is_file() else None
+    file = Path(given)
+    if file.suffix.lower() != ".csv" or file.is_dir():
+        raise ValueError(f"{file} cannot keep the tags; name a .csv file, such as tags.csv.")
+    return file
 
 
 def _open_run(
@@ -113,7 +133,8 @@ def _open_run(
         progress=partial(progress, f"{source.name}: indexing"),
         warn=_log.info,
     )
-    return ExplorerRun(source, search, _embed_function(folder, model, device, trust_code))
+    embed = _embed_function(folder, model, device, trust_code)
+    return ExplorerRun(source, search, None, embed) if isinstance(embed, str) else ExplorerRun(source, search, embed)
 
 
 def _source(
@@ -133,31 +154,31 @@ def _source(
 
 def _embed_function(
     folder: Path, model: str | None, device: str | None, trust_code: bool
-) -> Callable[[Image], NDArray[np.float32]] | None:
-    """A function that embeds an uploaded image, loading the model on first use; None if there is no model.
+) -> Callable[[Image], NDArray[np.float32]] | str:
+    """A function that embeds an uploaded image, loading the model on first use; or a sentence that says why there is none.
 
-    A model that needs code which is not trusted is none, and that is logged.
+    That is the run's own model, or else `model`. A model that needs code which is not trusted is none, and that is logged.
     """
     from suprank.workflows.run_embeddings import image_embedder, load_run_model
 
-    if (folder / "recipe.toml").is_file():
-        saved = [folder / name for name in ("model", "best") if (folder / name).is_dir()]
-        if not saved or (not trust_code and _needs_code(saved[0])):
-            return None
-        return image_embedder(partial(load_run_model, folder, trust_code=trust_code), device)
-    if model is None or (not trust_code and _needs_code(Path(model))):
-        return None
-    return image_embedder(partial(_load_model, model, trust_code), device)
+    is_run = (folder / "recipe.toml").is_file()
+    saved = [folder / name for name in ("model", "best") if is_run and (folder / name).is_dir()]
+    if not saved and model is None:
+        lacks = "has neither a folder “model” nor “best”" if is_run else "has embeddings, but no model"
+        return f"{folder.resolve().name} {lacks}; start again with --model and the model that embedded it."
+    chosen = saved[0] if saved else Path(str(model))
+    if not trust_code and (code := _custom_code(chosen)) is not None:
+        _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", chosen, code)
+        return f"The model of {folder.resolve().name} needs code of its own; if you trust it, start again with --trust-code."
+    load = partial(load_run_model, folder, trust_code=trust_code) if saved else partial(_load_model, str(model), trust_code)
+    return image_embedder(load, device)
 
 
-def _needs_code(model: Path) -> bool:
-    """Whether a saved model needs code of the user's own, which is logged."""
+def _custom_code(model: Path) -> str | None:
+    """The code of the user's own that a saved model needs; None if it needs none."""
     from suprank.models.model_folder import SETTINGS, custom_backbone
 
-    code = custom_backbone(model) if (model / SETTINGS).is_file() else None
-    if code is not None:
-        _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", model, code)
-    return code is not None
+    return custom_backbone(model) if (model / SETTINGS).is_file() else None
 
 
 def _load_model(model: str, trust_code: bool) -> tuple[Embedder, ImageLoaderSettings]:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
+MAX_SUMMARY = 5000
+"""Characters of the author's summary: about a screen of text."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -26,6 +29,7 @@ def report(
     map_classes: int = 2000,
     seed: int = 0,
     title: str | None = None,
+    summary: str | PathLike[str] | None = None,
     device: str | None = None,
     trust_code: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
@@ -37,6 +41,8 @@ def report(
     the number of queries in each gallery, `top` the number of items shown for each, and `map_classes` the number of classes on
     the map, those with the most images, or 0 for all. Runs with a backbone of your own are loaded only with `trust_code`.
     `progress(what, done, total)` is called as the work goes on.
+
+    `summary`, a text or the path of a text file, is shown at the top as the author's; blank lines separate its paragraphs.
 
     Example:
         >>> suprank.report("runs/happier", against="runs/smooth-ap")  # doctest: +SKIP
@@ -52,6 +58,7 @@ def report(
         raise ValueError("against and against_frozen both name what to compare with; give one.")
     if map_classes < 0:
         raise ValueError(f"map_classes={map_classes} must be a number of classes, or 0 for all.")
+    text = None if summary is None else read_summary(summary)
     page_file = Path(out)
     check_writable(page_file)
     folders = [Path(folder) for folder in (run, against) if folder is not None]
@@ -65,6 +72,32 @@ def report(
         sources.append(open_source(folders[0], test, device, show, frozen=True, trust_code=trust_code))
     if len(sources) > 1 and (warning := comparison_warning(*sources)):
         _log.warning("%s", warning)
-    page = report_page(*sources, queries=queries, top=top, map_classes=map_classes, seed=seed, title=title, progress=show)
+    page = report_page(
+        *sources, title=title, summary=text, queries=queries, top=top, map_classes=map_classes, seed=seed, progress=show
+    )
     write_atomically(page_file, page.encode())
     return page_file
+
+
+def read_summary(summary: str | PathLike[str]) -> str:
+    """The text of a summary: that of the file if `summary` is the path of one, else `summary` itself."""
+    text = str(summary)
+    if _is_file(summary):
+        try:
+            text = Path(summary).read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{summary} is not a text file in UTF-8; save the summary as plain text.") from error
+    elif not isinstance(summary, str) or (not any(map(str.isspace, text)) and text.lower().endswith((".txt", ".md"))):
+        raise FileNotFoundError(f"there is no summary file {summary}; give an existing text file, or the text itself.")
+    if not text.strip():
+        raise ValueError("the summary is empty; write a sentence, or leave it out.")
+    if len(text) > MAX_SUMMARY:
+        raise ValueError(f"the summary has {len(text):,} characters, but at most {MAX_SUMMARY:,} are shown; shorten it.")
+    return text
+
+
+def _is_file(path: str | PathLike[str]) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:  # a text that is too long for a file name
+        return False

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from suprank.explorer import Source
-from suprank.explorer.findings import FirstItems, ItemCounts, better_mistakes, both_fail, count_first_items, match_queries
+from suprank.explorer.findings import (
+    FirstItems,
+    ItemCounts,
+    better_mistakes,
+    both_fail,
+    count_first_items,
+    match_queries,
+    misses_class,
+)
 from suprank.explorer.findings import mistakes as module
 from tests.explorer import runs
 
@@ -61,12 +69,25 @@ def test_lists_end_with_the_gallery(tmp_path):
     assert np.stack(count_first_items(source, source, np.arange(4), k=10).own, 1).tolist() == [[1, 2, 0]] * 4
 
 
+def test_the_report_tells_which_queries_miss_their_class(sources):
+    # For the third and fourth query both models have the first item of the class at rank 7.
+    for folder in sources:
+        report = Source.read(folder).evaluate(per_query=True)
+        for k, expected in ((1, [2, 3]), (6, [2, 3]), (7, [])):
+            assert np.flatnonzero(misses_class(report, k)).tolist() == expected
+
+
 def test_a_large_collection_is_sampled(sources, monkeypatch):
     own = Source.read(sources[0])
     monkeypatch.setattr(module, "_PAIRS", 16)
     monkeypatch.setattr("suprank.explorer.findings.curves.MIN_QUERIES", 1)
     found = count_first_items(own, own, np.arange(4), k=4)
     assert (len(found.queries), found.sampled) == (2, True)
+    two = count_first_items(own, own, np.arange(4), k=4, queries=np.array([1, 3]))
+    assert (two.queries.tolist(), two.sampled) == ([1, 3], False)
+    three = count_first_items(own, own, np.arange(4), k=4, queries=np.array([0, 1, 3]))
+    assert (len(three.queries), three.sampled) == (2, True)
+    assert set(three.queries) < {0, 1, 3}
 
 
 def test_better_mistakes_are_near_misses_here_and_mostly_negatives_there():

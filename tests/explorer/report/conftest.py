@@ -5,6 +5,7 @@ from markupsafe import Markup
 
 from suprank.explorer import Source
 from suprank.explorer.report import figures, report_page
+from tests.explorer.report.reading import parsed
 from tests.explorer.runs import collection, run
 
 
@@ -25,6 +26,12 @@ def page(runs):
     """The report of both."""
     better, worse, _ = runs
     return report_page(Source.read(better), Source.read(worse), queries=4, top=5)
+
+
+@pytest.fixture(scope="session")
+def elements(page):
+    """The elements of the page of both."""
+    return parsed(page)
 
 
 @pytest.fixture

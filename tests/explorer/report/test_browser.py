@@ -99,6 +99,36 @@ def test_galleries_show_without_a_script(opened):
     assert tile.bounding_box()["width"] > 40
 
 
+def test_theory_is_collapsed_until_its_link_is_followed_even_without_a_script(opened):
+    shown = opened(java_script_enabled=False, reduced_motion="reduce")
+    figure = shown.locator("#gap .plot").first
+    assert not figure.is_visible()
+    shown.locator("nav a[href='#gap']").click()
+    figure.wait_for(state="visible")
+    title, contents = shown.locator("#gap-title").bounding_box(), shown.locator("nav").bounding_box()
+    assert contents["y"] + contents["height"] <= title["y"] < 300, "the title is in sight, below the table of contents"
+    assert not shown.locator("#recipe table").first.is_visible(), "only this one opens"
+    shown.locator("summary", has_text="Recipes").focus()
+    shown.keyboard.press("Enter")
+    assert shown.locator("#recipe table").first.is_visible()
+
+
+def test_paper_shows_what_the_screen_collapses(opened):
+    shown = opened()
+    for place in ("#gap .plot", "#step .plot", "#recipe table"):
+        assert not shown.locator(place).first.is_visible()
+    shown.emulate_media(media="print")
+    for place in ("#gap .plot", "#step .plot", "#recipe table", ".metrics .what", ".lead"):
+        assert shown.locator(place).first.is_visible(), place
+        assert shown.locator(place).first.bounding_box()["height"] > 10
+
+
+def test_the_first_screen_has_the_verdict(opened):
+    for width, height in ((1280, 800), (390, 844)):
+        lead = opened(width=width, height=height).locator(".lead").bounding_box()
+        assert lead["y"] + lead["height"] < height
+
+
 def test_a_phone_scrolls_down_and_not_sideways(opened):
     shown = opened(width=390, height=844, has_touch=True)
     for width in (390, 320):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from suprank.data import Manifest
+from suprank.evaluation.explanations import explain_metric
 from suprank.explorer import Source
 from suprank.explorer.findings import class_map
 from suprank.explorer.report import report_page
@@ -18,26 +19,23 @@ from tests.explorer.report.reading import of, parsed
 from tests.explorer.runs import GROUPS, RECIPE, collection, embeddings, hand_made_lists, run, vectors
 
 ALL = [
+    "verdict",
+    "failures",
     "metrics",
-    "training",
-    "levels",
-    "curves",
-    "scores",
-    "gap",
-    "map",
     "better",
     "behind",
-    "failing",
     "worst",
+    "failing",
     "random",
+    "levels",
+    "training",
+    "curves",
+    "scores",
+    "map",
+    "gap",
     "step",
     "recipe",
 ]
-
-
-@pytest.fixture(scope="session")
-def elements(page):
-    return parsed(page)
 
 
 def ids(elements):
@@ -75,10 +73,13 @@ def test_ids_are_unique_and_every_reference_finds_its_own(elements):
 
 def test_the_table_has_every_metric_by_level_with_intervals_and_verdicts(elements):
     (table,) = of(elements, "table", class_="metrics")
-    rows = [one.text.split() for one in of(elements, "tr") if table in one.above]
-    assert {"R@1", "AP", "H-AP", "NDCG", "ASI"} <= {row[0] for row in rows}
-    h_ap = next(row for row in rows if row[0] == "H-AP")
-    assert len(re.findall(r"\[\d+\.\d, \d+\.\d\]", " ".join(h_ap))) == 2
+    explained = [one.text.split(maxsplit=1) for one in of(elements, "tr", class_="metric") if table in one.above]
+    assert [name for name, _ in explained] == ["R@1", "R@10", "mAP@R", "AP", "H-AP", "NDCG", "ASI"]
+    assert all(text.strip() == explain_metric(name) for name, text in explained)
+    rows = [" ".join(one.text.split()) for one in of(elements, "tr") if table in one.above]
+    assert [" ".join(row.split()[:2]) for row in rows if row.startswith("R@1, ")] == ["R@1, class", "R@1, group"]
+    (h_ap,) = [row for row in rows if row.startswith("H-AP, all")]
+    assert len(re.findall(r"\[\d+\.\d, \d+\.\d\]", h_ap)) == 2
     assert any(one.text == "significantly better" for one in of(elements, "span", class_="hidden"))
 
 
@@ -263,6 +264,8 @@ def test_the_map_says_how_many_classes_have_a_neighbor_of_their_group_in_each_ru
 @pytest.mark.usefixtures("undrawn")
 def test_classes_without_an_image_for_the_sake_of_size_are_counted(runs, monkeypatch):
     monkeypatch.setattr(Thumbnails.__init__, "__defaults__", (1, Thumbnails.__init__.__defaults__[1]))
+    monkeypatch.setattr("suprank.explorer.report.failures_section.WEAKEST", 0)
+    monkeypatch.setattr("suprank.explorer.report.confusion_parts.PAIRS", 0)
     page = small(Source.read(runs[0]), queries=1, top=1)
     marks = [one for one in of(parsed(page), "path") if "data-group" in one.attributes]
     without = len([one for one in marks if "data-image" not in one.attributes])
@@ -294,7 +297,7 @@ def test_one_level_of_labels_has_no_hierarchical_sections(runs):
         {"path": manifest.paths.to_pylist(), "split": ["test"] * len(manifest), "label_class": names}, root=manifest.root
     )
     found = parsed(small(Source.from_arrays("flat", vectors(flat), flat)))
-    assert ids(found) == ["metrics", "curves", "scores", "gap", "map", "worst", "random"]
+    assert ids(found) == ["verdict", "failures", "metrics", "worst", "random", "curves", "scores", "map", "gap"]
     assert not [one for one in of(found, "section") if re.search("H-AP|H-P", one.text)]
     assert {one.attributes["class"] for one in of(found, "figure", class_="tile")} == {
         "tile query",

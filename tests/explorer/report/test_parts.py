@@ -104,6 +104,7 @@ def test_rows_are_by_level_and_say_nothing_twice():
     assert table_keys([report()]) == ["AP/class", "AP/group", "H-AP", "NDCG"]
     ((fine, coarse), (h_ap,), (_,)) = metric_rows([report()])
     assert (fine.metric, fine.level, coarse.level, h_ap.level) == ("AP", "class", "group", "all")
+    assert fine.about == "Average precision of the whole ranking; 100 if all items of the query's class come before all others."
     assert fine.cells[0].interval.startswith("[")
 
 

@@ -1,5 +1,6 @@
 """The drawn collection, once for all tests of the page, and a client without a network."""
 
+import io
 import threading
 from contextlib import contextmanager
 
@@ -33,6 +34,16 @@ def client(one):
 
 def client_of(explorer, host="127.0.0.1"):
     return TestClient(create_app(explorer, host=host), base_url=f"http://{host}:8000", raise_server_exceptions=False)
+
+
+def png(picture):
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def send_upload(client, data, name="a.png"):
+    return client.post("/upload", files={"image": (name, data, "image/png")})
 
 
 @contextmanager

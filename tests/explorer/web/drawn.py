@@ -111,11 +111,11 @@ def source(images, embed, name="by shape"):
     return Source.from_arrays(name, _VECTORS[paths, embed], images)
 
 
-def explorer(images, *, two=False, upload=True):
-    """One run that sees shapes; beside it, if wanted, one that sees pixels. Their metrics are measured already."""
+def explorer(images, *, two=False, upload=True, **options):
+    """One run that sees shapes; beside it, if wanted, one that sees pixels. All is measured already."""
     chosen = [("by shape", by_shape), ("by pixels", by_pixels)][: 1 + two]
     sources = [(source(images, embed, name), embed) for name, embed in chosen]
-    found = Explorer([ExplorerRun(one, ExactSearch(one.gallery), embed if upload else None) for one, embed in sources])
-    for metrics in found.node_metrics:
-        metrics.measure()
+    opened = [ExplorerRun(one, ExactSearch(one.gallery), embed if upload else None) for one, embed in sources]
+    found = Explorer(opened, **options)
+    found.measure()
     return found

@@ -20,19 +20,9 @@ from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, ImageId, serve, uploads
 from tests.explorer.web import drawn
-from tests.explorer.web.conftest import client_of, served
+from tests.explorer.web.conftest import client_of, png, send_upload, served
 
 EVIL = "<script>alert('label')</script>"
-
-
-def png(picture):
-    file = io.BytesIO()
-    picture.save(file, "PNG")
-    return file.getvalue()
-
-
-def send_upload(client, data, name="a.png", **fields):
-    return client.post("/upload", files={"image": (name, data, "image/png")}, data=fields)
 
 
 def bomb(width, height):
@@ -260,13 +250,6 @@ def test_other_forms_are_refused(client):
     answer = client.post("/upload", content=b"nonsense", headers={"content-type": "multipart/form-data; boundary=x"})
     assert answer.status_code == 400
     assert client.post("/upload", content=b"x", headers={"content-type": "multipart/form-data"}).status_code == 400
-
-
-def test_without_a_model_there_is_no_upload(images):
-    client = client_of(drawn.explorer(images, upload=False))
-    assert 'form class="upload"' not in client.get("/").text
-    answer = send_upload(client, png(Image.new("RGB", (8, 8))))
-    assert (answer.status_code, "There is no model to embed the image" in answer.text) == (400, True)
 
 
 # What it refuses

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.browsers import NEEDS_BROWSER, guarded_pages
-from tests.explorer.web import drawn
 from tests.explorer.web.conftest import served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -63,34 +62,6 @@ def test_filters_apply_when_they_are_chosen_and_an_address_can_be_sent(opened):
     assert set(names) == {"same family"}
     again = opened("/" + page.url.split("/", 3)[3])
     assert again.locator("ol.tiles .level").all_inner_texts() == names
-
-
-def test_upload_and_bad_upload(opened, tmp_path):
-    drawn.figure("cogwheel", 77).save(tmp_path / "cog.png")
-    (tmp_path / "bad.png").write_text("no picture")
-    (tmp_path / "large.png").write_bytes(b"\0" * 10_000_001)
-    page = opened()
-    page.get_by_label("search by image").set_input_files(tmp_path / "cog.png")
-    page.get_by_role("button", name="upload").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Uploaded image")
-    expect(page.locator("ol.tiles li").first).to_contain_text("cogwheel")
-    assert page.evaluate("document.querySelector('.large img').naturalWidth") == 96
-    page.get_by_label("search by image").set_input_files(tmp_path / "bad.png")
-    page.get_by_role("button", name="upload").click()
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Invalid request")
-    expect(page.locator("main")).to_contain_text("is not an image")
-    page.get_by_label("search by image").set_input_files(tmp_path / "large.png")
-    expect(page.get_by_role("alert")).to_have_text("The image has more than 10 MB; choose a smaller one.")
-    page.get_by_role("button", name="upload").click()  # the browser does not send it
-    expect(page.locator("main")).to_contain_text("is not an image")
-
-
-def test_an_upload_that_is_too_large_is_answered_without_the_script_too(opened, tmp_path):
-    (tmp_path / "large.png").write_bytes(b"\0" * 12_000_000)
-    page = opened(java_script_enabled=False)
-    page.get_by_label("search by image").set_input_files(tmp_path / "large.png")
-    page.get_by_role("button", name="upload").click()
-    expect(page.locator("main")).to_contain_text("more than 10 MB")
 
 
 def test_two_runs_side_by_side(opened):

@@ -6,7 +6,7 @@ import pytest
 from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.web import Node
-from suprank.explorer.web.tree import NodeMetrics, Tree
+from suprank.explorer.web.tree import ORDERS, NodeMetrics, Tree
 from tests.explorer.web import drawn
 
 
@@ -51,6 +51,26 @@ def test_orders(two):
         "polygon",
         "star",
     ]
+    gaps = {order: [label.difference() for label in two.tree.children(None, order=order).labels] for order in ORDERS}
+    assert gaps["name"] == [label.finest[0].ap - label.finest[1].ap for label in two.tree.children(None).labels]
+    assert gaps["first_better"] == sorted(gaps["name"], reverse=True)
+    assert gaps["second_better"] == sorted(gaps["name"])
+    label = two.tree.children(None).labels[0]
+    assert label.difference(own=True) == label.own[0].ap - label.own[1].ap
+
+
+def test_a_label_is_found_by_number_and_by_name(one):
+    tree, star = one.tree, Node(1, one.source.names["family"].index("star"))
+    assert tree.address(star) == "family:star"
+    assert [tree.find(text) for text in ("family:star", str(star), "family:none", "genus:star", "7.1", "star")] == [
+        star,
+        star,
+        None,
+        None,
+        None,
+        None,
+    ]
+    assert tree.class_sizes(1).tolist() == [24] * 4
 
 
 def test_a_second_run_may_number_its_labels_otherwise(one, images):

@@ -3,6 +3,21 @@
 from suprank.explorer.findings.batch_gap import GapBySize, gap_by_size
 from suprank.explorer.findings.class_means import ClassMap, class_map
 from suprank.explorer.findings.collect import RunFindings, collect_findings
+from suprank.explorer.findings.confusions import (
+    Border,
+    ClassMetrics,
+    ConfusedPair,
+    Confusions,
+    NearestItems,
+    class_metrics,
+    confused_queries,
+    count_confusions,
+    first_item_levels,
+    measure_border,
+    nearest_items,
+    weakest_classes,
+    with_positives,
+)
 from suprank.explorer.findings.curves import (
     HierarchicalAtK,
     PrecisionRecall,
@@ -17,6 +32,7 @@ from suprank.explorer.findings.mistakes import (
     better_mistakes,
     both_fail,
     count_first_items,
+    misses_class,
 )
 from suprank.explorer.findings.query_metrics import (
     Example,
@@ -34,7 +50,11 @@ from suprank.explorer.findings.query_metrics import (
 from suprank.explorer.findings.training_run import Curve, History, LossStep, StepCurve, loss_step, training_history
 
 __all__ = [
+    "Border",
     "ClassMap",
+    "ClassMetrics",
+    "ConfusedPair",
+    "Confusions",
     "Curve",
     "Example",
     "FirstItems",
@@ -44,6 +64,7 @@ __all__ = [
     "ItemCounts",
     "LevelPrecision",
     "LossStep",
+    "NearestItems",
     "PrecisionRecall",
     "QueryRanking",
     "RunFindings",
@@ -52,20 +73,29 @@ __all__ = [
     "better_mistakes",
     "both_fail",
     "class_map",
+    "class_metrics",
     "collect_findings",
     "compare_reports",
+    "confused_queries",
+    "count_confusions",
     "count_first_items",
     "evaluate_source",
     "examples",
+    "first_item_levels",
     "gap_by_size",
     "hierarchical_at_k",
     "loss_step",
     "match_queries",
+    "measure_border",
+    "misses_class",
     "most_different_queries",
+    "nearest_items",
     "precision_by_level",
     "precision_recall_and_scores",
     "random_queries",
     "reorder_queries",
     "training_history",
+    "weakest_classes",
+    "with_positives",
     "worst_queries",
 ]

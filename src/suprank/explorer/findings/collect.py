@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from suprank.explorer.findings.batch_gap import gap_by_size
 from suprank.explorer.findings.class_means import MAX_CLASSES, class_map
+from suprank.explorer.findings.confusions import nearest_items
 from suprank.explorer.findings.curves import hierarchical_at_k, precision_recall_and_scores
 from suprank.explorer.findings.query_metrics import evaluate_source
 from suprank.explorer.findings.training_run import loss_step, training_history
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report
     from suprank.explorer.findings.batch_gap import GapBySize
     from suprank.explorer.findings.class_means import ClassMap
+    from suprank.explorer.findings.confusions import NearestItems
     from suprank.explorer.findings.curves import HierarchicalAtK, PrecisionRecall, ScoreHistograms
     from suprank.explorer.findings.training_run import History, LossStep
     from suprank.explorer.source import Source
@@ -38,6 +40,7 @@ class RunFindings:
     map: ClassMap | None
     history: History | None
     step: LossStep | None
+    nearest: NearestItems
 
     @property
     def name(self) -> str:
@@ -58,9 +61,10 @@ def collect_findings(
     several = len(source.levels) > 1
     lists = hierarchical_at_k(source, progress=partial(progress, f"{name}: H-P and H-R")) if several else None
     gap = gap_by_size(source, report, seed=seed, progress=partial(progress, f"{name}: decomposability gap"))
+    nearest = nearest_items(source, seed=seed, progress=partial(progress, f"{name}: first items"))
     progress(f"{name}: map", 0, 1)
     classes = class_map(source, max_classes=map_classes, seed=seed)
     progress(f"{name}: map", 1, 1)
     return RunFindings(
-        source, report, precision, scores, lists, gap, classes, training_history(source), loss_step(source.recipe)
+        source, report, precision, scores, lists, gap, classes, training_history(source), loss_step(source.recipe), nearest
     )

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from suprank.explorer.findings.curves import sample_queries
+from suprank.explorer.images import shared_levels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from suprank.evaluation import Report
     from suprank.explorer.source import Source
 
 _PAIRS = 300_000_000  # query-item pairs: a few seconds
@@ -52,12 +54,32 @@ class FirstItems(NamedTuple):
         return self._replace(own=self.other, other=self.own)
 
 
-def count_first_items(source: Source, other: Source, same: NDArray[np.int64], k: int = 10, *, seed: int = 0) -> FirstItems:
-    """Count the first k items of both sources for the same queries; `same` comes from `match_queries`."""
+def count_first_items(
+    source: Source,
+    other: Source,
+    same: NDArray[np.int64],
+    k: int = 10,
+    *,
+    seed: int = 0,
+    queries: NDArray[np.int64] | None = None,
+) -> FirstItems:
+    """Count the first k items of both sources for the same queries; `same` comes from `match_queries`.
+
+    `queries` are rows to count instead of all.
+    """
     rows = sample_queries(source, seed, _PAIRS)
     sampled = len(rows) < len(source.queries)
+    if queries is not None:
+        sampled = len(rows) < len(queries)
+        rows = np.sort(np.random.default_rng(seed).choice(queries, len(rows), replace=False)) if sampled else queries
     rows = rows[_has_positives(source, rows)]
     return FirstItems(rows, count_items(source, rows, k), count_items(other, same[rows], k), sampled)
+
+
+def misses_class(report: Report, k: int) -> NDArray[np.bool_]:
+    """Whether a query has items of its finest class to find, but none of them is among the first k."""
+    assert report.per_query is not None
+    return np.asarray(report.per_query["MRR"]) * k < 1 - 1e-6  # NaN, without such an item, is not smaller
 
 
 def _has_positives(source: Source, queries: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -73,7 +95,7 @@ def count_items(source: Source, queries: NDArray[np.int64], k: int = 10) -> Item
     if not len(queries):
         return ItemCounts(*np.zeros((3, 0), np.int64))
     found, _ = source.top_k(queries, k)
-    shared = np.stack([source.shared_levels(query, rows) for query, rows in zip(queries.tolist(), found, strict=True)])
+    shared = shared_levels(source.queries.labels[queries][:, None], source.gallery.labels[found])
     there, most = found >= 0, len(source.levels)
     fine = (there & (shared == most)).sum(1)
     negative = (there & (shared == 0)).sum(1)

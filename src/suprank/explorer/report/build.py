@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from suprank.explorer.findings.class_means import MAX_CLASSES
 from suprank.explorer.findings.collect import collect_findings
 from suprank.explorer.findings.query_metrics import match_queries, reorder_queries
 from suprank.explorer.report import figure_sections, table_sections
 from suprank.explorer.report.example_sections import example_sections
+from suprank.explorer.report.failures_section import MAX_IMAGES, failures_section
+from suprank.explorer.report.header import header
 from suprank.explorer.report.map_section import map_section
 from suprank.explorer.report.page import Thumbnails, render_page
+from suprank.explorer.report.verdict_section import verdict_section
 from suprank.explorer.source import comparison_warning, levels_in_both
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def report_page(
     against: Source | None = None,
     *,
     title: str | None = None,
+    summary: str | None = None,
     queries: int = 8,
     top: int = 10,
     map_classes: int = MAX_CLASSES,
@@ -36,6 +37,8 @@ def report_page(
     progress: StageProgress = lambda what, done, total: None,
 ) -> str:
     """The report as HTML text. The same sources, options and seed give the same page.
+
+    The author's `summary` is shown above the verdict; blank lines separate its paragraphs.
 
     Each section of examples shows `queries` queries with their `top` best items; the map shows the `map_classes` classes with
     the most images, or all with 0; `seed` draws the random samples and places the map. Two sources must have the same queries
@@ -53,44 +56,35 @@ def report_page(
     reports = [runs[0].report, *(reorder_queries(run.report, same) for run in runs[1:] if same is not None)]
     most = _max_images(runs, queries, top)
     thumbnails = Thumbnails(on_new=lambda number: progress("images", number, most))
+    failures = failures_section(runs, reports, thumbnails)
     shown = example_sections(runs, reports, same, thumbnails, queries=queries, top=top, seed=seed)
+    sources, names = [run.source for run in runs], [run.name for run in runs]
+    comparison = table_sections.compare_metrics(reports)
+    warning = comparison_warning(*sources) if len(sources) > 1 else None
     sections = (
-        table_sections.metrics_section(runs, reports),
-        figure_sections.training_section(runs),
+        verdict_section(sources, reports, comparison, warning=warning, summary=summary),
+        failures,
+        table_sections.metrics_section(names, reports, comparison),
+        *shown,
         figure_sections.levels_section(runs),
+        figure_sections.training_section(runs),
         figure_sections.curves_section(runs),
         figure_sections.scores_section(runs),
-        figure_sections.gap_section(runs),
         map_section(runs, thumbnails),  # made after the examples, which have the first claim on the image budget
-        *shown,
+        figure_sections.gap_section(runs),
         figure_sections.step_section(runs),
-        table_sections.recipe_section(runs),
+        table_sections.recipe_section(sources),
     )
     progress("images", most, most)
+    broken = [("Unreadable images", f"{thumbnails.broken:,}")] if thumbnails.broken else []
     return render_page(
-        title or " against ".join(run.name for run in runs),
-        [run.name for run in runs],
-        [
-            *_facts(source),
-            *_provenance_facts([run.source for run in runs]),
-            *omitted,
-            *([("Unreadable images", f"{thumbnails.broken:,}")] if thumbnails.broken else []),
-        ],
+        title or " against ".join(names),
+        names,
+        header(sources, [*omitted, *broken]),
         [section for section in sections if section is not None],
         thumbnails.embedded(),
         levels=len(source.levels),
-        warning=None if against is None else comparison_warning(source, against),
     )
-
-
-def _provenance_facts(sources: Sequence[Source]) -> list[tuple[str, str]]:
-    """The network and how it read the images; for two sources, each with its name."""
-    facts = []
-    for source in sources:
-        if source.provenance is not None:
-            suffix = f" ({source.name})" if len(sources) > 1 else ""
-            facts += [(f"Backbone{suffix}", source.provenance.network), (f"Images read{suffix}", source.provenance.images)]
-    return facts
 
 
 def _with_common_levels(source: Source, against: Source | None) -> tuple[Source, Source | None, list[tuple[str, str]]]:
@@ -113,6 +107,7 @@ def _max_images(runs: Sequence[RunFindings], queries: int, top: int) -> int:
     """Upper bound on the images of the page, for the progress bar."""
     sections = 5 if len(runs) > 1 else 2
     shown = sections * queries * (1 + len(runs) * top) + sum(len(run.map.positions) for run in runs if run.map is not None)
+    shown += MAX_IMAGES
     return min(shown, len(runs[0].source.gallery) + len(runs[0].source.queries))
 
 
@@ -127,32 +122,3 @@ def _with_distinct_names(source: Source, against: Source | None) -> list[Source]
     if parents[0] != parents[1]:
         names = [f"{parent}/{source.name}" for parent in parents]
     return [replace(one, name=name) for one, name in zip((source, against), names, strict=True)]
-
-
-def _facts(source: Source) -> list[tuple[str, str]]:
-    """The header of the page: data, classes, loss and date."""
-    recipe = source.recipe or {}
-    queries, items = len(source.queries), len(source.gallery)
-    ranked = f"{items:,} images, each a query" if source.against_each_other else f"{queries:,} queries, {items:,} items"
-    classes = ", ".join(
-        f"{len(np.unique(column[column >= 0])):,} {level}"
-        for level, column in zip(source.levels, source.gallery.labels.T, strict=True)
-    )
-    facts = [("Test images", ranked), ("Classes", classes), ("Dimensions", f"{source.gallery.dim:,}")]
-    manifest = recipe.get("data", {}).get("tests", {}).get(source.test) or recipe.get("data", {}).get("manifest")
-    if manifest:
-        facts.insert(0, ("Data", table_sections.recipe_value(manifest)))
-    entries = [("Loss", "loss", "name"), ("Epochs", "run", "epochs")]
-    if source.provenance is None:
-        entries.insert(1, ("Backbone", "model", "backbone"))
-    for title, table, entry in entries:
-        if entry in recipe.get(table, {}):
-            facts.append((title, table_sections.recipe_value(recipe[table][entry])))
-    date = _training_date(source)
-    return [*facts, ("Trained", date)] if date else facts
-
-
-def _training_date(source: Source) -> str | None:
-    """The day (UTC) of the last logged line; today's date would make every page different."""
-    times = [line["time"] for line in source.metrics_log or () if isinstance(line.get("time"), int | float)]
-    return datetime.fromtimestamp(max(times), UTC).strftime("%Y-%m-%d") if times else None

@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from suprank.explorer.colors import level_names
-from suprank.explorer.findings.mistakes import both_fail, count_first_items
+from suprank.explorer.findings.mistakes import both_fail, count_first_items, misses_class
 from suprank.explorer.findings.query_metrics import (
     examples,
     main_metric,
@@ -20,7 +22,6 @@ from suprank.explorer.report.page import LegendEntry, Section, label_name, label
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
@@ -80,7 +81,7 @@ def example_sections(
     top: int,
     seed: int,
 ) -> list[Section]:
-    """Sections with the queries on which the runs differ most, those on which both fail, the worst, and a random sample.
+    """Sections with the queries on which the runs differ most, the worst, those on which both fail, and a random sample.
 
     `reports` have their queries in the order of the first run; `same` gives the row of each query in the second run.
     """
@@ -90,11 +91,12 @@ def example_sections(
     sections = []
     selections = _selections(runs, reports, metric, queries, seed)
     if same is not None:
-        selections.insert(2, _both_fail([run.source for run in runs], same, queries, top, seed))
-    for chosen in selections:
-        lists = [examples(source, runs[0].report, chosen.rows, top)]
+        selections.insert(3, _both_fail(runs, reports, same, queries, top, seed))
+    for selection in selections:
+        chosen, lists = selection, [examples(source, runs[0].report, selection.rows, top)]
         if same is not None:
             lists.append(examples(runs[1].source, runs[1].report, same[chosen.rows], top))
+            chosen = _with_near_misses(chosen, runs, lists)
         shown = [_example_query(runs, pair, metric, names, thumbnails) for pair in zip(*lists, strict=True)]
         content = {"legend": legend, "queries": shown, "if_empty": chosen.if_empty}
         sections.append(Section(chosen.id, chosen.title, "examples.html", content, (chosen.about,), chosen.short))
@@ -108,12 +110,12 @@ def _selections(
     if len(runs) > 1:
         first, second = (run.name for run in runs)
         ahead, behind = most_different_queries(reports[0], reports[1], queries)
-        words = " Better mistakes are errors that stay close to the query in the label tree." if metric == "H-AP" else ""
-        about = f"The queries on which {first} exceeds {second} in {metric} by the most.{words}"
-        selections.append(_Selection("better", "Better mistakes", ahead, about, f"{first} is ahead on no query."))
+        about = f"The queries on which {first} exceeds {second} in {metric} by the most."
+        title, none = f"Where {first} is ahead", f"{first} is ahead on no query."
+        selections.append(_Selection("better", title, ahead, about, none, "Where ahead"))
         about = f"The queries on which {second} exceeds {first} in {metric} by the most."
-        title = f"Where {second} is ahead"
-        selections.append(_Selection("behind", title, behind, about, f"{second} is ahead on no query.", "Worse mistakes"))
+        title, none = f"Where {second} is ahead", f"{second} is ahead on no query."
+        selections.append(_Selection("behind", title, behind, about, none, "Where behind"))
     about = f"The queries with the lowest {metric} in {runs[0].name}, among those that have a positive."
     selections.append(
         _Selection("worst", "Worst failures", worst_queries(reports[0], queries), about, "No query has a positive.")
@@ -123,22 +125,44 @@ def _selections(
     return [*selections, _Selection("random", "Random sample", sample, about, "There are no queries.")]
 
 
-def _both_fail(sources: Sequence[Source], same: NDArray[np.int64], queries: int, top: int, seed: int) -> _Selection:
+def _with_near_misses(chosen: _Selection, runs: Sequence[RunFindings], lists: Sequence[Sequence[Example]]) -> _Selection:
+    """Where the runs differ most and labels form a tree: how many mistakes of each run share a coarser label.
+
+    The section is called "Better mistakes" only if the share is higher in the first run.
+    """
+    levels = runs[0].source.levels
+    if chosen.id not in ("better", "behind") or len(levels) == 1 or not lists[0]:
+        return chosen
+    shared = [[int(level) for example in one for level in example.levels if level < len(levels)] for one in lists]
+    near = [sum(level > 0 for level in one) for one in shared]
+    counts = [f"{close:,} of {len(one):,} mistakes of {run.name}" for close, one, run in zip(near, shared, runs, strict=True)]
+    about = f"{chosen.about} In these lists, {' and '.join(counts)} share at least the {levels[-1]} with the query."
+    better = chosen.id == "better" and near[0] * len(shared[1]) > near[1] * len(shared[0])
+    named = chosen._replace(title="Better mistakes", short="") if better else chosen
+    return named._replace(about=about)
+
+
+def _both_fail(
+    runs: Sequence[RunFindings], reports: Sequence[Report], same: NDArray[np.int64], queries: int, top: int, seed: int
+) -> _Selection:
     """The queries for which neither run retrieves the finest class, with how close their mistakes are."""
-    source, other = sources
-    items = count_first_items(source, other, same, top, seed=seed)
+    source, other = (run.source for run in runs)
+    rows = np.flatnonzero(misses_class(reports[0], top) & misses_class(reports[1], top))
+    items = count_first_items(source, other, same, top, seed=seed, queries=rows)
     ranking = both_fail(items)
     failing = ranking.order[: ranking.matches]
+    searched = reports[0].queries - reports[0].without_positives.get(source.levels[0], 0)
     about = (
-        f"Queries for which neither run has an item of the same {source.levels[0]} among the first {top}: {len(failing):,} of "
-        f"{len(items.queries):,} that have one to find{', in a random sample' if items.sampled else ''}."
+        f"Queries for which neither run has an item of the same {source.levels[0]} among the first {top}: {len(rows):,} of "
+        f"{searched:,} that have one to find."
     )
     if len(source.levels) > 1 and len(failing):
         coarsest = source.levels[-1]
         own, theirs = (100 * counts.near_miss_share(failing) for counts in (items.own, items.other))
         about += (
             f" The first are those where {source.name} has fewer items of another {coarsest} than {other.name}. Share of items "
-            f"with the same {coarsest} over all of them: {own:.1f} % ({source.name}), {theirs:.1f} % ({other.name})."
+            f"with the same {coarsest} over {'a random sample' if items.sampled else 'all'} of them: {own:.1f} % "
+            f"({source.name}), {theirs:.1f} % ({other.name})."
         )
     if_empty = f"There is no query for which both runs fail in the first {top} items."
     return _Selection("failing", "Where both fail", items.queries[failing[:queries]], about, if_empty, "Both fail")

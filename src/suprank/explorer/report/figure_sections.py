@@ -54,9 +54,13 @@ def training_section(runs: Sequence[RunFindings]) -> Section | None:
             found.append(CaptionedFigure(figures.over_epochs(f"training{number}", title, label, series, percent=percent)))
     if not found:
         return None
-    losses = {str((run.source.recipe or {}).get("loss", {}).get("name", "")) for run in runs}
-    about = ("The runs minimize different losses, whose values are not comparable.",) if len(losses) > 1 else ()
-    return Section("training", "Training", "figures.html", [FigureGroup(tuple(found), _run_legend(runs))], about)
+    losses = {run.source.recipe.get("loss", {}).get("name", "") for run in runs if run.source.recipe is not None}
+    about = ["The runs minimize different losses, whose values are not comparable."] if len(losses) > 1 else []
+    for run in (run for run in runs if run.history is None):
+        why = "was not trained" if run.source.frozen else "has no record of its training"
+        about.append(f"{run.name} {why}, so it has no curves.")
+    legend = tuple(entry for entry, history in zip(_run_legend(runs), histories, strict=False) if history is not None)
+    return Section("training", "Training", "figures.html", [FigureGroup(tuple(found), legend)], tuple(about))
 
 
 def levels_section(runs: Sequence[RunFindings]) -> Section | None:
@@ -130,7 +134,8 @@ def gap_section(runs: Sequence[RunFindings]) -> Section:
         "loss over batches cannot see. Smaller is better. The gap is signed, and 0 if one batch holds the whole collection.",
         *_sample_note(gaps[0].queries, gaps[0].total_queries),
     )
-    return Section("gap", "Decomposability gap", "figures.html", [FigureGroup(tuple(found), _run_legend(runs))], about, "Gap")
+    group = FigureGroup(tuple(found), _run_legend(runs))
+    return Section("gap", "Theory: the decomposability gap", "figures.html", [group], about, "Gap", collapsed=True)
 
 
 def step_section(runs: Sequence[RunFindings]) -> Section | None:
@@ -158,7 +163,7 @@ def step_section(runs: Sequence[RunFindings]) -> Section | None:
         "The rank of an item k counts the items j that score at least as high, t = s_j − s_k ≥ 0. This exact step has no "
         "gradient, so the loss replaces it by a smooth step, whose derivative moves the embeddings.",
     )
-    return Section("step", "The step of the loss", "figures.html", groups, about, "Step")
+    return Section("step", "Theory: the step of the loss", "figures.html", groups, about, "Step", collapsed=True)
 
 
 def _run_legend(runs: Sequence[RunFindings]) -> tuple[LegendEntry, ...]:

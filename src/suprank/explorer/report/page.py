@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from suprank.explorer.images import Images
+    from suprank.explorer.report.header import Header
     from suprank.explorer.source import Source
 
 
@@ -40,6 +41,7 @@ class Section:
     content: Any
     about: tuple[str, ...] = ()
     short: str = ""  # title in the table of contents, if it differs
+    collapsed: bool = False  # only its title is shown until the reader opens it
 
 
 class LegendEntry(NamedTuple):
@@ -52,14 +54,13 @@ class LegendEntry(NamedTuple):
 def render_page(
     title: str,
     runs: Sequence[str],
-    facts: Sequence[tuple[str, str]],
+    header: Header,
     sections: Sequence[Section],
     images: Sequence[Thumbnail],
     *,
     levels: int,
-    warning: str | None = None,
 ) -> str:
-    """The whole page. `levels` is the number of levels, for their colors; a `warning` is shown at the top."""
+    """The whole page. `levels` is the number of levels, for their colors."""
     style, script = _style(levels), _read("report/script.js")
     return (
         _environment()
@@ -67,8 +68,7 @@ def render_page(
         .render(
             title=title,
             runs=runs,
-            facts=facts,
-            warning=warning,
+            header=header,
             sections=sections,
             images=images,
             version=__version__,

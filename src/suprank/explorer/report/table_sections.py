@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, parse_metric
+from suprank.evaluation.explanations import INTERVAL, P_VALUE, explain_metric
+from suprank.evaluation.metric_names import parse_metric
+from suprank.evaluation.quoted_metrics import metric_name, table_keys
+from suprank.evaluation.report_comparison import SIGNIFICANT
+from suprank.evaluation.report_text import short_p_value
 from suprank.explorer.findings.query_metrics import compare_reports
 from suprank.explorer.report.page import Section
 
@@ -17,13 +21,7 @@ if TYPE_CHECKING:
 
     from suprank.evaluation import Report, ReportComparison
     from suprank.evaluation.report_comparison import MetricComparison
-    from suprank.explorer.findings.collect import RunFindings
-
-SIGNIFICANT = 0.05  # a difference is marked if its Holm-corrected p is below this
-TABLE_METRICS = ("mAP@R", "AP", "H-AP", "NDCG", "ASI")
-"""The metrics of the table beside R@k, as far as a report has them, at every level it has them for."""
-
-LARGEST_K = 32  # of R@k in the table; CUB and iNaturalist have four cut-offs up to it
+    from suprank.explorer.source import Source
 
 
 class Cell(NamedTuple):
@@ -38,6 +36,7 @@ class MetricRow:
     """A metric at a level: one cell per run, their difference, and whether it is significant."""
 
     metric: str
+    about: str  # the metric in a plain sentence
     level: str
     cells: tuple[Cell, ...]
     difference: str = ""
@@ -47,40 +46,25 @@ class MetricRow:
     mark_text: str = ""
 
 
-def metrics_section(runs: Sequence[RunFindings], reports: Sequence[Report]) -> Section:
-    """The table of metrics. `reports` have their queries in the same order."""
-    about = "Means over the queries in percent, with 95 % bootstrap intervals over the queries in brackets."
-    keys = table_keys(reports)
-    comparison = None
-    if len(runs) > 1:
-        comparison = compare_reports(reports[0], reports[1], keys)
-        about += (
-            f" The difference is {runs[0].name} − {runs[1].name}. The p-value comes from a paired randomization test over "
-            f"queries, Holm-corrected for the {len(keys)} rows of this table; ▲ and ▼ mark p < {SIGNIFICANT}."
+def compare_metrics(reports: Sequence[Report]) -> ReportComparison | None:
+    """The comparison of two reports over the rows of the table, which have their queries in the same order; None for one."""
+    return compare_reports(reports[0], reports[1], table_keys(reports)) if len(reports) > 1 else None
+
+
+def metrics_section(names: Sequence[str], reports: Sequence[Report], comparison: ReportComparison | None) -> Section:
+    """The table of metrics of the runs with these names; `comparison` comes from `compare_metrics`."""
+    about = "Means over the queries, in percent; higher is better. In brackets: 95 % intervals."
+    notes = [INTERVAL]
+    if comparison is not None:
+        about += f" The difference is {names[0]} − {names[1]}; ▲ and ▼ mark p < {SIGNIFICANT}."
+        notes.append(
+            f"{P_VALUE} The test is a paired randomization test over queries; p is corrected for the {len(comparison)} rows of "
+            "this table (Holm's method)."
         )
     without = [f"{count:,} at {level}" for level, count in reports[0].without_positives.items() if count]
     omitted = (f"Queries without a positive are left out: {', '.join(without)}.",) if without else ()
-    return Section("metrics", "Metrics", "metrics.html", metric_rows(reports, comparison), (about, *omitted))
-
-
-def table_keys(reports: Sequence[Report]) -> list[str]:
-    """The keys of the table's rows: the `TABLE_METRICS` that all reports have, in that order, by level from the finest.
-
-    Of R@k, every k up to `LARGEST_K` is listed. A metric without a level is left out if it is listed at the finest level; means
-    over levels are left out.
-    """
-    first = reports[0]
-    shared = [key for key in first if all(key in report for report in reports)]
-    rows = []
-    cutoffs = sorted({metric.k for key in shared if (metric := parse_metric(key)).name == "R" and metric.k is not None})
-    recalls = [f"R@{k}" for k in cutoffs if k <= LARGEST_K]
-    for name in (*recalls, *TABLE_METRICS):
-        if name == "H-AP" and len(first.levels) == 1:  # equals AP
-            continue
-        keys = [key for key in shared if _without_level(key) == name and parse_metric(key).level not in LEVEL_MEANS]
-        plain = [key for key in keys if parse_metric(key).level is not None] or keys
-        rows += [key for key in keys if parse_metric(key).hierarchical] if parse_metric(name).hierarchical else plain
-    return rows
+    content = {"groups": metric_rows(reports, comparison), "notes": notes}
+    return Section("metrics", "Metrics", "metrics.html", content, (about, *omitted))
 
 
 def metric_rows(reports: Sequence[Report], comparison: ReportComparison | None = None) -> list[list[MetricRow]]:
@@ -88,22 +72,18 @@ def metric_rows(reports: Sequence[Report], comparison: ReportComparison | None =
     groups: dict[str, list[MetricRow]] = {}
     several = len(reports[0].levels) > 1
     for key in table_keys(reports):
-        name = _without_level(key)
-        level = parse_metric(key).level or ("all" if several else "")
-        cells = tuple(Cell(_percent(report[key]), _interval(report, key)) for report in reports)
+        name = metric_name(key)
+        metric = parse_metric(key)
+        level = metric.level or ("all" if several and metric.hierarchical else reports[0].levels[0])
+        cells = tuple(Cell(percent(report[key]), _interval(report, key)) for report in reports)
         columns = _comparison_columns(comparison[key]) if comparison is not None else {}
-        groups.setdefault(name, []).append(MetricRow(name, level, cells, **columns))
+        groups.setdefault(name, []).append(MetricRow(name, explain_metric(name), level, cells, **columns))
     return list(groups.values())
-
-
-def _without_level(key: str) -> str:
-    metric = parse_metric(key)
-    return str(Metric(metric.name, metric.k))
 
 
 def _comparison_columns(row: MetricComparison) -> dict[str, str]:
     """The difference, its p-value and, if significant, a mark."""
-    columns = {"difference": _percent(row.difference, sign=True), "p": _p_value(row.p_holm)}
+    columns = {"difference": percent(row.difference, sign=True), "p": p_value(row.p_holm)}
     if not row.p_holm < SIGNIFICANT:  # NaN is not significant either
         return columns
     verdict = "better" if row.difference > 0 else "worse"
@@ -111,27 +91,26 @@ def _comparison_columns(row: MetricComparison) -> dict[str, str]:
     return columns | {"verdict": verdict, "mark": mark, "mark_text": f"significantly {verdict}"}
 
 
-def _percent(value: float, *, sign: bool = False) -> str:
+def percent(value: float, *, sign: bool = False) -> str:
+    """A fraction in percent with one decimal; a dash for NaN.
+
+    Example:
+        >>> percent(0.1234), percent(-0.1234, sign=True), percent(-0.0001, sign=True)
+        ('12.3', '−12.3', '+0.0')
+    """
     if math.isnan(value):
         return "–"
-    return f"{100 * value:{'+' if sign else ''}.1f}".replace("-", "−")
+    return f"{100 * value:{'+' if sign else ''}z.1f}".replace("-", "−")
 
 
 def _interval(report: Report, key: str) -> str:
     low, high = (report.intervals or {}).get(key, (math.nan, math.nan))
-    return "" if math.isnan(low) else f"[{_percent(low)}, {_percent(high)}]"
+    return "" if math.isnan(low) else f"[{percent(low)}, {percent(high)}]"
 
 
-def _p_value(value: float) -> str:
-    """A p-value in two or three decimals; a dash for NaN.
-
-    Example:
-        >>> _p_value(0.00012), _p_value(0.0449), _p_value(0.731), _p_value(math.nan)
-        ('< 0.001', '0.045', '0.73', '–')
-    """
-    if math.isnan(value):
-        return "–"
-    return "< 0.001" if value < 0.001 else f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
+def p_value(value: float) -> str:
+    """A p-value in two or three decimals; a dash for NaN."""
+    return short_p_value(value, "–")
 
 
 @dataclass(frozen=True)
@@ -143,18 +122,33 @@ class RecipeRow:
     differs: bool
 
 
-def recipe_section(runs: Sequence[RunFindings]) -> Section | None:
-    """The recipes and their differences; None if no run has a recipe."""
-    if all(run.source.recipe is None for run in runs):
+def recipe_section(sources: Sequence[Source]) -> Section | None:
+    """The recipes and their differences, collapsed; None if no source has one."""
+    trained = [(number, source) for number, source in enumerate(sources) if source.recipe is not None]
+    if not trained:
         return None
-    rows = recipe_rows([run.source.recipe for run in runs])
-    content = {"all": rows, "different": [row for row in rows if row.differs]}
-    return Section("recipe", "Recipe" if len(runs) == 1 else "Recipes", "recipe.html", content)
+    rows = recipe_rows([source.recipe or {} for _, source in trained])
+    without = tuple(
+        f"{source.name} is the backbone before training, so it has no recipe of its own."
+        if source.frozen
+        else f"{source.name} is a folder of embeddings, which has no recipe."
+        for source in sources
+        if source.recipe is None
+    )
+    content = {
+        "columns": [(number, source.name) for number, source in trained],
+        "all": rows,
+        "different": [row for row in rows if row.differs],
+    }
+    title = "Recipes" if len(trained) > 1 else "Recipe" if not without else f"Recipe of {trained[0][1].name}"
+    return Section(
+        "recipe", title, "recipe.html", content, without, "Recipes" if len(trained) > 1 else "Recipe", collapsed=True
+    )
 
 
-def recipe_rows(recipes: Sequence[Mapping[str, Any] | None]) -> list[RecipeRow]:
+def recipe_rows(recipes: Sequence[Mapping[str, Any]]) -> list[RecipeRow]:
     """The entries of all recipes, in the order of the first; – for a run that lacks an entry."""
-    flat = [dict(_flatten(recipe or {})) for recipe in recipes]
+    flat = [dict(_flatten(recipe)) for recipe in recipes]
     rows = []
     for name in dict.fromkeys(name for entries in flat for name in entries):
         values = tuple(entries.get(name, "–") for entries in flat)

@@ -1,4 +1,4 @@
-"""The web application: its routes only read; none changes anything."""
+"""The web application. Its pages only read; `add_selection_routes` adds what changes tags and saved selections."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from starlette.exceptions import HTTPException
 from suprank.data.datasets import BrokenImage
 from suprank.explorer.web.browsing import ImageSelection
 from suprank.explorer.web.explorer import Explorer
-from suprank.explorer.web.ids import RUNS, ImageId, Node
+from suprank.explorer.web.ids import RUNS, ImageId
+from suprank.explorer.web.label_page import add_label_routes
 from suprank.explorer.web.pages import Pages
-from suprank.explorer.web.searching import Filters
+from suprank.explorer.web.searching import Filters, WrongModelError
+from suprank.explorer.web.selection_routes import add_selection_routes, browse_values
+from suprank.explorer.web.selections import check_split, parse_node, parse_selection
 from suprank.explorer.web.tree import ORDERS
 from suprank.explorer.web.uploads import Uploads
+from suprank.files.tables import MalformedError
 from suprank.web.pages import page_offset
 from suprank.web.security import HEADERS, SecurityMiddleware
 from suprank.web.serving import bind_socket, make_server, server_url
@@ -27,6 +31,7 @@ from suprank.web.thumbnails import data_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from PIL.Image import Image
 
@@ -38,25 +43,22 @@ PAGE = 48
 SIDES = {"small": 224, "large": 800}
 """The longer side of each picture size, in pixels."""
 
-MAX_TEXT = 200
-"""The longest text that can be searched for, in characters."""
-
 
 def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     """The web application of an explorer, to be served at `host`: on loopback, requests for other host names are refused."""
     app = FastAPI(title="suprank explore", docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(SecurityMiddleware, host=host)
     pages, uploads = Pages(explorer), Uploads()
+    add_label_routes(app, explorer, pages)
 
     @app.get("/", response_class=HTMLResponse)
     def browse(request: Request) -> str:
-        selection = _selection(explorer, request.query_params)
+        selection = parse_selection(explorer, request.query_params)
         offset = page_offset(request.query_params)
         nodes, named = explorer.browser.labels(selection.text) if selection.text else ([], 0)
         listing = explorer.browser.list_images(selection, offset=offset, limit=PAGE)
-        return pages.render(
-            "browse.html", selection=selection, listing=listing, nodes=nodes, named=named, offset=offset, page=PAGE
-        )
+        values = {"selection": selection, "listing": listing, "nodes": nodes, "named": named, "offset": offset, "page": PAGE}
+        return pages.render("browse.html", **values, **browse_values(explorer, selection, listing))
 
     @app.get("/item/{run}/{side}/{row}", response_class=HTMLResponse)
     def item(request: Request, run: str, side: str, row: int) -> str:
@@ -65,7 +67,14 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
         rankings = explorer.searcher.neighbors(image, filters, offset=offset, limit=PAGE)
         values = [_query_metrics(explorer, image, number) for number in range(len(explorer.runs))]
         return pages.render(
-            "item.html", image=image, rankings=rankings, filters=filters, offset=offset, page=PAGE, values=values
+            "item.html",
+            image=image,
+            rankings=rankings,
+            filters=filters,
+            offset=offset,
+            page=PAGE,
+            values=values,
+            back=request.url.query,
         )
 
     @app.get("/upload")
@@ -77,11 +86,15 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     @app.post("/upload", response_class=HTMLResponse)
     async def upload(request: Request) -> str:
         if not explorer.can_embed:
-            raise HTTPException(400, "There is no model to embed the image; explore a run, or start with --model.")
+            raise HTTPException(400, " ".join(run.no_model for run in explorer.runs))
         async with uploads.picture(request) as picture:
 
             def search() -> str:
-                rankings, shown = explorer.searcher.rank_picture(picture, limit=PAGE), data_url(picture, SIDES["small"])
+                try:
+                    rankings = explorer.searcher.rank_picture(picture, limit=PAGE)
+                except WrongModelError as error:
+                    raise HTTPException(500, str(error)) from error
+                shown = data_url(picture, SIDES["small"])
                 return pages.render(
                     "upload.html", picture=shown, size=picture.size, rankings=rankings, filters=Filters(), page=PAGE
                 )
@@ -90,15 +103,16 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/tree", response_class=HTMLResponse)
     def tree(request: Request) -> str:
-        node, offset = _node(explorer, request.query_params), page_offset(request.query_params)
+        node, offset = parse_node(explorer, request.query_params), page_offset(request.query_params)
         order = request.query_params.get("order") or ORDERS[0]
-        if order not in ORDERS:
-            raise HTTPException(400, f"order={order!r} must be one of {', '.join(ORDERS)}.")
+        orders = ORDERS if len(explorer.runs) > 1 else ORDERS[:-2]
+        if order not in orders:
+            raise HTTPException(400, f"order={order!r} must be one of {', '.join(orders)}.")
         children = explorer.tree.children(node, order=order, offset=offset, limit=2 * PAGE)
         selections = {} if node is None else {side: ImageSelection(side=side, node=node) for side in explorer.browser.sides}
         listed = {side: explorer.browser.list_images(selection, limit=PAGE // 2) for side, selection in selections.items()}
         return pages.render(
-            "tree.html", node=node, children=children, listed=listed, order=order, orders=ORDERS, offset=offset, page=2 * PAGE
+            "tree.html", node=node, children=children, listed=listed, order=order, orders=orders, offset=offset, page=2 * PAGE
         )
 
     @app.get("/picture/{size}/{run}/{side}/{row}")
@@ -114,6 +128,8 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
 
         made = explorer.pictures.thumbnail((image, size), SIDES[size], read)
         return Response(made.data, 200 if made.found else 404, made.cache_headers, made.media_type)
+
+    add_selection_routes(app, explorer, pages)
 
     @app.get("/help", response_class=HTMLResponse)
     def keys() -> str:
@@ -142,6 +158,10 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     def invalid_request(_: Request, error: RequestValidationError) -> HTMLResponse:
         return error_page(404, "There is no such page: a row is a whole number.")
 
+    @app.exception_handler(MalformedError)
+    def damaged_file(_: Request, error: MalformedError) -> HTMLResponse:
+        return error_page(409, f"A file of tags or selections cannot be read: {error}")
+
     @app.exception_handler(Exception)
     def server_error(_: Request, error: Exception) -> HTMLResponse:
         return error_page(500, "Something went wrong; the terminal that runs `suprank explore` shows the error.")
@@ -149,12 +169,20 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     return app
 
 
-def serve(runs: Sequence[ExplorerRun], *, host: str = "127.0.0.1", port: int = 8000) -> None:
+def serve(
+    runs: Sequence[ExplorerRun],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    tags: Path | None = None,
+    read_only: bool = False,
+) -> None:
     """Serve the web page of one run, or of two to compare, until Ctrl-C; its address is printed. Port 0 takes a free one.
 
-    On another host than 127.0.0.1, everyone who can reach it sees the images, without a password.
+    On another host than 127.0.0.1, everyone who can reach it sees the images and can change tags and saved selections, without
+    a password; with `read_only` nobody can change them. `tags` is the file of the tags, see `Explorer`.
     """
-    explorer = Explorer(runs)
+    explorer = Explorer(runs, tags=tags, read_only=read_only)
     with bind_socket(host, port) as listening:
         listening.listen(128)
         threading.Thread(target=explorer.measure, daemon=True).start()
@@ -181,32 +209,8 @@ def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:
         raise HTTPException(
             400, f"level={level!r} must be a whole number from 0 to {depth}, the number of levels that a hit shares."
         )
-    _check_split(split, explorer.browser.splits["gallery"])
+    check_split(split, explorer.browser.splits["gallery"])
     return Filters(None if level is None else int(level), split)
-
-
-def _selection(explorer: Explorer, parameters: Mapping[str, str]) -> ImageSelection:
-    text, split = parameters.get("q", "").strip(), parameters.get("split") or None
-    side = parameters.get("side") or next(iter(explorer.browser.sides))
-    if len(text) > MAX_TEXT:
-        raise HTTPException(400, f"The text has {len(text):,} characters; search for at most {MAX_TEXT}.")
-    if side not in explorer.browser.sides:
-        raise HTTPException(400, f"side={side!r} must be one of {', '.join(explorer.browser.sides)}.")
-    _check_split(split, explorer.browser.splits[side])
-    return ImageSelection(text, side, split, _node(explorer, parameters))
-
-
-def _check_split(split: str | None, there: list[str]) -> None:
-    if split is not None and split not in there:
-        raise HTTPException(400, f"split={split!r} must be one of {', '.join(there)}.")
-
-
-def _node(explorer: Explorer, parameters: Mapping[str, str]) -> Node | None:
-    text = parameters.get("node", "")
-    node = Node.parse(text)
-    if text and (node is None or not explorer.tree.has(node)):
-        raise HTTPException(404, "There is no such label.")
-    return node
 
 
 def _query_metrics(explorer: Explorer, image: ImageId, run: int) -> Any:

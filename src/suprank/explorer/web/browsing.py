@@ -1,4 +1,4 @@
-"""Lists of images and labels by text, split and label, without a query to rank them by."""
+"""Lists of images by text, split, label, tag and result, and of labels by text, without a query to rank them by."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from suprank.explorer.tags import TagFile
 from suprank.explorer.web.ids import ImageId, Node
+from suprank.explorer.web.image_metrics import ImageMetrics, result_mask
+from suprank.explorer.web.tree import NotMeasuredError, Tree
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from numpy.typing import NDArray
 
     from suprank.explorer.images import Images
@@ -24,47 +29,81 @@ _CACHED = 16  # lists of rows, so that the next page of a list need not search a
 _STRIDE = 0.618034  # of the list, so that neighbors on a page are far apart in the manifest
 
 
+ORDERS = ("mixed", "lowest", "highest", "first_better", "second_better", "fewest", "most")
+"""Orders of images: mixed; by AP; by the difference of AP between two runs; by the number of images of the same class."""
+
+
 class ImageSelection(NamedTuple):
-    """Which images to list: with a text in a label or the path, of a side and a split, and under a label."""
+    """Which images to list, and in which order.
+
+    With a text in a label or the path, of a side and a split, under a label, with a tag (`WITH_TAG` for any, `WITHOUT_TAG` for
+    none), and of one of `RESULTS` for the first run and for the second, all of them by default. Results and orders are those
+    at `level`, 0 the finest.
+    """
 
     text: str = ""
     side: str = "gallery"
     split: str | None = None
     node: Node | None = None
+    tag: str = ""
+    level: int = 0
+    results: tuple[str, str] = ("", "")
+    order: str = ORDERS[0]
+
+
+WITH_TAG, WITHOUT_TAG = "+", "-"
+"""No tag begins with these."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A page of a list of `total` images."""
+    """A page of a list of `total` images. If the list needs metrics that are not measured, `problem` says so."""
 
     images: tuple[ImageId, ...]
     total: int
+    problem: str = ""
 
 
 class Browser:
     """Lists the images and labels of one source. Safe to call from several threads."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, metrics: ImageMetrics | None = None, tags: TagFile | None = None) -> None:
         self.source = source
         self.sides: dict[str, Images] = {"gallery": source.gallery}
         if not source.against_each_other:
             self.sides = {"query": source.queries, "gallery": source.gallery}
         self.splits = {side: list(images.manifest.splits) for side, images in self.sides.items()}
-        self._cache: OrderedDict[ImageSelection, NDArray[np.int64] | None] = OrderedDict()
+        self._metrics, self._tags, self._tree = metrics, tags or TagFile(None), Tree(source)
+        self._cache: OrderedDict[Hashable, NDArray[np.int64] | None] = OrderedDict()
         self._lock = threading.Lock()
 
     def list_images(self, selection: ImageSelection, *, offset: int = 0, limit: int = 48) -> Listing:
-        """A page of the selected images, in a fixed mixed order, or for a text in manifest order.
+        """A page of the selected images.
 
-        Most manifests are sorted by class, so the first page in manifest order would show only one class.
+        The default order is a fixed mixed one, or for a text that of the manifest: most manifests are sorted by class, so the
+        first page in manifest order would show only one class. In orders by metrics, unmeasured images are last.
         """
-        rows = self._rows(selection)
+        try:
+            rows = self._rows(selection)
+        except NotMeasuredError as error:
+            return Listing((), 0, str(error))
         total = len(self.sides[selection.side]) if rows is None else len(rows)
         at = np.arange(min(offset, total), min(offset + limit, total))
-        if not selection.text:
-            at = _mixed_order(at, total)
-        chosen = at if rows is None else rows[at]
+        chosen = self._in_order(selection, rows, at, total)
         return Listing(tuple(ImageId(0, selection.side, int(row)) for row in chosen), total)
+
+    def rows(self, selection: ImageSelection) -> NDArray[np.int64]:
+        """All selected rows in order; `NotMeasuredError` if that needs metrics that are not measured."""
+        rows = self._rows(selection)
+        total = len(self.sides[selection.side]) if rows is None else len(rows)
+        return self._in_order(selection, rows, np.arange(total), total)
+
+    def _in_order(
+        self, selection: ImageSelection, rows: NDArray[np.int64] | None, at: NDArray[np.int64], total: int
+    ) -> NDArray[np.int64]:
+        if selection.order == ORDERS[0] and not selection.text:
+            at = _mixed_order(at, total)
+        return at if rows is None else rows[at]
 
     def labels(self, text: str, *, limit: int = 12) -> tuple[list[Node], int]:
         """Labels whose name contains the text, coarsest first and shortest first within a level; and their total number."""
@@ -76,11 +115,25 @@ class Browser:
         return found[:limit], len(found)
 
     def _rows(self, selection: ImageSelection) -> NDArray[np.int64] | None:
-        """The selected rows, ascending; None for all rows."""
+        """The selected rows: ascending, or sorted if the order needs it; None for all rows."""
+        key = (selection, self._tags.version if selection.tag else None)
         with self._lock:
-            if selection in self._cache:
-                self._cache.move_to_end(selection)
-                return self._cache[selection]
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+        mask = self._mask(selection)
+        rows = None if mask is None else np.flatnonzero(mask)
+        if selection.order != ORDERS[0]:
+            values = self._sort_values(selection)
+            rows = np.arange(len(values)) if rows is None else rows
+            rows = rows[np.argsort(values[rows], kind="stable")]  # NaN last
+        with self._lock:
+            self._cache[key] = rows
+            while len(self._cache) > _CACHED:
+                self._cache.popitem(last=False)
+        return rows
+
+    def _mask(self, selection: ImageSelection) -> NDArray[np.bool_] | None:
         images = self.sides[selection.side]
         mask: NDArray[np.bool_] | None = None
         if selection.node is not None:
@@ -89,12 +142,31 @@ class Browser:
             mask = _and(mask, _bools(pc.equal(images.manifest.table["split"], selection.split)))
         if selection.text:
             mask = _and(mask, self._rows_with_text(images, selection.text))
-        rows = None if mask is None else np.flatnonzero(mask)
-        with self._lock:
-            self._cache[selection] = rows
-            while len(self._cache) > _CACHED:
-                self._cache.popitem(last=False)
-        return rows
+        if selection.tag:
+            tags = self._tags.row_tags(images.manifest)
+            tagged = tags.tagged if selection.tag in (WITH_TAG, WITHOUT_TAG) else tags.mask(selection.tag)
+            mask = _and(mask, ~tagged if selection.tag == WITHOUT_TAG else tagged)
+        for run, result in enumerate(selection.results):
+            if result:
+                mask = _and(mask, result_mask(self._columns(selection, run)[1], result))
+        return mask
+
+    def _sort_values(self, selection: ImageSelection) -> NDArray[np.float64]:
+        """A number for each image of the side, smallest first; NaN last."""
+        if selection.order in ("fewest", "most"):
+            sizes = self._tree.class_sizes(selection.level).astype(np.float64)
+            values = np.append(sizes, np.nan)[self.sides[selection.side].labels[:, selection.level]]  # −1: no label
+            return values if selection.order == "fewest" else -values
+        first = self._columns(selection, 0)[0]
+        if selection.order in ("lowest", "highest"):
+            return first if selection.order == "lowest" else -first
+        difference = first - self._columns(selection, 1)[0]
+        return -difference if selection.order == "first_better" else difference
+
+    def _columns(self, selection: ImageSelection, run: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if self._metrics is None:
+            raise NotMeasuredError("There are no metrics.")
+        return self._metrics.columns(run, selection.side, self.source.levels[selection.level])
 
     def _rows_with_text(self, images: Images, text: str) -> NDArray[np.bool_]:
         found = _bools(pc.match_substring(images.manifest.paths, text, ignore_case=True))

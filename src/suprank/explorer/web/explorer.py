@@ -1,13 +1,19 @@
-"""Everything behind the web page: search, lists, label tree and pictures of one run or two."""
+"""Everything behind the web page: search, lists, label tree, pictures and tags of one run or two."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
-from suprank.explorer.source import levels_in_both
+from suprank.explorer.source import OWN_TEST, levels_in_both
+from suprank.explorer.tags import TagFile
 from suprank.explorer.web.browsing import Browser
+from suprank.explorer.web.image_metrics import ImageMetrics
+from suprank.explorer.web.label_findings import LabelFindings
+from suprank.explorer.web.saved_selections import SavedSelections
 from suprank.explorer.web.searching import Searcher
 from suprank.explorer.web.tree import NodeMetrics, Tree
 from suprank.web.thumbnails import ThumbnailCache
@@ -15,31 +21,61 @@ from suprank.web.thumbnails import ThumbnailCache
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from suprank.explorer.source import Source
     from suprank.explorer.web.searching import ExplorerRun
 
 
 class Explorer:
     """One run, or two to compare. Lists and the label tree show the first run; the second is searched next to it.
 
-    Two runs are shown at the levels that both have; if they share none, at those of the first.
+    Two runs are shown at the levels that both have; if they share none, at those of the first. Tags are kept in the file
+    `tags` (default: `tags.csv` in the folder of the first run) and saved selections beside it; with `read_only`, nobody can
+    change them. Without a folder and a file, there is no place for them.
     """
 
-    def __init__(self, runs: Sequence[ExplorerRun]) -> None:
+    def __init__(self, runs: Sequence[ExplorerRun], *, tags: Path | None = None, read_only: bool = False) -> None:
         self.searcher = Searcher(_with_common_levels(runs))
         self.runs = self.searcher.runs
         self.source = self.runs[0].source
-        self.browser = Browser(self.source)
         self.node_metrics = tuple(NodeMetrics(run.source) for run in self.runs)
+        self.image_metrics = ImageMetrics(self.searcher, self.node_metrics)
+        file = default_tags_file(self.source) if tags is None else tags
+        manifests = [side.manifest for side in dict.fromkeys((self.source.queries, self.source.gallery))]
+        self.tags = TagFile(file, initial=manifests)
+        self.selections = SavedSelections(None if file is None else selections_file(file))
+        self.can_change = file is not None and not read_only
+        self.browser = Browser(self.source, self.image_metrics, self.tags)
         self.tree = Tree(self.source, self.node_metrics)
+        self.findings = tuple(LabelFindings(run.source) for run in self.runs)
         self.pictures = ThumbnailCache()
         # In addresses of pictures: a browser may have cached those of another run on this port.
         self.version = secrets.token_hex(4)
         self.can_embed = any(run.embed is not None for run in self.runs)
 
     def measure(self) -> None:
-        """Measure the metrics that the tree shows, one run after the other. This may take minutes: run it in a thread."""
-        for one in self.node_metrics:
-            one.measure()
+        """Measure what the tree and the label page show, one run after the other. This may take minutes: run it in a thread."""
+        for metrics in self.node_metrics:
+            metrics.measure()
+        for findings in self.findings:
+            findings.measure()
+
+
+def default_tags_file(source: Source) -> Path | None:
+    """`tags.csv` in the folder of a run or of embeddings, `tags-NAME.csv` for another test set; None without a folder."""
+    if source.folder is None:
+        return None
+    return source.folder / ("tags.csv" if source.test == OWN_TEST else f"tags-{quote(source.test, safe='')}.csv")
+
+
+def selections_file(tags: Path) -> Path:
+    """The file of saved selections beside a file of tags.
+
+    Example:
+        >>> [selections_file(Path(name)).name for name in ("tags.csv", "tags-new.csv", "birds.csv")]
+        ['selections.csv', 'selections-new.csv', 'birds-selections.csv']
+    """
+    stem = tags.stem.replace("tags", "selections", 1) if "tags" in tags.stem else f"{tags.stem}-selections"
+    return tags.with_name(f"{stem}.csv")
 
 
 def _with_common_levels(runs: Sequence[ExplorerRun]) -> list[ExplorerRun]:

@@ -21,7 +21,12 @@ SIDES = ("gallery", "query")
 
 
 class ImageId(NamedTuple):
-    """An image: its run (0 or 1), its side (gallery or query) and its row."""
+    """An image: its run (0 or 1), its side (gallery or query) and its row.
+
+    Example:
+        >>> str(ImageId(0, "query", 12)), ImageId.parse("a/query/12"), ImageId.parse("a/train/12")
+        ('a/query/12', ImageId(run=0, side='query', row=12), None)
+    """
 
     run: int
     side: str
@@ -29,6 +34,12 @@ class ImageId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{RUNS[self.run]}/{self.side}/{self.row}"
+
+    @classmethod
+    def parse(cls, text: str) -> ImageId | None:
+        """Parse what `str` returned; None for anything else."""
+        found = re.fullmatch(rf"([{RUNS}])/({'|'.join(SIDES)})/([0-9]{{1,12}})", text)
+        return None if found is None else cls(RUNS.index(found[1]), found[2], int(found[3]))
 
 
 class Node(NamedTuple):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from suprank.explorer.colors import level_names, level_style
-from suprank.explorer.web.uploads import MAX_BYTES
+from suprank.explorer.tags import MAX_LENGTH
+from suprank.explorer.web.uploads import MAX_BYTES, TYPES
+from suprank.files.tables import MalformedError
 from suprank.web.pages import stylesheet, template_environment
 
 if TYPE_CHECKING:
     from suprank.explorer.web.explorer import Explorer
     from suprank.explorer.web.ids import ImageId
+
+
+_SUGGESTED = 200  # tags
 
 
 class Pages:
@@ -21,7 +27,7 @@ class Pages:
     def __init__(self, explorer: Explorer) -> None:
         self._environment = template_environment("suprank.explorer.web")
         source = explorer.source
-        self._environment.filters.update(percent=percent, duration=duration)
+        self._environment.filters.update(percent=percent, duration=duration, points=points)
         self._environment.globals.update(
             explorer=explorer,
             source=source,
@@ -32,11 +38,16 @@ class Pages:
             split=lambda image: explorer.searcher.side_images(image).manifest.table["split"][image.row].as_py(),
             title=lambda image: _title(explorer, image),
             most_bytes=MAX_BYTES,
+            image_types=TYPES,
+            image_tags=lambda image: _tags(explorer, image),
+            known_tags=lambda: _known_tags(explorer),
+            max_tag=MAX_LENGTH,
+            order_name=lambda order, level: _order_name(explorer, order, level),
         )
         folder = files("suprank.explorer.web")
-        own = (folder / "page.css").read_text(encoding="utf-8")
-        self.style = "\n".join((stylesheet(), own, level_style(len(source.levels))))
-        self.script = (folder / "script.js").read_text(encoding="utf-8")
+        own = [(folder / name).read_text(encoding="utf-8") for name in ("page.css", "label.css", "upload.css")]
+        self.style = "\n".join((stylesheet(), *own, level_style(len(source.levels))))
+        self.script = "\n".join((folder / name).read_text(encoding="utf-8") for name in ("script.js", "upload.js"))
 
     def render(self, template: str, **values: Any) -> str:
         """Render a template."""
@@ -51,6 +62,19 @@ def percent(value: float) -> str:
         ('83.3', '–')
     """
     return "–" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def points(difference: float) -> str:
+    """A difference of two fractions in percentage points with its sign; a dash for NaN.
+
+    Example:
+        >>> points(0.0833), points(-0.25), points(-0.0001), points(float("nan"))
+        ('+8.3', '−25.0', '0.0', '–')
+    """
+    if math.isnan(difference):
+        return "–"
+    text = f"{100 * difference:+.1f}"
+    return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
 
 
 def duration(seconds: float) -> str:
@@ -77,3 +101,34 @@ def _title(explorer: Explorer, image: ImageId) -> str:
     """The title of an image: its finest label, or else its file name."""
     named = _labels(explorer, image)
     return named[-1][1] if named else explorer.searcher.side_images(image).path(image.row).rpartition("/")[2]
+
+
+def _tags(explorer: Explorer, image: ImageId) -> tuple[str, ...]:
+    """The tags of an image; none if the file of tags is damaged, which the list of images reports."""
+    with suppress(MalformedError, OSError):
+        return explorer.tags.of(explorer.searcher.side_images(image).manifest, image.row)
+    return ()
+
+
+def _known_tags(explorer: Explorer) -> list[str]:
+    """The tags that are suggested when one is typed."""
+    with suppress(MalformedError, OSError):
+        sides = explorer.browser.sides.values()
+        return sorted({tag for side in sides for tag in explorer.tags.row_tags(side.manifest).counts()})[:_SUGGESTED]
+    return []
+
+
+def _order_name(explorer: Explorer, order: str, level: int) -> str:
+    """An order of images in words."""
+    names = [run.source.name for run in explorer.runs]
+    first = f" of {names[0]}" if len(names) > 1 else ""
+    words = {
+        "mixed": "mixed",
+        "lowest": f"lowest AP{first} first",
+        "highest": f"highest AP{first} first",
+        "first_better": f"{names[0]} better than {names[-1]} first",
+        "second_better": f"{names[-1]} better than {names[0]} first",
+    }
+    if order in words:
+        return words[order]
+    return f"{order} images of its {explorer.source.levels[level]} first"

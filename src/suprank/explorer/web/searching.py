@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,14 +28,20 @@ DEPTH = 1_000
 
 WHOLE = 10_000
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, eq=False)
 class ExplorerRun:
-    """A source to explore, the search in its gallery, and a function that embeds uploaded images, if there is a model."""
+    """A source to explore, the search in its gallery, and a function that embeds uploaded images, if there is a model.
+
+    `no_model` tells readers of the page why there is none, and how to get one.
+    """
 
     source: Source
     search: GallerySearch
     embed: Callable[[Image], NDArray[Any]] | None = None
+    no_model: str = "There is no model to embed the image; explore a run, or start with --model."
 
 
 class Hit(NamedTuple):
@@ -50,7 +57,10 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranking:
-    """A page of a list: `total` hits match the filters among the first `depth` of `gallery_size`; searched in `seconds`."""
+    """A page of a list: `total` hits match the filters among the first `depth` of `gallery_size`; searched in `seconds`.
+
+    `missing` says why a run has no list at all.
+    """
 
     run: int
     hits: tuple[Hit, ...]
@@ -58,6 +68,7 @@ class Ranking:
     depth: int
     gallery_size: int
     seconds: float
+    missing: str = ""
 
     @property
     def deep(self) -> bool:
@@ -109,6 +120,11 @@ class Searcher:
             else ImageId(run, image.side, row)
         )
 
+    def counterpart_rows(self, side: str, run: int) -> NDArray[np.int64]:
+        """For each image of a side of the first run, its row in that side of another run; −1 if it is not there."""
+        rows = np.arange(len(_side(self.runs[0].source, side)))
+        return rows if run == 0 else self._same[0, run, side](rows)
+
     def neighbors(self, image: ImageId, filters: Filters = Filters(), *, offset: int = 0, limit: int = 48) -> list[Ranking]:
         """One list per run for an image of the collection, without the image itself; runs that lack the image are left out."""
         self.side_images(image)
@@ -121,19 +137,31 @@ class Searcher:
         return self._rankings(found, filters, offset, limit)
 
     def rank_picture(self, picture: Image, *, limit: int = 48) -> list[Ranking]:
-        """One list per run that can embed pictures, for a picture that is not in the collection. Levels are unknown."""
-        found = []
+        """One list per run, for a picture that is not in the collection. Levels are unknown.
+
+        The list of a run that cannot embed pictures is empty and says why. Raises the error of the first model if none can.
+        """
+        queries, missing = [], {}
+        errors: list[Exception] = []
         for run, one in enumerate(self.runs):
-            if one.embed is not None:
-                vector = np.asarray(one.embed(picture), np.float32).reshape(-1)
-                length = float(np.linalg.norm(vector))
-                if vector.shape != (one.source.gallery.dim,) or not np.isfinite(length):
-                    raise ValueError(
-                        f"the model of {one.source.name} gives embeddings of shape {vector.shape}, but its gallery has "
-                        f"{one.source.gallery.dim} dimensions; embed the gallery with this model."
-                    )
-                found.append(_RunQuery(run, vector / (length or 1), None, np.empty(0, np.int64)))
-        return self._rankings(found, Filters(), 0, limit)
+            if one.embed is None:
+                missing[run] = one.no_model
+                continue
+            try:
+                queries.append(_RunQuery(run, _picture_vector(one, picture), None, np.empty(0, np.int64)))
+            except WrongModelError as error:
+                errors.append(error)
+                missing[run] = str(error)
+            except Exception as error:  # a model that cannot be loaded, for example: the other run may have one that can
+                errors.append(error)
+                _log.warning("the model of %s cannot embed the image: %r", one.source.name, error)
+                missing[run] = "Its model cannot embed the image; the terminal that runs `suprank explore` shows the error."
+        if errors and not queries:
+            raise errors[0]
+        empty = [
+            Ranking(run, (), 0, 0, len(self.runs[run].source.gallery), 0.0, missing=reason) for run, reason in missing.items()
+        ]
+        return sorted([*self._rankings(queries, Filters(), 0, limit), *empty], key=lambda one: one.run)
 
     def _rankings(self, queries: Sequence[_RunQuery], filters: Filters, offset: int, limit: int) -> list[Ranking]:
         # Filters and ranks in the other list need the complete list.
@@ -217,6 +245,26 @@ class _RunRanking(NamedTuple):
     rows: NDArray[np.int64]
     scores: NDArray[np.float32]
     seconds: float
+
+
+class WrongModelError(ValueError):
+    """A model embeds pictures, but not like the gallery."""
+
+
+def _picture_vector(run: ExplorerRun, picture: Image) -> NDArray[np.float32]:
+    """The unit embedding of a picture."""
+    assert run.embed is not None
+    vector = np.asarray(run.embed(picture), np.float32).reshape(-1)
+    name, dim = run.source.name, run.source.gallery.dim
+    if len(vector) != dim:
+        raise WrongModelError(
+            f"The model embeds images in {len(vector):,} dimensions, but the gallery of {name} has {dim:,}; start with --model "
+            f"and the model that embedded the gallery."
+        )
+    length = float(np.linalg.norm(vector))
+    if not np.isfinite(length):
+        raise WrongModelError(f"The model of {name} embeds this image as NaN or infinite values; check its weights.")
+    return vector / (length or 1)
 
 
 def _side(source: Source, side: str) -> Images:

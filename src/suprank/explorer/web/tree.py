@@ -32,6 +32,10 @@ class MeanMetrics(NamedTuple):
     queries: int
 
 
+class NotMeasuredError(RuntimeError):
+    """AP and R@1 are not measured yet. The message is a sentence for the page, which says what to do."""
+
+
 class NodeMetrics:
     """AP and R@1 of a source's queries, measured in the background, and their means over labels.
 
@@ -63,6 +67,18 @@ class NodeMetrics:
             _log.warning("the metrics of %s cannot be measured: %s", source.name, error)
             self.problem = str(error)
         self.done = True
+
+    def per_query(self, level: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """AP and R@1 of every query at a level (0: the finest), as soon as they are measured.
+
+        NaN for a query without positives or outside the sample, and for all queries if there is a `problem`.
+        """
+        if not self.done:
+            raise NotMeasuredError(f"AP and R@1 of {self.source.name} are being measured; reload this page in a while.")
+        ap, r1 = np.full((2, len(self.source.queries)), np.nan)
+        if self._values:
+            ap[self.rows], r1[self.rows] = self._columns(level)
+        return ap, r1
 
     def for_labels(self, at: int, labels: NDArray[np.int64], level: int) -> list[MeanMetrics] | None:
         """Means over the queries under each of these labels of level `at`, evaluated at `level` (0: the finest).
@@ -102,7 +118,8 @@ class NodeMetrics:
         )
 
 
-ORDERS = ("name", "images", "worst", "best")
+ORDERS = ("name", "images", "worst", "best", "first_better", "second_better")
+"""Orders of labels; the last two, by the difference of AP, need two runs."""
 
 
 class LabelSummary(NamedTuple):
@@ -113,6 +130,10 @@ class LabelSummary(NamedTuple):
     images: int
     own: tuple[MeanMetrics | None, ...]
     finest: tuple[MeanMetrics | None, ...]
+
+    def difference(self, *, own: bool = False) -> float:
+        """AP of the first run minus that of the second, at the finest level or the label's own; NaN if one is unknown."""
+        return _difference(self.own if own else self.finest)
 
 
 @dataclass(frozen=True)
@@ -138,6 +159,28 @@ class Tree:
 
     def name(self, node: Node) -> str:
         return self.names(node.level)[node.label]
+
+    def address(self, node: Node) -> str:
+        """A label in words, such as `species:jay`, for an address that means the same if labels are numbered differently."""
+        return f"{self.source.levels[node.level]}:{self.name(node)}"
+
+    def find(self, text: str) -> Node | None:
+        """The label that `str(node)` or `address(node)` describes; None if there is none."""
+        node = Node.parse(text)
+        if node is not None:
+            return node if self.has(node) else None
+        for level, name in enumerate(self.source.levels):
+            if text.startswith(f"{name}:") and text[len(name) + 1 :] in self.names(level):
+                return Node(level, self.names(level).index(text[len(name) + 1 :]))
+        return None
+
+    def class_sizes(self, level: int) -> NDArray[np.int64]:
+        """The number of images of each label of a level, queries and gallery together."""
+        count = len(self.names(level))
+        return sum(
+            (np.bincount(side[side[:, level] >= 0, level], minlength=count) for side in self._label_arrays()),
+            np.zeros(count, np.int64),
+        )
 
     def ancestors(self, node: Node) -> list[Node]:
         """The labels above a label, coarsest first, taken from its first image."""
@@ -200,6 +243,10 @@ class Tree:
             sign = 1 if by == "worst" else -1
             known = {at: value.ap for at in by_name if (value := finest[0][at]) is not None and value.queries}
             return sorted(by_name, key=lambda at: sign * known[at] if at in known else np.inf)
+        if by in ("first_better", "second_better") and len(finest) > 1:
+            sign = -1 if by == "first_better" else 1
+            gaps = {at: _difference([values[at] for values in finest]) for at in by_name}
+            return sorted(by_name, key=lambda at: np.inf if np.isnan(gaps[at]) else sign * gaps[at])
         return by_name
 
     def _metrics(self, run: NodeMetrics, at: int, labels: NDArray[np.int64], level: int) -> Sequence[MeanMetrics | None]:
@@ -219,3 +266,9 @@ class Tree:
         """The labels of the gallery and, unless they are the same images, of the queries."""
         source = self.source
         return [source.gallery.labels] if source.against_each_other else [source.gallery.labels, source.queries.labels]
+
+
+def _difference(values: Sequence[MeanMetrics | None]) -> float:
+    """AP of the first minus AP of the second; NaN if there are not two, or one is unknown."""
+    known = [value.ap for value in values if value is not None]
+    return known[0] - known[1] if len(known) == 2 else np.nan

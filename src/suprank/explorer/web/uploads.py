@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from PIL import Image
     from starlette.requests import Request
 
+TYPES = (
+    "image/jpeg",
+    "image/png",
+    "image/webp",
+    "image/gif",
+    "image/bmp",
+    "image/tiff",
+    "image/avif",
+    "image/jp2",
+    "image/x-portable-pixmap",
+)
+"""The formats that are read (`suprank.data.images.FORMATS`), as a browser calls them, to offer no other file."""
+
 MAX_BYTES = 10_000_000
 MAX_PIXELS = 50_000_000
 SECONDS = 20.0

@@ -6,6 +6,7 @@
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.dispatch import ImplementationName, ranks, resolve_implementation
+from suprank.ranking.ranks.gridded import gridded
 from suprank.ranking.ranks.levelwise import levelwise
 from suprank.ranking.ranks.result import Implementation, Ranks
 from suprank.ranking.ranks.sorting import sorting
@@ -16,6 +17,7 @@ __all__ = [
     "Ranks",
     "chunked",
     "definition",
+    "gridded",
     "levelwise",
     "ranks",
     "resolve_implementation",

@@ -49,6 +49,10 @@ class Levels(NamedTuple):
     depth: int
     weight: Tensor | None
 
+    def take(self, rows: slice) -> Levels:
+        """The levels of some queries."""
+        return self if self.weight is None else self._replace(weight=self.weight[rows])
+
 
 def levels_to_count(level: Tensor, relevance: Tensor | None) -> Levels | None:
     """The levels, if they are integers, few enough to go through one by one, and each of one relevance; else None."""

@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from fastapi import Depends, HTTPException, Request
+from fastapi import Depends, Request
 
 from suprank.hierarchy.project import BusyError, FullError
 from suprank.hierarchy.review.actions import Action, ConflictError, Merge, Move, RefusedError, SetParent
 from suprank.hierarchy.review.web.queries import LabelQuery, label_ids
+from suprank.web.forms import limited_form
 
 if TYPE_CHECKING:
     import sqlite3
@@ -76,12 +77,8 @@ class SubmittedForm:
 
 async def read_form(request: Request) -> SubmittedForm:
     """The form of a request; status 413 if it is too large."""
-    length = request.headers.get("content-length", "")
-    if not re.fullmatch(r"[0-9]{1,15}", length) or int(length) > MAX_BYTES:
-        raise HTTPException(413, f"The form has more than {MAX_BYTES // 1_000_000} MB; select fewer labels.")
-    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        raise HTTPException(400, "This is not a form of this page; use the buttons on the page.")
-    return SubmittedForm(await request.form(max_fields=100_000))
+    too_large = f"The form has more than {MAX_BYTES // 1_000_000} MB; select fewer labels."
+    return SubmittedForm(await limited_form(request, MAX_BYTES, too_large, max_fields=100_000))
 
 
 Form = Annotated[SubmittedForm, Depends(read_form)]

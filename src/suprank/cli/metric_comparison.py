@@ -1,0 +1,205 @@
+"""The comparison that `suprank evaluate --against` prints: differences, how certain they are, and what they say in words."""
+
+from __future__ import annotations
+
+import csv as csv_files
+import io
+import math
+import textwrap
+from typing import TYPE_CHECKING
+
+from suprank.cli import terminal
+from suprank.evaluation.report_comparison import SIGNIFICANT
+from suprank.evaluation.report_text import short_p_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from suprank.evaluation import Report, ReportComparison
+    from suprank.evaluation.report_comparison import MetricComparison
+
+LISTED = 4  # metrics that a sentence names; of more, it names the one that differs most
+WIDTH = 80
+_NO_BREAK = "\u00a0"  # between words that stay on one line
+
+
+def read_report(path: Path) -> Report:
+    """Read the report that a comparison is made with; refuse one without values per query."""
+    from suprank.evaluation import Report
+    from suprank.evaluation.embedding_files import check_file
+
+    check_file(path, str(path))
+    report = Report.load(path)
+    if report.per_query is None:
+        raise ValueError(f"{path} holds no values per query, which a comparison needs; compute it again with --per-query.")
+    return report
+
+
+def print_comparison(
+    report: Report,
+    other: Report,
+    names: tuple[str, str],
+    *,
+    chosen: bool = False,
+    every_metric: bool = False,
+    ks: Sequence[int] | None = None,
+    left_out: Sequence[str] = (),
+    csv: Path | None = None,
+) -> None:
+    """Print the table of differences and a sentence about it, after the models that made both sides; save it as CSV if asked.
+
+    See `compare` for the metrics that are shown.
+    """
+    comparison, shown = compare(report, other, chosen=chosen, every_metric=every_metric, ks=ks)
+    try:
+        if csv is not None:
+            save_comparison(comparison, csv)
+    finally:  # printed even if saving fails
+        terminal.echo(f"\n{names[0]} against {names[1]}, {report.queries:,} queries")
+        if left_out:
+            terminal.echo(_wrapped(f"levels left out: {', '.join(left_out)}"))
+        _print_models(report, other, names)
+        rows = [comparison[key] for key in shown]
+        terminal.echo("\n".join(["", *_table(rows, names), _legend(comparison, len(rows), names), ""]))
+        terminal.echo(_wrapped(closing_sentence(rows, names)))
+
+
+def compare(
+    report: Report, other: Report, *, chosen: bool = False, every_metric: bool = False, ks: Sequence[int] | None = None
+) -> tuple[ReportComparison, list[str]]:
+    """The comparison, and the keys of the metrics to show.
+
+    By default, p-values are Holm-corrected for the rows of the table of `suprank report`, of which those are shown that people
+    quote; with `every_metric`, for all metrics that both reports have, each once. If the user has `chosen` the metrics of the
+    report, all of them are compared as they are.
+    """
+    from suprank.evaluation.quoted_metrics import metric_name, quoted_keys, table_keys
+
+    shared = [] if chosen else _shared(report, other)
+    tested = shared if every_metric else [key for key in table_keys([report, other], ks) if key in shared]
+    comparison = report.compare(other, tested or shared or None)
+    keys = [row.metric for row in comparison]
+    quoted = {metric_name(key) for key in quoted_keys(report, ks)}
+    return comparison, keys if chosen or every_metric else [key for key in keys if metric_name(key) in quoted] or keys
+
+
+def save_comparison(comparison: ReportComparison, file: Path) -> None:
+    """Save all tested rows as CSV, as fractions in full precision."""
+    from suprank.evaluation.metric_names import parse_metric
+    from suprank.evaluation.quoted_metrics import metric_name
+    from suprank.evaluation.report_files import write_file
+    from suprank.files.spreadsheets import safe_cell
+
+    text = io.StringIO()
+    writer = csv_files.writer(text, lineterminator="\n")
+    writer.writerow(["metric", "level", "own", "other", "difference", "p", "p_holm", "queries"])
+    for row in comparison:
+        level = safe_cell(parse_metric(row.metric).level or "")
+        numbers = (row.mine, row.other, row.difference, row.p_value, row.p_holm, row.queries)
+        writer.writerow([metric_name(row.metric), level, *numbers])
+    write_file(file, text.getvalue().encode())
+
+
+def closing_sentence(rows: Sequence[MetricComparison], names: tuple[str, str]) -> str:
+    """Which side is better on what, and how certain that is."""
+    own, other = names
+    groups = {
+        "better": [row for row in rows if row.p_holm < SIGNIFICANT and row.difference > 0],
+        "worse": [row for row in rows if row.p_holm < SIGNIFICANT and row.difference < 0],
+    }
+    unclear = [row for row in rows if row.p_holm >= SIGNIFICANT]
+    clear = [f"{own} is {word} than {other} on {_named(found, rows)}." for word, found in groups.items() if found]
+    if not clear and not unclear:
+        return "There is nothing to compare: no query has a value on both sides."
+    if not clear:
+        least = min(unclear, key=lambda row: row.p_holm)
+        return f"No difference between {own} and {other} is clear: all may be chance, even that of {_with_numbers(least)}."
+    if not unclear:
+        return " ".join(clear)
+    listed = _joined([row.metric for row in unclear]) if len(unclear) <= LISTED else f"the other {len(unclear)}"
+    return " ".join([*clear, f"On {listed}, the difference may be chance."])
+
+
+def _named(found: Sequence[MetricComparison], rows: Sequence[MetricComparison]) -> str:
+    """The metrics with their differences and p-values; of many, their number and the one that differs most."""
+    if len(found) <= LISTED:
+        return _joined([_with_numbers(row) for row in found])
+    number = f"all {len(rows)} rows" if len(found) == len(rows) else f"{len(found)} of the {len(rows)} rows"
+    return f"{number}, most on {_with_numbers(max(found, key=lambda row: abs(row.difference)))}"
+
+
+def _with_numbers(row: MetricComparison) -> str:
+    p = short_p_value(row.p_holm)
+    sign = "" if p.startswith("<") else "= "
+    return f"{row.metric} ({100 * row.difference:+.2f}, {f'p {sign}{p}'.replace(' ', _NO_BREAK)})"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False).replace(_NO_BREAK, " ")
+
+
+def _shared(report: Report, other: Report) -> list[str]:
+    """The keys that both reports have values per query for, each number once: without a level only if not at the finest."""
+    from suprank.evaluation.quoted_metrics import distinct_keys
+
+    finest = f"/{report.levels[0]}" if report.levels else ""
+    shared = [key for key in distinct_keys(report) if key in (report.per_query or {}) and key in (other.per_query or {})]
+    return [key for key in shared if not finest or f"{key}{finest}" not in shared or key == "ASI"]
+
+
+def _print_models(report: Report, other: Report, names: tuple[str, str]) -> None:
+    """Print the model behind each side and how it read the images, with a warning where these or the settings differ."""
+    from suprank.embedding import Provenance
+    from suprank.workflows.evaluation import PROVENANCE
+
+    own, theirs = (Provenance.from_dict(one.settings.get(PROVENANCE) or {}) for one in (report, other))
+    sides = {name: one.summary for name, one in zip(names, (own, theirs), strict=True) if one is not None}
+    if len(sides) == 2 and len(set(sides.values())) == 1:
+        sides = {"both": sides[names[0]]}
+    for name, summary in sides.items():
+        terminal.echo(_wrapped(f"{name}: {summary}"))
+    if own is not None and theirs is not None and (warning := own.warning(theirs, names)):
+        terminal.echo(f"warning: {warning}", err=True)
+    for setting in ("decay", "weights"):
+        if (mine := report.settings.get(setting)) != (others := other.settings.get(setting)):
+            terminal.echo(
+                f"warning: {names[0]} has {setting} {mine} and {names[1]} {others}, so that hierarchical metrics do not "
+                f"compare; give the same --{setting.removesuffix('s')}.",
+                err=True,
+            )
+
+
+def _table(rows: Sequence[MetricComparison], names: tuple[str, str]) -> list[str]:
+    from suprank.evaluation.report_text import align_columns, percent
+
+    columns = names[0], names[1].removeprefix(f"{names[0]} ")  # "before training"
+    lines = [["%", *map(_short, columns), "difference", "p", "verdict"]]
+    for row in rows:
+        values = percent(row.mine), percent(row.other), percent(row.difference, sign="+z")
+        lines.append([row.metric, *values, short_p_value(row.p_holm), _verdict(row)])
+    return align_columns(lines)
+
+
+def _verdict(row: MetricComparison) -> str:
+    if math.isnan(row.p_holm):
+        return "--"
+    return "unclear" if row.p_holm >= SIGNIFICANT else "better" if row.difference > 0 else "worse"
+
+
+def _short(name: str) -> str:
+    """The name of a column, of at most 15 characters."""
+    return name if len(name) <= 15 else f"{name[:7]}…{name[-7:]}"
+
+
+def _legend(comparison: ReportComparison, shown: int, names: tuple[str, str]) -> str:
+    corrected = "these rows" if shown == len(comparison) else f"the {len(comparison)} rows of `suprank report`"
+    text = (
+        f"difference: {names[0]} − {names[1]}. p: paired randomization test over queries, {comparison.samples:,} samples, "
+        f"Holm-corrected for {corrected}. better, worse: p{_NO_BREAK}<{_NO_BREAK}{SIGNIFICANT}."
+    )
+    return _wrapped(text)

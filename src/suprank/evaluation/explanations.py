@@ -1,0 +1,58 @@
+"""What each metric measures, in one plain sentence: for pages and terminals, where the metric stands."""
+
+from __future__ import annotations
+
+from suprank.evaluation.metric_names import FLAT, MEAN_OF_LEVELS, OVERALL, Metric, parse_metric
+
+INTERVAL = (
+    "95 % interval: 95 of 100 means over queries that are drawn anew from these, with replacement, fall into it. A narrow "
+    "interval means that the number would change little with other queries of the same kind."
+)
+P_VALUE = (
+    "p: how often chance alone would make a difference at least this large, if the two were equally good. Below 0.05 it is "
+    "called significant; a larger p does not show that the two are equal."
+)
+
+_FIRST = "Share of queries whose first item has the query's {label}."  # R@1, TR@1, P@1 and mAP@1 are equal
+_AT_K = {
+    "R": "Share of queries with at least one item of the query's {label} among the first {k}.",
+    "TR": "How many of the items of the query's {label} are among the first {k}, as a share of those that could be.",
+    "P": "Share of the first {k} items that have the query's {label}.",
+    "mAP": "AP of the first {k} items only; items of the query's {label} that come later count as not found.",
+    "H-P": "Precision of the first {k} items; an item of a related class counts in part, by the levels that it shares.",
+    "H-R": "Recall of the first {k} items; an item of a related class counts in part, by the levels that it shares.",
+}
+_FULL = {
+    "AP": "Average precision of the whole ranking; 100 if all items of the query's {label} come before all others.",
+    "mAP@R": "AP of the first R items only, R being the number of items of the query's {label}; stricter than AP.",
+    "R-P": "Share of the first R items that have the query's {label}, R being the number of such items.",
+    "MRR": "1 / position of the first item of the query's {label}, averaged over queries.",
+    "H-AP": "AP with all levels at once; an item of a related class counts in part, so near mistakes cost less than far ones.",
+    "wAP": "Mean of the APs at all levels, weighted by level.",
+    "NDCG": "How close the order is to the ideal one, nearest classes first; the top of the list counts most.",
+    "ASI": "Overlap of the first n items with the n items that should come first, averaged over n.",
+}
+_MEANS = {
+    OVERALL: " Averaged over the levels for each query, then over queries.",
+    MEAN_OF_LEVELS: " Averaged over queries at each level, then over levels.",
+}
+
+
+def explain_metric(key: str) -> str:
+    """What a metric measures, in a plain sentence that ends with a period; any spelling of `parse_metric`.
+
+    Example:
+        >>> explain_metric("R@1/genus")
+        "Share of queries whose first item has the query's genus."
+        >>> explain_metric("R@10")
+        "Share of queries with at least one item of the query's class among the first 10."
+    """
+    metric = parse_metric(key)
+    label = "class" if metric.level is None or metric.level in _MEANS else metric.level
+    return _template(metric).format(label=label, k=metric.k) + _MEANS.get(metric.level or "", "")
+
+
+def _template(metric: Metric) -> str:
+    if metric.k == 1:
+        return _FIRST if metric.name in FLAT else _AT_K[metric.name].replace("first {k} items", "first item")
+    return _FULL[metric.name] if metric.k is None else _AT_K[metric.name]

@@ -1,0 +1,118 @@
+"""The header of the page: the data, and the models that made the embeddings, side by side if there are two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from suprank.explorer.report.table_sections import recipe_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from suprank.embedding import Provenance
+    from suprank.explorer.source import Source
+
+READING = "Interpolation, precision"
+NOT_COMPARABLE = ("Backbone", "Image size", "Resize", READING)
+"""Facts that make a comparison unfair if they differ; losses, epochs, dates and the width of the head may differ."""
+
+UNKNOWN, NOT_TRAINED = "not recorded", "not trained"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A fact about each of two models. `differs` marks one that should be equal in a fair comparison and is not."""
+
+    name: str
+    values: tuple[str, ...]
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Header:
+    """Facts about the data, and about the model if there is one; two models have columns."""
+
+    facts: tuple[tuple[str, str], ...]
+    columns: tuple[Column, ...] = ()
+
+
+def header(sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -> Header:
+    """The header of one or two sources; `further` facts are added to those of the data."""
+    facts = [*data_facts(sources[0]), *further]
+    models = [model_facts(source) for source in sources]
+    if len(sources) == 1:
+        return Header((*facts, *models[0].items()))
+    columns = []
+    for name in dict.fromkeys(name for model in models for name in model):
+        values = tuple(model.get(name, UNKNOWN) for model in models)
+        differs = name in NOT_COMPARABLE and UNKNOWN not in values and len(set(values)) > 1
+        if differs or name != READING:
+            columns.append(Column(name, values, differs))
+    return Header(tuple(facts), tuple(columns))
+
+
+def data_facts(source: Source) -> list[tuple[str, str]]:
+    """Name of the data, numbers of images and classes."""
+    queries, items = len(source.queries), len(source.gallery)
+    ranked = f"{items:,} images, each a query" if source.against_each_other else f"{queries:,} queries, {items:,} items"
+    classes = ", ".join(
+        f"{len(np.unique(column[column >= 0])):,} {level}"
+        for level, column in zip(source.levels, source.gallery.labels.T, strict=True)
+    )
+    facts = [("Test images", ranked), ("Classes", classes)]
+    data = (source.recipe or {}).get("data", {})
+    manifest = data.get("tests", {}).get(source.test) or data.get("manifest")
+    return [("Data", recipe_value(manifest)), *facts] if manifest else facts
+
+
+def model_facts(source: Source) -> dict[str, str]:
+    """The network, how it read the images, and its training, as far as they are known."""
+    recipe = source.recipe or {}
+    facts = _network_facts(source.provenance) if source.provenance is not None else _recipe_facts(recipe)
+    facts["Dimensions"] = f"{source.gallery.dim:,}"
+    if source.frozen:
+        return facts | {"Loss": NOT_TRAINED, "Epochs": "0", "Trained": "–"}
+    for title, table, entry in (("Loss", "loss", "name"), ("Epochs", "run", "epochs")):
+        if entry in recipe.get(table, {}):
+            facts[title] = recipe_value(recipe[table][entry])
+    date = _training_date(source)
+    return facts | {"Trained": date} if date else facts
+
+
+def _network_facts(made_by: Provenance) -> dict[str, str]:
+    reading = [made_by.interpolation, "fast JPEG decoding" if made_by.fast_jpeg else "", made_by.precision]
+    if made_by.scales != (1.0,):
+        reading.append(f"scales {', '.join(f'{scale:g}' for scale in made_by.scales)}")
+    return {
+        "Backbone": made_by.backbone,
+        "Parameters": f"{made_by.parameters / 1e6:.1f} M",
+        "Image size": f"{made_by.size} pixels",
+        "Resize": _resize(made_by.resize, made_by.squash),
+        READING: ", ".join(text for text in reading if text),
+    }
+
+
+def _recipe_facts(recipe: Any) -> dict[str, str]:
+    """The same from a recipe, for embeddings that do not record them."""
+    facts, images = {}, recipe.get("images", {})
+    if "backbone" in recipe.get("model", {}):
+        facts["Backbone"] = recipe_value(recipe["model"]["backbone"])
+    if "size" in images:
+        facts["Image size"] = f"{images['size']} pixels"
+    if "test_resize" in images:
+        facts["Resize"] = _resize(images["test_resize"], images.get("squash", False))
+    return facts
+
+
+def _resize(pixels: int, squash: bool) -> str:
+    return f"{'both sides' if squash else 'short side'} to {pixels}" if pixels else "none"
+
+
+def _training_date(source: Source) -> str | None:
+    """The day (UTC) of the last logged line; today's date would make every page different."""
+    times = [line["time"] for line in source.metrics_log or () if isinstance(line.get("time"), int | float)]
+    return datetime.fromtimestamp(max(times), UTC).strftime("%Y-%m-%d") if times else None

@@ -1,0 +1,87 @@
+"""The section with the verdict: the author's summary, the verdict, and what it was measured on."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from suprank.evaluation.report_comparison import SIGNIFICANT
+from suprank.explorer.report.page import Section
+from suprank.explorer.report.verdict import CLEAR, FAR, comparison_verdict, count, in_words, run_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from suprank.evaluation import Report, ReportComparison
+    from suprank.explorer.source import Source
+
+
+def verdict_section(
+    sources: Sequence[Source],
+    reports: Sequence[Report],
+    comparison: ReportComparison | None = None,
+    *,
+    warning: str | None = None,
+    summary: str | None = None,
+) -> Section:
+    """The author's summary if there is one, a warning if the sides are not comparable, and the verdict.
+
+    `reports` have their queries in the same order.
+    """
+    basis = [sample_sentence(sources[0], reports[0])]
+    if comparison is None:
+        verdict = run_verdict(reports[0], chance_of_first(sources[0]))
+        basis += ["Ranges in parentheses are 95 % intervals."] if reports[0].intervals else []
+    else:
+        names = (sources[0].name, sources[1].name)
+        verdict = comparison_verdict(names, reports, comparison)
+        basis += [
+            f"Slightly: by less than {CLEAR:g} points; clearly: by less than {FAR:g}; far: by more. A difference counts if "
+            f"p < {SIGNIFICANT} (paired test over queries, corrected for the {len(comparison)} rows of the table of metrics)."
+        ]
+        if any("difference between" in point.text for point in verdict.points):
+            basis.append("“Difference between” gives its 95 % interval.")
+        if any(source.recipe is not None for source in sources):
+            basis.append("The test is about these two models; training them again with another seed may give other numbers.")
+    content = {"verdict": verdict, "basis": basis, "warning": warning, "summary": paragraphs(summary or "")}
+    return Section("verdict", "Verdict", "verdict.html", content)
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """The paragraphs of a text, which are separated by blank lines.
+
+    Example:
+        >>> paragraphs("one,\\nstill one\\n \\n\\ntwo\\n")
+        ('one,\\nstill one', 'two')
+    """
+    found: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if line.strip():
+            found[-1].append(line.strip())
+        elif found[-1]:
+            found.append([])
+    return tuple("\n".join(lines) for lines in found if lines)
+
+
+def chance_of_first(source: Source) -> dict[str, float]:
+    """R@1 of a random order at each level, over the queries that share their class with an item; NaN without such queries."""
+    own = np.array([len(source.self_rows(query)) for query in range(len(source.queries))])
+    chances = {}
+    for level, queries, items in zip(source.levels, source.queries.labels.T, source.gallery.labels.T, strict=True):
+        sizes = np.bincount(items[items >= 0], minlength=int(queries.max(initial=0)) + 1)
+        positives = np.where(queries >= 0, sizes[queries] - own, 0)
+        found = positives > 0
+        chances[level] = float((positives[found] / (len(items) - own[found])).mean()) if found.any() else math.nan
+    return chances
+
+
+def sample_sentence(source: Source, report: Report) -> str:
+    """How many images and queries the numbers come from, and which queries are left out."""
+    if source.against_each_other:
+        ranked = f"Measured on {count(report.queries, 'test image')}, each a query against all others"
+    else:
+        ranked = f"Measured on {count(report.queries, 'query', 'queries')} against {count(report.items, 'item')}"
+    left_out = in_words(f"{count:,} at {level}" for level, count in report.without_positives.items() if count)
+    return f"{ranked}." + (f" Queries that share their class with no item are left out: {left_out}." if left_out else "")
