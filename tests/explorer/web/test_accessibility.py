@@ -14,7 +14,7 @@ PAGES = {
     "start": "/",
     "image": "/item/a/gallery/9",
     "labels": "/tree",
-    "label": "/tree?node=0",
+    "label": "/label?node=1.0",
     "error": "/item/a/gallery/100000",
 }
 DARK_PHONE = {"color_scheme": "dark", "width": 390, "has_touch": True}
@@ -43,11 +43,14 @@ def test_axe_finds_nothing_serious(opened, address, name):
         assert violations(phone) == []
 
 
-def test_nor_after_an_upload(opened, address, tmp_path):
+def test_nor_before_and_after_an_upload(opened, address, tmp_path):
     drawn.figure("cogwheel", 77).save(tmp_path / "cog.png")
     page, _ = opened
     page.goto(address)
     page.get_by_label("search by image").set_input_files(tmp_path / "cog.png")
-    page.get_by_role("button", name="upload").click()
+    search = page.get_by_role("dialog").get_by_role("button", name="Search")
+    search.wait_for()
+    assert violations(page) == []
+    search.click()
     page.wait_for_url("**/upload")
     assert violations(page) == []
