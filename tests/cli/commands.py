@@ -1,43 +1,30 @@
-"""Commands of the real command line, each in a process of its own that a prepared one forks: a fraction of a second each.
+"""Many commands of the real command line, each in a process of its own, which are stopped in the middle of their work."""
 
-As a script, it reads cases from standard input and prints how each of them ended.
-"""
-
-import gc
 import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
 AT_ONCE = 3
 MOST = 40.0
 """Seconds that a command may take before it counts as hanging."""
 
 
-def ended(cases):
+def ended(forked, cases, folder):
     """How commands ended, by name: `code`, `stderr`, `seconds` since the signal (or the start), `left` processes.
 
     A case has `arguments`, a `folder` to run in, and perhaps a `signal` that is sent `to` "command", "group" or "worker" a
     moment after there are two workers and a file named `ready`.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cli.commands"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1", **QUIET},
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    (folder / "cases.json").write_text(json.dumps(cases))
+    code, output, errors = forked.start(cwd=folder, call="tests.cli.commands:run_cases", variables=QUIET).end(timeout=600)
+    assert code == 0, errors
+    return json.loads(output)
 
 
 QUIET = {"CUDA_VISIBLE_DEVICES": "", "COLUMNS": "500", "NO_COLOR": "1", "TERM": "dumb"}
@@ -105,12 +92,10 @@ def _started(case):
     sys.exit()
 
 
-if __name__ == "__main__":
-    cases = json.load(sys.stdin)
-    for module in ("suprank.cli.app", "suprank.explorer.web", "suprank.training.loop", "timm", "pyarrow.dataset"):
-        importlib.import_module(module)
+def run_cases():
+    """In a forked process: read cases from the folder, and print how each of them ended."""
+    cases = json.loads(Path("cases.json").read_text())
     sys.modules["torch.utils.data._utils.worker"].MP_STATUS_CHECK_INTERVAL = 0.5
-    gc.freeze()  # or else each fork, at its end, would look through all that was imported: two seconds
     results, waiting = {}, list(cases)
     while waiting:
         some, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]

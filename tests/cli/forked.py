@@ -1,4 +1,4 @@
-"""Servers of the real command line, forked by one process that has imported what takes long: a fraction of a second each.
+"""Commands of the real command line, forked by one process that has imported what takes long: a fraction of a second each.
 
 As a script, it reads commands from standard input, a line of JSON each, and answers each with a line.
 """
@@ -14,6 +14,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+MODULES = (
+    *("suprank.cli.app", "suprank.explorer.web", "suprank.hierarchy.review.web", "suprank.models", "suprank.training.loop"),
+    *("timm", "pyarrow.dataset", "uvicorn"),
+)
 
 
 class Forked:
@@ -32,12 +36,14 @@ class Forked:
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def start(self, *arguments, cwd):
+    def start(self, *arguments, cwd, call="suprank.cli.main:main", variables=None):
+        """Call a function with these arguments of its command line, in this folder and with these further variables."""
         self._number += 1
         stdout, stderr = (self._folder / f"{self._number}.{name}" for name in ("out", "err"))
         stdout.touch()
         stderr.touch()
-        pid = self.ask(arguments=[*map(str, arguments)], cwd=str(cwd), stdout=str(stdout), stderr=str(stderr))
+        files = {"cwd": str(cwd), "stdout": str(stdout), "stderr": str(stderr)}
+        pid = self.ask(arguments=[*map(str, arguments)], call=call, variables=variables or {}, **files)
         return Child(self, pid, stdout, stderr)
 
     def close(self):
@@ -46,46 +52,54 @@ class Forked:
 
 
 class Child:
-    """One command."""
+    """One command, in a session of its own."""
 
     def __init__(self, parent, pid, stdout, stderr):
-        self._parent, self._pid, self._stdout, self._stderr = parent, pid, stdout, stderr
+        self._parent, self.pid, self._stdout, self._stderr = parent, pid, stdout, stderr
         self.returncode = None
 
-    def first_line(self, timeout=60):
-        """What it prints first: the address of its page."""
+    def first_lines(self, count, timeout=60):
+        """What it prints first: the addresses of its pages."""
         until = time.monotonic() + timeout
         while time.monotonic() < until:
-            if "\n" in (text := self._stdout.read_text()):
-                return text.splitlines()[0]
+            if (text := self._stdout.read_text()).count("\n") >= count:
+                return text.splitlines()[:count]
             time.sleep(0.02)
         raise TimeoutError(self._stderr.read_text())
 
     def interrupt(self, timeout=20):
         """Ctrl-C: the exit code, and what it printed on stderr."""
         self.send_signal(signal.SIGINT)
-        self.returncode = self._parent.ask(wait=self._pid, timeout=timeout)
+        code, _, errors = self.end(timeout)
+        return code, errors
+
+    def end(self, timeout):
+        """The exit code, once it has ended, and what it printed on stdout and on stderr."""
+        self.returncode = self._parent.ask(wait=self.pid, timeout=timeout)
         assert self.returncode is not None, "it does not end"
-        return self.returncode, self._stderr.read_text()
+        return self.returncode, self._stdout.read_text(), self._stderr.read_text()
 
     def send_signal(self, number):
-        os.kill(self._pid, number)
+        os.kill(self.pid, number)
 
     def kill(self):
         if self.returncode is None:
             self.send_signal(signal.SIGKILL)
-            self._parent.ask(wait=self._pid, timeout=10)
+            self._parent.ask(wait=self.pid, timeout=10)
 
 
 def _run(request):
-    """In a child: the command line."""
+    """In a child: the command line, or another function."""
+    os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["cwd"])
+    os.environ.update(request["variables"])
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(request[name], os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.argv = ["suprank", *request["arguments"]]
-    importlib.import_module("suprank.cli.main").main()
+    module, name = request["call"].split(":")
+    getattr(importlib.import_module(module), name)()
     sys.exit()
 
 
@@ -101,7 +115,7 @@ def _wait(pid, timeout):
 
 def _serve():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for module in ("suprank.cli.app", "suprank.explorer.web", "suprank.hierarchy.review.web", "suprank.models", "uvicorn"):
+    for module in MODULES:
         importlib.import_module(module)
     gc.freeze()  # or else each fork, at its end, would look through all that was imported: two seconds
     for line in iter(sys.stdin.readline, ""):

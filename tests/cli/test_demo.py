@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +43,6 @@ def small_recipe(*arguments):
 
 def command_line():
     """`suprank` with small recipes, for a process of its own."""
-    import suprank.training.loop  # noqa: F401 - for the trainings, once
     from suprank.cli.main import main
 
     verb._recipe, parallel.SPAWN = small_recipe, FORK
@@ -106,23 +103,21 @@ def row(output, metric):
 
 
 @pytest.fixture(scope="module")
-def interrupted(pictures):
+def interrupted(forked, pictures):
     """The demo in a process of its own, that a terminal's Ctrl-C has stopped when both trainings had begun."""
-    script = "from tests.cli.test_demo import command_line; command_line()"
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", script, "demo", "--data", "m.parquet", "--epochs", "16"]
-    with subprocess.Popen(
-        command, cwd=pictures, env=variables, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = ("demo", "--data", "m.parquet", "--epochs", 16)
+    process = forked.start(*command, cwd=pictures, call="tests.cli.test_demo:command_line")
+    try:
         begun = [pictures / f"runs/demo/m-seed0-16epochs/{name}/metrics.jsonl" for name in ("smooth-ap", "happier")]
         end = time.monotonic() + 120
         while not all(file.is_file() and '"loss"' in file.read_text() for file in begun):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end
+            assert time.monotonic() < end, process.end(1)
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGINT)
-        out, errors = process.communicate(timeout=120)
-    return SimpleNamespace(folder=pictures, code=process.returncode, out=out, errors=errors)
+        code, out, errors = process.end(120)
+    finally:
+        process.kill()
+    return SimpleNamespace(folder=pictures, code=code, out=out, errors=errors)
 
 
 def test_ctrl_c_saves_both_trainings_and_says_that_the_same_command_goes_on(interrupted):

@@ -63,7 +63,7 @@ def prepare(folder):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(forked, tmp_path_factory):
     """How each command ended with a broken or missing image; and how it ended when it was stopped or lost a worker at work."""
     source = prepare(tmp_path_factory.mktemp("source"))
     test = Manifest.read(source / "manifest.parquet").split("test")
@@ -85,7 +85,8 @@ def results(tmp_path_factory):
         stop = {"to": to, "signal": number, "ready": READY[command]}
         cases[name] = {"arguments": LONG[command], "folder": str(copy())} | stop
     shutil.rmtree(source)  # so that each manifest finds the images beside it
-    return {name: result | {"folder": cases[name]["folder"]} for name, result in ended(cases).items()}
+    results = ended(forked, cases, tmp_path_factory.mktemp("cases"))
+    return {name: result | {"folder": cases[name]["folder"]} for name, result in results.items()}
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
 """suprank explore: from a folder to a page, and what it refuses before that."""
 
 import re
-import signal
 import socket
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import httpx2
@@ -38,19 +35,17 @@ def folder(tmp_path_factory):
 
 
 @contextmanager
-def exploring(*arguments):
+def exploring(forked, folder, *arguments):
     """The command in a process of its own, on a free port; a client of its page."""
-    command = [sys.executable, "-m", "suprank.cli.main", "explore", *map(str, arguments), "--port", "0", "--quiet"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.start("explore", *arguments, "--port", "0", "--quiet", cwd=folder)
     try:
-        line = process.stdout.readline()
+        (line,) = process.first_lines(1)
         found = re.match(r"(http://\S+)  \(press Ctrl-C to stop\)", line)
-        assert found, line + process.stderr.read()
+        assert found, line
         with httpx2.Client(base_url=found[1].replace("0.0.0.0", "127.0.0.1"), timeout=60) as client:
             yield client, process
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.kill()
 
 
 @pytest.fixture
@@ -66,16 +61,16 @@ def explored(folder, monkeypatch):
     return run
 
 
-def test_two_folders_with_a_model_for_uploads_loud_when_not_on_loopback(folder):
-    with exploring("e", "e2", "--model", "model", "--device", "cpu", "--host", "0.0.0.0") as (client, process):
+def test_two_folders_with_a_model_for_uploads_loud_when_not_on_loopback(forked, folder):
+    with exploring(forked, folder, "e", "e2", "--model", "model", "--device", "cpu", "--host", "0.0.0.0") as (client, process):
         assert client.get("/").text.count('class="frame"') == 36
         page = client.get("/item/a/gallery/3").text
         assert page.count('<section class="ranking') == 2
         assert "same " in page
         assert client.get("/", headers={"host": "machine.lan"}).status_code == 200
-        process.send_signal(signal.SIGINT)
-        assert "WARNING: everyone who can reach 0.0.0.0 can see these images and change their tags" in process.stderr.read()
-    assert process.returncode == 0  # Ctrl-C is how it ends
+        code, output = process.interrupt()
+    assert "WARNING: everyone who can reach 0.0.0.0 can see these images and change their tags" in output
+    assert code == 0  # Ctrl-C is how it ends
 
 
 def test_a_folder_of_embeddings_with_a_model_for_uploads(folder, explored):

@@ -13,7 +13,6 @@ import pytest
 
 from suprank.data import Manifest
 from tests.cli.collection import done, photographs
-from tests.cli.forked import Forked
 from tests.hierarchy.review.small_project import small_project
 from tests.models.tiny import embedder
 
@@ -36,19 +35,12 @@ def folder(tmp_path_factory):
     return place
 
 
-@pytest.fixture(scope="module")
-def forked(tmp_path_factory):
-    process = Forked(tmp_path_factory.mktemp("forked"))
-    yield process
-    process.close()
-
-
 @contextmanager
 def serving(forked, folder, *arguments):
     """The command in a process of its own, once it has printed its address: (address, process)."""
     process = forked.start(*arguments, "--port", "0", "--quiet", "--no-browser", cwd=folder)
     try:
-        yield re.search(r"http://\S+", process.first_line())[0], process
+        yield re.search(r"http://\S+", process.first_lines(1)[0])[0], process
     finally:
         process.kill()
 

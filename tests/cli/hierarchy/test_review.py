@@ -1,10 +1,7 @@
 """suprank hierarchy review: from a project to a page, and what it refuses before that."""
 
 import re
-import signal
 import socket
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import httpx2
@@ -31,27 +28,25 @@ def folder(tmp_path, monkeypatch):
 
 
 @contextmanager
-def reviewing(*arguments, links=1):
+def reviewing(forked, folder, *arguments, links=1):
     """The command in a process of its own, on a free port; its links, and the process."""
-    command = [sys.executable, "-m", "suprank.cli.main", "hierarchy", "review", *map(str, arguments), "--port", "0", "--quiet"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.start("hierarchy", "review", *arguments, "--port", "0", "--quiet", cwd=folder)
     try:
-        lines = [process.stdout.readline() for _ in range(links)]
+        lines = process.first_lines(links)
         found = [re.search(r"http://\S+", line) for line in lines]
-        assert all(found), "".join(lines) + process.stderr.read()
+        assert all(found), lines
         yield [one[0] for one in found], process
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.kill()
 
 
 def opened(link):
     return httpx2.get(link.replace("0.0.0.0", "127.0.0.1"), follow_redirects=True, timeout=30)
 
 
-def test_two_annotators_have_a_link_each_which_stays(folder):
+def test_two_annotators_have_a_link_each_which_stays(forked, folder):
     arguments = ("--annotator", "anna", "--annotator", "ben", "--host", "0.0.0.0")
-    with reviewing("p", *arguments, links=2) as (links, process):
+    with reviewing(forked, folder, "p", *arguments, links=2) as (links, process):
         for name, link in zip(("anna", "ben"), links, strict=True):
             assert f"/{name}/enter?token=" in link
             with httpx2.Client(follow_redirects=True, timeout=30) as client:
@@ -59,9 +54,9 @@ def test_two_annotators_have_a_link_each_which_stays(folder):
                 assert page.status_code == 200
                 assert "0 of 3 groups done" in page.text
         assert opened(links[0].split("?")[0]).status_code == 403
-        process.send_signal(signal.SIGINT)
-        assert "WARNING: everyone who can reach 0.0.0.0 and has a link can change its branch" in process.stderr.read()
-    assert process.returncode == 0  # Ctrl-C is how it ends
+        code, output = process.interrupt()
+    assert "WARNING: everyone who can reach 0.0.0.0 and has a link can change its branch" in output
+    assert code == 0  # Ctrl-C is how it ends
     tokens = [link.split("=")[1] for link in links]
     assert tokens == [open_branch(Project("p"), name).token for name in ("anna", "ben")]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from typing import ClassVar
 
 import pytest
 
@@ -18,7 +19,7 @@ expect = playwright.expect
 class SlowServer:
     """Middleware that answers the requests of an annotator that many seconds late."""
 
-    delays = {}
+    delays: ClassVar[dict[str, float]] = {}
 
     def __init__(self, app):
         self.app = app
