@@ -99,7 +99,8 @@ def _run(request):
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.argv = ["suprank", *request["arguments"]]
     module, name = request["call"].split(":")
-    getattr(importlib.import_module(module), name)()
+    sys.modules["__main__"] = importlib.import_module(module)  # Lightning starts further processes of it
+    getattr(sys.modules["__main__"], name)()
     sys.exit()
 
 

@@ -6,8 +6,6 @@ the user's own for the test of two here.
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -94,14 +92,15 @@ def test_train_resume_and_evaluate_without_the_code():
     assert tuple(Path("whole/code").rglob("*.py")) == (Path("whole/code/loss/mine.py"),)
 
 
-def test_two_processes_train_the_network_and_the_parameters_of_one():
+def test_two_processes_train_the_network_and_the_parameters_of_one(forked, folder):
     """Each of them loads the loss, and here a backbone too, by itself."""
     Path("network.py").write_text(NETWORK)
     train = ("train", "mine.toml", "model.backbone=network.py:build")
     done(*train, "--out", "one", "-q")
-    command = [sys.executable, "-m", "suprank.cli.main", *train, "engine.devices=2", "--out", "two", "-q"]
-    done_by_two = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done_by_two.returncode == 0, done_by_two.stderr
+    variables = {"PYTHONPATH": os.environ["PYTHONPATH"], "GLOO_SOCKET_IFNAME": "lo"}
+    first = forked.start(*train, "engine.devices=2", "--out", "two", "-q", cwd=folder, variables=variables)
+    code, _, errors = first.end(timeout=300)
+    assert code == 0, errors
     for name, value in weights("one").items():
         torch.testing.assert_close(
             weights("two")[name], value, rtol=1e-3, atol=1e-5, msg=lambda why, name=name: f"{name}: {why}"
