@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from tests import shapes
 from tests.browsers import launch_browser
+from tests.forked import Forked
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a busy machine is no bug
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
@@ -59,3 +60,11 @@ def browser():
     """Only one can run in a process."""
     with launch_browser() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def forked(tmp_path_factory):
+    """One process, of which all tests of a worker fork commands."""
+    process = Forked(tmp_path_factory.mktemp("forked"))
+    yield process
+    process.close()

@@ -1,10 +1,6 @@
 """One process and three find the same, to the last digit."""
 
-import os
 import pickle
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,30 +31,17 @@ def alone():
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory):
+def together(forked, tmp_path_factory):
     """What each of several processes finds, by their number."""
     folder = tmp_path_factory.mktemp("processes")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
-    started = subprocess.Popen(
-        [sys.executable, "-m", "tests.evaluation.worker", str(folder), *map(str, WORLDS)],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    variables = {"GLOO_SOCKET_IFNAME": "lo"}
+    started = forked.start(folder, *WORLDS, cwd=ROOT, call="tests.evaluation.worker:command_line", variables=variables)
     try:
-        output = started.communicate(timeout=180)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(started.pid, signal.SIGKILL)  # it and its processes: one may wait for the others for ever
-        pytest.fail(f"processes wait for each other:\n{started.communicate()[0]}")
-    assert started.returncode == 0, output
+        code, *output = started.end(timeout=180)
+    except AssertionError:
+        started.kill_all()  # it and its processes: one may wait for the others for ever
+        raise
+    assert code == 0, output
     return {
         world: [pickle.loads((folder / f"{world}.{rank}.pickle").read_bytes()) for rank in range(world)] for world in WORLDS
     }

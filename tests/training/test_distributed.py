@@ -1,10 +1,6 @@
 """2 and 3 processes with a part of the batch each take the steps of one process with the whole of it."""
 
-import os
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,31 +30,18 @@ def free_port():
 
 
 @pytest.fixture(scope="module")
-def together(tmp_path_factory):
+def together(forked, tmp_path_factory):
     """What each of 2 and each of 3 processes found, by their number."""
     folder = tmp_path_factory.mktemp("processes")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    started = subprocess.Popen(
-        [sys.executable, "-m", "tests.training.worker", str(folder), *(f"{world}:{free_port()}" for world in WORLDS)],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    variables = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    worlds = [f"{world}:{free_port()}" for world in WORLDS]
+    started = forked.start(folder, *worlds, cwd=ROOT, call="tests.training.worker:command_line", variables=variables)
     try:
-        output = started.communicate(timeout=240)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(started.pid, signal.SIGKILL)  # it and its processes: one may wait for the others for ever
-        pytest.fail(f"processes wait for each other:\n{started.communicate()[0]}")
-    assert started.returncode == 0, output
+        code, *output = started.end(timeout=240)
+    except AssertionError:
+        started.kill_all()  # it and its processes: one may wait for the others for ever
+        raise
+    assert code == 0, output
     return {world: [torch.load(folder / f"{world}.{rank}.pt") for rank in range(world)] for world in WORLDS}
 
 

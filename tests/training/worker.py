@@ -249,5 +249,6 @@ def main(folder: Path, *worlds: str) -> int:
     return max(abs(one.exitcode) for one in started)
 
 
-if __name__ == "__main__":
+def command_line() -> None:
+    """`main` with the arguments of a command."""
     sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

@@ -1,8 +1,5 @@
 """suprank hierarchy scrape: what it prints, what it refuses, and how it ends."""
 
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -99,17 +96,15 @@ def test_requests_that_fail_for_good_end_it_with_code_4(world, monkeypatch):
     assert types(project) == expected
 
 
-def test_ctrl_c_says_that_nothing_is_lost_and_it_goes_on(tmp_path):
+def test_ctrl_c_says_that_nothing_is_lost_and_it_goes_on(forked, tmp_path):
     made, sources, expected = landmarks(220)
     project = project_of(tmp_path / "places", sources)
     with serving(made) as fake:
-        command = [sys.executable, "-m", "suprank.cli.main", "hierarchy", "scrape", str(project.folder), *map(str, WHO)]
-        with subprocess.Popen([*command, *fake.options, "--rate", "300"], stderr=subprocess.PIPE, text=True) as process:
-            while len(fake.asked) < 3:
-                time.sleep(0.01)
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate()
-        assert process.returncode == 130
+        process = forked.start("hierarchy", "scrape", project.folder, *WHO, *fake.options, "--rate", "300", cwd=tmp_path)
+        while len(fake.asked) < 3:
+            time.sleep(0.01)
+        code, said = process.interrupt()
+        assert code == 130
         assert "replies so far are saved" in said
         assert "Traceback" not in said
         done("hierarchy", "scrape", project.folder, *WHO, *fake.options)

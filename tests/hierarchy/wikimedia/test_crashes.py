@@ -4,8 +4,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing, contextmanager
 
 import pytest
@@ -99,7 +97,7 @@ def test_an_interrupt_while_it_waits_loses_nothing(few, tmp_path, number):
     assert len(fake.asked) <= requests + 3
 
 
-def test_kill_9_at_several_points_of_the_real_command(tmp_path):
+def test_kill_9_at_several_points_of_the_real_command(forked, tmp_path):
     world, sources, _ = landmarks(110)
     with serving(world) as fake:
         undisturbed = project_of(tmp_path / "undisturbed", sources)
@@ -117,9 +115,8 @@ def test_kill_9_at_several_points_of_the_real_command(tmp_path):
         fake.after = lambda request: kill() if request.number == 3 else None  # while it works on the reply
         ends = []
         while not ends or ends[-1] == -signal.SIGKILL:
-            process = scrape(project, fake)
-            process.communicate()
-            ends.append(process.returncode)
+            process = forked.start(*command(project, fake), cwd=tmp_path)
+            ends.append(process.end(timeout=60)[0])
     assert ends == [-signal.SIGKILL] * 2 + [0]
     assert len(fake.asked) <= requests + 2
     assert tables(project) == tables(undisturbed)
@@ -129,11 +126,6 @@ def test_kill_9_at_several_points_of_the_real_command(tmp_path):
 def command(project, fake):
     options = ("--rate", "100000", "--contact", "tester@example.org", *fake.options)
     return ("hierarchy", "scrape", project.folder, *options)
-
-
-def scrape(project, fake):
-    python = [sys.executable, "-m", "suprank.cli.main"]
-    return subprocess.Popen([*python, *command(project, fake)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def test_a_database_that_somebody_holds_is_said_and_gone_on_with(few, tmp_path):

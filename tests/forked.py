@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 MODULES = (
     *("suprank.cli.app", "suprank.explorer.web", "suprank.hierarchy.review.web", "suprank.models", "suprank.training.loop"),
     *("timm", "pyarrow.dataset", "uvicorn"),
@@ -26,7 +26,7 @@ class Forked:
     def __init__(self, folder):
         self._folder, self._number = folder, 0
         environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "tests.cli.forked"]
+        command = [sys.executable, "-m", "tests.forked"]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -78,6 +78,11 @@ class Child:
         self.returncode = self._parent.ask(wait=self.pid, timeout=timeout)
         assert self.returncode is not None, "it does not end"
         return self.returncode, self._stdout.read_text(), self._stderr.read_text()
+
+    def kill_all(self):
+        """Kill it and the processes that it started."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self._parent.ask(wait=self.pid, timeout=10)
 
     def send_signal(self, number):
         os.kill(self.pid, number)
