@@ -57,6 +57,8 @@ class SharedTable:
             raise MalformedError(
                 f"{self.file} is not UTF-8 text ({error.reason}); save it as UTF-8, or move it away."
             ) from None
+        except OSError as error:
+            raise MalformedError(f"{self.file} cannot be read ({error.strerror or error}); move it away.") from error
         found = ((line, cells) for line, cells in records(text, str(self.file), ",") if cells)
         header = [name.strip() for name in next(found, (1, [""]))[1]]
         check_header(header, str(self.file))

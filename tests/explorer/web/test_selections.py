@@ -3,7 +3,9 @@
 import csv
 import io
 import re
+import tempfile
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -140,6 +142,16 @@ def test_of_a_sample_only_measured_queries_are_listed_and_it_is_said(sampled):
     assert sorted(listed) == sampled.node_metrics[0].rows.tolist()
     assert sorted(rows_of(sampled, "order=lowest")[:10]) == sorted(listed)
     assert "is measured on 10 of 96 queries" in client_of(sampled).get("/?result_a=wrong").text
+
+
+def test_a_sample_has_the_same_images_in_both_runs_whatever_the_order_of_their_rows(images, monkeypatch):
+    monkeypatch.setattr("suprank.explorer.web.explorer.NodeMetrics", partial(NodeMetrics, max_pairs=10 * 96))
+    explorer = opened(drawn.source(images, drawn.by_shape), drawn.source(images.take(range(95, -1, -1)), drawn.by_pixels))
+    first = explorer.node_metrics[0].rows
+    assert len(first) == 10
+    assert explorer.node_metrics[1].rows.tolist() == sorted(95 - first)
+    assert sorted(rows_of(explorer, "order=first_better")[:10]) == first.tolist()
+    assert sorted(rows_of(explorer, "result_b=right") + rows_of(explorer, "result_b=wrong")) == first.tolist()
 
 
 def test_a_second_run_without_labels_is_unmeasured_and_that_is_said(images):
@@ -368,7 +380,7 @@ def test_a_read_only_page_has_no_controls_and_refuses_changes(images, tmp_path):
         assert ("blurry" in pages) == (said == "--read-only")
 
 
-def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(tagged):
+def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(tagged, tmp_path, monkeypatch):
     explorer, client = tagged
     explorer.tags.file.write_text("nonsense\n")
     assert "Tags and saved selections cannot be read" in client.get("/").text
@@ -376,4 +388,28 @@ def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(ta
     answer = client.get("/?tag=x")
     assert (answer.status_code, "has no column" in answer.text) == (409, True)
     assert client.post("/tags", data=WRITES["/tags"]).status_code == 409
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    assert client.get("/manifest.csv").status_code == 409
+    assert list((tmp_path / "temporary").iterdir()) == []
     assert explorer.tags.file.read_text() == "nonsense\n"
+
+
+def test_a_file_that_cannot_be_read_is_reported_like_a_damaged_one(tagged):
+    explorer, client = tagged
+    explorer.tags.file.mkdir()
+    assert "cannot be read (Is a directory)" in client.get("/").text
+    for answer in (client.get("/?tag=x"), client.get("/selection.csv"), client.post("/tags", data=WRITES["/tags"])):
+        assert (answer.status_code, "cannot be read" in answer.text) == (409, True)
+
+
+def test_the_link_of_a_tag_lists_the_side_of_its_image(tmp_path):
+    own, *_ = runs.hand_made_lists(tmp_path)
+    explorer = opened(Source.read(own))
+    for side in ("query", "gallery"):
+        explorer.tags.change(explorer.browser.sides[side].manifest, [1], add=f"a {side}")
+    client = client_of(explorer)
+    assert 'href="/?tag=a+query"' in client.get("/").text
+    for address in ("/?side=gallery", "/item/a/gallery/1"):
+        assert 'href="/?tag=a+gallery&amp;side=gallery"' in client.get(address).text
+    assert client.get("/?tag=a+gallery&side=gallery").text.count('class="tile"') == 1

@@ -37,7 +37,7 @@ class Explorer:
         self.searcher = Searcher(_with_common_levels(runs))
         self.runs = self.searcher.runs
         self.source = self.runs[0].source
-        self.node_metrics = tuple(NodeMetrics(run.source) for run in self.runs)
+        self.node_metrics = _node_metrics(self.searcher)
         self.image_metrics = ImageMetrics(self.searcher, self.node_metrics)
         file = default_tags_file(self.source) if tags is None else tags
         manifests = [side.manifest for side in dict.fromkeys((self.source.queries, self.source.gallery))]
@@ -58,6 +58,16 @@ class Explorer:
             metrics.measure()
         for findings in self.findings:
             findings.measure()
+
+
+def _node_metrics(searcher: Searcher) -> tuple[NodeMetrics, ...]:
+    """The metrics of each run. If only some queries are measured, they are the same images in both runs, so that they compare."""
+    first, *others = (NodeMetrics(run.source) for run in searcher.runs)
+    if others and first.sampled:
+        rows = searcher.counterpart_rows("query", 1)[first.rows]
+        if (rows >= 0).any():
+            others = [NodeMetrics(others[0].source, rows=rows[rows >= 0])]
+    return first, *others
 
 
 def default_tags_file(source: Source) -> Path | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,8 +85,13 @@ def tagged_manifest(explorer: Explorer) -> Manifest:
 
 def manifest_file(explorer: Explorer, suffix: str) -> Path:
     """Write the manifest with tags into a temporary folder, which the caller removes, as `manifest.parquet` or `.csv`."""
+    manifest = tagged_manifest(explorer)
     file = Path(tempfile.mkdtemp(prefix="suprank-")) / f"manifest{suffix}"
-    tagged_manifest(explorer).save(file)
+    try:
+        manifest.save(file)
+    except BaseException:
+        shutil.rmtree(file.parent)
+        raise
     return file
 
 

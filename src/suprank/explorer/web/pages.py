@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from suprank.explorer.colors import level_names, level_style
 from suprank.explorer.tags import MAX_LENGTH
+from suprank.explorer.web.selections import default_side
 from suprank.explorer.web.uploads import MAX_BYTES, TYPES
 from suprank.files.tables import MalformedError
 from suprank.web.pages import stylesheet, template_environment
@@ -40,6 +41,7 @@ class Pages:
             most_bytes=MAX_BYTES,
             image_types=TYPES,
             image_tags=lambda image: _tags(explorer, image),
+            listed_side=lambda image: _listed_side(explorer, image),
             known_tags=lambda: _known_tags(explorer),
             max_tag=MAX_LENGTH,
             order_name=lambda order, level: _order_name(explorer, order, level),
@@ -108,6 +110,12 @@ def _tags(explorer: Explorer, image: ImageId) -> tuple[str, ...]:
     with suppress(MalformedError, OSError):
         return explorer.tags.of(explorer.searcher.side_images(image).manifest, image.row)
     return ()
+
+
+def _listed_side(explorer: Explorer, image: ImageId) -> str | None:
+    """The side on which lists show an image; None for the one that they show by default."""
+    listed = image.side in explorer.browser.sides and image.side != default_side(explorer)
+    return image.side if listed else None
 
 
 def _known_tags(explorer: Explorer) -> list[str]:
