@@ -70,6 +70,11 @@ def check_tag(text: str) -> str:
     return tag
 
 
+def tag_order(tag: str) -> tuple[str, str]:
+    """Sort key of tags: alphabetical, whatever the case."""
+    return tag.casefold(), tag
+
+
 def with_tags(manifest: Manifest, file: str | PathLike[str]) -> Manifest:
     """The manifest with a column `tags`, from a file of tags of `suprank explore`: the tags of each image joined by `;`.
 
@@ -111,7 +116,7 @@ class RowTags:
         for code, tags in enumerate(self.sets):
             for tag in tags:
                 found[tag] = found.get(tag, 0) + int(rows[code])
-        return {tag: found[tag] for tag in sorted(found, key=lambda tag: (tag.casefold(), tag)) if found[tag]}
+        return {tag: found[tag] for tag in sorted(found, key=tag_order) if found[tag]}
 
 
 class TagFile:
@@ -239,7 +244,7 @@ class _Tagged:
         self._by_path.setdefault((image.path, image.box), at)
 
     def _code(self, tags: Iterable[str]) -> int:
-        chosen = tuple(sorted({tag for tag in tags if tag}, key=lambda tag: (tag.casefold(), tag)))
+        chosen = tuple(sorted({tag for tag in tags if tag}, key=tag_order))
         if chosen not in self._codes_of_sets:
             self._codes_of_sets[chosen] = len(self.sets)
             self.sets.append(chosen)

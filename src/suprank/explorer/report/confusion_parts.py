@@ -101,10 +101,8 @@ def pairs_part(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Part:
     found = confusions[0].pairs()
     title = "Most confused classes"
     if not found:
-        words = f"No class is mistaken for another: every query finds its own {source.levels[0]} first."
-        if (confusions[0].found < 0).any():
-            words = "No class is mistaken for another: where a query does not find its own, an image without a label is first."
-        elif len(np.unique(source.gallery.labels[:, 0])) == 1:
+        words = f"No class is mistaken for another: {_no_pairs(confusions[0], source.levels[0])}"
+        if len(np.unique(source.gallery.labels[:, 0])) == 1:
             words = "There is only one class, so none can be confused."
         return Part(title, None, None, (words, *_sampled(run)))
     nearest = with_positives(source, run.report, run.nearest)
@@ -137,7 +135,7 @@ def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
             shown = [_pair(runs, confusions, level, *_stronger_first(pair)) for pair in found[:PAIRS]]
             words = _pairs_words(f"{name} labels", len(found), len(shown))
             if not found:
-                words = f"None is: every query finds its own {name} first."
+                words = f"None is: {_no_pairs(confusions[0], name)}"
             parts.append(Part(title, "level_pairs.html" if shown else None, {"level": name, "pairs": shown}, (words, *sampled)))
     return parts
 
@@ -197,6 +195,12 @@ def _pairs_words(noun: str, found: int, shown: int) -> str:
     words = f"{found:,} pairs of {noun} are confused" if found > 1 else f"One pair of {noun} is confused"
     most = f" These {shown} are confused most often." if found > shown else ""
     return f"{words}: a query of one finds an image of the other first.{most}"
+
+
+def _no_pairs(confusions: Confusions, level: str) -> str:
+    if (confusions.found < 0).any():
+        return "where a query does not find its own, an image without a label is first."
+    return f"every query finds its own {level} first."
 
 
 def _sampled(run: RunFindings) -> tuple[str, ...]:

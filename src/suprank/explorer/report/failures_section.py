@@ -15,9 +15,9 @@ from suprank.explorer.findings.confusions import (
     weakest_classes,
     with_positives,
 )
+from suprank.explorer.numbers import percent
 from suprank.explorer.report.confusion_parts import PAIRS, Part, level_parts, pair_image, pairs_part
 from suprank.explorer.report.page import Section, label_path
-from suprank.explorer.report.table_sections import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,11 +189,12 @@ def changes_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
     source = runs[0].source
     metrics = [class_metrics(source, one) for one in reports]
     required = _min_queries(metrics[0])
-    labels = np.flatnonzero((metrics[0].queries >= required) & ~np.isnan(metrics[1].ap))
+    by_query = _query_ap(reports[0]) - _query_ap(reports[1])
+    compared = source.queries.labels[~np.isnan(by_query), 0]
+    labels = np.intersect1d(np.flatnonzero(metrics[0].queries >= required), compared)
     if not len(labels):
         return []
     changes = np.round(metrics[0].ap[labels] - metrics[1].ap[labels], 9)  # sums in another order differ by less
-    by_query = _query_ap(reports[0]) - _query_ap(reports[1])
     tables, ahead = [], []
     for run, sign in enumerate((1, -1)):
         order = np.lexsort((labels, -metrics[0].queries[labels], -sign * changes))

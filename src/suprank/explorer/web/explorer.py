@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from suprank.explorer.source import OWN_TEST, levels_in_both
-from suprank.explorer.tags import TagFile
+from suprank.explorer.tags import TagFile, tag_order
 from suprank.explorer.web.browsing import Browser
 from suprank.explorer.web.image_metrics import ImageMetrics
 from suprank.explorer.web.label_findings import LabelFindings
@@ -52,6 +53,13 @@ class Explorer:
         self.version = secrets.token_hex(4)
         self.can_embed = any(run.embed is not None for run in self.runs)
 
+    def tag_counts(self) -> dict[str, int]:
+        """Tag → number of images, queries and gallery together, in alphabetical order."""
+        counts: Counter[str] = Counter()
+        for images in self.browser.sides.values():
+            counts.update(self.tags.row_tags(images.manifest).counts())
+        return {tag: counts[tag] for tag in sorted(counts, key=tag_order)}
+
     def measure(self) -> None:
         """Measure what the tree and the label page show, one run after the other. This may take minutes: run it in a thread."""
         for metrics in self.node_metrics:
@@ -61,7 +69,7 @@ class Explorer:
 
 
 def _node_metrics(searcher: Searcher) -> tuple[NodeMetrics, ...]:
-    """The metrics of each run. If only some queries are measured, they are the same images in both runs, so that they compare."""
+    """The metrics of each run; if only some queries are measured, of the same images in both, so that the runs compare."""
     first, *others = (NodeMetrics(run.source) for run in searcher.runs)
     if others and first.sampled:
         rows = searcher.counterpart_rows("query", 1)[first.rows]
