@@ -131,7 +131,7 @@ class TagFile:
         self._table = None if file is None else SharedTable(file, COLUMNS)
         self._initial = [row for manifest in initial for row in _rows_of_column(manifest)]
         self._read: tuple[object, _Tagged] | None = None
-        self._row_tags: WeakKeyDictionary[Manifest, tuple[_Tagged, RowTags]] = WeakKeyDictionary()
+        self._row_tags: WeakKeyDictionary[Manifest, tuple[_Tagged, RowTags, Any]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     @property
@@ -152,13 +152,13 @@ class TagFile:
         found = self._row_tags.get(manifest)
         if found is not None and found[0] is tagged:
             return found[1]
-        if "id" in table.column_names:
-            keys, known = table["id"], [image.id or None for image in tagged.images]
-        else:
-            keys, known = _path_keys(table), [_path_key(image.path, image.box) for image in tagged.images]
+        has_ids = "id" in table.column_names
+        # Keys of before, if there are any: those of a million boxes take seconds.
+        keys = found[2] if found is not None else table["id"] if has_ids else path_keys(manifest)
+        known = [image.id or None if has_ids else _path_key(image.path, image.box) for image in tagged.images]
         at = np.asarray(pc.fill_null(pc.index_in(keys, value_set=pa.array(known, pa.string()), skip_nulls=True), -1), np.int64)
         row_tags = RowTags(np.append(np.asarray(tagged.codes, np.int64), 0)[at], tuple(tagged.sets))
-        self._row_tags[manifest] = (tagged, row_tags)
+        self._row_tags[manifest] = (tagged, row_tags, keys)
         return row_tags
 
     def add_column(self, manifest: Manifest) -> Manifest:
@@ -271,11 +271,13 @@ def box_text(box: Sequence[float] | None) -> str:
     return "" if box is None else " ".join(f"{number:.9g}" for number in box)
 
 
-def _path_keys(table: pa.Table) -> Any:
+def path_keys(manifest: Manifest) -> pa.ChunkedArray:
+    """A text for each image of a manifest: its path, followed by its box if it has one."""
+    table = manifest.table
     if "box" not in table.column_names:
-        return table["path"]
+        return table["path"].cast(pa.string())
     both = zip(table["path"].to_pylist(), table["box"].to_pylist(), strict=True)
-    return pa.array([_path_key(path, box_text(box)) for path, box in both], pa.string())
+    return pa.chunked_array([pa.array([_path_key(path, box_text(box)) for path, box in both], pa.string())])
 
 
 def _path_key(path: str, box: str) -> str:
