@@ -87,7 +87,7 @@ class SharedTable:
             header, before = self._read()
             if others := [name for name in header if name not in self.columns]:
                 raise NotSavedError(
-                    f"{self.file} has columns of your own ({', '.join(others)}), which would be lost; keep them in another file."
+                    f"{self.file} has other columns ({', '.join(others)}), which would be lost; keep them in another file."
                 )
             rows = change([list(row) for row in before])
             if rows != before or self.version is None:
