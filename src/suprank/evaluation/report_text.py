@@ -50,7 +50,7 @@ def table(report: Report) -> str:
 
 
 def _heading(report: Report) -> list[str]:
-    lines = [f"{count(report.queries, 'query', 'queries')}, {count(report.items, 'item')}"]
+    lines = [f"{pluralize(report.queries, 'query', 'queries')}, {pluralize(report.items, 'item')}"]
     without = [f"{number:,} ({_printable(level)})" for level, number in report.without_positives.items() if number]
     if without:
         lines.append(f"queries without positives, left out: {', '.join(without)}")
@@ -131,7 +131,7 @@ def align_columns(lines: Sequence[Sequence[str]]) -> list[str]:
     return aligned
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def pluralize(number: int, one: str, many: str = "") -> str:
     """A number of things, as in "1 query" and "2 queries"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 

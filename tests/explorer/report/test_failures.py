@@ -112,7 +112,7 @@ def test_the_weakest_classes_come_first_with_what_they_are_mistaken_for(hand_mad
     assert [row[1] for row in rows] == ["own: 19.6baseline: 19.6"] * 2 + ["own: 100.0baseline: 62.5"] * 2
     assert [row[2] for row in rows] == ["own: 0.0baseline: 0.0"] * 2 + ["own: 100.0baseline: 100.0"] * 2
     assert [row[3] for row in rows] == ["2"] * 4
-    assert [row[4] for row in rows[:2]] == [f"{name}1 of 1 queries" for name in names[1::-1]]
+    assert [row[4] for row in rows[:2]] == [f"{name}1 of 1 query" for name in names[1::-1]]
     assert rows[2][4] == "none, finds its own class first"
     assert [row[6] for row in rows[1:3]] == [f"{names[0]}same group", f"{names[2]}same class"]
 
@@ -330,7 +330,7 @@ def test_images_without_a_label_are_named_as_such(tmp_path, monkeypatch):
     source.gallery.labels[0] = -1
     shown = Shown([findings(source)])
     assert shown.words("Most confused classes").endswith("an image without a label is first.")
-    assert shown.rows("Weakest classes")[0][4] == "images without a label1 of 1 queries"
+    assert shown.rows("Weakest classes")[0][4] == "images without a label1 of 1 query"
     assert shown.rows("Which class is mistaken for which")[0][2:] == ["0", "0", "100"]
     monkeypatch.setattr("suprank.explorer.report.confusion_parts.MATRIX_LABELS", 1)
     words = Shown([findings(source)]).words("Which group is mistaken for which")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from suprank.evaluation.report_text import pluralize
 from suprank.explorer.findings.confusions import (
     class_metrics,
     count_confusions,
@@ -16,7 +17,7 @@ from suprank.explorer.findings.confusions import (
     with_positives,
 )
 from suprank.explorer.numbers import percent
-from suprank.explorer.report.confusion_parts import PAIRS, Part, level_parts, pair_image, pairs_part
+from suprank.explorer.report.confusion_parts import SHOWN_PAIRS, Part, level_parts, pair_image, pairs_part
 from suprank.explorer.report.page import Section, label_path
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ CHANGED = 8
 MIN_QUERIES = 2
 """Queries that a class of these tables has at least; 1 if no class has that many."""
 
-MAX_IMAGES = 2 * WEAKEST + 2 * PAIRS + 2 * CHANGED
+MAX_IMAGES = 2 * WEAKEST + 2 * SHOWN_PAIRS + 2 * CHANGED
 """Images of the section at most."""
 
 
@@ -164,7 +165,7 @@ def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
                 tuple(percent(one.r1[label]) for one in metrics),
                 pair_image(source, worst, firsts[worst], thumbnails),
                 "" if found is None else _name(source, found),
-                f"{times:,} of {confusions.queries[label]:,} queries",
+                f"{times:,} of {pluralize(int(confusions.queries[label]), 'query', 'queries')}",
             )
         )
     about = (

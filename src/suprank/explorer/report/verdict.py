@@ -23,7 +23,7 @@ import numpy as np
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.quoted_metrics import table_keys
 from suprank.evaluation.report_comparison import SIGNIFICANT
-from suprank.evaluation.report_text import count, in_words
+from suprank.evaluation.report_text import in_words, pluralize
 from suprank.evaluation.statistics import bootstrap_interval
 from suprank.explorer.numbers import p_value, percent
 
@@ -193,7 +193,7 @@ def _lead(names: Names, findings: Sequence[Finding], report: Report) -> str:
         return f"{both} are equally good on every single query."
     if not winners_of(measured):
         if all(one.identical or one.too_few for one in measured):
-            queries = count(max(one.row.queries for one in measured), "query", "queries")
+            queries = pluralize(max(one.row.queries for one in measured), "query", "queries")
             return f"{queries} {'is' if queries == '1 query' else 'are'} too few to tell whether {both} differ."
         if all(one.identical or one.equal for one in measured):
             return f"{both} are equally good, to within {EQUAL:g} point."
