@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from suprank.explorer.manifests import box_text, path_key, path_keys
 from suprank.explorer.shared_table import NotSavedError, SharedTable
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class TagFile:
         has_ids = "id" in table.column_names
         # Keys of before, if there are any: those of a million boxes take seconds.
         keys = found[2] if found is not None else table["id"] if has_ids else path_keys(manifest)
-        known = [image.id or None if has_ids else _path_key(image.path, image.box) for image in tagged.images]
+        known = [image.id or None if has_ids else path_key(image.path, image.box) for image in tagged.images]
         at = np.asarray(pc.fill_null(pc.index_in(keys, value_set=pa.array(known, pa.string()), skip_nulls=True), -1), np.int64)
         row_tags = RowTags(np.append(np.asarray(tagged.codes, np.int64), 0)[at], tuple(tagged.sets))
         self._row_tags[manifest] = (tagged, row_tags, keys)
@@ -259,29 +260,6 @@ def identities(manifest: Manifest, rows: Sequence[int] | NDArray[np.int64]) -> l
     blank = [""] * len(chosen)
     boxes = [box_text(box) for box in cells["box"]] if "box" in cells else blank
     return [ImageIdentity(*one) for one in zip(cells.get("id", blank), cells["path"], boxes, strict=True)]
-
-
-def box_text(box: Sequence[float] | None) -> str:
-    """A box as a manifest in CSV writes it; empty for none.
-
-    Example:
-        >>> box_text([0.0, 1.5, 20.0, 30.0]), box_text(None)
-        ('0 1.5 20 30', '')
-    """
-    return "" if box is None else " ".join(f"{number:.9g}" for number in box)
-
-
-def path_keys(manifest: Manifest) -> pa.ChunkedArray:
-    """A text for each image of a manifest: its path, followed by its box if it has one."""
-    table = manifest.table
-    if "box" not in table.column_names:
-        return table["path"].cast(pa.string())
-    both = zip(table["path"].to_pylist(), table["box"].to_pylist(), strict=True)
-    return pa.chunked_array([pa.array([_path_key(path, box_text(box)) for path, box in both], pa.string())])
-
-
-def _path_key(path: str, box: str) -> str:
-    return f"{path}\t{box}" if box else path
 
 
 def _rows_of_column(manifest: Manifest) -> list[list[str]]:

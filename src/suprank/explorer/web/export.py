@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suprank.explorer.source import join_manifests
-from suprank.explorer.tags import SEPARATOR, TAGS, box_text
+from suprank.explorer.manifests import box_text, join_manifests
+from suprank.explorer.tags import SEPARATOR, TAGS
 from suprank.explorer.web.image_metrics import result_of
 from suprank.files.spreadsheets import safe_row
 

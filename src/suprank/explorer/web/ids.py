@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from suprank.explorer.tags import path_keys
+from suprank.explorer.manifests import path_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
