@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from suprank.data import Manifest
 from suprank.explorer import Source
+from suprank.explorer.images import Images
+from suprank.explorer.manifests import join_manifests
 from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, Node
 from suprank.explorer.web.browsing import ORDERS, ImageSelection
+from suprank.explorer.web.export import tagged_manifest
 from suprank.explorer.web.image_metrics import RESULTS, ImageMetrics
 from suprank.explorer.web.selections import parse_query, selection_query
 from suprank.explorer.web.tree import NodeMetrics
@@ -320,6 +323,25 @@ def test_the_manifest_of_queries_and_gallery_has_both(hand_made, tmp_path):
     again = Manifest.read(tmp_path / "m.parquet")
     assert again.splits == {"query": 4, "gallery": 8}
     assert (again.root / again.paths[0].as_py()).is_file()
+
+
+@pytest.mark.parametrize("distractors", [True, False])
+def test_images_of_two_folders_keep_their_tags_in_the_manifest(tmp_path, distractors):
+    columns = {"split": ["test"] * 2, "label_kind": ["k"] * 2, "broken": [False] * 2}
+    one = Manifest.from_columns({"path": ["x.png", "y.png"], **columns}, root=tmp_path / "queries")
+    other = Manifest.from_columns({"path": ["x.png", "deep/y.png"], **columns}, root=tmp_path / "others")
+    gallery = join_manifests([one, other]) if distractors else other
+    vectors = np.eye(4, dtype=np.float32)
+    labels = np.zeros((4, 1), np.int64)
+    sides = [Images(vectors[: len(side)], labels[: len(side)], side) for side in (one, gallery)]
+    explorer = opened(Source("s", ("kind",), {"kind": ("k",)}, *sides), tags=tmp_path / "tags.csv")
+    explorer.tags.change(one, [1], add="of a query")
+    explorer.tags.change(gallery, [1], add="in the gallery")
+    found = tagged_manifest(explorer)
+    assert found.paths.to_pylist() == ["queries/x.png", "queries/y.png", "others/x.png", "others/deep/y.png"]
+    assert found.table["tags"].to_pylist() == (
+        ["", "in the gallery;of a query", "", ""] if distractors else ["", "of a query", "", "in the gallery"]
+    )
 
 
 @pytest.mark.parametrize(
