@@ -21,7 +21,7 @@ from suprank.explorer.web.pages import Pages
 from suprank.explorer.web.searching import Filters, WrongModelError
 from suprank.explorer.web.selection_routes import add_selection_routes, browse_values
 from suprank.explorer.web.selections import check_split, parse_image, parse_node, parse_selection
-from suprank.explorer.web.tree import ORDERS
+from suprank.explorer.web.tree import LABEL_ORDERS
 from suprank.explorer.web.uploads import Uploads
 from suprank.files.tables import MalformedError
 from suprank.web.pages import page_offset
@@ -104,8 +104,8 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/tree", response_class=HTMLResponse)
     def tree(request: Request) -> str:
         node, offset = parse_node(explorer, request.query_params), page_offset(request.query_params)
-        order = request.query_params.get("order") or ORDERS[0]
-        orders = ORDERS if len(explorer.runs) > 1 else ORDERS[:-2]
+        order = request.query_params.get("order") or LABEL_ORDERS[0]
+        orders = LABEL_ORDERS if len(explorer.runs) > 1 else LABEL_ORDERS[:-2]
         if order not in orders:
             raise HTTPException(400, f"order={order!r} must be one of {', '.join(orders)}.")
         children = explorer.tree.children(node, order=order, offset=offset, limit=2 * PAGE)

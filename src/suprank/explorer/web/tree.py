@@ -119,7 +119,7 @@ class NodeMetrics:
         )
 
 
-ORDERS = ("name", "images", "worst", "best", "first_better", "second_better")
+LABEL_ORDERS = ("name", "images", "worst", "best", "first_better", "second_better")
 """Orders of labels; the last two, by the difference of AP, need two runs."""
 
 
