@@ -99,6 +99,8 @@ def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folde
     assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
     assert "run has neither a folder “model” nor “best”; start again with --model" in page
     assert "run is shown without group, which the other run does not have" in output
+    assert "in common" not in output
+    assert "e and run have no image in common, so only an uploaded image is searched in both." in explored("e", run)[1]
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
@@ -168,7 +170,7 @@ def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
     assert "give one with --manifest" in refused("explore", "few.npy", "--port", 0)
     assert "a folder has its own manifest" in refused("explore", "e", "--manifest", "m.parquet", "--port", 0)
     assert "manifest of 36 rows" in refused("explore", "few.npy", "--manifest", "m.parquet", "--port", 0)
-    assert "m.parquet is not a .npy file" in refused("explore", "m.parquet", "--manifest", "m.parquet", "--port", 0)
+    assert "m.parquet is not a .npy file" in refused("explore", "m.parquet", "--port", 0)
     assert "no index" in refused("explore", "e", "--index", "nowhere", "--port", 0)
     assert "2 indexes are given for 1 runs" in refused("explore", "e", "--index", "i", "--index", "j", "--port", 0)
 

@@ -99,6 +99,9 @@ def open_explorer(
     for before, after in zip(opened, explorer.runs, strict=True):
         if omitted := [level for level in before.source.levels if level not in after.source.levels]:
             _log.info("%s is shown without %s, which the other run does not have", before.source.name, ", ".join(omitted))
+    if len(opened) > 1 and (explorer.searcher.counterpart_rows("gallery", 1) < 0).all():
+        names = " and ".join(run.source.name for run in opened)
+        _log.warning("%s have no image in common, so only an uploaded image is searched in both.", names)
     return explorer
 
 
@@ -145,6 +148,11 @@ def _source(
     from suprank.workflows.run_embeddings import open_source
 
     if folder.is_file():
+        if folder.suffix != ".npy":
+            raise ValueError(
+                f"{folder} is not a .npy file of embeddings; give a folder of `suprank train` or `suprank embed`, or a .npy file "
+                f"with --manifest."
+            )
         if manifest is None:
             raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with --manifest.")
         return Source.from_files(folder, manifest), folder.with_suffix(".index")
