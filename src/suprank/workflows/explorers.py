@@ -150,8 +150,8 @@ def _source(
     if folder.is_file():
         if folder.suffix != ".npy":
             raise ValueError(
-                f"{folder} is not a .npy file of embeddings; give a folder of `suprank train` or `suprank embed`, or a .npy file "
-                f"with --manifest."
+                f"{folder} is not a .npy file of embeddings; give a folder of `suprank train` or `suprank embed`, or a .npy "
+                f"file with --manifest."
             )
         if manifest is None:
             raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with --manifest.")
