@@ -80,7 +80,7 @@ def _ended(pid, case):
         code = os.waitstatus_to_exitcode(status) if waited else None
         time.sleep(0.02)
     seconds = time.monotonic() - begun
-    until = time.monotonic() + 15  # where a command is killed, its workers see within 5 s that it is gone
+    until = time.monotonic() + 15  # where a command is killed, its workers see a while later that it is gone
     while members(pid).keys() - {pid} and time.monotonic() < until:
         time.sleep(0.05)
     left = sorted(members(pid))
@@ -109,6 +109,7 @@ if __name__ == "__main__":
     cases = json.load(sys.stdin)
     for module in ("suprank.cli.app", "suprank.explorer.web", "suprank.training.loop", "timm", "pyarrow.dataset"):
         importlib.import_module(module)
+    sys.modules["torch.utils.data._utils.worker"].MP_STATUS_CHECK_INTERVAL = 0.5
     gc.freeze()  # or else each fork, at its end, would look through all that was imported: two seconds
     results, waiting = {}, list(cases)
     while waiting:

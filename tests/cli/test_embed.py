@@ -1,8 +1,9 @@
 """suprank embed: from a folder of pictures to numbers, however often it is interrupted and by however many processes."""
 
+import multiprocessing
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,23 +13,36 @@ import pytest
 import torch
 
 from suprank import evaluation
+from suprank.cli.main import main
 from suprank.data import ImageDataset, Manifest, eval_transform
 from suprank.embedding import collection, read_embedded
 from suprank.evaluation import Report
 from suprank.models import Embedder
 from tests.cli.collection import done, photographs, refused
 from tests.models.tiny import embedder
+from tests.training.runs import two_ranks
 
 FAST = ("--size", 32, "--resize", 0, "--batch-size", 5, "--workers", 0, "--device", "cpu")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """photos/ of 9 classes in 3 groups, their manifest, all for test, and a model."""
+    source = tmp_path_factory.mktemp("made")
+    photographs(source / "photos")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(source)
+        done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+    embedder(dim=8).save(source / "model")
+    return source
+
+
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """The working folder, with photos/ of 9 classes in 3 groups, their manifest, all for test, and a model."""
+def folder(made, tmp_path, monkeypatch):
+    """The working folder, with a copy of all that."""
     monkeypatch.chdir(tmp_path)
-    photographs(tmp_path / "photos")
-    done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
-    embedder(dim=8).save("model")
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    Manifest.read("m.parquet", root=tmp_path / "photos").save("m.parquet")
     return tmp_path
 
 
@@ -209,20 +223,23 @@ def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):
     assert message in refused("evaluate", "--embeddings", *arguments)
 
 
-SMALL_SHARDS = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
-from suprank.embedding import collection
-collection.SHARD_ROWS = 8
-from suprank.cli.main import main
-main()
-"""
+def started(*arguments, name="0", shard_rows=collection.SHARD_ROWS, **variables):
+    """The command line in a process of its own, and group, whose output goes into files; forked, for torch is imported here."""
+    process = multiprocessing.get_context("fork").Process(target=_run, args=(arguments, name, shard_rows, variables))
+    process.start()
+    return process
 
 
-def started(*arguments):
-    command = [sys.executable, "-c", SMALL_SHARDS, *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+def _run(arguments, name, shard_rows, variables):
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
+    for number, end in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{name}.{end}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
+    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115 - not pytest's
+    os.environ.update(variables)
+    sys.argv = ["suprank", *map(str, arguments)]
+    collection.SHARD_ROWS = shard_rows
+    main()
 
 
 def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(folder, monkeypatch):
@@ -232,13 +249,14 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(folder, monkeypatch):
     command = ("embed", "--model", "model", "--manifest", "long.csv", "--root", "photos", "--out", "e", *FAST[:-2])
     command = (*command, "--batch-size", 8, "--workers", 1)
     parts = folder / "e/test/parts"
-    first = started(*command)
+    first = started(*command, shard_rows=8)
     until = time.monotonic() + 60
     while not (parts / "00001.npy").exists() and time.monotonic() < until:
         time.sleep(0.01)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    _, output = first.communicate(timeout=60)
-    assert first.returncode == 130, output
+    first.join(60)
+    output = Path("0.err").read_text()
+    assert first.exitcode == 130, output
     assert output.endswith("\nsuprank: stopped.\n")
     assert "Traceback" not in output
     finished = {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}
@@ -253,23 +271,13 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(folder, monkeypatch):
     np.testing.assert_allclose(found, np.tile(found[:4], (rows // 4, 1)), atol=1e-6)
 
 
-def test_the_processes_of_a_torchrun_share_the_images(folder):
+def test_the_processes_of_a_torchrun_share_the_images():
     embed(out="alone")
-    torchrun = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        "2",
-        "--standalone",
-        "-m",
-        "suprank.cli.main",
-    )
-    command = ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "shared", *map(str, FAST))
-    run = subprocess.run(
-        [*torchrun, *command], capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert run.stdout == "test: shared/test\n"
+    command = ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "shared", *FAST)
+    processes = [started(*command, name=variables["RANK"], **variables) for variables in two_ranks()]
+    for rank, process in enumerate(processes):
+        process.join(120)
+        assert process.exitcode == 0, Path(f"{rank}.err").read_text()
+    assert [Path(f"{rank}.out").read_text() for rank in range(2)] == ["test: shared/test\n", ""]
     alone, shared = (np.asarray(read_embedded(out, "test").embeddings) for out in ("alone", "shared"))
     np.testing.assert_allclose(alone, shared, atol=1e-6)

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import time
 from contextlib import contextmanager
@@ -251,3 +252,13 @@ def _variables(**given: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def two_ranks() -> list[dict[str, str]]:
+    """What torchrun tells each of two processes."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    common |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    return [{**common, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(2)]

@@ -346,6 +346,7 @@ def test_workers_ignore_signals_and_end_with_the_iterator(tmp_path):
 def read_for_ever(folder):
     """Read batches with two workers, whose process ids are written to a file."""
     multiprocessing.set_start_method("fork", force=True)
+    torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # of 5 s
     batches = TrainBatches.from_config(recipe(workers=2), Manifest.read(folder / "m.parquet")).batches(0, 0, 1000)
     next(batches)
     (folder / "some").write_text(" ".join(str(child.pid) for child in multiprocessing.active_children()))
@@ -362,7 +363,7 @@ def test_workers_end_when_the_process_that_trains_is_killed(tmp_path):
     process.kill()
     process.join()
     assert len(workers) == 2
-    until = time.monotonic() + 30  # torch's workers look every 5 s whether their parent is there
+    until = time.monotonic() + 30  # workers look now and then whether their parent is there
     while time.monotonic() < until and any(alive(worker) for worker in workers):
         time.sleep(0.1)
     assert not any(alive(worker) for worker in workers)

@@ -7,7 +7,6 @@ import random
 import resource
 import shutil
 import signal
-import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +37,7 @@ from tests.training.runs import (
     started,
     stderr,
     steps_done,
+    two_ranks,
     waited,
     weights,
 )
@@ -118,7 +118,7 @@ def test_a_signal_after_the_last_evaluation_finds_the_run_finished(manifest, pla
     assert_as_if_nothing_had_happened(tmp_path / "run", plain)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(steps=st.sets(st.integers(1, 9), min_size=2, max_size=4))
 def test_any_number_of_interruptions_changes_nothing(manifest, plain, tmp_path_factory, steps):
     folder = tmp_path_factory.mktemp("interrupted") / "run"
@@ -276,16 +276,6 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(manifest, pl
 
 
 # Several processes
-
-
-def two_ranks():
-    """What torchrun tells each of two processes."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    common |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "GLOO_SOCKET_IFNAME": "lo"}
-    return [{**common, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(2)]
 
 
 @pytest.mark.slow

@@ -94,9 +94,10 @@ def _cell(report: Report, key: str, between: str) -> str:
 
 
 def _counts(report: Report) -> list[str]:
+    from suprank.evaluation.report_text import counts_without_positives
+
     lines = [f"{report.queries:,} queries, {report.items:,} items"]
-    without = [f"{count:,} at {level}" for level, count in report.without_positives.items() if count]
-    if without:
+    if without := counts_without_positives(report):
         lines.append(f"queries without positives, left out: {', '.join(without)}")
     if report.intervals:
         lines.append("[low, high]: 95% bootstrap intervals over queries")

@@ -10,7 +10,7 @@ import typer
 from suprank.cli import terminal
 from suprank.cli.embed import TrustCode
 
-LARGE = 20_000_000  # bytes of a page
+LARGE = 10_000_000  # bytes of a page
 
 AgainstFrozen = Annotated[
     bool,
@@ -30,7 +30,8 @@ def report(
     top: Annotated[int, typer.Option(min=1, max=100, help="Number of items shown per query.")] = 10,
     map_classes: Annotated[
         int, typer.Option(min=0, help="Number of classes on the map, those with the most images; 0 for all.")
-    ] = 2000,
+    ] = 20_000,
+    map_images: Annotated[int, typer.Option(min=0, help="Number of single test images on the map, drawn at random.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random samples and the map.")] = 0,
     title: Annotated[str | None, typer.Option(help="Title of the page.", show_default="the names of the runs")] = None,
     summary: Annotated[
@@ -70,6 +71,7 @@ def report(
             queries=queries,
             top=top,
             map_classes=map_classes,
+            map_images=map_images,
             seed=seed,
             title=title,
             summary=summary,

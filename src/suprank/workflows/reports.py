@@ -26,7 +26,8 @@ def report(
     test: str | None = None,
     queries: int = 8,
     top: int = 10,
-    map_classes: int = 2000,
+    map_classes: int = 20_000,
+    map_images: int = 0,
     seed: int = 0,
     title: str | None = None,
     summary: str | PathLike[str] | None = None,
@@ -39,8 +40,8 @@ def report(
     `run` and `against` are folders of `suprank train` or `suprank embed`. Test images that are not embedded yet are embedded
     first, into RUN/embeddings. With `against_frozen` the run is compared with its own backbone before training. `queries` is
     the number of queries in each gallery, `top` the number of items shown for each, and `map_classes` the number of classes on
-    the map, those with the most images, or 0 for all. Runs with a backbone of your own are loaded only with `trust_code`.
-    `progress(what, done, total)` is called as the work goes on.
+    the map, those with the most images, or 0 for all; `map_images` single test images are placed among them. Runs with a
+    backbone of your own are loaded only with `trust_code`. `progress(what, done, total)` is called as the work goes on.
 
     `summary`, a text or the path of a text file, is shown at the top as the author's; blank lines separate its paragraphs.
 
@@ -73,7 +74,15 @@ def report(
     if len(sources) > 1 and (warning := comparison_warning(*sources)):
         _log.warning("%s", warning)
     page = report_page(
-        *sources, title=title, summary=text, queries=queries, top=top, map_classes=map_classes, seed=seed, progress=show
+        *sources,
+        title=title,
+        summary=text,
+        queries=queries,
+        top=top,
+        map_classes=map_classes,
+        map_images=map_images,
+        seed=seed,
+        progress=show,
     )
     write_atomically(page_file, page.encode())
     return page_file

@@ -74,6 +74,35 @@ def test_all_classes_are_placed_on_demand(source):
         class_map(source, max_classes=-1)
 
 
+def test_single_images_are_placed_beside_their_class_one_of_each_class_first(source):
+    alone, found = class_map(source), class_map(source, images=25, seed=3)
+    shift = found.positions - class_map(source, seed=3).positions
+    assert shift == pytest.approx(np.tile(shift[0], (20, 1))), "they move no class against another"
+    assert alone.image_rows.size == 0
+    labels = source.gallery.labels[found.image_rows, 0]
+    assert sorted(np.bincount(labels).tolist()) == [1] * 15 + [2] * 5
+    distances = np.linalg.norm(found.image_positions[:, None] - found.positions, axis=-1)
+    assert (distances.argmin(1) == labels).mean() > 0.9
+    again = class_map(source, images=25, seed=3)
+    assert (again.image_positions == found.image_positions).all()
+    assert (class_map(source, images=25, seed=4).image_rows != found.image_rows).any()
+    assert class_map(source, images=99).image_rows.tolist() == list(range(60)), "all that there are"
+    with pytest.raises(ValueError, match="images=-1 must be a number of images, or 0 for none"):
+        class_map(source, images=-1)
+
+
+def test_single_images_of_few_classes_lie_on_the_axes_of_the_classes(tmp_path):
+    few = runs.collection(tmp_path, groups=1, classes=3, images=2)
+    angles = np.deg2rad([0, 2, 40, 44, 90, 90])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    found = class_map(Source.from_arrays("x", vectors, few), images=6)
+    assert found.method == "PCA"
+    means = found.positions[few.labels[:, 0]]
+    assert found.image_positions[4:] == pytest.approx(means[4:], abs=1e-6), "both are their class's mean"
+    same_class = np.linalg.norm(found.image_positions[0] - found.image_positions[1])
+    assert same_class == pytest.approx(2 * np.sin(np.deg2rad(1))), "the axes keep distances: a chord of 2 degrees"
+
+
 def test_neighbors_of_the_same_label_are_those_of_scikit_learn(source, monkeypatch):
     neighbors = pytest.importorskip("sklearn.neighbors")
     unit = source.gallery.unit_embeddings(slice(None))

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from suprank.data import Manifest
 from suprank.evaluation import Report
 from suprank.explorer import Source
-from suprank.explorer.report.map_section import HEIGHT, LISTED, REST, WIDTH, draw_map
-from suprank.explorer.report.page import BUDGET, QUALITY, SIDE, Thumbnails
+from suprank.explorer.report.failures_section import MAX_IMAGES
+from suprank.explorer.report.page import BUDGET, SIDE, Thumbnails
 from suprank.explorer.report.table_sections import metric_rows, recipe_rows, table_keys
 from tests.explorer.runs import collection, vectors
 
@@ -47,46 +48,22 @@ def test_a_spent_budget_leaves_out_what_is_not_needed_and_keeps_what_is(images):
     assert thumbnails.get(images, 1) is not None
 
 
-def test_the_usual_galleries_fit_the_budget_even_if_every_image_is_noise():
-    """Noise is the worst that WebP can meet; 5 sections of 8 queries, two lists of 10 each. A map takes the rest."""
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8))
-    file = io.BytesIO()
-    noise.save(file, "WEBP", quality=QUALITY)
-    assert 4 / 3 * len(file.getvalue()) * 5 * 8 * 21 < BUDGET < 15_000_000
+def test_a_page_of_noise_stays_below_10_mb(tmp_path):
+    """Noise is the worst that WebP can meet; 5 sections of 8 queries, two lists of 10 each, and the failures. A map takes the
+    rest."""
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(tmp_path / "0.png")
+    columns = {"path": ["0.png"], "split": ["test"], "label_class": ["noise"]}
+    noise = Source.from_arrays("x", np.ones((1, 2), np.float32), Manifest.from_columns(columns, root=tmp_path))
+    images = len(Thumbnails().get(noise.gallery, 0).uri) * (5 * 8 * 21 + MAX_IMAGES)
+    others = 1_500_000  # figures and tables
+    assert images < BUDGET < 10_000_000 - others
+    assert images + 3_000_000 < 10_000_000 - others, "two maps of 20,000 classes with names of 60 characters are not left out"
 
 
-# Maps
-
-
-def points(groups, places=None):
-    places = np.random.default_rng(0).normal(size=(len(groups), 2)) if places is None else np.asarray(places)
-    return draw_map("", "", places, groups, [(one,) for one in groups], [None] * len(groups))
-
-
-def test_places_fill_the_drawing_and_stay_in_it():
-    found = points(["a", "b", "a"], [[-5, 0.1], [5, 0.2], [0, 0.15]])
-    assert [(one.x, one.y) for one in found.points] == [("24.0", "24.0"), ("976.0", "616.0"), ("500.0", "320.0")]
-    alone = points(["a", "b"], [[1, 1], [1, 1]]).points[0]
-    assert (float(alone.x), float(alone.y)) == (WIDTH / 2, HEIGHT / 2)
-
-
-def test_groups_differ_by_color_and_shape_and_the_largest_come_first():
-    found = points([f"group {number}" for number in range(30)] + ["large"] * 2)
-    assert found.legend[0].name == "large"
-    assert found.legend[0].count == 2
-    assert len({(one.color, one.path) for one in found.legend}) == 31
-    assert found.points[-1].group == found.legend[0].group
-
-
-def test_more_groups_than_looks_share_the_last_one():
-    found = points([f"{number:03}" for number in range(60)])
-    assert found.legend[-1].name == REST
-    assert found.legend[-1].count == 60 - LISTED
-    assert {one.group for one in found.points[LISTED:]} == {LISTED}
-
-
-def test_one_group_needs_no_legend():
-    assert points(["", ""]).legend == ()
+def test_what_is_reserved_is_not_there_for_images(images):
+    thumbnails = Thumbnails(budget=1000)
+    thumbnails.reserve(1000)
+    assert thumbnails.get(images, 0, needed=False) is None
 
 
 # Tables

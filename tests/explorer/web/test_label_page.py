@@ -167,6 +167,16 @@ def test_what_is_measured_later_is_said():
     assert "Images at the border" in said
 
 
+def test_a_search_that_ends_while_the_page_is_rendered_changes_nothing():
+    explorer = explore(on_circle([0, 5, 10, 8], ["crow", "jay", "crow", "jay"]), measured=False)
+    (view,) = label_views(explorer, Node(0, 0))
+    assert view.found_instead.queries == 0
+    explorer.measure()
+    assert (view.searching, view.nearest, view.searched) == (True, None, 0)
+    (view,) = label_views(explorer, Node(0, 0))
+    assert (view.searching, view.searched, view.found_instead.queries) == (False, 2, 2)
+
+
 def test_the_only_image_of_a_label_has_nothing_to_find():
     explorer = explore(on_circle([0, 10, 12], ["crow", "crow", "wren"]))
     said = text(explorer, "0.1")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from suprank.evaluation import evaluate
-from suprank.explorer.findings.curves import sample_queries
+from suprank.explorer.findings.curves import ScoreBlock, levels_by_rank, sample_queries, score_blocks
 from suprank.explorer.findings.query_metrics import main_metric
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 SIZES = (32, 64, 128, 256, 512)
 MAX_BATCHES = 1000
-"""Maximum number of batches per size; sizes with more are skipped, because a batch is an evaluation and takes milliseconds."""
+"""Maximum number of batches per size; sizes with more are skipped, so that a gallery of millions takes no longer."""
 
 _PAIRS = 6_000_000  # query-item pairs: a thousand queries of a small collection
 
@@ -63,20 +62,16 @@ def gap_by_size(
     queries = sample_queries(source, seed, _PAIRS)
     overall = np.stack([report.per_query[measure][queries] for measure in measures])
     usable = [size for size in sorted(set(sizes)) if size < items and items <= MAX_BATCHES * size]
-    total = sum(-(-items // size) for size in usable)
-    in_batches, done = [], 0
-    for size in usable:
-        shuffled = np.random.default_rng(seed).permutation(items)
-        parts = [np.sort(shuffled[start : start + size]) for start in range(0, items, size)]
-        sums, numbers = np.zeros(overall.shape), np.zeros(overall.shape, np.int64)
-        for part in parts:
-            values = _in_batch(source, queries, part, measures)
-            sums += np.nan_to_num(values)
-            numbers += ~np.isnan(values)
-            done += 1
-            progress(done, total)
-        in_batches.append(np.divide(sums, numbers, out=np.full(sums.shape, np.nan), where=numbers > 0))
-    within = np.stack([*in_batches, overall])  # [sizes, measures, queries]
+    shuffled = np.random.default_rng(seed).permutation(items)
+    in_batches: list[list[NDArray[np.float64]]] = [[] for _ in usable]
+    done = 0
+    for block in score_blocks(source, queries) if usable else ():
+        block = ScoreBlock(block.scores[:, shuffled], block.levels[:, shuffled])
+        for size, found in zip(usable, in_batches, strict=True):
+            found.append(_mean_over_batches(block, size, len(source.levels), source.decay)[: len(measures)])
+        done += len(block.scores)
+        progress(done, len(queries))
+    within = np.stack([*(np.concatenate(found, axis=1) for found in in_batches), overall])  # [sizes, measures, queries]
     means = [[_mean(values) for values in one] for one in within]
     gaps = [[_mean(values) for values in one] for one in within - overall]
     return GapBySize(
@@ -89,38 +84,47 @@ def gap_by_size(
     )
 
 
-def _in_batch(
-    source: Source, queries: NDArray[np.int64], part: NDArray[np.int64], measures: Sequence[str]
-) -> NDArray[np.float64]:
-    """Each measure of each query in one batch; NaN if the batch has no positive for it."""
-    values = np.full((len(measures), len(queries)), np.nan)
-    coarsest = source.queries.labels[queries, -1]
-    valid = np.flatnonzero(np.isin(coarsest, source.gallery.labels[part, -1]) & (coarsest >= 0))
-    if not len(valid):
-        return values
-    rows = queries[valid]
-    identity: dict[str, Any] = {}
-    if source.queries.ids is not None and source.gallery.ids is not None:
-        identity["ids"] = [source.queries.ids[row] for row in rows.tolist()]
-        identity["gallery_ids"] = [source.gallery.ids[row] for row in part.tolist()]
-    elif source.against_each_other:
-        position = np.searchsorted(part, rows).clip(max=len(part) - 1)
-        identity["self_index"] = np.where(part[position] == rows, position, -1)
-    report = evaluate(
-        np.asarray(source.queries.embeddings[rows]),
-        source.queries.labels[rows],
-        np.asarray(source.gallery.embeddings[part]),
-        source.gallery.labels[part],
-        level_names=source.levels,
-        decay=source.decay,
-        metrics=list(measures),
-        per_query=True,
-        progress=False,
-        **identity,
-    )
-    assert report.per_query is not None
-    values[:, valid] = [report.per_query[measure] for measure in measures]
-    return values
+def _mean_over_batches(block: ScoreBlock, size: int, depth: int, decay: float) -> NDArray[np.float64]:
+    """AP and H-AP, `[2, queries]`: means over the batches that have a positive; NaN if none has. Columns are in batch order."""
+    queries, items = block.scores.shape
+    whole = items - items % size
+    sums, numbers = np.zeros((2, queries)), np.zeros((2, queries), np.int64)
+    for part, width in ((slice(0, whole), size), (slice(whole, items), items - whole)):
+        if width:
+            lists = ScoreBlock(block.scores[:, part].reshape(-1, width), block.levels[:, part].reshape(-1, width))
+            values = average_precisions(levels_by_rank(lists), depth, decay).reshape(2, queries, -1)
+            sums += np.nansum(values, axis=-1)
+            numbers += (~np.isnan(values)).sum(-1)
+    return np.divide(sums, numbers, out=np.full(sums.shape, np.nan), where=numbers > 0)
+
+
+def average_precisions(ranked: NDArray[np.int64], depth: int, decay: float = 1.0) -> NDArray[np.float64]:
+    """AP of the finest level and H-AP of each list, `[2, lists]`; NaN without a positive. Rows are levels in ranked order.
+
+    These are the measures of `suprank.evaluation.evaluate`, which takes milliseconds for each batch where this takes
+    microseconds: everything is computed for the positives of all lists at once.
+
+    Example:
+        >>> average_precisions(np.array([[2, 0, 1], [0, 0, 0]]), depth=2).round(4).tolist()  # relevance 1, 0 and 1/2
+        [[1.0, nan], [0.8889, nan]]
+    """
+    lists = len(ranked)
+    row, column = ranked.nonzero()
+    level, rank = ranked[row, column], column + 1
+    first = np.searchsorted(row, np.arange(lists))  # of each list's positives
+    running, relevance = np.zeros((depth + 1, len(row))), np.zeros((depth + 1, lists))
+    for current in range(1, depth + 1):
+        counts = np.concatenate([[0], np.cumsum(level == current)])  # from the first list on
+        running[current] = counts[1:] - counts[first][row]
+        size = np.bincount(row[level == current], minlength=lists)
+        relevance[current] = np.divide((current / depth) ** decay, size, out=np.zeros(lists), where=size > 0)
+    own = relevance[level, row]
+    hierarchical = sum(running[current] * np.minimum(own, relevance[current, row]) for current in range(1, depth + 1))
+    fine = level == depth
+    numerators = np.bincount(row[fine], (running[depth] / rank)[fine], lists), np.bincount(row, hierarchical / rank, lists)
+    divisors = np.bincount(row[fine], minlength=lists), np.bincount(row, own, lists)
+    with np.errstate(invalid="ignore"):
+        return np.stack(numerators) / np.stack(divisors)
 
 
 def _mean(values: NDArray[np.float64]) -> float:

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 PCA_BELOW = 5
 """Below this number of classes t-SNE is meaningless, and principal components are used."""
 
-MAX_CLASSES = 2000
-"""Classes on the map unless told otherwise: more marks overlap, and make the page large."""
+MAX_CLASSES = 20_000
+"""Classes on the map unless told otherwise; t-SNE takes 20 s for so many on one core, and the neighbors four times as long for
+twice as many."""
 
 _ROWS = 1024  # class means that are compared with all others at once
+_SHORT_FROM = 1000  # classes from which 250 iterations follow the first 250; the other 250 lower the divergence by 1.5 %
+_FFT_FROM = 3000  # classes from which interpolation is quicker than Barnes and Hut's tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +32,8 @@ class ClassMap:
 
     `labels` and `coarse` are label numbers of the finest and the coarsest level (−1: none), `images` the number of images of
     each class, and `typical_rows` the gallery row of the image closest to the mean. `method` says how the classes were placed.
-    There are `total_classes`; if that is too many, only those with the most images are placed.
+    There are `total_classes`; if that is too many, only those with the most images are placed. `image_rows` are gallery rows of
+    single images on the map, as many from each class as possible, and `image_positions` their positions.
 
     `same_coarse` says how well the coarsest classes cluster, in the embedding space and not on the plane: the share of classes
     whose nearest class, by the cosine of the means, has the same coarsest label. `same_coarse_by_chance` is its expectation if
@@ -45,12 +49,22 @@ class ClassMap:
     total_classes: int
     same_coarse: float
     same_coarse_by_chance: float
+    image_rows: NDArray[np.int64]
+    image_positions: NDArray[np.float64]
 
 
-def class_map(source: Source, *, max_classes: int = MAX_CLASSES, perplexity: float = 30, seed: int = 0) -> ClassMap | None:
-    """The map of the gallery's `max_classes` largest classes, or of all with 0; None with fewer than two, or without labels."""
+def class_map(
+    source: Source, *, max_classes: int = MAX_CLASSES, images: int = 0, perplexity: float = 30, seed: int = 0
+) -> ClassMap | None:
+    """The map of the gallery's `max_classes` largest classes, or of all with 0; None with fewer than two, or without labels.
+
+    `images` single images of these classes, drawn at random, are placed among them: a class has a second image on the map only
+    if every class has its first. An image does not move the classes.
+    """
     if max_classes < 0:
         raise ValueError(f"max_classes={max_classes} must be a number of classes, or 0 for all.")
+    if images < 0:
+        raise ValueError(f"images={images} must be a number of images, or 0 for none.")
     if not source.levels:
         return None
     labels = source.gallery.labels
@@ -62,13 +76,15 @@ def class_map(source: Source, *, max_classes: int = MAX_CLASSES, perplexity: flo
     group_of_label = np.full(len(counts) + 1, -1, np.int64)  # the last entry is for label −1, none
     group_of_label[chosen] = np.arange(len(chosen))
     group = group_of_label[labels[:, 0]]
-    means, typical = _means(source.gallery, group, len(chosen))
+    means, typical = unit_means(source.gallery, group, len(chosen))
     first = np.unique(np.where(group < 0, len(chosen), group), return_index=True)[1][: len(chosen)]
+    rows = _spread_over_groups(group, images, seed)
     method: Literal["t-SNE", "PCA"] = "PCA" if len(chosen) < PCA_BELOW else "t-SNE"
-    positions = _principal_components(means) if method == "PCA" else _tsne(means, perplexity, seed)
+    vectors = source.gallery.unit_embeddings(rows).astype(np.float64)
+    positions, placed = _principal_components(means, vectors) if method == "PCA" else _tsne(means, vectors, perplexity, seed)
     coarse = labels[first, -1]
     neighbors = same_label_neighbors(means, coarse) if len(source.levels) > 1 else (float("nan"), float("nan"))
-    return ClassMap(positions, chosen, coarse, counts[chosen], typical, method, total, *neighbors)
+    return ClassMap(positions, chosen, coarse, counts[chosen], typical, method, total, *neighbors, rows, placed)
 
 
 def same_label_neighbors(means: NDArray[np.float64], labels: NDArray[np.int64]) -> tuple[float, float]:
@@ -93,7 +109,7 @@ def same_label_neighbors(means: NDArray[np.float64], labels: NDArray[np.int64]) 
     return hits / number, float((sizes * (sizes - 1)).sum()) / (number * (number - 1))
 
 
-def _means(images: Images, group: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def unit_means(images: Images, group: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The unit mean of each group and the row closest to it, in two passes over the embeddings."""
     sums = np.zeros((number, images.dim))
     for first, unit in images.blocks():
@@ -115,28 +131,57 @@ def _means(images: Images, group: NDArray[np.int64], number: int) -> tuple[NDArr
     return means, nearest
 
 
-def _principal_components(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first two principal components of the means; the second is zero if there is only one."""
-    centered = means - means.mean(0)
-    left, values, _ = np.linalg.svd(centered, full_matrices=False)
-    found = np.zeros((len(means), 2))
-    count = min(2, len(values))
-    found[:, :count] = left[:, :count] * values[:count]
+def _spread_over_groups(group: NDArray[np.int64], number: int, seed: int) -> NDArray[np.int64]:
+    """At most `number` random rows, sorted: first one of each group, then a second, and so on; group −1 is left out."""
+    shuffled = np.random.default_rng(seed).permutation(np.flatnonzero(group >= 0))
+    by_group = shuffled[np.argsort(group[shuffled], kind="stable")]
+    sizes = np.bincount(group[by_group], minlength=1)
+    turn = np.empty(len(group), np.int64)
+    turn[by_group] = np.arange(len(by_group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of the row in its group
+    return np.sort(shuffled[np.argsort(turn[shuffled], kind="stable")][:number])
+
+
+def _principal_components(
+    means: NDArray[np.float64], others: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The first two principal components of the means, and of other rows on the same axes; the second is 0 if there is one."""
+    center = means.mean(0)
+    _, values, axes = np.linalg.svd(means - center, full_matrices=False)
+    two = np.zeros((2, means.shape[1]))
+    count = min(2, int((values > 1e-9 * max(values[0], 1e-12)).sum()))
+    two[:count] = axes[:count]
     # The sign of a component is arbitrary: put the farthest class on the positive side.
-    for column in found.T:
-        if column[np.abs(column).argmax()] < 0:
-            column *= -1
-    return found
+    found = (means - center) @ two.T
+    signs = np.where(found[np.abs(found).argmax(0), [0, 1]] < 0, -1, 1)
+    return found * signs, (others - center) @ two.T * signs
 
 
-def _tsne(means: NDArray[np.float64], perplexity: float, seed: int) -> NDArray[np.float64]:
-    """t-SNE by openTSNE with cosine distances, exact neighbors and one thread, so that the map is reproducible."""
+def _tsne(
+    means: NDArray[np.float64], others: NDArray[np.float64], perplexity: float, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """t-SNE by openTSNE with cosine distances, exact neighbors and one thread, so that the map is reproducible.
+
+    Other rows are placed afterwards, next to the means that are closest to them (`TSNEEmbedding.transform`).
+    """
     from openTSNE import TSNE
 
-    bounded = min(perplexity, (len(means) - 1) / 3)  # t-SNE uses three times as many neighbors
-    initial = _principal_components(means)
+    number = len(means)
+    most = (number - 1) / 3  # t-SNE uses three times as many neighbors as the perplexity
+    initial, _ = _principal_components(means, others)
     # Small, as t-SNE needs it, and with some noise, so that classes with equal means can separate.
     initial *= 1e-4 / max(initial[:, 0].std(), 1e-12)
     initial += np.random.default_rng(seed).normal(scale=1e-6, size=initial.shape)
-    model = TSNE(perplexity=bounded, metric="cosine", neighbors="exact", initialization=initial, random_state=seed, n_jobs=1)
-    return np.asarray(model.fit(means), np.float64)
+    model = TSNE(
+        perplexity=min(perplexity, most),
+        metric="cosine",
+        neighbors="exact",
+        initialization=initial,
+        n_iter=250 if number >= _SHORT_FROM else 500,
+        negative_gradient_method="fft" if number >= _FFT_FROM else "bh",
+        random_state=seed,
+        n_jobs=1,
+    )
+    fitted = model.fit(means)
+    # This also shifts the fitted positions, to a common center, so they are read afterwards.
+    placed = np.asarray(fitted.transform(others, perplexity=min(5, most))) if len(others) else np.zeros((0, 2))
+    return np.asarray(fitted, np.float64), placed.astype(np.float64)

@@ -51,10 +51,13 @@ def collect_findings(
     source: Source,
     *,
     map_classes: int = MAX_CLASSES,
+    map_images: int = 0,
     seed: int = 0,
     progress: StageProgress = lambda what, done, total: None,
 ) -> RunFindings:
-    """Compute all findings; `progress(what, done, total)` is called along the way. `map_classes` is 0 for all classes."""
+    """Compute all findings; `progress(what, done, total)` is called along the way. `map_classes` and `map_images` are the
+    numbers of classes (0 for all) and of single images on the map.
+    """
     name = source.name
     report = evaluate_source(source, progress=partial(progress, f"{name}: metrics"))
     precision, scores = precision_recall_and_scores(source, seed=seed, progress=partial(progress, f"{name}: curves"))
@@ -63,7 +66,7 @@ def collect_findings(
     gap = gap_by_size(source, report, seed=seed, progress=partial(progress, f"{name}: decomposability gap"))
     nearest = nearest_items(source, seed=seed, progress=partial(progress, f"{name}: first items"))
     progress(f"{name}: map", 0, 1)
-    classes = class_map(source, max_classes=map_classes, seed=seed)
+    classes = class_map(source, max_classes=map_classes, images=map_images, seed=seed)
     progress(f"{name}: map", 1, 1)
     return RunFindings(
         source, report, precision, scores, lists, gap, classes, training_history(source), loss_step(source.recipe), nearest

@@ -33,6 +33,7 @@ def report_page(
     queries: int = 8,
     top: int = 10,
     map_classes: int = MAX_CLASSES,
+    map_images: int = 0,
     seed: int = 0,
     progress: StageProgress = lambda what, done, total: None,
 ) -> str:
@@ -41,8 +42,9 @@ def report_page(
     The author's `summary` is shown above the verdict; blank lines separate its paragraphs.
 
     Each section of examples shows `queries` queries with their `top` best items; the map shows the `map_classes` classes with
-    the most images, or all with 0; `seed` draws the random samples and places the map. Two sources must have the same queries
-    and equally many items; they are compared at the levels that both have. Images that cannot be read are shown as their paths.
+    the most images, or all with 0, and on request `map_images` single images; `seed` draws the random samples and places the
+    map. Two sources must have the same queries and equally many items; they are compared at the levels that both have. Images
+    that cannot be read are shown as their paths.
     """
     same = None if against is None else match_queries(source, against)
     if against is not None:
@@ -50,7 +52,7 @@ def report_page(
         against = replace(against, decay=source.decay, weights=source.weights, ks=source.ks)
     source, against, omitted = _with_common_levels(source, against)
     runs = [
-        collect_findings(one, map_classes=map_classes, seed=seed, progress=progress)
+        collect_findings(one, map_classes=map_classes, map_images=map_images, seed=seed, progress=progress)
         for one in _with_distinct_names(source, against)
     ]
     reports = [runs[0].report, *(reorder_queries(run.report, same) for run in runs[1:] if same is not None)]
@@ -106,8 +108,8 @@ def _with_common_levels(source: Source, against: Source | None) -> tuple[Source,
 def _max_images(runs: Sequence[RunFindings], queries: int, top: int) -> int:
     """Upper bound on the images of the page, for the progress bar."""
     sections = 5 if len(runs) > 1 else 2
-    shown = sections * queries * (1 + len(runs) * top) + sum(len(run.map.positions) for run in runs if run.map is not None)
-    shown += MAX_IMAGES
+    marks = sum(len(run.map.positions) + len(run.map.image_rows) for run in runs if run.map is not None)
+    shown = sections * queries * (1 + len(runs) * top) + marks + MAX_IMAGES
     return min(shown, len(runs[0].source.gallery) + len(runs[0].source.queries))
 
 

@@ -2,7 +2,8 @@
 
 Every text goes through Jinja2 with autoescaping. What is already markup (figures, style, script) has the type `Markup` and is
 made here or in `figures`, never from a label. The content security policy in the page's head allows exactly this style and this
-script, by their hashes, and embedded images: even markup that slipped through could not run or load anything.
+script, by their hashes, and embedded images: even markup that slipped through could not run or load anything. The images come
+last in the page, so that a browser shows its beginning before it has read them.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def render_page(
     levels: int,
 ) -> str:
     """The whole page. `levels` is the number of levels, for their colors."""
-    style, script = _style(levels), _read("report/script.js")
+    style, script = _style(levels), _read("report/map_view.js") + _read("report/script.js")
     return (
         _environment()
         .get_template("page.html")
@@ -105,7 +106,8 @@ def _environment() -> Environment:
 def _style(levels: int) -> str:
     """The shared style.css, the report's own, and the colors of levels and of the map's classes in both themes."""
     classes = [
-        "".join(f".c{number}{{fill:{shade[theme]}}}" for number, shade in enumerate(CLASSES)) for theme in range(len(PAGE))
+        "".join(f".c{number}{{color:{shade[theme]};fill:{shade[theme]}}}" for number, shade in enumerate(CLASSES))
+        for theme in range(len(PAGE))
     ]
     dark = f"@media screen and (prefers-color-scheme:dark){{{classes[1]}}}"
     shared = (files("suprank.web") / "style.css").read_text(encoding="utf-8")
@@ -118,32 +120,40 @@ def _read(name: str) -> str:
 
 
 SIDE = 112  # pixels of the longer side: tiles are 84 to 96 wide, and screens often have finer pixels
-QUALITY = 70  # of WebP: 1 to 4 kB per image
-BUDGET = 14 * 2**20  # bytes of embedded images in the page, which should stay below 20 MB
+QUALITIES = (70, 40, 10)  # of WebP; the first that is small enough, which 70 is for almost every photo
+LARGEST = 5000  # bytes of an image; photos have 1 to 4 kB
+BUDGET = 7_500_000  # characters of embedded images and the map in the page, which stays below 10 MB with its figures and tables
 
 
 class Thumbnail(NamedTuple):
-    """An embedded image: the id of its <symbol>, its size and its data URI (None if the image is broken)."""
+    """An embedded image: its number, its size and its data URI (None if the image is broken)."""
 
-    id: str
+    number: int
     width: int
     height: int
     uri: str | None
     path: str
+
+    @property
+    def id(self) -> str:
+        """Id of its <symbol>."""
+        return f"i{self.number}"
 
 
 class Thumbnails:
     """The images of a page, each scaled down and embedded once; the same image in two runs is embedded once, too.
 
     A broken or missing image gets a tile with its path. Once the budget is spent, `get` with `needed=False` returns None: a
-    map can do without a picture, an example cannot. `left_out` counts these. `on_new` is called with the number of images after
-    each new one.
+    map can do without a picture, an example cannot. `on_new` is called with the number of images after each new one.
     """
 
     def __init__(self, budget: int = BUDGET, on_new: Callable[[int], None] = lambda number: None) -> None:
         self._budget_left, self._on_new = budget, on_new
         self._images: dict[tuple[str, str], Thumbnail] = {}
-        self.left_out = 0
+
+    def reserve(self, characters: int) -> None:
+        """Take these characters of the page out of the budget, for something else than an image."""
+        self._budget_left -= characters
 
     def get(self, images: Images, row: int, *, needed: bool = True) -> Thumbnail | None:
         """The image of a row, embedded on the first call."""
@@ -151,10 +161,9 @@ class Thumbnails:
         key = (images.path(row), str(table["box"][row].as_py()) if "box" in table.column_names else "")
         if key not in self._images:
             if not needed and self._budget_left <= 0:
-                self.left_out += 1
                 return None
-            self._images[key] = _thumbnail(images, row, f"i{len(self._images)}")
-            self._budget_left -= len(self._images[key].uri or "")
+            self._images[key] = _thumbnail(images, row, len(self._images))
+            self._budget_left -= len(self._images[key].uri or "") + _MARKUP
             self._on_new(len(self._images))
         return self._images[key]
 
@@ -168,6 +177,9 @@ class Thumbnails:
         return len(self._images) - len(self.embedded())
 
 
+_MARKUP = 100  # characters around the data of an image
+
+
 def public_path(path: str) -> str:
     """The path as in the manifest; only the file name of an absolute path, because pages are sent to other people.
 
@@ -178,16 +190,23 @@ def public_path(path: str) -> str:
     return PurePath(path).name if PurePath(path).is_absolute() else path
 
 
-def _thumbnail(images: Images, row: int, name: str) -> Thumbnail:
+def _thumbnail(images: Images, row: int, number: int) -> Thumbnail:
     path = public_path(images.path(row))
     picture = images.picture(row, min_short_side=SIDE)
     if not isinstance(picture, Image.Image):
-        return Thumbnail(name, SIDE, SIDE, None, path)
+        return Thumbnail(number, SIDE, SIDE, None, path)
     small = picture.convert("RGB")
     small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    file = io.BytesIO()
-    small.save(file, "WEBP", quality=QUALITY, method=4)
-    return Thumbnail(name, *small.size, "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode(), path)
+    return Thumbnail(number, *small.size, "data:image/webp;base64," + base64.b64encode(_compress(small)).decode(), path)
+
+
+def _compress(picture: Image.Image) -> bytes:
+    for quality in QUALITIES:
+        file = io.BytesIO()
+        picture.save(file, "WEBP", quality=quality, method=4)
+        if file.tell() <= LARGEST:
+            break
+    return file.getvalue()
 
 
 def label_name(source: Source, images: Images, row: int, level: int = 0) -> str:

@@ -1,128 +1,121 @@
-// The maps: a card shows the image and label of the class under the pointer or focus, the arrow keys move from class to class,
-// and the legend highlights groups. Without this script the maps are still shown, with labels as tooltips.
+// The maps: pan, zoom and search, a card with the image and label of a class, and a legend that highlights groups. A class that
+// is found, selected or pointed at on one map is marked on the other. Without this script the page shows a picture of each map.
 "use strict";
 
-const DIRECTIONS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
-const FINGER = 22; // pixels
+const MOST_LISTED = 30;
 
-function centerOf(point) {
-  const box = point.getBoundingClientRect();
-  return [box.left + box.width / 2, box.top + box.height / 2];
-}
+const simplified = (text) => text.normalize("NFD").replace(/\p{M}/gu, "").toLowerCase();
+const plural = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 
-// The nearest point in a direction; sideways distance counts twice, so that moving right stays on the line.
-function nearestInDirection(points, from, [right, down]) {
-  const [x, y] = centerOf(from);
-  let best = null;
-  let least = Infinity;
-  for (const point of points) {
-    const [px, py] = centerOf(point);
-    const along = (px - x) * right + (py - y) * down;
-    const across = Math.abs((px - x) * down) + Math.abs((py - y) * right);
-    if (point !== from && along > 0.5 && along + 2 * across < least) {
-      best = point;
-      least = along + 2 * across;
-    }
-  }
-  return best;
-}
-
-// The nearest point that a finger may have meant.
-function nearestToTap(points, x, y) {
-  let best = null;
-  let least = FINGER;
-  for (const point of points) {
-    const [px, py] = centerOf(point);
-    const distance = Math.hypot(px - x, py - y);
-    if (distance < least) {
-      best = point;
-      least = distance;
-    }
-  }
-  return best;
-}
-
-function activate(map) {
-  const field = map.querySelector(".field");
-  const svg = map.querySelector(".points");
-  const card = map.querySelector(".card");
-  const picture = card.querySelector(".picture");
-  const words = card.querySelector(".words");
-  const points = [...svg.querySelectorAll("path")];
-  if (!points.length) return;
-  const isPoint = (element) => element.parentNode === svg;
-
-  function show(point) {
-    hide();
-    point.classList.add("shown");
-    words.textContent = point.getAttribute("aria-label");
-    picture.classList.toggle("none", !point.dataset.image);
-    if (point.dataset.image) picture.firstElementChild.setAttribute("href", "#" + point.dataset.image);
-    card.hidden = false;
-    const [x, y] = centerOf(point);
-    const box = field.getBoundingClientRect();
-    const left = Math.max(4, Math.min(x - box.left + 12, box.width - card.offsetWidth - 8));
-    const top = y - box.top + 12;
-    card.style.left = field.scrollLeft + left + "px";
-    card.style.top = (top + card.offsetHeight > box.height ? Math.max(4, top - card.offsetHeight - 24) : top) + "px";
-  }
-
-  function hide() {
-    for (const shown of svg.querySelectorAll(".shown")) shown.classList.remove("shown");
-    card.hidden = true;
-  }
-
-  function makeTabStop(point) {
-    for (const other of points) other.setAttribute("tabindex", "-1");
-    point.setAttribute("tabindex", "0");
-  }
-
-  for (const point of points) {
-    const title = point.querySelector("title");
-    point.setAttribute("aria-label", title.textContent);
-    title.remove(); // the card shows it, and a tooltip would cover the card
-  }
-  makeTabStop(points[0]);
-
-  svg.addEventListener("pointerover", (event) => isPoint(event.target) && show(event.target));
-  svg.addEventListener("pointerout", () => {
-    const focused = document.activeElement;
-    if (isPoint(focused)) show(focused);
-    else hide();
-  });
-  svg.addEventListener("click", (event) => {
-    const point = isPoint(event.target) ? event.target : nearestToTap(points, event.clientX, event.clientY);
-    if (point) {
-      makeTabStop(point);
-      point.focus();
-      show(point);
-    } else hide();
-  });
-  svg.addEventListener("focusin", (event) => isPoint(event.target) && show(event.target));
-  svg.addEventListener("focusout", hide);
-  svg.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") hide();
-    const direction = DIRECTIONS[event.key];
-    if (!direction || !isPoint(event.target)) return;
-    event.preventDefault();
-    const next = nearestInDirection(points, event.target, direction);
-    if (next) {
-      makeTabStop(next);
-      next.focus();
-    }
-  });
-
-  const buttons = [...map.querySelectorAll(".legend button")];
-  for (const button of buttons) {
-    button.addEventListener("click", () => {
-      button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
-      const chosen = new Set(
-        buttons.filter((one) => one.getAttribute("aria-pressed") === "true").map((one) => one.dataset.group),
-      );
-      svg.classList.toggle("chosen", chosen.size > 0);
-      for (const point of points) point.classList.toggle("chosen", chosen.has(point.dataset.group));
+// What all maps share: the classes, and which of them are found, selected, pointed at, or of a chosen group.
+class Atlas {
+  constructor(root) {
+    this.root = root;
+    this.data = JSON.parse(root.querySelector(".map-data").textContent);
+    this.number = this.data.classes.name.length;
+    this.matches = null;
+    this.groups = new Set();
+    this.selected = this.pointed = null; // points; the other maps mark their class
+    this.withImages = false;
+    this.views = [...root.querySelectorAll(".map")].map((map, run) => new View(this, map, this.data.runs[run]));
+    for (const part of root.querySelectorAll(".tools, .zoom, .help")) part.hidden = false;
+    this.listenToLegend();
+    this.listenToSearch();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      for (const view of this.views) view.readColors();
     });
   }
+
+  words(point) {
+    const { name, path, count } = this.data.classes;
+    const above = this.data.paths[path[point.class]];
+    const about = point.single ? "single image" : plural(count[point.class], "image", "images");
+    return [name[point.class], [above, about].filter(Boolean).join("\n")];
+  }
+
+  emphasized(number) {
+    return (!this.matches || this.matches.has(number)) && (!this.groups.size || this.groups.has(this.data.classes.group[number]));
+  }
+
+  refresh() {
+    for (const view of this.views) view.refresh();
+  }
+
+  // Select a point, or nothing; other maps mark the same class.
+  select(point, { speak = false } = {}) {
+    this.selected = point;
+    if (point && speak) this.root.querySelector(".spoken").textContent = this.words(point).join("\n");
+    this.refresh();
+  }
+
+  goTo(number) {
+    const points = this.views.map((view) => view.points.find((point) => point.class === number)).filter(Boolean);
+    this.select(points[0], { speak: true });
+    for (const view of this.views) view.centerOn(number);
+  }
+
+  listenToLegend() {
+    for (const button of this.root.querySelectorAll(".legend button")) {
+      button.addEventListener("click", () => {
+        const group = Number(button.dataset.group);
+        if (!this.groups.delete(group)) this.groups.add(group);
+        button.setAttribute("aria-pressed", String(this.groups.has(group)));
+        this.refresh();
+      });
+    }
+    const images = this.root.querySelector(".show-images");
+    images?.addEventListener("click", () => {
+      this.withImages = !this.withImages;
+      images.setAttribute("aria-pressed", String(this.withImages));
+      if (this.selected?.single) this.selected = null;
+      this.refresh();
+    });
+  }
+
+  listenToSearch() {
+    const field = this.root.querySelector("input[type=search]");
+    const list = this.root.querySelector(".matches");
+    const found = this.root.querySelector(".found");
+    const { name, path, count } = this.data.classes;
+    let texts = null;
+    let best = [];
+    field.addEventListener("input", () => {
+      texts ??= name.map((one, number) => [simplified(one), simplified(this.data.paths[path[number]])]);
+      const wanted = simplified(field.value.trim());
+      const ranked = [[], [], []]; // names that begin with it, names that contain it, and classes of such a group
+      for (let number = 0; wanted && number < this.number; number++) {
+        const at = texts[number][0].indexOf(wanted);
+        if (at >= 0) ranked[Math.min(at, 1)].push(number);
+        else if (texts[number][1].includes(wanted)) ranked[2].push(number);
+      }
+      const all = ranked.flat();
+      best = all.slice(0, MOST_LISTED);
+      this.matches = wanted ? new Set(all) : null;
+      list.replaceChildren(...best.map((number) => this.result(number, count[number])));
+      list.hidden = !best.length;
+      found.textContent = wanted ? plural(all.length, "class matches.", "classes match.") : "";
+      if (all.length > best.length) found.textContent += ` The first ${best.length} are listed.`;
+      this.refresh();
+    });
+    field.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && best.length) this.goTo(best[0]);
+    });
+  }
+
+  result(number, count) {
+    const { name, path } = this.data.classes;
+    const item = document.createElement("li");
+    const button = document.createElement("button");
+    const about = document.createElement("span");
+    button.type = "button";
+    button.textContent = name[number];
+    about.className = "quiet";
+    about.textContent = [this.data.paths[path[number]], plural(count, "image", "images")].filter(Boolean).join(" · ");
+    button.append(" ", about);
+    button.addEventListener("click", () => this.goTo(number));
+    item.append(button);
+    return item;
+  }
 }
 
-for (const map of document.querySelectorAll(".map")) activate(map);
+for (const root of document.querySelectorAll(".maps")) new Atlas(root);

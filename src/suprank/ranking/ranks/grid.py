@@ -55,6 +55,11 @@ class Grid:
             torch.mul(double, polynomials[n - 1], out=polynomials[n]).sub_(polynomials[n - 2])
         return cls(tau, bins, polynomials, int(bins.max()) + 1)
 
+    def take(self, index: Int[Tensor, "queries some"]) -> Grid:
+        """Some of the items on the same grid."""
+        polynomials = self.polynomials.gather(-1, index.expand(len(self.polynomials), -1, -1))
+        return Grid(self.tau, self.bins.gather(1, index), polynomials, self.width)
+
     def spread(
         self, weights: Float[Tensor, "queries items"], group: Int[Tensor, "queries items"], groups: int
     ) -> Float[Tensor, "queries groups terms bins"]:

@@ -1,0 +1,23 @@
+"""axe-core looks at pages for what keeps people with a keyboard, a screen reader or weak eyes from using them."""
+
+from functools import cache
+from importlib.resources import files
+
+EVERY_IMPACT = ("minor", "moderate", "serious", "critical")
+
+
+@cache
+def axe_core():
+    return (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+
+
+def violations(page, impacts=("serious", "critical")):
+    """What axe-core finds on an open page, of these impacts: the rule, how often it is broken, and where first."""
+    page.evaluate(axe_core())  # not a script element, which the pages' content policy forbids
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")
+    assert found["passes"], "there is something on the page"
+    return [
+        f"{one['id']} × {len(one['nodes'])}: {one['nodes'][0]['html']}"
+        for one in found["violations"]
+        if one["impact"] in impacts
+    ]
