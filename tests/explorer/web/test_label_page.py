@@ -187,6 +187,14 @@ def test_the_only_image_of_a_label_has_nothing_to_find():
     assert "species other" not in said  # with one level there is nothing that two labels could share
 
 
+def test_a_difference_that_rounds_to_zero_is_still_one():
+    explorer = explore(on_circle([0, 10, -9.999, 170, -170], ["crow", "crow", "wren", "wren", "wren"]))
+    said = text(explorer, "0.0")
+    assert "1 of 2 images is closer to another species than to its own" in said
+    assert "wren is closer than its own species, by less than 0.001." in said
+    assert "equally close" not in said
+
+
 def test_a_single_label_has_no_neighbor_and_no_border():
     said = text(explore(on_circle([0, 10], ["crow", "crow"])), "0.0")
     assert "Nothing: all 2 of its queries find this species first." in said

@@ -43,7 +43,7 @@ def verdict_section(
             f"p < {SIGNIFICANT} (paired test over queries, corrected for the {len(comparison)} rows of the table of metrics)."
         ]
         if any("difference between" in point.text for point in verdict.points):
-            basis.append("“Difference between” gives its 95 % interval.")
+            basis.append("“Difference between” gives its 95 % interval, without that correction.")
         if any(source.recipe is not None for source in sources):
             basis.append("The test is about these two models; training them again with another seed may give other numbers.")
     content = {"verdict": verdict, "basis": basis, "warning": warning, "summary": paragraphs(summary or "")}
