@@ -264,7 +264,10 @@ class Source:
         `rows` selects some of the queries; each is still ranked against the whole gallery.
         """
         if not self.levels:
-            raise ValueError(f"{self.name}: the images have no labels, so no metric can be computed.")
+            raise ValueError(
+                f"{self.name}: the images have no labels, so no metric can be computed; add label columns to the manifest, or "
+                f"look at what is found with `suprank explore`."
+            )
         arguments: dict[str, Any] = {"level_names": self.levels, **self.metric_settings, "progress": False, **options}
         queries, gallery = self.queries, self.gallery
         if rows is not None:
