@@ -81,6 +81,10 @@ def test_a_folder_of_embeddings_with_a_model_for_uploads(folder, explored):
     assert answer.status_code == 200
     assert "class00" in answer.text.split("<ol")[1].split("</li>")[0]
     assert client.get("/", headers={"host": "evil.example"}).status_code == 421
+    client, _ = explored("e", "--model", "no_such_network", "--device", "cpu")
+    answer = client.post("/upload", files={"image": ("a.png", picture, "image/png")})
+    assert answer.status_code == 500
+    assert "The model no_such_network cannot be loaded: " in answer.text
 
 
 def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folder, explored):
@@ -94,6 +98,8 @@ def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folde
     assert client.get("/picture/small/a/gallery/0").headers["content-type"] == "image/png"
     assert "run has neither a folder “model” nor “best”; start again with --model" in page
     assert "run is shown without group, which the other run does not have" in output
+    assert "in common" not in output
+    assert "e and run have no image in common, so only an uploaded image is searched in both." in explored("e", run)[1]
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 
 
@@ -163,7 +169,11 @@ def test_what_cannot_be_looked_at_is_refused_at_the_door(folder):
     assert "give one with --manifest" in refused("explore", "few.npy", "--port", 0)
     assert "a folder has its own manifest" in refused("explore", "e", "--manifest", "m.parquet", "--port", 0)
     assert "manifest of 36 rows" in refused("explore", "few.npy", "--manifest", "m.parquet", "--port", 0)
-    assert "m.parquet is not a .npy file" in refused("explore", "m.parquet", "--manifest", "m.parquet", "--port", 0)
+    assert "m.parquet is not a .npy file" in refused("explore", "m.parquet", "--port", 0)
+    assert "e2 is not the folder of a model" in refused("explore", "e", "--model", "e2", "--port", 0)
+    (folder / "trained").mkdir()
+    (folder / "trained" / "model").symlink_to(folder / "model")
+    assert "give --model trained/model." in " ".join(refused("explore", "e", "--model", "trained", "--port", 0).split())
     assert "no index" in refused("explore", "e", "--index", "nowhere", "--port", 0)
     assert "2 indexes are given for 1 runs" in refused("explore", "e", "--index", "i", "--index", "j", "--port", 0)
 

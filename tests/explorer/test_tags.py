@@ -196,3 +196,6 @@ def test_a_file_that_people_edited_is_read(tmp_path):
     tags = TagFile(tmp_path / "tags.csv")
     assert [tags.of(manifest(), row) for row in (0, 1)] == [("a", "b"), ()]
     assert np.array_equal(tags.row_tags(manifest()).tagged, [True, False, False, False])
+    with pytest.raises(NotSavedError, match=r"other columns \(note\), which would be lost"):
+        tags.change(manifest(), [1], add="x")
+    assert (tmp_path / "tags.csv").read_bytes().decode() == text

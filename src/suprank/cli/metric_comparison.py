@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv as csv_files
-import io
 import math
 import textwrap
 from typing import TYPE_CHECKING
 
 from suprank.cli import terminal
 from suprank.evaluation.report_comparison import SIGNIFICANT
-from suprank.evaluation.report_text import short_p_value
+from suprank.evaluation.report_text import in_words, short_p_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,16 +87,14 @@ def save_comparison(comparison: ReportComparison, file: Path) -> None:
     from suprank.evaluation.metric_names import parse_metric
     from suprank.evaluation.quoted_metrics import metric_name
     from suprank.evaluation.report_files import write_file
-    from suprank.files.spreadsheets import safe_cell
+    from suprank.files.spreadsheets import csv_bytes
 
-    text = io.StringIO()
-    writer = csv_files.writer(text, lineterminator="\n")
-    writer.writerow(["metric", "level", "own", "other", "difference", "p", "p_holm", "queries"])
+    header = ("metric", "level", "own", "other", "difference", "p", "p_holm", "queries")
+    rows = []
     for row in comparison:
-        level = safe_cell(parse_metric(row.metric).level or "")
         numbers = (row.mine, row.other, row.difference, row.p_value, row.p_holm, row.queries)
-        writer.writerow([metric_name(row.metric), level, *numbers])
-    write_file(file, text.getvalue().encode())
+        rows.append([metric_name(row.metric), parse_metric(row.metric).level or "", *numbers])
+    write_file(file, csv_bytes(header, rows))
 
 
 def closing_sentence(rows: Sequence[MetricComparison], names: tuple[str, str]) -> str:
@@ -117,14 +113,14 @@ def closing_sentence(rows: Sequence[MetricComparison], names: tuple[str, str]) -
         return f"No difference between {own} and {other} is clear: all may be chance, even that of {_with_numbers(least)}."
     if not unclear:
         return " ".join(clear)
-    listed = _joined([row.metric for row in unclear]) if len(unclear) <= LISTED else f"the other {len(unclear)}"
+    listed = in_words(row.metric for row in unclear) if len(unclear) <= LISTED else f"the other {len(unclear)}"
     return " ".join([*clear, f"On {listed}, the difference may be chance."])
 
 
 def _named(found: Sequence[MetricComparison], rows: Sequence[MetricComparison]) -> str:
     """The metrics with their differences and p-values; of many, their number and the one that differs most."""
     if len(found) <= LISTED:
-        return _joined([_with_numbers(row) for row in found])
+        return in_words(_with_numbers(row) for row in found)
     number = f"all {len(rows)} rows" if len(found) == len(rows) else f"{len(found)} of the {len(rows)} rows"
     return f"{number}, most on {_with_numbers(max(found, key=lambda row: abs(row.difference)))}"
 
@@ -133,10 +129,6 @@ def _with_numbers(row: MetricComparison) -> str:
     p = short_p_value(row.p_holm)
     sign = "" if p.startswith("<") else "= "
     return f"{row.metric} ({100 * row.difference:+.2f}, {f'p {sign}{p}'.replace(' ', _NO_BREAK)})"
-
-
-def _joined(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def _wrapped(text: str) -> str:

@@ -53,7 +53,8 @@ def print_report(report: Report, keys: Sequence[str] | None = None, more: str = 
     # A table wider than the terminal, or than the 80 columns of a pipe, is printed whole rather than cut.
     console.width = max(console.width, needed)
     console.print(table)
-    terminal.echo("\n".join([*_counts(report), *([] if keys is None else _others(report, keys, more))]))
+    notes = [*_counts(report), *_columns(shown), *([] if keys is None else _others(report, keys, more))]
+    terminal.echo("\n".join(notes))
 
 
 def _width(console: Console, table: Table) -> int:
@@ -93,13 +94,25 @@ def _cell(report: Report, key: str, between: str) -> str:
 
 
 def _counts(report: Report) -> list[str]:
+    from suprank.evaluation.report_text import counts_without_positives
+
     lines = [f"{report.queries:,} queries, {report.items:,} items"]
-    without = [f"{count:,} at {level}" for level, count in report.without_positives.items() if count]
-    if without:
+    if without := counts_without_positives(report):
         lines.append(f"queries without positives, left out: {', '.join(without)}")
     if report.intervals:
         lines.append("[low, high]: 95% bootstrap intervals over queries")
     return lines
+
+
+def _columns(keys: Sequence[str]) -> list[str]:
+    """A line on the column of the means over levels, which is easily taken for the metrics over all levels together."""
+    from suprank.evaluation.metric_names import OVERALL, parse_metric
+
+    metrics = [parse_metric(key) for key in keys]
+    if not any(metric.level == OVERALL for metric in metrics):
+        return []
+    together = any(metric.hierarchical and not metric.level for metric in metrics)
+    return [f"overall: mean over the levels{'; all levels: computed on the whole label tree' if together else ''}"]
 
 
 def _others(report: Report, keys: Sequence[str], more: str) -> list[str]:

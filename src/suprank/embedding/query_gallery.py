@@ -71,8 +71,9 @@ def common_levels(manifests: Iterable[Manifest], chosen: Sequence[str] = (), *, 
     known = tuple(level for level in first.levels if all(level in other.levels for other in others))
     if not known:
         raise ValueError(
-            f"{about}: the images have no labels, so nothing is relevant to a query; revisited Oxford and Paris "
-            f"are evaluated with their own file: suprank evaluate --ground-truth gnd_roxford5k.pkl."
+            f"{about}: the images have no labels, so nothing is relevant to a query; add label columns to the manifest and "
+            f"embed again. Revisited Oxford and Paris have a file of their own: suprank evaluate --ground-truth "
+            f"gnd_roxford5k.pkl."
         )
     unknown = [level for level in chosen if level not in known]
     if unknown:

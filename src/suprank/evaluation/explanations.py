@@ -29,7 +29,7 @@ _FULL = {
     "MRR": "1 / position of the first item of the query's {label}, averaged over queries.",
     "H-AP": "AP with all levels at once; an item of a related class counts in part, so near mistakes cost less than far ones.",
     "wAP": "Mean of the APs at all levels, weighted by level.",
-    "NDCG": "How close the order is to the ideal one, nearest classes first; the top of the list counts most.",
+    "NDCG": "How close the order is to the ideal one, the most relevant items first; the top of the list counts most.",
     "ASI": "Overlap of the first n items with the n items that should come first, averaged over n.",
 }
 _MEANS = {

@@ -13,7 +13,7 @@ from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, parse_metric
 from suprank.files.spreadsheets import safe_cell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from suprank.evaluation.report import Report
 
@@ -50,8 +50,8 @@ def table(report: Report) -> str:
 
 
 def _heading(report: Report) -> list[str]:
-    lines = [f"{_number(report.queries, 'query', 'queries')}, {_number(report.items, 'item', 'items')}"]
-    without = [f"{count:,} ({_printable(level)})" for level, count in report.without_positives.items() if count]
+    lines = [f"{pluralize(report.queries, 'query', 'queries')}, {pluralize(report.items, 'item')}"]
+    without = [f"{number:,} ({_printable(level)})" for level, number in report.without_positives.items() if number]
     if without:
         lines.append(f"queries without positives, left out: {', '.join(without)}")
     settings = report.settings.get("intervals")
@@ -131,8 +131,25 @@ def align_columns(lines: Sequence[Sequence[str]]) -> list[str]:
     return aligned
 
 
-def _number(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
+def pluralize(number: int, one: str, many: str = "") -> str:
+    """A number of things, as in "1 query" and "2 queries"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def counts_without_positives(report: Report) -> list[str]:
+    """How many queries have no positive, as in "3 at genus", at the levels where there are any."""
+    return [f"{number:,} at {level}" for level, number in report.without_positives.items() if number]
+
+
+def in_words(texts: Iterable[str]) -> str:
+    """The texts as in a sentence.
+
+    Example:
+        >>> in_words(["a", "b", "c"])
+        'a, b and c'
+    """
+    *most, last = list(texts) or [""]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _printable(text: str) -> str:

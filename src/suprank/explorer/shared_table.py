@@ -49,14 +49,20 @@ class SharedTable:
 
     def rows(self) -> list[list[str]]:
         """The rows, as they were given; none if there is no file. A damaged file is a `MalformedError` with its line."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[list[str], list[list[str]]]:
+        """The columns of the file, and the cells of ours."""
         try:
             text = self.file.read_bytes().decode("utf-8-sig")
         except (FileNotFoundError, NotADirectoryError):
-            return []
+            return [], []
         except UnicodeDecodeError as error:
             raise MalformedError(
                 f"{self.file} is not UTF-8 text ({error.reason}); save it as UTF-8, or move it away."
             ) from None
+        except OSError as error:
+            raise MalformedError(f"{self.file} cannot be read ({error.strerror or error}); move it away.") from error
         found = ((line, cells) for line, cells in records(text, str(self.file), ",") if cells)
         header = [name.strip() for name in next(found, (1, [""]))[1]]
         check_header(header, str(self.file))
@@ -69,16 +75,20 @@ class SharedTable:
             if len(cells) != len(header):
                 raise MalformedError(f"{self.file}:{line} has {len(cells)} cells, but there are {len(header)} columns.")
             rows.append([original_text(cells[place]) for place in places])
-        return rows
+        return header, rows
 
     def update(self, change: Callable[[list[list[str]]], list[list[str]]]) -> tuple[int, ...] | None:
         """Hold the file's lock, save what `change` makes of its rows, and return the new version.
 
-        Raises `NotSavedError` if the file cannot be written, or if another process holds the lock for long. An error of
-        `change` leaves the file as it is.
+        Raises `NotSavedError` if the file cannot be written, if it has further columns, which would be lost, or if another
+        process holds the lock for long. An error of `change` leaves the file as it is.
         """
         with self._lock():
-            before = self.rows()
+            header, before = self._read()
+            if others := [name for name in header if name not in self.columns]:
+                raise NotSavedError(
+                    f"{self.file} has other columns ({', '.join(others)}), which would be lost; keep them in another file."
+                )
             rows = change([list(row) for row in before])
             if rows != before or self.version is None:
                 try:

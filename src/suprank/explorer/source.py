@@ -32,7 +32,6 @@ A source only reads files; it never writes.
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,15 +40,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
-import pyarrow as pa
 
-from suprank.data.columns import decode_dictionaries
 from suprank.data.manifest import Manifest
 from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance
 from suprank.embedding.query_gallery import build_query_gallery, column, common_levels, ranked_parts
 from suprank.evaluation import evaluate, top_k
 from suprank.explorer.images import Images, shared_levels
+from suprank.explorer.manifests import join_manifests, path_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -252,8 +250,7 @@ class Source:
         """Ids of the queries, or else their paths, with their boxes if there are any."""
         if self.queries.ids is not None:
             return list(self.queries.ids)
-        paths, boxes = column(self.queries.manifest, "path") or [], column(self.queries.manifest, "box")
-        return paths if boxes is None else [f"{path} {box}" for path, box in zip(paths, boxes, strict=True)]
+        return path_keys(self.queries.manifest).to_pylist()
 
     @property
     def metric_settings(self) -> dict[str, Any]:
@@ -267,7 +264,10 @@ class Source:
         `rows` selects some of the queries; each is still ranked against the whole gallery.
         """
         if not self.levels:
-            raise ValueError(f"{self.name}: the images have no labels, so no metric can be computed.")
+            raise ValueError(
+                f"{self.name}: the images have no labels, so no metric can be computed; add label columns to the manifest, or "
+                f"look at what is found with `suprank explore`."
+            )
         arguments: dict[str, Any] = {"level_names": self.levels, **self.metric_settings, "progress": False, **options}
         queries, gallery = self.queries, self.gallery
         if rows is not None:
@@ -312,22 +312,6 @@ def comparison_warning(one: Source, other: Source) -> str | None:
     if one.provenance is None or other.provenance is None:
         return None
     return one.provenance.warning(other.provenance, (one.name, other.name))
-
-
-def join_manifests(manifests: Sequence[Manifest]) -> Manifest:
-    """Concatenate manifests, keeping the columns that all have; if their roots differ, the new root contains all of them."""
-    roots = [items.root.resolve() for items in manifests]
-    root = roots[0] if len(set(roots)) == 1 else Path(os.path.commonpath(roots))
-    first = manifests[0]
-    columns = [name for name in first.table.column_names if all(name in items.table.column_names for items in manifests)]
-    tables = []
-    for own, items in zip(roots, manifests, strict=True):
-        inside = "" if own == root else f"{own.relative_to(root).as_posix()}/"
-        table = items.table.select(columns)
-        paths = pa.array([inside + path for path in items.paths.to_pylist()])
-        tables.append(decode_dictionaries(table.set_column(columns.index("path"), "path", paths)))
-    levels = [level for level in first.levels if f"label_{level}" in columns]
-    return Manifest.from_columns(pa.concat_tables(tables, promote_options="permissive"), root=root, levels=levels)
 
 
 def _name(folder: Path) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from suprank.explorer.manifests import box_text, path_key, path_keys
 from suprank.explorer.shared_table import NotSavedError, SharedTable
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ def check_tag(text: str) -> str:
     return tag
 
 
+def tag_order(tag: str) -> tuple[str, str]:
+    """Sort key of tags: alphabetical, whatever the case."""
+    return tag.casefold(), tag
+
+
 def with_tags(manifest: Manifest, file: str | PathLike[str]) -> Manifest:
     """The manifest with a column `tags`, from a file of tags of `suprank explore`: the tags of each image joined by `;`.
 
@@ -111,7 +117,7 @@ class RowTags:
         for code, tags in enumerate(self.sets):
             for tag in tags:
                 found[tag] = found.get(tag, 0) + int(rows[code])
-        return {tag: found[tag] for tag in sorted(found, key=lambda tag: (tag.casefold(), tag)) if found[tag]}
+        return {tag: found[tag] for tag in sorted(found, key=tag_order) if found[tag]}
 
 
 class TagFile:
@@ -126,7 +132,7 @@ class TagFile:
         self._table = None if file is None else SharedTable(file, COLUMNS)
         self._initial = [row for manifest in initial for row in _rows_of_column(manifest)]
         self._read: tuple[object, _Tagged] | None = None
-        self._row_tags: WeakKeyDictionary[Manifest, tuple[_Tagged, RowTags]] = WeakKeyDictionary()
+        self._row_tags: WeakKeyDictionary[Manifest, tuple[_Tagged, RowTags, Any]] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     @property
@@ -147,13 +153,13 @@ class TagFile:
         found = self._row_tags.get(manifest)
         if found is not None and found[0] is tagged:
             return found[1]
-        if "id" in table.column_names:
-            keys, known = table["id"], [image.id or None for image in tagged.images]
-        else:
-            keys, known = _path_keys(table), [_path_key(image.path, image.box) for image in tagged.images]
+        has_ids = "id" in table.column_names
+        # Keys of before, if there are any: those of a million boxes take seconds.
+        keys = found[2] if found is not None else table["id"] if has_ids else path_keys(manifest)
+        known = [image.id or None if has_ids else path_key(image.path, image.box) for image in tagged.images]
         at = np.asarray(pc.fill_null(pc.index_in(keys, value_set=pa.array(known, pa.string()), skip_nulls=True), -1), np.int64)
         row_tags = RowTags(np.append(np.asarray(tagged.codes, np.int64), 0)[at], tuple(tagged.sets))
-        self._row_tags[manifest] = (tagged, row_tags)
+        self._row_tags[manifest] = (tagged, row_tags, keys)
         return row_tags
 
     def add_column(self, manifest: Manifest) -> Manifest:
@@ -239,7 +245,7 @@ class _Tagged:
         self._by_path.setdefault((image.path, image.box), at)
 
     def _code(self, tags: Iterable[str]) -> int:
-        chosen = tuple(sorted({tag for tag in tags if tag}, key=lambda tag: (tag.casefold(), tag)))
+        chosen = tuple(sorted({tag for tag in tags if tag}, key=tag_order))
         if chosen not in self._codes_of_sets:
             self._codes_of_sets[chosen] = len(self.sets)
             self.sets.append(chosen)
@@ -254,27 +260,6 @@ def identities(manifest: Manifest, rows: Sequence[int] | NDArray[np.int64]) -> l
     blank = [""] * len(chosen)
     boxes = [box_text(box) for box in cells["box"]] if "box" in cells else blank
     return [ImageIdentity(*one) for one in zip(cells.get("id", blank), cells["path"], boxes, strict=True)]
-
-
-def box_text(box: Sequence[float] | None) -> str:
-    """A box as a manifest in CSV writes it; empty for none.
-
-    Example:
-        >>> box_text([0.0, 1.5, 20.0, 30.0]), box_text(None)
-        ('0 1.5 20 30', '')
-    """
-    return "" if box is None else " ".join(f"{number:.9g}" for number in box)
-
-
-def _path_keys(table: pa.Table) -> Any:
-    if "box" not in table.column_names:
-        return table["path"]
-    both = zip(table["path"].to_pylist(), table["box"].to_pylist(), strict=True)
-    return pa.array([_path_key(path, box_text(box)) for path, box in both], pa.string())
-
-
-def _path_key(path: str, box: str) -> str:
-    return f"{path}\t{box}" if box else path
 
 
 def _rows_of_column(manifest: Manifest) -> list[list[str]]:

@@ -277,7 +277,8 @@ def _read_part(folder: Path, name: str) -> EmbeddedPart:
 
     part = read_embedded(folder, name)
     if part.broken:
-        _log.info("%s: %s broken images are left out", name, f"{part.broken:,}")
+        images = "broken image is" if part.broken == 1 else "broken images are"
+        _log.info("%s: %s %s left out", name, f"{part.broken:,}", images)
     return part
 
 

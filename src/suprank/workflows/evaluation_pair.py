@@ -40,11 +40,10 @@ class EvaluationPair:
 
     def evaluate_other(self, **options: Any) -> Report:
         """The report of the other side, its values per query in the order of our queries."""
+        from suprank.explorer.findings.query_metrics import reorder_queries
+
         report = self.other.evaluate(**{**options, "per_query": True})
-        if self.rows is None:
-            return report
-        values = {key: column[self.rows] for key, column in report.values_per_query("a comparison").items()}
-        return replace(report, per_query=values, query_ids=None)
+        return report if self.rows is None else reorder_queries(report, self.rows)
 
     def common_settings(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of `evaluate` without the weights and metrics of levels that only one side has."""

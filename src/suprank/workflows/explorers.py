@@ -99,6 +99,9 @@ def open_explorer(
     for before, after in zip(opened, explorer.runs, strict=True):
         if omitted := [level for level in before.source.levels if level not in after.source.levels]:
             _log.info("%s is shown without %s, which the other run does not have", before.source.name, ", ".join(omitted))
+    if len(opened) > 1 and (explorer.searcher.counterpart_rows("gallery", 1) < 0).all():
+        names = " and ".join(run.source.name for run in opened)
+        _log.warning("%s have no image in common, so only an uploaded image is searched in both.", names)
     return explorer
 
 
@@ -145,6 +148,11 @@ def _source(
     from suprank.workflows.run_embeddings import open_source
 
     if folder.is_file():
+        if folder.suffix != ".npy":
+            raise ValueError(
+                f"{folder} is not a .npy file of embeddings; give a folder of `suprank train` or `suprank embed`, or a .npy "
+                f"file with --manifest."
+            )
         if manifest is None:
             raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with --manifest.")
         return Source.from_files(folder, manifest), folder.with_suffix(".index")
@@ -167,11 +175,35 @@ def _embed_function(
         lacks = "has neither a folder “model” nor “best”" if is_run else "has embeddings, but no model"
         return f"{folder.resolve().name} {lacks}; start again with --model and the model that embedded it."
     chosen = saved[0] if saved else Path(str(model))
+    if not saved:
+        _check_model_folder(chosen)
     if not trust_code and (code := _custom_code(chosen)) is not None:
         _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", chosen, code)
         return f"The model of {folder.resolve().name} needs code of its own; if you trust it, start again with --trust-code."
     load = partial(load_run_model, folder, trust_code=trust_code) if saved else partial(_load_model, str(model), trust_code)
-    return image_embedder(load, device)
+    return image_embedder(partial(_load_or_explain, load, chosen), device)
+
+
+def _check_model_folder(model: Path) -> None:
+    """Refuse a folder that is not a saved embedder at the start, before anybody uploads an image."""
+    from suprank.models.model_folder import SETTINGS
+
+    if model.is_dir() and not (model / SETTINGS).is_file():
+        run = (model / "model" / SETTINGS).is_file()
+        instead = f"give --model {model / 'model'}" if run else "give the model that embedded the images"
+        raise ValueError(f"{model} is not the folder of a model, which has a file {SETTINGS}; {instead}.")
+
+
+def _load_or_explain(
+    load: Callable[[], tuple[Embedder, ImageLoaderSettings]], model: Path
+) -> tuple[Embedder, ImageLoaderSettings]:
+    """The loaded model; if that fails, an error that the page shows instead of the terminal."""
+    from suprank.explorer.web.searching import WrongModelError
+
+    try:
+        return load()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise WrongModelError(f"The model {model} cannot be loaded: {error}") from error
 
 
 def _custom_code(model: Path) -> str | None:

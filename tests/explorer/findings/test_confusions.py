@@ -112,6 +112,17 @@ def test_confusions_are_those_of_scikit_learn_and_agree_with_recall(drawn):
             assert len(confused_queries(drawn, nearest, pair.one, pair.other, level)) == pair.one_as_other
 
 
+def test_in_a_tie_the_item_that_shares_fewer_levels_is_first_as_in_recall(tmp_path):
+    manifest = runs.collection(tmp_path, groups=2, classes=2, images=2)  # rows 0 and 1 are one class, 0 to 3 one group
+    vectors = np.eye(4, dtype=np.float32)[[0, 0, 0, 1, 0, 2, 3, 3]]  # rows 0, 1, 2 and 4 are copies
+    source = Source.from_arrays("x", vectors, manifest)
+    nearest, report = nearest_items(source), source.evaluate(per_query=True)
+    assert nearest.items[[0, 1, 2, 4]].tolist() == [4, 4, 4, 0]
+    for level, name in enumerate(source.levels):
+        right = source.gallery.labels[nearest.items, level] == source.queries.labels[:, level]
+        assert right.tolist() == (report.per_query[f"R@1/{name}"] == 1).tolist()
+
+
 def test_a_sample_of_the_queries_is_the_same_for_the_same_seed(drawn, monkeypatch):
     monkeypatch.setattr("suprank.explorer.findings.curves.MIN_QUERIES", 5)
     few = nearest_items(drawn, pairs=1)

@@ -11,7 +11,7 @@ from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.findings import RunFindings, evaluate_source, match_queries, nearest_items, reorder_queries
 from suprank.explorer.report.example_sections import example_sections
-from suprank.explorer.report.failures_section import MAX_IMAGES, failures_section
+from suprank.explorer.report.failures_section import MAX_IMAGES, changes_part, failures_section
 from suprank.explorer.report.header import header
 from suprank.explorer.report.page import Thumbnails, render_page
 from suprank.explorer.report.table_sections import metric_rows
@@ -112,7 +112,7 @@ def test_the_weakest_classes_come_first_with_what_they_are_mistaken_for(hand_mad
     assert [row[1] for row in rows] == ["own: 19.6baseline: 19.6"] * 2 + ["own: 100.0baseline: 62.5"] * 2
     assert [row[2] for row in rows] == ["own: 0.0baseline: 0.0"] * 2 + ["own: 100.0baseline: 100.0"] * 2
     assert [row[3] for row in rows] == ["2"] * 4
-    assert [row[4] for row in rows[:2]] == [f"{name}1 of 1 queries" for name in names[1::-1]]
+    assert [row[4] for row in rows[:2]] == [f"{name}1 of 1 query" for name in names[1::-1]]
     assert rows[2][4] == "none, finds its own class first"
     assert [row[6] for row in rows[1:3]] == [f"{names[0]}same group", f"{names[2]}same class"]
 
@@ -275,6 +275,13 @@ def test_a_sample_is_called_a_sample_and_the_weakest_classes_are_exact(drawn, mo
 # Special cases
 
 
+def test_a_class_without_a_query_that_both_runs_measured_has_no_difference(lists):
+    runs, reports = both(*lists)
+    for first, report in enumerate(reports):  # queries 0 and 2 of the first run, 1 and 3 of the second
+        report.per_query["AP"] = np.where(np.arange(4) % 2 == first, report.per_query["AP"], np.nan)
+    assert changes_part(runs, reports, Thumbnails()) == []
+
+
 def test_when_nothing_is_wrong_the_page_says_so(tmp_path):
     manifest = collection(tmp_path)
     perfect = Source.from_arrays("a", vectors(manifest, noise=0.01), manifest)
@@ -314,7 +321,7 @@ def test_queries_without_a_positive_are_left_out_and_counted(tmp_path):
     assert not of(shown.parts["Weakest classes"], "table")
 
 
-def test_images_without_a_label_are_named_as_such(tmp_path):
+def test_images_without_a_label_are_named_as_such(tmp_path, monkeypatch):
     manifest = collection(tmp_path, groups=2, classes=1, images=3, splits=("query", "gallery", "gallery"))
     rows = vectors(manifest, noise=0.01)
     rows[2] = rows[1] + 5 * rows[4]  # class 0 keeps an item far from its query
@@ -323,8 +330,11 @@ def test_images_without_a_label_are_named_as_such(tmp_path):
     source.gallery.labels[0] = -1
     shown = Shown([findings(source)])
     assert shown.words("Most confused classes").endswith("an image without a label is first.")
-    assert shown.rows("Weakest classes")[0][4] == "images without a label1 of 1 queries"
+    assert shown.rows("Weakest classes")[0][4] == "images without a label1 of 1 query"
     assert shown.rows("Which class is mistaken for which")[0][2:] == ["0", "0", "100"]
+    monkeypatch.setattr("suprank.explorer.report.confusion_parts.MATRIX_LABELS", 1)
+    words = Shown([findings(source)]).words("Which group is mistaken for which")
+    assert words == "None is: where a query does not find its own, an image without a label is first."
 
 
 def test_images_without_labels_have_no_such_section(tmp_path):

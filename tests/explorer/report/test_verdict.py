@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from suprank.evaluation import Report
 from suprank.explorer import Source
-from suprank.explorer.report.table_sections import compare_metrics, p_value, percent
+from suprank.explorer.numbers import p_value, percent
+from suprank.explorer.report.table_sections import compare_metrics
 from suprank.explorer.report.verdict import compare_headlines, comparison_verdict, headlines, run_verdict
 from suprank.explorer.report.verdict_section import chance_of_first, paragraphs, verdict_section
 from tests.cli.collection import done

@@ -43,6 +43,15 @@ def test_labels_are_found_by_their_names_coarse_ones_first(one):
     assert one.browser.labels("star", limit=1) == ([nodes[0]], 4)
 
 
+def test_labels_without_an_image_are_not_found():
+    columns = {"path": list("abc"), "split": ["train", "test", "test"], "label_kind": ["red jay", "jay", "jay"]}
+    tested = Manifest.from_columns(columns, root=".").split("test")
+    browser = Browser(Source.from_arrays("s", np.eye(2, dtype=np.float32), tested))
+    nodes, total = browser.labels("jay")
+    assert [browser.source.names["kind"][node.label] for node in nodes] == ["jay"]
+    assert total == 1
+
+
 def test_labels_and_splits_narrow_the_list_together():
     columns = {"path": list("abcdef"), "split": ["gallery", "distractor"] * 3, "label_kind": ["x", None, "x", None, "y", "x"]}
     gallery = Manifest.from_columns(columns, root=".")

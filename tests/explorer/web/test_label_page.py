@@ -167,6 +167,16 @@ def test_what_is_measured_later_is_said():
     assert "Images at the border" in said
 
 
+def test_a_search_that_ends_while_the_page_is_rendered_changes_nothing():
+    explorer = explore(on_circle([0, 5, 10, 8], ["crow", "jay", "crow", "jay"]), measured=False)
+    (view,) = label_views(explorer, Node(0, 0))
+    assert view.found_instead.queries == 0
+    explorer.measure()
+    assert (view.searching, view.nearest, view.searched) == (True, None, 0)
+    (view,) = label_views(explorer, Node(0, 0))
+    assert (view.searching, view.searched, view.found_instead.queries) == (False, 2, 2)
+
+
 def test_the_only_image_of_a_label_has_nothing_to_find():
     explorer = explore(on_circle([0, 10, 12], ["crow", "crow", "wren"]))
     said = text(explorer, "0.1")
@@ -175,6 +185,14 @@ def test_the_only_image_of_a_label_has_nothing_to_find():
     assert "There is no other image of this species to compare with." in said
     assert "wren: 1 of its 1 query (100.0%); it has no other image to find" in text(explorer, "0.0")
     assert "species other" not in said  # with one level there is nothing that two labels could share
+
+
+def test_a_difference_that_rounds_to_zero_is_still_one():
+    explorer = explore(on_circle([0, 10, -9.999, 170, -170], ["crow", "crow", "wren", "wren", "wren"]))
+    said = text(explorer, "0.0")
+    assert "1 of 2 images is closer to another species than to its own" in said
+    assert "wren is closer than its own species, by less than 0.001." in said
+    assert "equally close" not in said
 
 
 def test_a_single_label_has_no_neighbor_and_no_border():

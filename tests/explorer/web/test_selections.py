@@ -3,7 +3,9 @@
 import csv
 import io
 import re
+import tempfile
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +14,11 @@ from hypothesis import strategies as st
 
 from suprank.data import Manifest
 from suprank.explorer import Source
+from suprank.explorer.images import Images
+from suprank.explorer.manifests import join_manifests
 from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, Node
 from suprank.explorer.web.browsing import ORDERS, ImageSelection
+from suprank.explorer.web.export import tagged_manifest
 from suprank.explorer.web.image_metrics import RESULTS, ImageMetrics
 from suprank.explorer.web.selections import parse_query, selection_query
 from suprank.explorer.web.tree import NodeMetrics
@@ -140,6 +145,17 @@ def test_of_a_sample_only_measured_queries_are_listed_and_it_is_said(sampled):
     assert sorted(listed) == sampled.node_metrics[0].rows.tolist()
     assert sorted(rows_of(sampled, "order=lowest")[:10]) == sorted(listed)
     assert "is measured on 10 of 96 queries" in client_of(sampled).get("/?result_a=wrong").text
+
+
+def test_a_sample_has_the_same_images_in_both_runs_whatever_the_order_of_their_rows(images, monkeypatch):
+    monkeypatch.setattr("suprank.explorer.web.explorer.NodeMetrics", partial(NodeMetrics, max_pairs=10 * 96))
+    shifted = images.take([*range(3, 96), 0, 1, 2])
+    explorer = opened(drawn.source(images, drawn.by_shape), drawn.source(shifted, drawn.by_pixels))
+    first = explorer.node_metrics[0].rows
+    assert len(first) == 10
+    assert explorer.node_metrics[1].rows.tolist() == sorted((first - 3) % 96)
+    assert sorted(rows_of(explorer, "order=first_better")[:10]) == first.tolist()
+    assert sorted(rows_of(explorer, "result_b=right") + rows_of(explorer, "result_b=wrong")) == first.tolist()
 
 
 def test_a_second_run_without_labels_is_unmeasured_and_that_is_said(images):
@@ -309,6 +325,25 @@ def test_the_manifest_of_queries_and_gallery_has_both(hand_made, tmp_path):
     assert (again.root / again.paths[0].as_py()).is_file()
 
 
+@pytest.mark.parametrize("distractors", [True, False])
+def test_images_of_two_folders_keep_their_tags_in_the_manifest(tmp_path, distractors):
+    columns = {"split": ["test"] * 2, "label_kind": ["k"] * 2, "broken": [False] * 2}
+    one = Manifest.from_columns({"path": ["x.png", "y.png"], **columns}, root=tmp_path / "queries")
+    other = Manifest.from_columns({"path": ["x.png", "deep/y.png"], **columns}, root=tmp_path / "others")
+    gallery = join_manifests([one, other]) if distractors else other
+    vectors = np.eye(4, dtype=np.float32)
+    labels = np.zeros((4, 1), np.int64)
+    sides = [Images(vectors[: len(side)], labels[: len(side)], side) for side in (one, gallery)]
+    explorer = opened(Source("s", ("kind",), {"kind": ("k",)}, *sides), tags=tmp_path / "tags.csv")
+    explorer.tags.change(one, [1], add="of a query")
+    explorer.tags.change(gallery, [1], add="in the gallery")
+    found = tagged_manifest(explorer)
+    assert found.paths.to_pylist() == ["queries/x.png", "queries/y.png", "others/x.png", "others/deep/y.png"]
+    assert found.table["tags"].to_pylist() == (
+        ["", "in the gallery;of a query", "", ""] if distractors else ["", "of a query", "", "in the gallery"]
+    )
+
+
 @pytest.mark.parametrize(
     ("address", "form", "status", "said"),
     [
@@ -368,7 +403,7 @@ def test_a_read_only_page_has_no_controls_and_refuses_changes(images, tmp_path):
         assert ("blurry" in pages) == (said == "--read-only")
 
 
-def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(tagged):
+def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(tagged, tmp_path, monkeypatch):
     explorer, client = tagged
     explorer.tags.file.write_text("nonsense\n")
     assert "Tags and saved selections cannot be read" in client.get("/").text
@@ -376,4 +411,28 @@ def test_a_damaged_file_of_tags_is_reported_and_images_can_still_be_looked_at(ta
     answer = client.get("/?tag=x")
     assert (answer.status_code, "has no column" in answer.text) == (409, True)
     assert client.post("/tags", data=WRITES["/tags"]).status_code == 409
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    assert client.get("/manifest.csv").status_code == 409
+    assert list((tmp_path / "temporary").iterdir()) == []
     assert explorer.tags.file.read_text() == "nonsense\n"
+
+
+def test_a_file_that_cannot_be_read_is_reported_like_a_damaged_one(tagged):
+    explorer, client = tagged
+    explorer.tags.file.mkdir()
+    assert "cannot be read (Is a directory)" in client.get("/").text
+    for answer in (client.get("/?tag=x"), client.get("/selection.csv"), client.post("/tags", data=WRITES["/tags"])):
+        assert (answer.status_code, "cannot be read" in answer.text) == (409, True)
+
+
+def test_the_link_of_a_tag_lists_the_side_of_its_image(tmp_path):
+    own, *_ = runs.hand_made_lists(tmp_path)
+    explorer = opened(Source.read(own))
+    for side in ("query", "gallery"):
+        explorer.tags.change(explorer.browser.sides[side].manifest, [1], add=f"a {side}")
+    client = client_of(explorer)
+    assert 'href="/?tag=a+query"' in client.get("/").text
+    for address in ("/?side=gallery", "/item/a/gallery/1"):
+        assert 'href="/?tag=a+gallery&amp;side=gallery"' in client.get(address).text
+    assert client.get("/?tag=a+gallery&side=gallery").text.count('class="tile"') == 1

@@ -6,7 +6,7 @@ import pytest
 from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.web import Node
-from suprank.explorer.web.tree import ORDERS, NodeMetrics, Tree
+from suprank.explorer.web.tree import LABEL_ORDERS, NodeMetrics, Tree
 from tests.explorer.web import drawn
 
 
@@ -51,7 +51,7 @@ def test_orders(two):
         "polygon",
         "star",
     ]
-    gaps = {order: [label.difference() for label in two.tree.children(None, order=order).labels] for order in ORDERS}
+    gaps = {order: [label.difference() for label in two.tree.children(None, order=order).labels] for order in LABEL_ORDERS}
     assert gaps["name"] == [label.finest[0].ap - label.finest[1].ap for label in two.tree.children(None).labels]
     assert gaps["first_better"] == sorted(gaps["name"], reverse=True)
     assert gaps["second_better"] == sorted(gaps["name"])

@@ -76,7 +76,7 @@ def class_map(
     group_of_label = np.full(len(counts) + 1, -1, np.int64)  # the last entry is for label −1, none
     group_of_label[chosen] = np.arange(len(chosen))
     group = group_of_label[labels[:, 0]]
-    means, typical = _means(source.gallery, group, len(chosen))
+    means, typical = unit_means(source.gallery, group, len(chosen))
     first = np.unique(np.where(group < 0, len(chosen), group), return_index=True)[1][: len(chosen)]
     rows = _spread_over_groups(group, images, seed)
     method: Literal["t-SNE", "PCA"] = "PCA" if len(chosen) < PCA_BELOW else "t-SNE"
@@ -109,7 +109,7 @@ def same_label_neighbors(means: NDArray[np.float64], labels: NDArray[np.int64]) 
     return hits / number, float((sizes * (sizes - 1)).sum()) / (number * (number - 1))
 
 
-def _means(images: Images, group: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def unit_means(images: Images, group: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The unit mean of each group and the row closest to it, in two passes over the embeddings."""
     sums = np.zeros((number, images.dim))
     for first, unit in images.blocks():

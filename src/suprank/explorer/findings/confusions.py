@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from suprank.explorer.findings.curves import sample_queries
+from suprank.explorer.findings.curves import sample_queries, score_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,15 +101,25 @@ def nearest_items(
 ) -> NearestItems:
     """Find the first item of every query with a label, or of a random sample with at most `pairs` query-item pairs.
 
-    `queries` are rows to search for instead of all.
+    `queries` are rows to search for instead of all. In a tie the item that shares fewer levels comes first, as in evaluation.
     """
     rows = sample_queries(source, seed, pairs) if queries is None else queries
     sampled = len(rows) < len(source.queries)
     rows = rows[(source.queries.labels[rows] >= 0).any(1)]
     if not len(rows):
         return NearestItems(rows, rows, np.empty(0, np.float32), sampled)
-    items, scores = source.top_k(rows, 1, progress=progress)
-    return NearestItems(rows, items[:, 0], scores[:, 0], sampled)
+    items, scores = source.top_k(rows, 2, progress=progress)
+    first, tied = items[:, 0], np.flatnonzero(((scores[:, :1] == scores[:, 1:]) & (items[:, 1:] >= 0)).any(1))
+    if len(tied):
+        first[tied] = _first_of_ties(source, rows[tied])
+    return NearestItems(rows, first, scores[:, 0], sampled)
+
+
+def _first_of_ties(source: Source, queries: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the items with the highest score, the first that shares the fewest levels with each query."""
+    most = len(source.levels) + 1
+    blocks = score_blocks(source, queries)
+    return np.concatenate([np.where(scores == scores.max(1)[:, None], levels, most).argmin(1) for scores, levels in blocks])
 
 
 def with_positives(source: Source, report: Report, nearest: NearestItems, level: int = 0) -> NearestItems:

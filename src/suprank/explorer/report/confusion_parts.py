@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from suprank.evaluation.report_text import pluralize
 from suprank.explorer.colors import level_names
 from suprank.explorer.findings.confusions import confused_queries, count_confusions, with_positives
 from suprank.explorer.report.page import label_name
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from suprank.explorer.report.page import Thumbnail, Thumbnails
     from suprank.explorer.source import Source
 
-PAIRS = 8
+SHOWN_PAIRS = 8
 """Confused pairs that are shown at each level."""
 
 MATRIX_LABELS = 15
@@ -68,7 +69,7 @@ class Pair(NamedTuple):
     example: PairImage | None = None
 
 
-class Cell(NamedTuple):
+class MatrixCell(NamedTuple):
     """A cell of a matrix: share in percent, the counts in words, and CSS classes."""
 
     percent: str
@@ -82,7 +83,7 @@ class MatrixRow(NamedTuple):
     number: int
     name: str
     queries: str
-    cells: tuple[Cell, ...]
+    cells: tuple[MatrixCell, ...]
 
 
 class Matrix(NamedTuple):
@@ -101,15 +102,13 @@ def pairs_part(runs: Sequence[RunFindings], thumbnails: Thumbnails) -> Part:
     found = confusions[0].pairs()
     title = "Most confused classes"
     if not found:
-        words = f"No class is mistaken for another: every query finds its own {source.levels[0]} first."
-        if (confusions[0].found < 0).any():
-            words = "No class is mistaken for another: where a query does not find its own, an image without a label is first."
-        elif len(np.unique(source.gallery.labels[:, 0])) == 1:
+        words = f"No class is mistaken for another: {_no_pairs(confusions[0], source.levels[0])}"
+        if len(np.unique(source.gallery.labels[:, 0])) == 1:
             words = "There is only one class, so none can be confused."
         return Part(title, None, None, (words, *_sampled(run)))
     nearest = with_positives(source, run.report, run.nearest)
     pairs = []
-    for one, other in (_stronger_first(pair) for pair in found[:PAIRS]):
+    for one, other in (_stronger_first(pair) for pair in found[:SHOWN_PAIRS]):
         at = int(confused_queries(source, nearest, one, other)[0])
         example = pair_image(source, int(nearest.queries[at]), int(nearest.items[at]), thumbnails)
         pairs.append(_pair(runs, confusions, 0, one, other)._replace(example=example))
@@ -134,10 +133,10 @@ def level_parts(runs: Sequence[RunFindings]) -> list[Part]:
             parts.append(Part(title, "matrix.html", {"level": name, "matrices": matrices}, (about, *sampled)))
         elif labels > 1 and level > 0:
             found = confusions[0].pairs()
-            shown = [_pair(runs, confusions, level, *_stronger_first(pair)) for pair in found[:PAIRS]]
+            shown = [_pair(runs, confusions, level, *_stronger_first(pair)) for pair in found[:SHOWN_PAIRS]]
             words = _pairs_words(f"{name} labels", len(found), len(shown))
             if not found:
-                words = f"None is: every query finds its own {name} first."
+                words = f"None is: {_no_pairs(confusions[0], name)}"
             parts.append(Part(title, "level_pairs.html" if shown else None, {"level": name, "pairs": shown}, (words, *sampled)))
     return parts
 
@@ -199,6 +198,12 @@ def _pairs_words(noun: str, found: int, shown: int) -> str:
     return f"{words}: a query of one finds an image of the other first.{most}"
 
 
+def _no_pairs(confusions: Confusions, level: str) -> str:
+    if (confusions.found < 0).any():
+        return "where a query does not find its own, an image without a label is first."
+    return f"every query finds its own {level} first."
+
+
 def _sampled(run: RunFindings) -> tuple[str, ...]:
     """What to say if only some queries were searched."""
     if not run.nearest.sampled:
@@ -226,8 +231,8 @@ def _matrix(source: Source, confusions: Confusions) -> Matrix:
     return Matrix(tuple(names), unlabeled, tuple(rows))
 
 
-def _cell(count: int, queries: int, *, right: bool) -> Cell:
-    share = count / queries
+def _cell(times: int, queries: int, *, right: bool) -> MatrixCell:
+    share = times / queries
     text = "<1" if 0 < share < 0.005 else f"{100 * share:.0f}"
     look = f"{'right' if right else 'wrong'} shade-{bisect_left(SHADES, share)}"
-    return Cell(text, f"{count:,} of {queries:,} queries", look)
+    return MatrixCell(text, f"{times:,} of {pluralize(queries, 'query', 'queries')}", look)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from suprank.evaluation.report_text import pluralize
 from suprank.explorer.findings.confusions import (
     class_metrics,
     count_confusions,
@@ -15,9 +16,9 @@ from suprank.explorer.findings.confusions import (
     weakest_classes,
     with_positives,
 )
-from suprank.explorer.report.confusion_parts import PAIRS, Part, level_parts, pair_image, pairs_part
+from suprank.explorer.numbers import percent
+from suprank.explorer.report.confusion_parts import SHOWN_PAIRS, Part, level_parts, pair_image, pairs_part
 from suprank.explorer.report.page import Section, label_path
-from suprank.explorer.report.table_sections import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ CHANGED = 8
 MIN_QUERIES = 2
 """Queries that a class of these tables has at least; 1 if no class has that many."""
 
-MAX_IMAGES = 2 * WEAKEST + 2 * PAIRS + 2 * CHANGED
+MAX_IMAGES = 2 * WEAKEST + 2 * SHOWN_PAIRS + 2 * CHANGED
 """Images of the section at most."""
 
 
@@ -164,7 +165,7 @@ def weakest_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
                 tuple(percent(one.r1[label]) for one in metrics),
                 pair_image(source, worst, firsts[worst], thumbnails),
                 "" if found is None else _name(source, found),
-                f"{times:,} of {confusions.queries[label]:,} queries",
+                f"{times:,} of {pluralize(int(confusions.queries[label]), 'query', 'queries')}",
             )
         )
     about = (
@@ -189,11 +190,12 @@ def changes_part(runs: Sequence[RunFindings], reports: Sequence[Report], thumbna
     source = runs[0].source
     metrics = [class_metrics(source, one) for one in reports]
     required = _min_queries(metrics[0])
-    labels = np.flatnonzero((metrics[0].queries >= required) & ~np.isnan(metrics[1].ap))
+    by_query = _query_ap(reports[0]) - _query_ap(reports[1])
+    compared = source.queries.labels[~np.isnan(by_query), 0]
+    labels = np.intersect1d(np.flatnonzero(metrics[0].queries >= required), compared)
     if not len(labels):
         return []
     changes = np.round(metrics[0].ap[labels] - metrics[1].ap[labels], 9)  # sums in another order differ by less
-    by_query = _query_ap(reports[0]) - _query_ap(reports[1])
     tables, ahead = [], []
     for run, sign in enumerate((1, -1)):
         order = np.lexsort((labels, -metrics[0].queries[labels], -sign * changes))

@@ -12,8 +12,9 @@ from suprank.evaluation.explanations import INTERVAL, P_VALUE, explain_metric
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.quoted_metrics import metric_name, table_keys
 from suprank.evaluation.report_comparison import SIGNIFICANT
-from suprank.evaluation.report_text import short_p_value
+from suprank.evaluation.report_text import counts_without_positives
 from suprank.explorer.findings.query_metrics import compare_reports
+from suprank.explorer.numbers import p_value, percent
 from suprank.explorer.report.page import Section
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def metrics_section(names: Sequence[str], reports: Sequence[Report], comparison:
             f"{P_VALUE} The test is a paired randomization test over queries; p is corrected for the {len(comparison)} rows of "
             "this table (Holm's method)."
         )
-    without = [f"{count:,} at {level}" for level, count in reports[0].without_positives.items() if count]
+    without = counts_without_positives(reports[0])
     omitted = (f"Queries without a positive are left out: {', '.join(without)}.",) if without else ()
     content = {"groups": metric_rows(reports, comparison), "notes": notes}
     return Section("metrics", "Metrics", "metrics.html", content, (about, *omitted))
@@ -91,26 +92,9 @@ def _comparison_columns(row: MetricComparison) -> dict[str, str]:
     return columns | {"verdict": verdict, "mark": mark, "mark_text": f"significantly {verdict}"}
 
 
-def percent(value: float, *, sign: bool = False) -> str:
-    """A fraction in percent with one decimal; a dash for NaN.
-
-    Example:
-        >>> percent(0.1234), percent(-0.1234, sign=True), percent(-0.0001, sign=True)
-        ('12.3', '−12.3', '+0.0')
-    """
-    if math.isnan(value):
-        return "–"
-    return f"{100 * value:{'+' if sign else ''}z.1f}".replace("-", "−")
-
-
 def _interval(report: Report, key: str) -> str:
     low, high = (report.intervals or {}).get(key, (math.nan, math.nan))
     return "" if math.isnan(low) else f"[{percent(low)}, {percent(high)}]"
-
-
-def p_value(value: float) -> str:
-    """A p-value in two or three decimals; a dash for NaN."""
-    return short_p_value(value, "–")
 
 
 @dataclass(frozen=True)

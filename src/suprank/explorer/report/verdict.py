@@ -23,8 +23,9 @@ import numpy as np
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.quoted_metrics import table_keys
 from suprank.evaluation.report_comparison import SIGNIFICANT
+from suprank.evaluation.report_text import in_words, pluralize
 from suprank.evaluation.statistics import bootstrap_interval
-from suprank.explorer.report.table_sections import p_value, percent
+from suprank.explorer.numbers import p_value, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -192,7 +193,7 @@ def _lead(names: Names, findings: Sequence[Finding], report: Report) -> str:
         return f"{both} are equally good on every single query."
     if not winners_of(measured):
         if all(one.identical or one.too_few for one in measured):
-            queries = count(max(one.row.queries for one in measured), "query", "queries")
+            queries = pluralize(max(one.row.queries for one in measured), "query", "queries")
             return f"{queries} {'is' if queries == '1 query' else 'are'} too few to tell whether {both} differ."
         if all(one.identical or one.equal for one in measured):
             return f"{both} are equally good, to within {EQUAL:g} point."
@@ -324,19 +325,3 @@ def _nothing(report: Report) -> str:
     if not report.queries:
         return "There is no query, so nothing could be measured."
     return "Nothing could be measured: no query shares its class with an item."
-
-
-def count(number: int, one: str, many: str = "") -> str:
-    """A number of things, as in "1 query" and "2 queries"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def in_words(texts: Iterable[str]) -> str:
-    """The texts as in a sentence.
-
-    Example:
-        >>> in_words(["a", "b", "c"])
-        'a, b and c'
-    """
-    *most, last = list(texts) or [""]
-    return f"{', '.join(most)} and {last}" if most else last

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from suprank.evaluation.report_comparison import SIGNIFICANT
+from suprank.evaluation.report_text import counts_without_positives, in_words, pluralize
 from suprank.explorer.report.page import Section
-from suprank.explorer.report.verdict import CLEAR, FAR, comparison_verdict, count, in_words, run_verdict
+from suprank.explorer.report.verdict import CLEAR, FAR, comparison_verdict, run_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ def verdict_section(
             f"p < {SIGNIFICANT} (paired test over queries, corrected for the {len(comparison)} rows of the table of metrics)."
         ]
         if any("difference between" in point.text for point in verdict.points):
-            basis.append("“Difference between” gives its 95 % interval.")
+            basis.append("“Difference between” gives its 95 % interval, without that correction.")
         if any(source.recipe is not None for source in sources):
             basis.append("The test is about these two models; training them again with another seed may give other numbers.")
     content = {"verdict": verdict, "basis": basis, "warning": warning, "summary": paragraphs(summary or "")}
@@ -80,8 +81,8 @@ def chance_of_first(source: Source) -> dict[str, float]:
 def sample_sentence(source: Source, report: Report) -> str:
     """How many images and queries the numbers come from, and which queries are left out."""
     if source.against_each_other:
-        ranked = f"Measured on {count(report.queries, 'test image')}, each a query against all others"
+        ranked = f"Measured on {pluralize(report.queries, 'test image')}, each a query against all others"
     else:
-        ranked = f"Measured on {count(report.queries, 'query', 'queries')} against {count(report.items, 'item')}"
-    left_out = in_words(f"{count:,} at {level}" for level, count in report.without_positives.items() if count)
+        ranked = f"Measured on {pluralize(report.queries, 'query', 'queries')} against {pluralize(report.items, 'item')}"
+    left_out = in_words(counts_without_positives(report))
     return f"{ranked}." + (f" Queries that share their class with no item are left out: {left_out}." if left_out else "")

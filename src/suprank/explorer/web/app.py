@@ -15,13 +15,13 @@ from starlette.exceptions import HTTPException
 from suprank.data.datasets import BrokenImage
 from suprank.explorer.web.browsing import ImageSelection
 from suprank.explorer.web.explorer import Explorer
-from suprank.explorer.web.ids import RUNS, ImageId
+from suprank.explorer.web.ids import ImageId
 from suprank.explorer.web.label_page import add_label_routes
 from suprank.explorer.web.pages import Pages
 from suprank.explorer.web.searching import Filters, WrongModelError
 from suprank.explorer.web.selection_routes import add_selection_routes, browse_values
-from suprank.explorer.web.selections import check_split, parse_node, parse_selection
-from suprank.explorer.web.tree import ORDERS
+from suprank.explorer.web.selections import check_split, parse_image, parse_node, parse_selection
+from suprank.explorer.web.tree import LABEL_ORDERS
 from suprank.explorer.web.uploads import Uploads
 from suprank.files.tables import MalformedError
 from suprank.web.pages import page_offset
@@ -62,7 +62,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/item/{run}/{side}/{row}", response_class=HTMLResponse)
     def item(request: Request, run: str, side: str, row: int) -> str:
-        image = _image(explorer, run, side, row)
+        image = parse_image(explorer, f"{run}/{side}/{row}")
         filters, offset = _filters(explorer, request.query_params), page_offset(request.query_params)
         rankings = explorer.searcher.neighbors(image, filters, offset=offset, limit=PAGE)
         values = [_query_metrics(explorer, image, number) for number in range(len(explorer.runs))]
@@ -104,8 +104,8 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/tree", response_class=HTMLResponse)
     def tree(request: Request) -> str:
         node, offset = parse_node(explorer, request.query_params), page_offset(request.query_params)
-        order = request.query_params.get("order") or ORDERS[0]
-        orders = ORDERS if len(explorer.runs) > 1 else ORDERS[:-2]
+        order = request.query_params.get("order") or LABEL_ORDERS[0]
+        orders = LABEL_ORDERS if len(explorer.runs) > 1 else LABEL_ORDERS[:-2]
         if order not in orders:
             raise HTTPException(400, f"order={order!r} must be one of {', '.join(orders)}.")
         children = explorer.tree.children(node, order=order, offset=offset, limit=2 * PAGE)
@@ -117,7 +117,7 @@ def create_app(explorer: Explorer, *, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/picture/{size}/{run}/{side}/{row}")
     def picture(size: str, run: str, side: str, row: int) -> Response:
-        image = _image(explorer, run, side, row)
+        image = parse_image(explorer, f"{run}/{side}/{row}")
         if size not in SIDES:
             raise HTTPException(404, f"There is no picture size {size!r}; choose from {', '.join(SIDES)}.")
         images = explorer.searcher.side_images(image)
@@ -189,17 +189,6 @@ def serve(
         print(f"{server_url(listening, host)}  (press Ctrl-C to stop)", flush=True)
         with suppress(KeyboardInterrupt):
             make_server(create_app(explorer, host=host)).run(sockets=[listening])
-
-
-def _image(explorer: Explorer, run: str, side: str, row: int) -> ImageId:
-    image = ImageId(RUNS.find(run) if len(run) == 1 else -1, side, row)
-    if side not in ("gallery", "query"):
-        raise HTTPException(404, f"There is no side {side!r}; choose gallery or query.")
-    try:
-        explorer.searcher.side_images(image)
-    except IndexError as error:
-        raise HTTPException(404, "There is no such image.") from error
-    return image
 
 
 def _filters(explorer: Explorer, parameters: Mapping[str, str]) -> Filters:

@@ -106,11 +106,16 @@ class Browser:
         return at if rows is None else rows[at]
 
     def labels(self, text: str, *, limit: int = 12) -> tuple[list[Node], int]:
-        """Labels whose name contains the text, coarsest first and shortest first within a level; and their total number."""
+        """Labels of images whose name contains the text, coarsest first, then shortest first; and their total number.
+
+        Labels without an image, such as the train classes of a manifest, are left out.
+        """
+        sizes = [self._tree.class_sizes(level) for level in range(len(self.source.levels))]
         found = [
             Node(level, label)
             for level in reversed(range(len(self.source.levels)))
             for label in sorted(self._labels_with_text(level, text), key=lambda one, level=level: len(self._names(level)[one]))  # type: ignore[misc]
+            if sizes[level][label]
         ]
         return found[:limit], len(found)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from suprank.explorer.source import OWN_TEST, levels_in_both
-from suprank.explorer.tags import TagFile
+from suprank.explorer.tags import TagFile, tag_order
 from suprank.explorer.web.browsing import Browser
 from suprank.explorer.web.image_metrics import ImageMetrics
 from suprank.explorer.web.label_findings import LabelFindings
@@ -37,7 +38,7 @@ class Explorer:
         self.searcher = Searcher(_with_common_levels(runs))
         self.runs = self.searcher.runs
         self.source = self.runs[0].source
-        self.node_metrics = tuple(NodeMetrics(run.source) for run in self.runs)
+        self.node_metrics = _node_metrics(self.searcher)
         self.image_metrics = ImageMetrics(self.searcher, self.node_metrics)
         file = default_tags_file(self.source) if tags is None else tags
         manifests = [side.manifest for side in dict.fromkeys((self.source.queries, self.source.gallery))]
@@ -52,12 +53,29 @@ class Explorer:
         self.version = secrets.token_hex(4)
         self.can_embed = any(run.embed is not None for run in self.runs)
 
+    def tag_counts(self) -> dict[str, int]:
+        """Tag → number of images, queries and gallery together, in alphabetical order."""
+        counts: Counter[str] = Counter()
+        for images in self.browser.sides.values():
+            counts.update(self.tags.row_tags(images.manifest).counts())
+        return {tag: counts[tag] for tag in sorted(counts, key=tag_order)}
+
     def measure(self) -> None:
         """Measure what the tree and the label page show, one run after the other. This may take minutes: run it in a thread."""
         for metrics in self.node_metrics:
             metrics.measure()
         for findings in self.findings:
             findings.measure()
+
+
+def _node_metrics(searcher: Searcher) -> tuple[NodeMetrics, ...]:
+    """The metrics of each run; if only some queries are measured, of the same images in both, so that the runs compare."""
+    first, *others = (NodeMetrics(run.source) for run in searcher.runs)
+    if others and first.sampled:
+        rows = searcher.counterpart_rows("query", 1)[first.rows]
+        if (rows >= 0).any():
+            others = [NodeMetrics(others[0].source, rows=rows[rows >= 0])]
+    return first, *others
 
 
 def default_tags_file(source: Source) -> Path | None:

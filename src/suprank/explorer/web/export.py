@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from suprank.explorer.source import join_manifests
-from suprank.explorer.tags import SEPARATOR, TAGS, box_text
+from suprank.explorer.manifests import box_text, join_manifests
+from suprank.explorer.tags import SEPARATOR, TAGS, tag_order
 from suprank.explorer.web.image_metrics import result_of
 from suprank.files.spreadsheets import safe_row
 
@@ -74,25 +75,45 @@ def selection_csv(explorer: Explorer, selection: ImageSelection) -> Iterator[byt
 
 def tagged_manifest(explorer: Explorer) -> Manifest:
     """The manifest of the first run, queries and gallery, with a column `tags`."""
-    source = explorer.source
-    queries, gallery = source.queries.manifest, source.gallery.manifest
-    manifest = gallery if _begins_with(gallery, queries) else join_manifests([queries, gallery])
+    queries, gallery = (explorer.tags.add_column(side.manifest) for side in (explorer.source.queries, explorer.source.gallery))
+    manifest = _with_more_tags(gallery, queries) if _begins_with(gallery, queries) else join_manifests([queries, gallery])
     if _OF_EMBEDDING in manifest.table.column_names:
         manifest = type(manifest)(manifest.table.drop_columns([_OF_EMBEDDING]), manifest.root, manifest.levels)
-    return explorer.tags.add_column(manifest)
+    return manifest
 
 
 def manifest_file(explorer: Explorer, suffix: str) -> Path:
     """Write the manifest with tags into a temporary folder, which the caller removes, as `manifest.parquet` or `.csv`."""
+    manifest = tagged_manifest(explorer)
     file = Path(tempfile.mkdtemp(prefix="suprank-")) / f"manifest{suffix}"
-    tagged_manifest(explorer).save(file)
+    try:
+        manifest.save(file)
+    except BaseException:
+        shutil.rmtree(file.parent)
+        raise
     return file
 
 
 def _begins_with(gallery: Manifest, queries: Manifest) -> bool:
     """Whether the first images of the gallery are the queries, as for test images among distractors."""
-    first = gallery.paths.slice(0, len(queries)).to_pylist()
-    return len(first) == len(queries) and all(map(str.endswith, first, queries.paths.to_pylist()))
+    own, root = queries.root.resolve(), gallery.root.resolve()
+    if not own.is_relative_to(root):
+        return False
+    inside = "" if own == root else f"{own.relative_to(root).as_posix()}/"
+    return gallery.paths.slice(0, len(queries)).to_pylist() == [inside + path for path in queries.paths.to_pylist()]
+
+
+def _with_more_tags(gallery: Manifest, queries: Manifest) -> Manifest:
+    """The gallery, whose first images are the queries, with the tags that these have as queries.
+
+    If the gallery has distractors of another folder, its paths begin at a folder above both, and a tag knows only one path.
+    """
+    more, texts = queries.table[TAGS].to_pylist(), gallery.table[TAGS].to_pylist()
+    for row, (one, other) in enumerate(zip(more, texts, strict=False)):
+        if one and one != other:
+            tags = {*one.split(SEPARATOR), *other.split(SEPARATOR)} - {""}
+            texts[row] = SEPARATOR.join(sorted(tags, key=tag_order))
+    return gallery.with_columns(**{TAGS: texts})
 
 
 def _csv(rows: Any) -> bytes:

@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
+
+from suprank.explorer.manifests import path_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,17 +78,8 @@ class ImageMatching:
     def __call__(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows in the other run; −1 if it does not have the image."""
         if self._same is None:
-            ours, theirs = _keys(self._one), _keys(self._other)
+            ours, theirs = path_keys(self._one.manifest), path_keys(self._other.manifest)
             if not ours.equals(theirs):
                 self._rows = np.asarray(pc.fill_null(pc.index_in(ours, value_set=theirs), -1), np.int64)
             self._same = self._rows is None
         return rows if self._rows is None else self._rows[rows]
-
-
-def _keys(images: Images) -> pa.Array:
-    table = images.manifest.table
-    paths = table["path"].combine_chunks()
-    if "box" not in table.column_names:
-        return paths.cast(pa.string())
-    both = zip(paths.to_pylist(), table["box"].to_pylist(), strict=True)
-    return pa.array([f"{path} {box}" for path, box in both], pa.string())

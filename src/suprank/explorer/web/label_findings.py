@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from suprank.explorer.findings.class_means import _means as class_means
+from suprank.explorer.findings.class_means import unit_means
 from suprank.explorer.findings.confusions import (
     Border,
     Confusions,
@@ -99,7 +99,7 @@ class LabelFindings:
         with self._lock:
             if level not in self._means:
                 gallery, number = self.source.gallery, len(self.source.names[self.source.levels[level]])
-                means, typical = class_means(gallery, gallery.labels[:, level], number)
+                means, typical = unit_means(gallery, gallery.labels[:, level], number)
                 self._means[level] = ClassMeans(means.astype(np.float32), typical)
             return self._means[level]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from numpy.typing import NDArray
 
-    from suprank.explorer.findings.confusions import Border
+    from suprank.explorer.findings.confusions import Border, Confusions
     from suprank.explorer.images import Images
     from suprank.explorer.web.explorer import Explorer
     from suprank.explorer.web.pages import Pages
@@ -96,6 +96,8 @@ class RunView:
     def __init__(self, explorer: Explorer, run: int, node: Node) -> None:
         self.explorer, self.run, self.level = explorer, run, node.level
         self.source, self.findings = explorer.runs[run].source, explorer.findings[run]
+        # Once and in this order, since the search may end while a page is rendered.
+        self.searching, self.nearest = not self.findings.done, self.findings.nearest
         self.label = self._number(node)
         self.queries = self._count(self.source.queries)
         self.gallery_images = self._count(self.source.gallery)
@@ -120,7 +122,7 @@ class RunView:
     @property
     def searched(self) -> int:
         """How many queries of the label were searched for the confusions."""
-        confusions = self.findings.confusions(self.level)
+        confusions = self._counts
         return 0 if confusions is None or self.label is None else int(confusions.queries[self.label])
 
     @property
@@ -138,8 +140,12 @@ class RunView:
         """Whose queries find the label first by mistake, most frequent first."""
         return self._confusions(of_label=False)
 
+    @property
+    def _counts(self) -> Confusions | None:
+        return None if self.nearest is None else self.findings.confusions(self.level)
+
     def _confusions(self, *, of_label: bool) -> ConfusionTable:
-        confusions, nearest = self.findings.confusions(self.level), self.findings.nearest
+        confusions, nearest = self._counts, self.nearest
         if confusions is None or nearest is None or self.label is None:
             return ConfusionTable()
         own, other = (confusions.labels, confusions.found) if of_label else (confusions.found, confusions.labels)

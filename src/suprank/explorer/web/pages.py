@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from suprank.explorer.colors import level_names, level_style
+from suprank.explorer.numbers import percent
 from suprank.explorer.tags import MAX_LENGTH
+from suprank.explorer.web.selections import default_side
 from suprank.explorer.web.uploads import MAX_BYTES, TYPES
 from suprank.files.tables import MalformedError
 from suprank.web.pages import stylesheet, template_environment
@@ -27,7 +28,7 @@ class Pages:
     def __init__(self, explorer: Explorer) -> None:
         self._environment = template_environment("suprank.explorer.web")
         source = explorer.source
-        self._environment.filters.update(percent=percent, duration=duration, points=points)
+        self._environment.filters.update(percent=percent, duration=duration)
         self._environment.globals.update(
             explorer=explorer,
             source=source,
@@ -40,6 +41,7 @@ class Pages:
             most_bytes=MAX_BYTES,
             image_types=TYPES,
             image_tags=lambda image: _tags(explorer, image),
+            listed_side=lambda image: _listed_side(explorer, image),
             known_tags=lambda: _known_tags(explorer),
             max_tag=MAX_LENGTH,
             order_name=lambda order, level: _order_name(explorer, order, level),
@@ -52,29 +54,6 @@ class Pages:
     def render(self, template: str, **values: Any) -> str:
         """Render a template."""
         return self._environment.get_template(template).render(**values)
-
-
-def percent(value: float) -> str:
-    """A fraction as a percentage with one decimal; a dash for NaN.
-
-    Example:
-        >>> percent(0.8333), percent(float("nan"))
-        ('83.3', '–')
-    """
-    return "–" if math.isnan(value) else f"{100 * value:.1f}"
-
-
-def points(difference: float) -> str:
-    """A difference of two fractions in percentage points with its sign; a dash for NaN.
-
-    Example:
-        >>> points(0.0833), points(-0.25), points(-0.0001), points(float("nan"))
-        ('+8.3', '−25.0', '0.0', '–')
-    """
-    if math.isnan(difference):
-        return "–"
-    text = f"{100 * difference:+.1f}"
-    return "0.0" if text[1:] == "0.0" else text.replace("-", "−")
 
 
 def duration(seconds: float) -> str:
@@ -105,16 +84,21 @@ def _title(explorer: Explorer, image: ImageId) -> str:
 
 def _tags(explorer: Explorer, image: ImageId) -> tuple[str, ...]:
     """The tags of an image; none if the file of tags is damaged, which the list of images reports."""
-    with suppress(MalformedError, OSError):
+    with suppress(MalformedError):
         return explorer.tags.of(explorer.searcher.side_images(image).manifest, image.row)
     return ()
 
 
+def _listed_side(explorer: Explorer, image: ImageId) -> str | None:
+    """The side on which lists show an image; None for the one that they show by default."""
+    listed = image.side in explorer.browser.sides and image.side != default_side(explorer)
+    return image.side if listed else None
+
+
 def _known_tags(explorer: Explorer) -> list[str]:
     """The tags that are suggested when one is typed."""
-    with suppress(MalformedError, OSError):
-        sides = explorer.browser.sides.values()
-        return sorted({tag for side in sides for tag in explorer.tags.row_tags(side.manifest).counts()})[:_SUGGESTED]
+    with suppress(MalformedError):
+        return list(explorer.tag_counts())[:_SUGGESTED]
     return []
 
 

@@ -105,7 +105,7 @@ function showTags(image, tags) {
     for (const tag of tags) {
       const link = document.createElement("a");
       link.className = "tag";
-      link.href = `/?${new URLSearchParams({ tag })}`;
+      link.href = `/?${new URLSearchParams(place.dataset.side ? { tag, side: place.dataset.side } : { tag })}`;
       link.textContent = tag;
       place.append(link, " ");
     }

@@ -22,6 +22,7 @@ from suprank.explorer.web.saved_selections import MAX_NAME, SavedSelection
 from suprank.explorer.web.selections import (
     RESULT_PARAMETERS,
     available_orders,
+    parse_image,
     parse_query,
     parse_selection,
     selection_parameters,
@@ -64,7 +65,7 @@ def browse_values(explorer: Explorer, selection: ImageSelection, listing: Listin
     saved: list[SavedSelection] = []
     try:
         saved = explorer.selections.all()
-    except (MalformedError, OSError) as error:
+    except MalformedError as error:
         tags_problem = tags_problem or str(error)
     query = selection_query(explorer, selection)
     return {
@@ -110,7 +111,7 @@ def add_selection_routes(app: FastAPI, explorer: Explorer, pages: Pages) -> None
 
     @app.post("/tags")
     def change_tags(request: Request, form: Form) -> Response:
-        image = _image(explorer, _text(form, "image"))
+        image = parse_image(explorer, _text(form, "image"))
         as_json = "application/json" in request.headers.get("accept", "")
         try:
             _change(explorer, image.run, image.side, [image.row], form)
@@ -199,32 +200,17 @@ def _check_changeable(explorer: Explorer) -> None:
         raise HTTPException(403, "Tags and selections cannot be changed: the page was started with --read-only.")
 
 
-def _image(explorer: Explorer, text: str) -> ImageId:
-    image = ImageId.parse(text)
-    try:
-        if image is None:
-            raise IndexError(text)
-        explorer.searcher.side_images(image)
-    except IndexError as error:
-        raise HTTPException(404, "There is no such image.") from error
-    return image
-
-
 def _text(form: FormData, name: str) -> str:
     value = form.get(name, "")
     return value if isinstance(value, str) else ""
 
 
 def _tag_counts(explorer: Explorer) -> tuple[dict[str, int], str]:
-    """Tag → number of images, queries and gallery together, and what is wrong with the file of tags."""
-    counts: dict[str, int] = {}
+    """Tag → number of images, and what is wrong with the file of tags."""
     try:
-        for images in explorer.browser.sides.values():
-            for tag, count in explorer.tags.row_tags(images.manifest).counts().items():
-                counts[tag] = counts.get(tag, 0) + count
-    except (MalformedError, OSError) as error:
+        return explorer.tag_counts(), ""
+    except MalformedError as error:
         return {}, str(error)
-    return counts, ""
 
 
 def _attachment(name: str) -> dict[str, str]:

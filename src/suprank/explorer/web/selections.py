@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 
 from suprank.explorer.tags import MAX_LENGTH
 from suprank.explorer.web.browsing import ORDERS, ImageSelection
+from suprank.explorer.web.ids import ImageId
 from suprank.explorer.web.image_metrics import RESULTS
 
 if TYPE_CHECKING:
@@ -92,6 +93,18 @@ def parse_node(explorer: Explorer, parameters: Mapping[str, str]) -> Node | None
     if text and node is None:
         raise HTTPException(404, "There is no such label.")
     return node
+
+
+def parse_image(explorer: Explorer, text: str) -> ImageId:
+    """The image of an address, such as `a/gallery/12`; status 404 if there is no such image."""
+    image = ImageId.parse(text)
+    try:
+        if image is None:
+            raise IndexError(text)
+        explorer.searcher.side_images(image)
+    except IndexError as error:
+        raise HTTPException(404, "There is no such image.") from error
+    return image
 
 
 def check_split(split: str | None, there: list[str]) -> None:

@@ -39,13 +39,14 @@ class NotMeasuredError(RuntimeError):
 class NodeMetrics:
     """AP and R@1 of a source's queries, measured in the background, and their means over labels.
 
-    With more than `MAX_PAIRS` query-item pairs, only some queries, evenly spaced, are measured.
+    With more than `max_pairs` query-item pairs, only some queries, evenly spaced, are measured; `rows` names others instead.
     """
 
-    def __init__(self, source: Source, *, max_pairs: int = MAX_PAIRS) -> None:
+    def __init__(self, source: Source, *, max_pairs: int = MAX_PAIRS, rows: NDArray[np.int64] | None = None) -> None:
         self.source = source
         count = min(len(source.queries), max(1, max_pairs // max(1, len(source.gallery))))
-        self.rows = np.unique(np.linspace(0, len(source.queries) - 1, count).round().astype(np.int64))
+        evenly = np.linspace(0, len(source.queries) - 1, count).round().astype(np.int64)
+        self.rows = np.unique(evenly if rows is None else rows)
         self.done = not source.levels
         self.problem = "" if source.levels else "the images have no labels"
         self._values: dict[str, NDArray[np.float64]] = {}
@@ -118,7 +119,7 @@ class NodeMetrics:
         )
 
 
-ORDERS = ("name", "images", "worst", "best", "first_better", "second_better")
+LABEL_ORDERS = ("name", "images", "worst", "best", "first_better", "second_better")
 """Orders of labels; the last two, by the difference of AP, need two runs."""
 
 

@@ -83,10 +83,10 @@ class Uploads:
 
 def _decode_upload(data: bytes) -> Image.Image:
     try:
-        return decode_image(data, "The image", max_pixels=MAX_PIXELS)
+        return decode_image(data, "The file", max_pixels=MAX_PIXELS)
     except BrokenImageError as error:
-        reason = str(error).removeprefix("The image: ").replace(", or allow more by max_pixels", "")
-        raise HTTPException(400, f"The image {reason}") from error
+        reason = str(error).removeprefix("The file: ").replace(", or allow more by max_pixels", "")
+        raise HTTPException(400, f"The file {reason}") from error
 
 
 async def _limited_body(request: Request) -> AsyncGenerator[bytes, None]:

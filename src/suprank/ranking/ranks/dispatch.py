@@ -110,7 +110,7 @@ The two sides met at 8 to 20 positives from 256 to 8,192 items (`python benchmar
 """
 
 
-GRID_FROM = {"SupRank": 96, "sigmoids": 16}
+GRID_FROM = {"SupRank": 48, "sigmoids": 16}
 """Positives per query (on average) from which `gridded` pays against `levelwise` under SupRank's steps, and against `chunked`
 under sigmoids (`python benchmarks/sort_threshold.py`).
 """
