@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.ranking import Sigmoid, SupStep, definition, gridded, heaviside, ranks, tree_relevance
@@ -29,7 +29,7 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-@SOME
+@settings(SOME, max_examples=8)
 @given(drawn=rankings(), weighted=st.booleans(), seed=st.integers(0, 9))
 def test_gridded_equals_the_definition_forward_and_backward(name, drawn, weighted, seed):
     plus, minus = STEPS[name]

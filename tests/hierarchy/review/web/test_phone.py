@@ -78,7 +78,7 @@ def test_the_page_to_adjudicate_on_a_phone(browser, adjudication):
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-REVIEW_PAGES = ("/", "/group/3", "/group/3?suggest=1", "/search?q=old", "/tree", "/parent/1", "/help")
+REVIEW_PAGES = ("/", "/group/3?suggest=1", "/search?q=old", "/tree", "/parent/1", "/help")
 FINAL_PAGES = ("/", "/adjudicate", "/adjudicate?kind=name")
 
 
