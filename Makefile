@@ -15,7 +15,7 @@ demo: $(VENV)/.cli  ## train a small network on emoji, or on DATA=glyphs, with S
 
 # One thread for each of the two workers: threads within and workers beside would fight over the cores.
 test: $(VENV)/.installed  ## run every test; those for a GPU where there is one
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup -q  # one more than two cores, as many tests wait
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -q
 
 lint: $(VENV)/.installed  ## check style, format and types
 	$(BIN)/ruff check
