@@ -87,7 +87,7 @@ def with_tags(manifest: Manifest, file: str | PathLike[str]) -> Manifest:
 
 
 class ImageIdentity(NamedTuple):
-    """What tells an image from others: its id (empty if its manifest has none), its path, and its box as text."""
+    """The id of an image (empty if its manifest has none), its path, and its box as text. Tags are stored under these."""
 
     id: str
     path: str

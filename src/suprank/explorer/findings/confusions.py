@@ -116,7 +116,7 @@ def nearest_items(
 
 
 def _first_of_ties(source: Source, queries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the items with the highest score, the first that shares the fewest levels with each query."""
+    """Choose among the items with the highest score: the one that shares the fewest levels with the query, then by row."""
     most = len(source.levels) + 1
     blocks = score_blocks(source, queries)
     return np.concatenate([np.where(scores == scores.max(1)[:, None], levels, most).argmin(1) for scores, levels in blocks])

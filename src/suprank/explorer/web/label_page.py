@@ -127,7 +127,7 @@ class RunView:
 
     @property
     def alone(self) -> bool:
-        """Whether no query of the label has an image of the same label to find."""
+        """Whether the gallery has no other image of the label, so that its queries have nothing to find."""
         return self.gallery_images <= int(self.source.against_each_other)
 
     @cached_property

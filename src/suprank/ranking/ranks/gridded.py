@@ -10,6 +10,7 @@ each item over the positives of higher levels.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,10 +69,13 @@ def gridded(
             f"gridded ranks need integer levels up to {MOST_LEVELS} and one relevance for each level of a query, and the "
             f"levels here are {level.dtype}; leave `using` out, and an implementation that fits is chosen."
         )
-    most = max(FEW_BINS, BINS_PER_ITEM * scores.shape[1])
-    if not (scores.numel() and levels.depth and _bins(scores.detach(), level, plus, minus) <= most):
+    items = scores.shape[1]
+    bins = _bins(scores.detach(), level, plus, minus) if scores.numel() and levels.depth else math.inf
+    if not bins <= max(FEW_BINS, BINS_PER_ITEM * items):
         return chunked(scores, level, relevance, plus=plus, minus=minus)
-    results = _GriddedRanks.apply(scores, level, levels, plus, minus, budget)
+    numbers = 12 * items + 30 * (levels.depth + 1) * bins  # of the polynomials and the grids of one query
+    rows = max(1, int(budget / (scores.element_size() * numbers)))
+    results = _GriddedRanks.apply(scores, level, levels, plus, minus, rows)
     return Ranks(results[PLUS], results[MINUS], None if relevance is None else results[HIERARCHICAL])
 
 
@@ -86,7 +90,7 @@ def _bins(scores: Tensor, level: Tensor, plus: Step, minus: Step) -> float:
 class _GriddedRanks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, level: Tensor, levels: Levels, plus: Step, minus: Step, budget: int
+        ctx: Any, scores: Tensor, level: Tensor, levels: Levels, plus: Step, minus: Step, rows: int
     ) -> tuple[Tensor, ...]:
         number = 2 if levels.weight is None else 3
         results, slopes = (scores.new_empty(number, *scores.shape) for _ in range(2))
@@ -94,14 +98,14 @@ class _GriddedRanks(torch.autograd.Function):
             None if isinstance(plus, Sigmoid) and isinstance(minus, Sigmoid) else torch.empty_like(scores, dtype=torch.int64)
         )
         with torch.autocast("cpu", enabled=False):
-            for rows in _blocks(scores, level, levels, plus, minus, budget):
-                items = Items.from_scores(scores[rows], level[rows], sort=ranking is not None)
-                results[:, rows], slopes[:, rows] = _sums(items, levels.take(rows), plus, minus)
+            for block in _blocks(scores, rows):
+                items = Items.from_scores(scores[block], level[block], sort=ranking is not None)
+                results[:, block], slopes[:, block] = _sums(items, levels.take(block), plus, minus)
                 if ranking is not None and items.ranking is not None:
-                    ranking[rows] = items.ranking
+                    ranking[block] = items.ranking
         results[MINUS].masked_fill_(level <= 0, torch.inf)
         ctx.save_for_backward(scores, level, slopes, ranking)
-        ctx.constants = levels, plus, minus, budget
+        ctx.constants = levels, plus, minus, rows
         ctx.set_materialize_grads(False)
         parts = results.unbind()
         if plus.flat:
@@ -118,16 +122,16 @@ class _GriddedGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, levels: Levels, plus: Step, minus: Step, budget: int, scores: Tensor, level: Tensor, slopes: Tensor,
+        ctx: Any, levels: Levels, plus: Step, minus: Step, rows: int, scores: Tensor, level: Tensor, slopes: Tensor,
         ranking: Tensor | None, *grads: Tensor | None,
     ) -> Tensor:  # fmt: skip
         known = torch.stack([torch.zeros_like(scores) if grad is None else grad.where(level > 0, 0) for grad in grads])
         gradient = -(known * slopes).sum(0)
         with torch.autocast("cpu", enabled=False):
-            for rows in _blocks(scores, level, levels, plus, minus, budget):
-                order = None if ranking is None else ranking[rows]
-                items = Items.from_scores(scores[rows], level[rows], ranking=order)
-                gradient[rows] += _pulls(items, levels.take(rows), plus, minus, known[:, rows])
+            for block in _blocks(scores, rows):
+                order = None if ranking is None else ranking[block]
+                items = Items.from_scores(scores[block], level[block], ranking=order)
+                gradient[block] += _pulls(items, levels.take(block), plus, minus, known[:, block])
         return gradient
 
     @staticmethod
@@ -135,10 +139,7 @@ class _GriddedGradient(torch.autograd.Function):
         raise second_derivative_error("gridded")
 
 
-def _blocks(scores: Tensor, level: Tensor, levels: Levels, plus: Step, minus: Step, budget: int) -> Iterator[slice]:
-    """Rows whose polynomials and grids fit into the budget."""
-    numbers = 12 * scores.shape[1] + 30 * (levels.depth + 1) * _bins(scores, level, plus, minus)  # of one row
-    rows = max(1, int(budget / (scores.element_size() * numbers)))
+def _blocks(scores: Tensor, rows: int) -> Iterator[slice]:
     return (slice(start, start + rows) for start in range(0, len(scores), rows))
 
 
