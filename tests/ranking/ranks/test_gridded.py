@@ -22,6 +22,7 @@ STEPS = {
     "exact below": (Sigmoid(), heaviside),
     "exact": (heaviside, heaviside),
     "SOP recipes": (heaviside, SupStep(delta=0.0503, value_at_delta=1.44)),
+    "iNaturalist recipes": (heaviside, SupStep(delta=0.0503, jump=0.0, value_at_delta=1.0)),
     "no margin": (heaviside, SupStep(tau=0.05, rho=3.0, delta=0.0, jump=0.7)),
     "wide and flat": (heaviside, SupStep(tau=0.1, rho=0.0, delta=0.21)),
     "far margin": (heaviside, SupStep(delta=0.4999)),
@@ -109,6 +110,14 @@ def test_scores_far_from_zero_keep_their_ranks(shift):
     assert_near(gradient, slope, 1e-9)
 
 
+def test_a_gap_of_delta_costs_k_what_it_gives_j():
+    scores = 0.05 * torch.arange(20, dtype=torch.float32).repeat(2, 1)  # s_k + δ and s_j − δ are rounded apart here
+    level = torch.arange(20).remainder(3).repeat(2, 1)
+    leaf = scores.requires_grad_()
+    (gradient,) = torch.autograd.grad(gridded(leaf, level).minus.where(level > 0, 0).sum(), leaf)
+    assert gradient.sum(-1).abs().max() < 1e-3 * gradient.abs().max()
+
+
 @pytest.mark.parametrize("outlier", [1e6, -torch.inf, torch.inf])
 def test_scores_without_a_grid_are_ranked_by_their_pairs(outlier):
     scores, level = random_ranking(4, 3, 40)
@@ -159,14 +168,16 @@ def test_it_is_chosen_where_positives_are_many_and_only_there(monkeypatch):
     scores, level = random_ranking(2, 3, 40)
     few = level.clamp(max=0)
     few[:, 0] = 1
-    ranks(scores, few, plus=Sigmoid(), minus=Sigmoid())
-    ranks(scores, level.double(), plus=Sigmoid(), minus=Sigmoid())
-    ranks(scores, level, torch.rand_like(scores), plus=Sigmoid(), minus=Sigmoid())
-    ranks(scores, level)
+    for plus, minus in ((heaviside, SupStep()), (Sigmoid(), Sigmoid())):
+        ranks(scores, few, plus=plus, minus=minus)
+        ranks(scores, level.double(), plus=plus, minus=minus)
+        ranks(scores, level, torch.rand_like(scores), plus=plus, minus=minus)
+    ranks(scores, level, plus=SupStep(), minus=SupStep())
+    ranks(scores, level, minus=heaviside)
     assert chosen == []
     ranks(scores, level, plus=Sigmoid(), minus=Sigmoid())
-    ranks(*random_ranking(2, 3, 400))
-    assert chosen == [40, 400]
+    ranks(scores, level)
+    assert chosen == [40, 40]
 
 
 def test_a_second_derivative_is_refused_with_the_way_out():
