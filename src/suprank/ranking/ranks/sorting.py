@@ -64,14 +64,12 @@ def levels_to_count(level: Tensor, relevance: Tensor | None) -> Levels | None:
         return None
     if relevance is None:
         return Levels(depth, None)
-    columns = [relevance.new_zeros(len(level))]
-    for current in range(1, depth + 1):
-        members = level == current
-        highest = relevance.where(members, 0).amax(-1)
-        if (members & (relevance != highest[:, None])).any():
-            return None
-        columns.append(highest)
-    return Levels(depth, torch.stack(columns, -1))
+    group = level.clamp(min=0).long()
+    weight = relevance.new_zeros(len(level), depth + 1).scatter_(1, group, relevance)  # of one of the items of each level
+    if ((weight.gather(1, group) != relevance) & (level > 0)).any():
+        return None
+    weight[:, 0] = 0
+    return Levels(depth, weight)
 
 
 def _exact_ranks(scores: Tensor, level: Tensor, levels: Levels) -> Ranks:
