@@ -88,7 +88,7 @@ def test_sums_on_a_grid_are_those_of_the_pairs(seed, items, spread, tau):
     sigmoid = torch.sigmoid((scores[:, None, :] - scores[:, :, None]) / tau)
     for kind, pairs in (("value", sigmoid), ("slope", sigmoid * (1 - sigmoid) / tau)):
         expected = (pairs * weights[:, None] * (group[:, None] == group[:, :, None])).sum(-1)
-        assert_near(grid.read(grid.connect(moments, kind)[0], group), expected, 1e-10, scale=1 / tau if kind == "slope" else 1)
+        assert_near(grid.read(grid.connect(moments, kind), group)[0], expected, 1e-10, scale=1 / tau if kind == "slope" else 1)
 
 
 def test_blocks_of_any_size_give_the_same_ranks():

@@ -4,7 +4,7 @@ The scores are laid into bins of width 2τ. Within a bin, a score has a coordina
 sigmoid of the gap, 2·(bins apart) + ξ_j − ξ_i in units of τ, is a polynomial in both coordinates to float precision. Its
 coefficients depend on the number of bins between them alone: one small table serves every τ. So a sum takes three steps:
 
-    spread    the moments of a bin are Σ w_j T_a(ξ_j), for the Chebyshev polynomials T_0 … T_9
+    spread    the moments of a bin are Σ w_j T_a(ξ_j), for the Chebyshev polynomials T_0 … T_8
     connect   the moments of all bins, through the table, make the coefficients of the sum in each bin; further than 26τ away
               a sigmoid is 0 or 1, so that a band of bins and running totals do
     read      the sum at an item is Σ_b T_b(ξ_i) times the coefficients of its bin
@@ -32,7 +32,7 @@ Kind = Literal["value", "slope"]
 REACH = 13
 """Bins to either side that the table spans: σ(−26) = 5e−12, so that a million items beyond it change a sum by 5e−6."""
 
-_TERMS = {torch.float32: 10, torch.float64: 20}  # Chebyshev polynomials: for errors of 1e−6 and 1e−12 of a sum
+_TERMS = {torch.float32: 9, torch.float64: 20}  # Chebyshev polynomials: for errors of 1e−6 and 1e−12 of a sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +48,14 @@ class Grid:
     def from_scores(cls, scores: Tensor, tau: float, width: int) -> Grid:
         """Lay finite scores into bins. In float64, as a coordinate is a small rest of a large number."""
         position = (scores.double() - scores.amin(-1, keepdim=True)).div_(2 * tau)
-        bins = position.long().clamp_(max=width - 1)
+        bins = position.int().clamp_(max=width - 1)
         double = position.sub_(bins).mul_(4).sub_(2).to(scores.dtype)
         polynomials = scores.new_empty(_TERMS[scores.dtype], *scores.shape)
         polynomials[0] = 1
         torch.div(double, 2, out=polynomials[1])
         for n in range(2, len(polynomials)):
             torch.mul(double, polynomials[n - 1], out=polynomials[n]).sub_(polynomials[n - 2])
-        return cls(tau, bins, polynomials, width)
+        return cls(tau, bins.long(), polynomials, width)
 
     def take(self, index: Int[Tensor, "queries some"]) -> Grid:
         """Some of the items on the same grid."""
@@ -66,10 +66,9 @@ class Grid:
         self, group: Int[Tensor, "queries items"], groups: int, weights: Float[Tensor, "queries items"] | None = None
     ) -> Float[Tensor, "queries groups terms bins"]:
         """The moments of each group of items in every bin."""
-        moments = self.polynomials.new_zeros(len(self.polynomials), len(group), groups * self.width)
-        index = group * self.width + self.bins
-        for polynomial, moment in zip(self.polynomials, moments, strict=True):
-            moment.scatter_add_(1, index, polynomial if weights is None else polynomial * weights)
+        index = (group * self.width + self.bins).expand_as(self.polynomials)
+        sources = self.polynomials if weights is None else self.polynomials * weights
+        moments = sources.new_zeros(*sources.shape[:2], groups * self.width).scatter_add_(-1, index, sources)
         return moments.unflatten(-1, (groups, self.width)).permute(1, 2, 0, 3)
 
     def connect(
@@ -88,14 +87,12 @@ class Grid:
         return coefficients.movedim(2, 0)
 
     def read(
-        self, coefficients: Float[Tensor, "queries columns terms bins"], column: Int[Tensor, "queries items"]
-    ) -> Float[Tensor, "queries items"]:
-        """The sum at each item, of the column that it names."""
-        index = column * self.width + self.bins
-        result = coefficients[:, :, 0].flatten(1).gather(1, index)
-        for n, polynomial in enumerate(self.polynomials[1:], start=1):
-            result.addcmul_(polynomial, coefficients[:, :, n].flatten(1).gather(1, index))
-        return result
+        self, coefficients: Float[Tensor, "kinds queries columns terms bins"], column: Int[Tensor, "queries items"]
+    ) -> Float[Tensor, "kinds queries items"]:
+        """The sums at each item, of the column that it names."""
+        by_term = coefficients.movedim(3, 0).flatten(3)
+        index = (column * self.width + self.bins).expand(*by_term.shape[:2], -1, -1)
+        return by_term.gather(-1, index).mul_(self.polynomials[:, None]).sum(0)
 
 
 @cache

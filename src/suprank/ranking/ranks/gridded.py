@@ -43,6 +43,9 @@ FEW_BINS = 1024
 BUDGET = 8 * 2**20
 """Bytes for the polynomials and the grids of one block of queries."""
 
+_FADED = 4
+"""Beyond so many τ, e^(−δ/τ) is so small that sums of fading terms lose nothing in float32."""
+
 PLUS, MINUS, HIERARCHICAL = range(3)
 
 
@@ -190,8 +193,8 @@ def _sums(scores: Tensor, level: Tensor, levels: Levels, settings: _Settings, re
         moments = grid.spread(level.long() + 1, depth + 2)[:, 1:]  # without those of the ignored items
         of_positives = grid.take(index)
         for part in parts:
-            coefficients = grid.connect(_to_columns(moments, part, weight)[:, 1:], "value", "slope")
-            values[part], slopes[part] = (of_positives.read(one, own - 1) for one in coefficients)
+            coefficients = grid.connect(_counted(moments, part, weight), "value", "slope")
+            values[part], slopes[part] = of_positives.read(coefficients, own - 1)
     if isinstance(plus, Sigmoid):  # the grid counts k itself, by σ(0) = ½
         values[PLUS] += 0.5
         if weight is not None:
@@ -247,12 +250,12 @@ def _pulls(
         grid = settings.grid(scores, tau)
         of_positives = grid.take(index)
         sources = [
-            _to_columns(of_positives.spread(own, depth + 1, grad), part, weight, pulled=True)
+            _pulling(of_positives.spread(own - 1, depth, grad), part, weight)
             for part, grad in enumerate(known)
             if part in parts and grad is not None
         ]
         if sources:
-            result += grid.read(grid.connect(reduce(add, sources), "slope")[0], group)
+            result += grid.read(grid.connect(reduce(add, sources), "slope"), group)[0]
     if isinstance(minus, SupStep) and known[MINUS] is not None:
         result += _pulls_beyond(scores, group, depth, minus, saved, own, known[MINUS])
     return result
@@ -268,7 +271,9 @@ def _pulls_beyond(
     starts = saved.beyond.new_zeros(len(scores), scores.shape[1] + 1)
     starts.scatter_add_(1, scores.shape[1] - saved.beyond, torch.ones_like(saved.beyond))
     number = starts.cumsum(-1)[:, :-1]
-    higher = torch.stack([grad.where(own > current, 0) for current in range(depth)]).flip(-1).double()
+    higher = torch.stack([grad.where(own > current, 0) for current in range(depth)]).flip(-1)
+    if minus.delta < _FADED * minus.tau:
+        higher = higher.double()
     column = group.gather(1, ranking)
     beyond = Beyond(thresholds, scores.gather(1, ranking).neg_(), number, minus)
     count, _, slope = beyond.sums(pad(higher, (1, 0)), column.clamp(max=depth - 1))
@@ -276,19 +281,25 @@ def _pulls_beyond(
     return torch.empty_like(scores).scatter_(1, ranking, pull)
 
 
-def _to_columns(moments: Tensor, part: int, weight: Tensor | None, *, pulled: bool = False) -> Tensor:
-    """From moments by the level of the sources to a column for each level of the targets, `[queries, levels, terms, bins]`.
+def _counted(moments: Tensor, part: int, weight: Tensor | None) -> Tensor:
+    """From moments by the level 0, 1, … of the items to what a positive of each level 1, 2, … counts of them.
 
-    A positive k counts the items of lower levels in rank⁻, the others in rank⁺, and all in H-rank⁺, by the smaller relevance.
-    An item j is `pulled` by the positives that count it.
+    That is the items of lower levels in rank⁻, the others in rank⁺, and all in H-rank⁺, by the smaller relevance.
     """
+    if part == MINUS:
+        return moments[:, :-1].cumsum(1)
+    if part == PLUS:
+        return moments[:, 1:].flip(1).cumsum(1).flip(1)
+    assert weight is not None
+    return torch.einsum("qtl,qlnb->qtnb", torch.minimum(weight[:, 1:, None], weight[:, None, 1:]), moments[:, 1:])
+
+
+def _pulling(moments: Tensor, part: int, weight: Tensor | None) -> Tensor:
+    """From moments by the level 1, 2, … of the positives to those that count an item of each level 0, 1, …"""
     if part == HIERARCHICAL:
         assert weight is not None
-        weight = weight.to(moments.dtype)
-        closest = torch.minimum(weight[:, :, None], weight[:, None, :])
-        return torch.einsum("qtl,qlnb->qtnb", closest, moments)
-    at_or_below = moments.cumsum(1)
-    at_or_above = moments.flip(1).cumsum(1).flip(1)
-    if part == PLUS:
-        return at_or_below if pulled else at_or_above
-    return (at_or_above if pulled else at_or_below) - moments
+        sources = torch.einsum("qtl,qlnb->qtnb", torch.minimum(weight[:, 1:, None], weight[:, None, 1:]), moments)
+        return torch.cat([torch.zeros_like(sources[:, :1]), sources], 1)
+    sources = moments.cumsum(1) if part == PLUS else moments.flip(1).cumsum(1).flip(1)
+    none = torch.zeros_like(sources[:, :1])
+    return torch.cat([none, sources] if part == PLUS else [sources, none], 1)

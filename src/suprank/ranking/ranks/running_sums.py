@@ -78,10 +78,12 @@ class SortedItems(NamedTuple):
 
     def at_or_above(self, places: Tensor) -> Tensor:
         """How many items score as much as those at some places, or more."""
-        tied = self.scores[:, 1:] == self.scores[:, :-1]
-        if (tied & (self.level[:, 1:] >= 0)).any():
-            return torch.searchsorted(-self.scores, -self.scores.gather(1, places), right=True)
-        return places + 1
+        number = places + 1
+        if self.scores.shape[1] > 1:
+            tied = np.flatnonzero((self.scores[:, :-1] - self.scores[:, 1:]).amin(-1).numpy() == 0)
+            scores = self.scores[tied].neg_()
+            number[tied] = torch.searchsorted(scores, scores.gather(1, places[tied]), right=True)
+        return number
 
 
 def _sort(scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,8 +144,8 @@ class Beyond:
         self._bin = target.long().clamp_(max=width - 1)
         edges = 1 - torch.arange(width + 1)
         self._starts = torch.searchsorted(-bins, edges.expand(len(sources), -1).contiguous())  # in bins above −1, 0, 1, …
-        self._in_bin = pad(position.sub_(bins).mul_(-self._width).exp_(), (1, 0))
-        self._to_edge = target.sub_(self._bin).clamp_(max=1).mul_(self._width).exp_()
+        self._in_bin = position.sub_(bins).mul_(-self._width)
+        self._to_edge = target.sub_(self._bin).clamp_(max=1).mul_(self._width)
 
     def sums(self, weights: Tensor, column: Tensor, *, with_scores: bool = False) -> tuple[Tensor, Tensor, Tensor]:
         """Σ w (or Σ w·source), Σ w·b·v/(1 + b·v) and Σ w·b·v/(1 + b·v)², of the column of weights that each target names.
@@ -158,9 +160,10 @@ class Beyond:
             torch.mul(weights, pad(self.sources.double(), (1, 0)), out=buffer)
         first = select(torch.cumsum(buffer if with_scores else weights, -1, out=buffer), at)
         fading = weights.new_zeros(2, *column.shape)
-        scale = torch.ones_like(self._to_edge)
+        in_bin, to_edge = pad(self._in_bin.to(weights.dtype).exp_(), (1, 0)), self._to_edge.to(weights.dtype).exp_()
+        scale = torch.ones_like(to_edge)
         for n, coefficients in enumerate(self._fading, start=1):
-            powers, scale = weights.mul_(self._in_bin), scale.mul_(self._to_edge)
+            powers, scale = weights.mul_(in_bin), scale.mul_(to_edge)
             running = torch.cumsum(powers, -1, out=buffer)
             ends = running.gather(-1, self._starts.expand(len(running), -1, -1))
             carry = _carry(ends[..., :-1] - ends[..., 1:], n * self._width).sub_(ends[..., 1:])
@@ -177,10 +180,11 @@ def select(values: Tensor, index: Tensor) -> Tensor:
 
 def _carry(totals: Tensor, decay: float) -> Tensor:
     """Σ over the bins above each, from its upper end: those of each fade by e^(−decay) to the next."""
-    width = totals.shape[-1]
-    result = torch.zeros_like(totals)
-    for apart in range(1, min(width, 1 + int(SATURATED / decay))):
-        result[..., : width - apart].add_(totals[..., apart:], alpha=math.exp(-decay * apart))
+    result = pad(totals[..., 1:] * math.exp(-decay), (0, 1))
+    apart = 1  # bins that are summed so far, twice as many in each step
+    while apart < totals.shape[-1] and apart * decay < SATURATED:
+        result = result + pad(result[..., apart:] * math.exp(-decay * apart), (0, apart))
+        apart *= 2
     return result
 
 
