@@ -11,7 +11,6 @@ import torch
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.gridded import gridded
-from suprank.ranking.ranks.levelwise import levelwise
 from suprank.ranking.ranks.sorting import levels_to_count, sorting
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from suprank.ranking.steps import Step
 
 
-ImplementationName = Literal["definition", "chunked", "levelwise", "gridded", "sorting", "fused"]
+ImplementationName = Literal["definition", "chunked", "gridded", "sorting", "fused"]
 """The ways to compute ranks, by name: docs/ranking.md says what each is for."""
 
 
@@ -51,7 +50,7 @@ def ranks(
     2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant.
 
     All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
-    another ("definition", "chunked", "levelwise", "gridded", "sorting" or "fused"), or is a function.
+    another ("definition", "chunked", "gridded", "sorting" or "fused"), or is a function.
 
     Example:
         >>> result = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
@@ -68,7 +67,6 @@ def ranks(
 _IMPLEMENTATIONS: dict[str, Implementation] = {
     "definition": definition,
     "chunked": chunked,
-    "levelwise": levelwise,
     "gridded": gridded,
     "sorting": sorting,
 }
@@ -106,15 +104,8 @@ def resolve_implementation(using: Implementation | ImplementationName) -> Implem
 
 
 SORT_FROM = 16
-"""Positives per query (on average) from which sorting, in `levelwise` and `sorting`, pays against `chunked`'s pairs.
-
-The two sides met at 8 to 20 positives from 256 to 8,192 items (`python benchmarks/sort_threshold.py`).
-"""
-
-
-GRID_FROM = {"SupRank": 48, "sigmoids": 16}
-"""Positives per query (on average) from which `gridded` pays against `levelwise` under SupRank's steps, and against `chunked`
-under sigmoids (`python benchmarks/sort_threshold.py`).
+"""Positives per query (on average) from which `sorting` and `gridded` pay against `chunked`'s pairs on a CPU: the two sides met
+at 8 to 16 positives from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
 """
 
 
@@ -126,22 +117,16 @@ The number of positives is on the device, and the host waits for it; with fewer 
 
 
 def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
-    """The fastest implementation for these inputs (docs/benchmarks.md)."""
+    """The fastest implementation for these inputs (docs/ranking.md)."""
     if scores.is_cuda and runs_fused(scores, plus, minus):
         return _fastest_on_gpu(scores, level, relevance, plus, minus)
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return chunked
-    sup = isinstance(plus, Heaviside) and isinstance(minus, SupStep)
-    exact = isinstance(plus, Heaviside) and isinstance(minus, Heaviside)
-    smooth = isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)
-    positives = int((level > 0).sum()) / max(1, len(level))
-    if not smooth or positives < min(SORT_FROM, *GRID_FROM.values()) or levels_to_count(level, relevance) is None:
+    if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
         return chunked
-    if exact:
-        return sorting
-    if sup:
-        return gridded if positives >= GRID_FROM["SupRank"] else levelwise
-    return gridded
+    if (level > 0).sum() < SORT_FROM * len(level) or levels_to_count(level, relevance) is None:
+        return chunked
+    return sorting if plus.flat and minus.flat else gridded
 
 
 def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
