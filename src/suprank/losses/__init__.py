@@ -18,7 +18,7 @@ from suprank.losses.baselines import (
     SumOverLevels,
     TripletSemiHard,
 )
-from suprank.losses.batch import RetrievalBatch, skip_value_checks
+from suprank.losses.batch import RetrievalBatch
 from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_recall
 from suprank.losses.decomposability import PairCalibration, ProxySoftmax
 from suprank.losses.memory import EmbeddingMemory
@@ -35,6 +35,7 @@ from suprank.losses.surrogate import (
     SupNDCG,
     SupRecall,
 )
+from suprank.losses.value_checks import skip_value_checks
 
 __all__ = [
     "CSL",

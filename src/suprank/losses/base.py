@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
-from suprank.losses.batch import RetrievalBatch, may_read_values
+from suprank.losses.batch import RetrievalBatch
+from suprank.losses.value_checks import may_read_values, reading_once
+from suprank.ranking.fused_batch import fused_mean, runs_kernels
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
 
 _CHECKED_BATCHES = 10  # whether label columns form a tree is checked on so many batches
-_CALLER = 5  # stack frames from `_check_label_tree` up to the caller: `forward` and two of nn.Module lie between
+_CALLER = 6  # stack frames from `_check_label_tree` up to the caller: `forward` and two of nn.Module lie between
 
 
 class LabelTreeWarning(UserWarning):
@@ -66,17 +68,14 @@ class RetrievalLoss(nn.Module):
         query's id is the query, as in a memory that has seen an image several times. An id below 0 means "unknown" and
         matches nothing.
         """
-        batch = RetrievalBatch.from_embeddings(
-            embeddings,
-            labels,
-            indices_tuple,
-            ref_emb,
-            ref_labels,
-            relevance=relevance,
-            self_index=self_index,
-            ids=ids,
-            ref_ids=ref_ids,
-        )
+        arguments = embeddings, labels, indices_tuple, ref_emb, ref_labels
+        named: dict[str, Any] = {"relevance": relevance, "self_index": self_index, "ids": ids, "ref_ids": ref_ids}
+        if torch.compiler.is_compiling():
+            return self._compute(RetrievalBatch.from_embeddings(*arguments, **named))
+        with reading_once():
+            return self._compute(RetrievalBatch.from_embeddings(*arguments, **named))
+
+    def _compute(self, batch: RetrievalBatch) -> Tensor:
         self._check_label_tree(batch)
         return self.compute(batch)
 
@@ -114,7 +113,11 @@ class MeasureLoss(RetrievalLoss):
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         value, weight = self.per_query(batch)
-        empty = weight <= 0
-        skipped = empty.sum()
+        if runs_kernels(value):
+            loss, skipped = fused_mean(value, weight, complement=True)
+        else:
+            empty = weight <= 0
+            skipped = empty.sum()
+            loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
         self.log = loggable({"queries_without_positives": skipped})
-        return (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
+        return loss

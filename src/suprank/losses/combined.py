@@ -49,7 +49,7 @@ class Combined(RetrievalLoss):
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         rank, calibration = self.surrogate.compute(batch), self.decomposability.compute(batch)
-        loss = (1 - self.decomposability_weight) * rank + self.decomposability_weight * calibration
+        loss = rank.lerp(calibration, self.decomposability_weight)
         names = [type(self.surrogate).__name__, type(self.decomposability).__name__]
         if names[0] == names[1]:
             names = [f"surrogate {names[0]}", f"decomposability {names[1]}"]

@@ -19,6 +19,7 @@ from suprank.ranking import (
     tree_relevance,
     weighted_ap_relevance,
 )
+from suprank.ranking.fused_batch import fused_ratio, runs_kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,8 +46,11 @@ class APMeasure:
 
     def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
+        ranked = ranks(level)
+        if runs_kernels(ranked.plus):
+            return fused_ratio(ranked.plus, ranked.minus)
         positive = level > 0
-        return average_precision(ranks(level), positive), positive.sum(-1)
+        return average_precision(ranked, positive), positive.sum(-1)
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,10 @@ class HAPMeasure:
     def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
         relevance = self._relevance(batch, level)
-        return hierarchical_average_precision(ranks(level, relevance), relevance), relevance.sum(-1)
+        ranked = ranks(level, relevance)
+        if ranked.hierarchical is not None and runs_kernels(ranked.plus):
+            return fused_ratio(ranked.plus, ranked.minus, ranked.hierarchical, relevance)
+        return hierarchical_average_precision(ranked, relevance), relevance.sum(-1)
 
     def _relevance(self, batch: RetrievalBatch, level: Tensor) -> Tensor:
         if batch.relevance is not None:
