@@ -24,6 +24,7 @@ from suprank.losses.decomposability import PairCalibration, ProxySoftmax
 from suprank.losses.memory import EmbeddingMemory
 from suprank.losses.mixup import SimilarityMixup
 from suprank.losses.rank_measures import RankMeasure
+from suprank.losses.replay import ReplayedLoss
 from suprank.losses.surrogate import (
     RankLoss,
     SmoothAP,
@@ -57,6 +58,7 @@ __all__ = [
     "ProxySoftmax",
     "RankLoss",
     "RankMeasure",
+    "ReplayedLoss",
     "RetrievalBatch",
     "RetrievalLoss",
     "SimilarityMixup",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from suprank.ranking.recording import is_recording
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -48,9 +50,7 @@ def may_read_values(values: Tensor) -> bool:
 
     It may not within `skip_value_checks`, nor while torch.compile or a CUDA graph records operations to run later.
     """
-    if torch.compiler.is_compiling() or _values_trusted:
-        return False
-    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())
+    return not (_values_trusted or is_recording(values))
 
 
 def check_values(values: Tensor, suspicion: Callable[[], Tensor], check: Callable[[], None]) -> None:
