@@ -17,20 +17,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _CHECKED_BATCHES = 10  # whether label columns form a tree is checked on so many batches
+_MOST_LOGGED = 32  # values of a log that a compiled loss keeps
 _CALLER = 6  # stack frames from `_check_label_tree` up to the caller: `forward` and two of nn.Module lie between
 
 
 class LabelTreeWarning(UserWarning):
     """The label columns are not a tree, finest level first: they are reversed, or a class has two parents or none."""
-
-
-def loggable(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return `values`, or an empty dict while torch.compile traces the loss.
-
-    The next call of a compiled graph may overwrite the tensors it returned (`mode="reduce-overhead"`), and torch refuses to
-    read them then: such a tensor must not be kept from one step to the next.
-    """
-    return {} if torch.compiler.is_compiling() else values
 
 
 class RetrievalLoss(nn.Module):
@@ -42,6 +34,11 @@ class RetrievalLoss(nn.Module):
 
     ranks_items: ClassVar[bool] = True
     _label_trees_checked = 0
+    _logged: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("_logged", torch.zeros(_MOST_LOGGED), persistent=False)
 
     def forward(
         self,
@@ -93,13 +90,28 @@ class RetrievalLoss(nn.Module):
         """The loss on a batch that has been checked and normalized."""
         raise NotImplementedError
 
+    def loggable(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return `values`, for a `log`; under torch.compile, views of a buffer of the loss into which they are copied.
+
+        The next call of a compiled graph may overwrite the tensors it returned (`mode="reduce-overhead"`), and torch refuses to
+        read them then. The buffer is no tensor of the graph. It moves with the loss: on another device nothing is logged.
+        """
+        if not torch.compiler.is_compiling():
+            return values
+        numbers = [value.detach().to(self._logged.dtype) for value in values.values()]
+        if not 0 < len(numbers) <= _MOST_LOGGED or numbers[0].device != self._logged.device:
+            return {}
+        places = self._logged[: len(numbers)]
+        places.copy_(torch.stack(numbers))
+        return dict(zip(values, places.unbind(), strict=True))
+
 
 class MeasureLoss(RetrievalLoss):
     """1 − the mean of a measure over the queries that have positives (eq:optimizing_M). A subclass implements `per_query`.
 
     A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients. How many
-    were left out is in `log["queries_without_positives"]` after a call, unless torch.compile has traced it. `include_self=True`
-    keeps each query in its own list as a positive, as the authors' training code does.
+    were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own list
+    as a positive, as the authors' training code does.
     """
 
     def __init__(self, *, include_self: bool = False) -> None:
@@ -119,5 +131,5 @@ class MeasureLoss(RetrievalLoss):
             empty = weight <= 0
             skipped = empty.sum()
             loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
-        self.log = loggable({"queries_without_positives": skipped})
+        self.log = self.loggable({"queries_without_positives": skipped})
         return loss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from suprank.losses.base import RetrievalLoss, loggable
+from suprank.losses.base import RetrievalLoss
 from suprank.losses.decomposability import ProxySoftmax
 from suprank.losses.rank_measures import HAPMeasure, RecallMeasure
 from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
@@ -23,7 +23,8 @@ class Combined(RetrievalLoss):
     """L = (1 − λ)·surrogate + λ·decomposability (eq:rod_framework), λ = `decomposability_weight`.
 
     The batch is checked, normalized and scored once for both. After a call, `log` holds both values before weighting,
-    under their class names, and the total under "loss": detached tensors, ready for a logger. Under torch.compile it is empty.
+    under their class names, and the total under "loss": detached tensors, ready for a logger. A compiled loss writes the next
+    values into the same tensors.
     """
 
     def __init__(self, surrogate: RetrievalLoss, decomposability: RetrievalLoss, decomposability_weight: float = 0.1) -> None:
@@ -53,7 +54,7 @@ class Combined(RetrievalLoss):
         names = [type(self.surrogate).__name__, type(self.decomposability).__name__]
         if names[0] == names[1]:
             names = [f"surrogate {names[0]}", f"decomposability {names[1]}"]
-        self.log = loggable(
+        self.log = self.loggable(
             {
                 **getattr(self.surrogate, "log", {}),
                 **getattr(self.decomposability, "log", {}),
