@@ -69,7 +69,9 @@ def test_a_backward_pass_may_come_after_the_next_replay():
     first, second = drawn(0), drawn(1)
     for _ in range(2):
         replayed(drawn(2), LABELS)
-    (replayed(first, LABELS) + replayed(second, LABELS)).backward()
+    total = replayed(first, LABELS)
+    total += replayed(second, LABELS)
+    total.backward()
     found = [leaf.grad.clone() for leaf in (first, second, *loss.parameters())]
     wanted = torch.autograd.grad(loss(first, LABELS) + loss(second, LABELS), [first, second, *loss.parameters()])
     torch.testing.assert_close(found, list(wanted))

@@ -127,7 +127,7 @@ class ReplayedLoss:
         log: list[str] = []
 
         def step(*tensors: Tensor) -> list[Tensor]:
-            """The value and the log in one tensor, and the gradients.
+            """The value, the log in one tensor, and the gradients.
 
             Gradients are taken with respect to leaves made here: those of a parameter itself would be sent to the stream on
             which it was first used, which is not the one that records.
@@ -141,11 +141,11 @@ class ReplayedLoss:
             gradients = torch.autograd.grad(value, [leaf, *leaves.values()], allow_unused=True, materialize_grads=True)
             parts = {name: part for name, part in getattr(self.loss, "log", {}).items() if part.numel() == 1}
             log[:] = parts
-            numbers = torch.stack([part.detach().reshape(()).to(value.dtype) for part in (value, *parts.values())])
+            numbers = [part.detach().reshape(()).to(value.dtype) for part in parts.values()]
             for module in self.loss.modules():
                 if isinstance(module.__dict__.get("log"), dict):
                     module.__dict__["log"] = {}  # not tensors that the next replay writes over
-            return [numbers, *(gradient.detach() for gradient in gradients)]
+            return [value.detach(), torch.stack(numbers) if numbers else value.new_empty(0), *gradients]
 
         inputs = [value.detach() for value in given.values()]
         replay = (self._recorder or record_cuda_graph)(step, inputs)
@@ -163,9 +163,9 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, recording: _Recording, others: list[Tensor], embeddings: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
         # The next replay writes over its results, and may come before the backward pass.
-        numbers, *gradients = (result.clone() for result in recording.replay(embeddings, *others))
+        value, numbers, *gradients = (result.clone() for result in recording.replay(embeddings, *others))
         ctx.save_for_backward(*gradients)
-        value, *log = numbers.unbind()
+        log = numbers.unbind()
         ctx.mark_non_differentiable(*log)
         ctx.set_materialize_grads(False)
         return value, *log

@@ -105,7 +105,7 @@ class _Ratio(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         plus, minus = plus.contiguous(), minus.contiguous()
         queries, items = plus.shape
-        value, weight = plus.new_empty(2, queries).unbind()
+        value, weight = plus.new_empty(queries), plus.new_empty(queries)  # no views: results may be changed in place
         weighted = h_rank is not None
         h_rank = plus if h_rank is None else h_rank.contiguous()
         relevance = plus if relevance is None else relevance.contiguous()
@@ -144,7 +144,7 @@ class _Ratio(torch.autograd.Function):
 class _Mean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, weight: Tensor, complement: bool) -> tuple[Tensor, Tensor]:
-        loss, share = value.new_empty(2).unbind()
+        loss, share = value.new_empty(()), value.new_empty(())
         skipped = torch.empty((), dtype=torch.int64, device=value.device)
         weight = weight.contiguous()
         _launch(
