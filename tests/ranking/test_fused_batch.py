@@ -5,12 +5,14 @@ Elsewhere the plain functions are tested against their definitions; here the ker
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
-from suprank.losses import SmoothHAP, SupAP
+from suprank.losses import SmoothHAP, SmoothRecall, SupAP, SupNDCG
 from suprank.ranking import average_precision, definition, hierarchical_average_precision, tree_relevance, weighted_ap_relevance
 from suprank.ranking import fused_batch as module
 from suprank.ranking.relevance import listed_level
@@ -107,7 +109,7 @@ def test_unit_vectors_have_the_right_length_where_squares_vanish_or_overflow(sca
     assert not gradient[1].any()
 
 
-@pytest.mark.parametrize("make", [SupAP, SmoothHAP])
+@pytest.mark.parametrize("make", [SupAP, SmoothHAP, partial(SmoothRecall, ks=(1, 3, 8)), SupNDCG])
 def test_a_loss_made_of_the_kernels_is_the_plain_one_in_value_and_gradient(kernels, make):
     embeddings = torch.randn(7, 20, device=DEVICE, requires_grad=True)
     labels = torch.tensor([[i // 3, i // 6] for i in range(7)], device=DEVICE)

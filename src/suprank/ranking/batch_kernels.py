@@ -1,12 +1,16 @@
-"""The Triton kernels behind `fused_batch`: unit vectors, levels, relevance, AP and H-AP of ranks, the mean over queries.
+"""The Triton kernels behind `fused_batch`: unit vectors, levels, relevance, measures of ranks, the mean over queries.
 
 A program owns a row, or a tile of one, and adds in one order, so that two runs agree bit by bit.
 """
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
+
+LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 @triton.jit
@@ -143,6 +147,82 @@ def ratio_gradient(
             tl.store(grad_h + at, slope, mask=inside)
         else:
             tl.store(grad_plus + at, along + slope, mask=inside)
+
+
+@triton.jit
+def _rank(plus, minus, at, inside):
+    """rank⁺ + rank⁻, ∞ for what is no positive."""
+    return tl.load(plus + at, mask=inside, other=0.0) + tl.load(minus + at, mask=inside, other=float("inf"))
+
+
+@triton.jit
+def recall(plus, minus, level, ks, value, weight, items, rate, number, SLOTS: tl.constexpr, BLOCK: tl.constexpr):
+    """The mean over `number` cut-offs k, in a table with 0 for none, of Σ σ((k − rank)·rate) / min(|Ω⁺|, k); and |Ω⁺|."""
+    query = tl.program_id(0).to(tl.int64)
+    k = tl.load(ks + tl.arange(0, SLOTS))
+    summed = tl.zeros([SLOTS], tl.float32)
+    counts = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, items, BLOCK):
+        item = start + tl.arange(0, BLOCK)
+        rank = _rank(plus, minus, query * items + item, item < items)
+        summed += tl.sum(tl.sigmoid((k[:, None] - rank[None, :]) * rate), 1)
+        counts += (rank < float("inf")).to(tl.float32)
+    count = tl.sum(counts, 0)
+    found = tl.sum(tl.where(k > 0, summed / tl.maximum(tl.minimum(k, count), 1.0), 0.0), 0) / number
+    tl.store(value + query, tl.where(count > 0, found, float("nan")))
+    tl.store(weight + query, count)
+
+
+@triton.jit
+def recall_gradient(
+    grad, weight, plus, minus, level, ks, out, items, rate, number, SLOTS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The gradient of `recall` with respect to the rank."""
+    query = tl.program_id(0).to(tl.int64)
+    item = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    rank = _rank(plus, minus, query * items + item, item < items)
+    k = tl.load(ks + tl.arange(0, SLOTS))
+    count = tl.load(weight + query)
+    share = tl.where(k > 0, tl.load(grad + query) / tl.maximum(tl.minimum(k, count), 1.0), 0.0)
+    sigmoid = tl.sigmoid((k[:, None] - rank[None, :]) * rate)
+    slope = tl.sum(share[:, None] * sigmoid * (1.0 - sigmoid), 0) * (-rate / number)
+    tl.store(out + query * items + item, slope, mask=item < items)
+
+
+@triton.jit
+def ndcg(plus, minus, level, prefix, value, weight, items, SLOTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Σ (2^l − 1) / log2(1 + rank) over the ideal one, and that: `prefix` has Σ_{i ≤ n} 1 / log2(1 + i) at n."""
+    query = tl.program_id(0).to(tl.int64)
+    slot = tl.arange(0, SLOTS)
+    summed = tl.zeros([BLOCK], tl.float32)
+    counts = tl.zeros([SLOTS], tl.int32)
+    for start in range(0, items, BLOCK):
+        item = start + tl.arange(0, BLOCK)
+        at = query * items + item
+        own = tl.load(level + at, mask=item < items, other=0).to(tl.int32)
+        rank = _rank(plus, minus, at, item < items)
+        summed += tl.where(own > 0, (tl.exp2(own.to(tl.float32)) - 1.0) / tl.log2(1.0 + rank), 0.0)
+        counts += tl.sum((own[None, :] >= slot[:, None]).to(tl.int32), 1)
+    worth = tl.where(slot > 0, tl.exp2(slot.to(tl.float32) - 1.0), 0.0)  # of a place, more than at the level before
+    ideal = tl.sum(worth * tl.load(prefix + tl.where(slot > 0, counts, 0)), 0)
+    found = tl.sum(summed, 0) / tl.where(ideal > 0, ideal, 1.0)
+    tl.store(value + query, tl.where(ideal > 0, found, float("nan")))
+    tl.store(weight + query, ideal)
+
+
+@triton.jit
+def ndcg_gradient(grad, weight, plus, minus, level, prefix, out, items, SLOTS: tl.constexpr, BLOCK: tl.constexpr):
+    """The gradient of `ndcg` with respect to the rank."""
+    query = tl.program_id(0).to(tl.int64)
+    item = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = query * items + item
+    own = tl.load(level + at, mask=item < items, other=0).to(tl.float32)
+    rank = _rank(plus, minus, at, item < items)
+    ideal = tl.load(weight + query)
+    share = tl.where(ideal > 0, tl.load(grad + query) / tl.where(ideal > 0, ideal, 1.0), 0.0)
+    discount = tl.log2(1.0 + rank)
+    slope = (tl.exp2(own) - 1.0) / (discount * discount * (1.0 + rank)) * (-share * LOG2_E)
+    tl.store(out + at, tl.where(own > 0, slope, 0.0), mask=item < items)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""One kernel each for what takes several operations in torch: unit vectors, levels, relevance, AP and H-AP, the mean.
+"""One kernel each for what takes several operations in torch: unit vectors, levels, relevance, measures of ranks, the mean.
 
 At a batch of 256 a GPU computes a loss faster than the host can launch its operations, so that their number is its time. Each
 function here has a plain one of the same meaning, which calls it, or stands beside its call, where `runs_kernels`. Under
@@ -8,15 +8,20 @@ torch.compile the plain ones are taken, which it fuses itself.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+PlainMeasure = Callable[[Tensor], Tensor]
+"""A measure of every query as a function of rank⁺ + rank⁻, in plain torch."""
+
 _AVAILABLE = torch.version.cuda is not None and find_spec("triton") is not None
 _DEEPEST = 15  # levels: a tile of `relevance` has a row for each
 _ROW = 1024  # items that a program reads at once
+_prefixes: dict[tuple[int, torch.device], Tensor] = {}
 _tables: dict[tuple[tuple[float, ...], torch.device], Tensor] = {}
 
 
@@ -79,7 +84,7 @@ def fused_relevance(level: Tensor, weights: tuple[float, ...], *, cumulative: bo
     """w_l / |Ω^(l)| in float32, or Σ_{p ≤ l} w_p / |Ω^{+,p}| if `cumulative`; `weights` are w_1, w_2, …, coarsest first."""
     queries, items = level.shape
     out = torch.empty(queries, items, dtype=torch.float32, device=level.device)
-    slots = 2 if len(weights) < 2 else 4 if len(weights) < 4 else 8 if len(weights) < 8 else 16
+    slots = _slots(len(weights) + 1)
     table = _table((0.0, *weights, *(0.0,) * (slots - 1 - len(weights))), level.device)
     _launch(
         "relevance", (queries,), out.device, level.contiguous(), table, out, items,
@@ -96,6 +101,66 @@ def fused_ratio(plus: Tensor, minus: Tensor, h_rank: Tensor | None = None, relev
 def fused_mean(value: Tensor, weight: Tensor, *, complement: bool) -> Any:
     """The mean of the values, or of 1 − value, over the queries of weight above 0, and how many queries are left out."""
     return _Mean.apply(value, weight.view(torch.int8) if weight.dtype == torch.bool else weight, complement)
+
+
+def fused_recall(plus: Tensor, minus: Tensor, ks: tuple[int, ...], tau: float, plain: PlainMeasure) -> Any:
+    """The mean over `ks` of R@k under σ(t/τ), and the number of each query's positives."""
+    slots = _slots(len(ks))
+    table = _table(tuple(map(float, ks)) + (0.0,) * (slots - len(ks)), plus.device)
+    return _OfRank.apply(plus, minus, plus, "recall", table, (1 / tau, float(len(ks))), slots, plain)
+
+
+def fused_ndcg(plus: Tensor, minus: Tensor, level: Tensor, depth: int, plain: PlainMeasure) -> Any:
+    """NDCG of levels up to `depth`, and its ideal."""
+    return _OfRank.apply(plus, minus, level, "ndcg", _prefix(plus.shape[1], plus.device), (), _slots(depth + 1), plain)
+
+
+class _OfRank(torch.autograd.Function):
+    """A measure of rank⁺ + rank⁻ by the kernel of its name, and by `plain` where a second derivative is asked for."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        plus: Tensor,
+        minus: Tensor,
+        level: Tensor,
+        kernel: str,
+        table: Tensor,
+        numbers: tuple[float, ...],
+        slots: int,
+        plain: PlainMeasure,
+    ) -> tuple[Tensor, Tensor]:
+        plus, minus, level = plus.contiguous(), minus.contiguous(), level.contiguous()
+        queries, items = plus.shape
+        value, weight = plus.new_empty(queries), plus.new_empty(queries)
+        ctx.kernel, ctx.table, ctx.numbers, ctx.slots, ctx.plain = kernel, table, numbers, slots, plain
+        _launch(
+            kernel, (queries,), plus.device, plus, minus, level, table, value, weight, items, *numbers,
+            SLOTS=slots, BLOCK=_block(items, 512),
+        )  # fmt: skip
+        ctx.save_for_backward(plus, minus, level, weight)
+        ctx.mark_non_differentiable(weight)
+        ctx.set_materialize_grads(False)
+        return value, weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:
+        plus, minus, level, weight = ctx.saved_tensors
+        if grad is None:
+            return (None,) * 8
+        if torch.is_grad_enabled():
+            total = plus + minus
+            value = ctx.plain(total).where(weight > 0, 0)
+            (slope,) = torch.autograd.grad(value, total, grad, create_graph=True)
+            return slope, slope, *(None,) * 6
+        queries, items = plus.shape
+        block = _block(items, 512)
+        out = torch.empty_like(plus)
+        _launch(
+            f"{ctx.kernel}_gradient", (queries, -(-items // block)), plus.device, grad.contiguous(), weight, plus, minus, level,
+            ctx.table, out, items, *ctx.numbers, SLOTS=ctx.slots, BLOCK=block,
+        )  # fmt: skip
+        return out if ctx.needs_input_grad[0] else None, out, *(None,) * 6
 
 
 class _Ratio(torch.autograd.Function):
@@ -172,6 +237,22 @@ class _Mean(torch.autograd.Function):
 def _block(size: int, most: int = _ROW) -> int:
     """The power of two that covers `size`, at most `most`, so that few variants are compiled."""
     return max(16, min(most, 1 << (size - 1).bit_length()))
+
+
+def _slots(size: int) -> int:
+    """The power of two that covers `size`, 2 at least."""
+    return max(2, 1 << (size - 1).bit_length())
+
+
+def _prefix(items: int, device: torch.device) -> Tensor:
+    """Σ_{i ≤ n} 1 / log2(1 + i) for n = 0..`items` at least. Sizes are powers of two, and kept: a CUDA graph may read them."""
+    size = _slots(items + 1)
+    if (size, device) not in _prefixes:
+        with torch.inference_mode(False), torch.no_grad():
+            places = torch.arange(1, size, dtype=torch.float64, device=device)
+            sums = torch.nn.functional.pad(torch.log2(1 + places).reciprocal().cumsum(0), (1, 0))
+            _prefixes[size, device] = sums.float()
+    return _prefixes[size, device]
 
 
 def _table(weights: tuple[float, ...], device: torch.device) -> Tensor:
