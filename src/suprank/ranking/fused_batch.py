@@ -7,9 +7,11 @@ torch.compile the plain ones are taken, which it fuses itself.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,10 +38,17 @@ def _has_kernels(values: Tensor) -> bool:
 
 
 def _launch(kernel: str, grid: tuple[int, ...], device: torch.device, *arguments: Any, **constants: Any) -> None:
-    from suprank.ranking import batch_kernels
+    launch = getattr(_kernels(), kernel)[grid]
+    if device.type != "cuda" or device.index == torch.cuda.current_device():  # entering a device takes time
+        launch(*arguments, **constants)
+    else:
+        with torch.cuda.device(device):
+            launch(*arguments, **constants)
 
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        getattr(batch_kernels, kernel)[grid](*arguments, **constants)
+
+@cache
+def _kernels() -> ModuleType:
+    return import_module("suprank.ranking.batch_kernels")  # imports Triton
 
 
 def fused_unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
