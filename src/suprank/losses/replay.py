@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Function = Callable[..., list[Tensor]]
 
-MOST_PAIRS = 2**22
+MOST_PAIRS = 2**24
 """Pairs of a query and an item up to which a loss is recorded.
 
 With more of them a step is the GPU's time and not the host's, and a recording would keep the memory of the step.
