@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,20 +16,44 @@ from suprank.losses.value_checks import may_read_values, reading_once
 from suprank.ranking.fused_batch import fused_mean, runs_kernels
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
 
 _CHECKED_BATCHES = 10  # whether label columns form a tree is checked on so many batches
 _MOST_LOGGED = 32  # values of a log that a compiled loss keeps
-_CALLER = 6  # stack frames from `_check_label_tree` up to the caller: `forward` and two of nn.Module lie between
+_CALLER = 6  # stack frames from `check_label_tree` up to the caller: `forward` and two of nn.Module lie between
 
 
 class LabelTreeWarning(UserWarning):
     """The label columns are not a tree, finest level first: they are reversed, or a class has two parents or none."""
 
 
+@dataclass(frozen=True)
+class QueryMean:
+    """A mean over queries, or over their pairs: the total, the number of what it is over, and its weight in the loss."""
+
+    total: Tensor
+    count: Tensor | int
+    weight: float = 1.0
+
+    def times(self, weight: float) -> QueryMean:
+        """The mean with its weight multiplied."""
+        return replace(self, weight=weight * self.weight)
+
+    @property
+    def value(self) -> Float[Tensor, ""]:
+        """The weighted mean; 0 where it is over nothing."""
+        mean = self.total / (max(1, self.count) if isinstance(self.count, int) else self.count.clamp(min=1))
+        return mean if self.weight == 1 else self.weight * mean
+
+
 class RetrievalLoss(nn.Module):
     """The base of all losses, called as pytorch-metric-learning's are. A subclass implements `compute` on a checked batch.
+
+    One that consists of means over queries may implement `means` too, or in its place: then `collection_loss` can go through
+    the queries in chunks.
 
     `ranks_items` says whether a query is compared with other images, so that a memory of them is of use. Losses that
     compare it with proxies only set it to False.
@@ -73,10 +100,10 @@ class RetrievalLoss(nn.Module):
             return self._compute(RetrievalBatch.from_embeddings(*arguments, **named))
 
     def _compute(self, batch: RetrievalBatch) -> Tensor:
-        self._check_label_tree(batch)
+        self.check_label_tree(batch, stacklevel=_CALLER)
         return self.compute(batch)
 
-    def _check_label_tree(self, batch: RetrievalBatch) -> None:
+    def check_label_tree(self, batch: RetrievalBatch, *, stacklevel: int) -> None:
         """Warn once if the labels of one of the first batches form no tree. Later ones are not checked: a GPU would wait."""
         if batch.labels is None or self._label_trees_checked >= _CHECKED_BATCHES or not may_read_values(batch.labels):
             return
@@ -84,10 +111,14 @@ class RetrievalLoss(nn.Module):
         error = batch.label_tree_error()
         if error is not None:
             self._label_trees_checked = _CHECKED_BATCHES
-            warnings.warn(f"labels of {type(self).__name__}: {error}", LabelTreeWarning, stacklevel=_CALLER)
+            warnings.warn(f"labels of {type(self).__name__}: {error}", LabelTreeWarning, stacklevel=stacklevel)
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        """The loss on a batch that has been checked and normalized."""
+        """The loss on a batch that has been checked and normalized; by default the sum of its `means`."""
+        return reduce(add, [mean.value for mean in self.means(batch)])
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        """The means whose sum is the loss. Queries must not depend on one another, but for the items that they share."""
         raise NotImplementedError
 
     def loggable(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -133,3 +164,8 @@ class MeasureLoss(RetrievalLoss):
             loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
         self.log = self.loggable({"queries_without_positives": skipped})
         return loss
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        value, weight = self.per_query(batch)
+        empty = weight <= 0
+        return [QueryMean((1 - value).masked_fill(empty, 0).sum(), len(value) - empty.sum())]
