@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 MOST_ITEMS = GRID_FROM_ON_GPU["items"] - 1
 """Items in a list up to which a loss is recorded.
 
-With more of them, how ranks are computed depends on values that a recording cannot read, and a step is the GPU's time rather than
-the host's.
+With more of them, how ranks are computed depends on values that a recording cannot read, and a step is the GPU's time rather
+than the host's.
 """
 
 _CALLS_BEFORE_RECORDING = 2  # of a shape, so that the last batch of an epoch and a memory that still grows are not recorded
