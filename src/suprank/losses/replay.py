@@ -138,10 +138,12 @@ class ReplayedLoss:
             leaf = embeddings.detach().requires_grad_()
             leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
             named = dict(zip(list(given)[1:], others, strict=True))
+            positional = (leaf, named.pop("labels", None))
             with skip_value_checks():
-                value = torch.func.functional_call(self.loss, leaves, (leaf,), named)
+                value = torch.func.functional_call(self.loss, leaves, positional, named)
             gradients = torch.autograd.grad(value, [leaf, *leaves.values()], allow_unused=True, materialize_grads=True)
-            parts = {name: part for name, part in getattr(self.loss, "log", {}).items() if part.numel() == 1}
+            logged = getattr(self.loss, "log", {}).items()
+            parts = {name: part for name, part in logged if isinstance(part, torch.Tensor) and part.numel() == 1}
             log[:] = parts
             numbers = [part.detach().reshape(()).to(value.dtype) for part in parts.values()]
             for module in self.loss.modules():
