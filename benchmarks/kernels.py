@@ -1,7 +1,6 @@
 """Measurements of the fused kernels on a GPU, behind the numbers of docs/benchmarks.md.
 
 python benchmarks/kernels.py tiles       time forward and backward over tile sizes: how `fused.FORWARD` was chosen
-python benchmarks/kernels.py skipping    H-AP on random and on clustered embeddings, sorted and not: what skipping is worth
 python benchmarks/kernels.py parts       the parts of a SupAP step: host and device time, kernels launched
 python benchmarks/kernels.py compiled    a loss as it is, under torch.compile, and with its CUDA graphs
 """
@@ -24,7 +23,6 @@ from suprank.ranking import SupStep, common_level, heaviside, tree_relevance
 from suprank.ranking.ranks import fused
 
 GPU = torch.device("cuda")
-NEVER = 10**9
 
 
 def roadmap_of_pairs() -> Combined:
@@ -55,7 +53,7 @@ def step(loss: RankLoss, embeddings: Tensor, labels: Tensor) -> Callable[[], Non
 
 def tiles() -> None:
     steps, numbers = fused._encoded(heaviside, SupStep())
-    for workload, sort in itertools.product((LossWorkload(2048), LossWorkload(64, 60_000)), (True, False)):
+    for workload in (LossWorkload(2048), LossWorkload(64, 60_000)):
         inputs = workload.inputs(GPU)
         items = inputs.embeddings if inputs.ref_emb is None else inputs.ref_emb
         scores = (torch.nn.functional.normalize(inputs.embeddings) @ torch.nn.functional.normalize(items).T).detach()
@@ -64,32 +62,18 @@ def tiles() -> None:
         rows = []
         for k, j, warps in itertools.product((4, 8, 16, 32), (32, 64, 128, 256), (1, 2, 4)):
             if 512 <= k * j <= 1024 and 8 <= k * j / (32 * warps) <= 16:
-                fused.FORWARD[sort] = fused.BACKWARD[sort] = {"BLOCK_K": k, "BLOCK_J": j, "num_warps": warps}
-                forward = (scores, level, relevance, steps, numbers, True, sort)
+                fused.FORWARD = fused.BACKWARD = {"BLOCK_K": k, "BLOCK_J": j, "num_warps": warps}
+                forward = (scores, level, relevance, steps, numbers, True)
                 kept = torch.ops.suprank.ranks(*forward)[3:]
-                backward = (steps, numbers, None, grad, None, scores, level, relevance, kept, sort)
+                backward = (steps, numbers, None, grad, None, scores, level, relevance, kept)
                 ahead = milliseconds(lambda given=forward: torch.ops.suprank.ranks(*given))
                 back = milliseconds(lambda given=backward: torch.ops.suprank.ranks_gradient(*given))
                 rows.append((ahead, back, f"{k} × {j}, {warps} warps"))
         pairs = int((level > 0).sum()) * scores.shape[1] / 1e9
-        print(f"{workload}, {pairs:.1f} G pairs, {'sorted' if sort else 'unsorted'}")
+        print(f"{workload}, {pairs:.1f} G pairs")
         for name, column in (("forward", 0), ("backward", 1)):
             best = sorted(rows, key=lambda row: row[column])[:3]
             print(f"  {name}: " + "; ".join(f"{row[column]:.2f} ms at {row[2]}" for row in best))
-
-
-def skipping() -> None:
-    for batch in (2048, 4096, 8192):
-        _, labels, _, _ = LossWorkload(batch).inputs(GPU)
-        noise = torch.randn(batch, 512, device=GPU)
-        centers = [torch.randn(int(column.max()) + 1, 512, device=GPU)[column] for column in labels.T]
-        clustered = centers[0] + centers[1] + 1.2 * centers[2] + 0.5 * noise
-        for name, embeddings in (("random", noise), ("clustered", clustered)):
-            found = []
-            for threshold in (256, NEVER):
-                fused.SORT_FROM = threshold
-                found.append(milliseconds(step(SupHAP(), embeddings.clone().requires_grad_(), labels)))
-            print(f"H-AP, batch {batch}, {name} embeddings: sorted {found[0]:.2f} ms, unsorted {found[1]:.2f} ms")
 
 
 def compiled() -> None:
@@ -139,4 +123,4 @@ def parts() -> None:
 
 
 if __name__ == "__main__":
-    {"tiles": tiles, "skipping": skipping, "parts": parts, "compiled": compiled}[sys.argv[1]]()
+    {"tiles": tiles, "parts": parts, "compiled": compiled}[sys.argv[1]]()

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from suprank import losses
-from suprank.losses import ReplayedLoss, RetrievalLoss, SupAP, happier, replay, roadmap
+from suprank.losses import ReplayedLoss, RetrievalLoss, SupAP, happier, roadmap
 from suprank.losses.replay import ReplayError
+from suprank.ranking import chunked
+from suprank.ranking.recording import count_grid
 
 LABELS = torch.arange(16)[:, None] // torch.tensor([2, 8])
 
@@ -94,20 +96,28 @@ def test_a_memory_is_ranked_too_and_the_query_is_recognized_there():
     assert recorder.replays == 2
 
 
-def test_shapes_that_come_seldom_and_large_batches_are_not_recorded(monkeypatch):
+def test_shapes_that_come_seldom_are_not_recorded():
     recorder = Again()
     replayed = ReplayedLoss(SupAP(), recorder=recorder)
     for rows in (16, 15, 16, 14, 16, 15, 13):
         replayed(drawn(0, rows), LABELS[:rows])
     assert recorder.recordings == 1
-    monkeypatch.setattr(replay, "MOST_ITEMS", 15)
-    for _ in range(5):
-        replayed(drawn(0), LABELS)
-    assert recorder.replays == 1
-    monkeypatch.undo()
     for rows in range(3, 100):  # a memory that grows
         replayed(drawn(0, 2), LABELS[:2], ref_emb=drawn(1, rows).detach(), ref_labels=LABELS[:1].expand(rows, -1))
     assert len(replayed._calls) <= 64
+
+
+def test_shapes_whose_ranks_are_computed_on_a_grid_are_not_recorded():
+    def on_a_grid_of_many(scores, level, relevance=None, *, plus, minus):
+        if scores.shape[1] == 16:
+            count_grid()
+        return chunked(scores, level, relevance, plus=plus, minus=minus)
+
+    recorder = Again()
+    replayed = ReplayedLoss(SupAP(using=on_a_grid_of_many), recorder=recorder)
+    for rows in 4 * (16, 15):
+        replayed(drawn(0, rows), LABELS[:rows])
+    assert (recorder.recordings, recorder.replays) == (1, 2)
 
 
 def test_a_loss_that_cannot_be_recorded_is_computed_after_one_warning(recwarn):

@@ -96,8 +96,10 @@ class RetrievalLoss(nn.Module):
         named: dict[str, Any] = {"relevance": relevance, "self_index": self_index, "ids": ids, "ref_ids": ref_ids}
         if torch.compiler.is_compiling():
             return self._compute(RetrievalBatch.from_embeddings(*arguments, **named))
-        with reading_once():
-            return self._compute(RetrievalBatch.from_embeddings(*arguments, **named))
+        with reading_once() as checks:
+            batch = RetrievalBatch.from_embeddings(*arguments, **named)
+            checks.copy()
+            return self._compute(batch)
 
     def _compute(self, batch: RetrievalBatch) -> Tensor:
         self.check_label_tree(batch, stacklevel=_CALLER)

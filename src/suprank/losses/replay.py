@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from suprank.losses.value_checks import skip_value_checks
-from suprank.ranking.ranks.dispatch import GRID_FROM_ON_GPU
-from suprank.ranking.recording import rehearsal
+from suprank.ranking.recording import grids_so_far, rehearsal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Function = Callable[..., list[Tensor]]
-
-MOST_ITEMS = GRID_FROM_ON_GPU["items"] - 1
-"""Items in a list up to which a loss is recorded.
-
-With more of them, how ranks are computed depends on values that a recording cannot read, and a step is the GPU's time rather
-than the host's.
-"""
 
 _CALLS_BEFORE_RECORDING = 2  # of a shape, so that the last batch of an epoch and a memory that still grows are not recorded
 _MOST_RECORDINGS = 4
@@ -52,10 +44,11 @@ class ReplayedLoss:
         replayed(embeddings, labels).backward()
 
     It is called as the loss is, and gives the same numbers. A shape is recorded when it comes for the third time; other shapes,
-    and lists of more than `MOST_ITEMS` items, are computed as without recording. So is everything on a CPU, and a loss
-    that reads values, which cannot be recorded; a warning says so. A replayed loss does not check values: look for NaN in the
-    loss yourself. Gradients are for `embeddings` and for the parameters of the loss. Python code does not run again in a
-    replay, so after changing a hyper-parameter, such as `loss.tau`, call `forget`. After a call `log` holds the loss's log.
+    and shapes whose ranks were computed on a grid, which is chosen by values, are computed as without recording. So is
+    everything on a CPU, and a loss that reads values, which cannot be recorded; a warning says so. A replayed loss does not
+    check values: look for NaN in the loss yourself. Gradients are for `embeddings` and for the parameters of the loss. Python
+    code does not run again in a replay, so after changing a hyper-parameter, such as `loss.tau`, call `forget`. After a call
+    `log` holds the loss's log.
     """
 
     def __init__(self, loss: nn.Module, *, recorder: Recorder | None = None) -> None:
@@ -69,6 +62,7 @@ class ReplayedLoss:
         self._recordings: dict[object, _Recording] = {}
         self._calls: Counter[object] = Counter()
         self._cannot_record = False
+        self._on_a_grid: set[object] = set()
 
     def __call__(
         self,
@@ -77,9 +71,13 @@ class ReplayedLoss:
         **options: Any,
     ) -> Float[Tensor, ""]:
         inputs = {"embeddings": embeddings, "labels": labels, **options}
-        recording = self._recording(inputs) if self._may_replay(inputs) else None
+        key = self._key(inputs) if self._may_replay(inputs) else None
+        recording = None if key is None else self._recording(key, inputs)
         if recording is None:
+            before = grids_so_far()
             value = self.loss(embeddings, labels, **options)
+            if grids_so_far() > before:
+                self._on_a_grid.add(key)
             self.log = dict(getattr(self.loss, "log", {}))
             return value
         others = [inputs[name] for name in recording.names[1:]]
@@ -88,34 +86,41 @@ class ReplayedLoss:
         return value
 
     def _may_replay(self, inputs: dict[str, Any]) -> bool:
-        embeddings, items = inputs["embeddings"], inputs.get("ref_emb")
+        embeddings = inputs["embeddings"]
         if self._cannot_record or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return False
         if self._recorder is None and not (embeddings.is_cuda and not torch.cuda.is_current_stream_capturing()):
             return False
         given = [value for value in inputs.values() if value is not None]
         tensors_alone = all(isinstance(value, torch.Tensor) for value in given)
-        if not tensors_alone or any(value.requires_grad for value in given if value is not embeddings):
-            return False
-        return len(embeddings if items is None else items) <= MOST_ITEMS
+        return tensors_alone and not any(value.requires_grad for value in given if value is not embeddings)
 
-    def _recording(self, inputs: dict[str, Tensor | None]) -> _Recording | None:
-        given = {name: value for name, value in inputs.items() if value is not None}
-        parameters = {name: value for name, value in self.loss.named_parameters() if value.requires_grad}
-        key = (
-            tuple((name, value.shape, value.dtype, value.device) for name, value in given.items()),
-            tuple((name, value.data_ptr()) for name, value in parameters.items()),
-            inputs["embeddings"].requires_grad,  # type: ignore[union-attr]
-            torch.is_autocast_enabled(given["embeddings"].device.type),
+    def _key(self, inputs: dict[str, Tensor | None]) -> object:
+        """What must be the same in two calls for one recording to serve both."""
+        embeddings = inputs["embeddings"]
+        assert embeddings is not None
+        return (
+            tuple((name, value.shape, value.dtype, value.device) for name, value in inputs.items() if value is not None),
+            tuple((name, value.data_ptr()) for name, value in self._parameters().items()),
+            embeddings.requires_grad,
+            torch.is_autocast_enabled(embeddings.device.type),
         )
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return {name: value for name, value in self.loss.named_parameters() if value.requires_grad}
+
+    def _recording(self, key: object, inputs: dict[str, Tensor | None]) -> _Recording | None:
         if key not in self._recordings:
+            if key in self._on_a_grid:
+                return None
             if len(self._calls) >= _MOST_SHAPES:
                 self._calls.clear()
             self._calls[key] += 1
             if self._calls[key] <= _CALLS_BEFORE_RECORDING or len(self._recordings) >= _MOST_RECORDINGS:
                 return None
             try:
-                self._recordings[key] = self._record(given, parameters)
+                given = {name: value for name, value in inputs.items() if value is not None}
+                self._recordings[key] = self._record(given, self._parameters())
             except ReplayError as error:
                 self._cannot_record = True
                 warnings.warn(

@@ -16,19 +16,61 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    Check = Callable[[], None]
+
 FINE = -1
 """A suspicion at or above this number is none, and neither is −1 as a label."""
 
 _values_trusted = False
 
 
-class _Postponed(local):
-    """The checks that `reading_once` runs at its end, by thread; None outside of it."""
+class PostponedChecks:
+    """Checks of values on a GPU that wait for the end of `reading_once`."""
 
-    checks: list[tuple[Tensor, Callable[[], None]]] | None = None
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Tensor, Check]] = []
+        self._copied: list[tuple[Tensor, torch.cuda.Event, list[Check]]] = []
+
+    def add(self, suspicion: Tensor, check: Check) -> None:
+        self._waiting.append((suspicion, check))
+
+    def copy(self) -> None:
+        """Let the device copy the checks so far to the host, which then waits for these alone, and not for what is launched."""
+        if not self._waiting or not self._waiting[0][0].is_cuda:
+            return
+        worst, checks = self._worst()
+        copied = torch.empty((), dtype=worst.dtype, pin_memory=True).copy_(worst, non_blocking=True)
+        self._copied.append((copied, torch.cuda.current_stream(worst.device).record_event(), checks))
+
+    def run(self) -> None:
+        """Read one number for all checks, and run them if it is suspicious."""
+        self.copy()
+        for copied, event, checks in self._copied:
+            event.synchronize()
+            _run_if(copied, checks)
+        if self._waiting:
+            _run_if(*self._worst())
+
+    def _worst(self) -> tuple[Tensor, list[Check]]:
+        worst = reduce(torch.minimum, (suspicion for suspicion, _ in self._waiting))
+        checks = [check for _, check in self._waiting]
+        self._waiting = []
+        return worst, checks
 
 
-_postponed = _Postponed()
+def _run_if(worst: Tensor, checks: list[Check]) -> None:
+    if not worst.item() >= FINE:
+        for check in checks:
+            check()
+
+
+class _Current(local):
+    """The checks of `reading_once`, by thread; None outside of it."""
+
+    postponed: PostponedChecks | None = None
+
+
+_current = _Current()
 
 
 @contextmanager
@@ -61,26 +103,19 @@ def check_values(values: Tensor, suspicion: Callable[[], Tensor], check: Callabl
     """
     if not may_read_values(values):
         return
-    if _postponed.checks is None or values.device.type == "cpu":
+    if _current.postponed is None or values.device.type == "cpu":
         check()
     else:
-        _postponed.checks.append((suspicion(), check))
+        _current.postponed.add(suspicion(), check)
 
 
 @contextmanager
-def reading_once() -> Iterator[None]:
-    """Postpone the checks of values on a GPU to the end of this context, which then reads one number for all of them.
-
-    By then everything is launched, so that the device computes while the host waits.
-    """
-    before, _postponed.checks = _postponed.checks, []
+def reading_once() -> Iterator[PostponedChecks]:
+    """Postpone the checks of values on a GPU to the end of this context. By then all is launched, and the device computes."""
+    before, _current.postponed = _current.postponed, PostponedChecks()
     try:
-        yield
-        postponed = _postponed.checks
+        yield _current.postponed
+        postponed = _current.postponed
     finally:
-        _postponed.checks = before
-    if postponed:
-        worst = reduce(torch.minimum, (suspicion for suspicion, _ in postponed))
-        if not worst.item() >= FINE:
-            for _, check in postponed:
-                check()
+        _current.postponed = before
+    postponed.run()

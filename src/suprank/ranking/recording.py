@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _rehearsing = False
+_grids = 0
 
 
 def is_recording(values: Tensor) -> bool:
@@ -31,3 +32,14 @@ def rehearsal() -> Iterator[None]:
         yield
     finally:
         _rehearsing = before
+
+
+def count_grid() -> None:
+    """Note that ranks were computed in a way that depends on values, which a recording could not repeat: on a grid."""
+    global _grids
+    _grids += 1
+
+
+def grids_so_far() -> int:
+    """How often that was noted, to see whether it happens between two calls of this."""
+    return _grids

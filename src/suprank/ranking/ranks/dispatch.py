@@ -12,6 +12,7 @@ from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.gridded import gridded
 from suprank.ranking.ranks.sorting import levels_to_count, sorting
+from suprank.ranking.recording import count_grid, is_recording
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -109,10 +110,10 @@ at 8 to 16 positives from 256 to 8,192 items, under all steps (`python benchmark
 """
 
 
-GRID_FROM_ON_GPU = {"items": 1024, "positives": 128}
-"""Items in a list, and positives per query (on average), from which `gridded` pays against `fused` on a GPU.
+GRID_ON_GPU_FROM = {"positives": 192, "pairs": 2**30}
+"""Positives per query (on average), and (positive, item) pairs in all, from which `gridded` pays against `fused` on a GPU.
 
-The number of positives is on the device, and the host waits for it; with fewer items it is not asked for.
+Below, a grid cannot win back what its own kernels and their launches take (`python benchmarks/choice.py --device cuda`).
 """
 
 
@@ -131,13 +132,22 @@ def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
 
 def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
-    items = scores.shape[1]
-    if items < GRID_FROM_ON_GPU["items"] or not runs_gridded(scores, level, plus, minus):
-        return fused
-    if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+    if not _may_grid(*scores.shape) or not runs_gridded(scores, level, plus, minus) or is_recording(scores):
         return fused
     known = survey(scores, level, relevance)
-    return fused if known.positives < GRID_FROM_ON_GPU["positives"] else partial(gridded_on_gpu, known=known)
+    few = known.positives < GRID_ON_GPU_FROM["positives"] or known.positives * scores.numel() < GRID_ON_GPU_FROM["pairs"]
+    if few:
+        return fused
+    count_grid()
+    return partial(gridded_on_gpu, known=known)
+
+
+def _may_grid(queries: int, items: int) -> bool:
+    """Whether a batch on a GPU is so large that it may have many positives. The host waits to know only then.
+
+    A quarter of the items is what four coarse classes have; where more are positives, the grid pays a little earlier.
+    """
+    return queries * items * (items // 4) >= GRID_ON_GPU_FROM["pairs"]
 
 
 def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from suprank.ranking.ranks import kernels
 from suprank.ranking.ranks.result import Ranks, second_derivative_error
-from suprank.ranking.recording import is_recording
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -23,17 +22,10 @@ if TYPE_CHECKING:
 SATURATED = 25.0
 """σ(−25) = 1.4e−11: from τ times this on, a sigmoid counts as 0 or 1. A million such items change a rank by 1e−5."""
 
-SORT_FROM = 256
-"""Positives a query (on average) from which its items are sorted by score, so that tiles can be skipped.
-
-With 511 of them it was even on random embeddings and 1.5 times as fast on clustered ones (`benchmarks/kernels.py skipping`).
-"""
-
-# Tiles, by whether the lists are sorted: the best of `python benchmarks/kernels.py tiles` on one H200.
-FORWARD = {False: {"BLOCK_K": 8, "BLOCK_J": 64, "num_warps": 2}, True: {"BLOCK_K": 32, "BLOCK_J": 32, "num_warps": 4}}
-BACKWARD = {False: {"BLOCK_K": 4, "BLOCK_J": 256, "num_warps": 2}, True: {"BLOCK_K": 4, "BLOCK_J": 256, "num_warps": 4}}
+# Tiles: the best of `python benchmarks/kernels.py tiles` on one H200.
+FORWARD = {"BLOCK_K": 8, "BLOCK_J": 64, "num_warps": 2}
+BACKWARD = {"BLOCK_K": 4, "BLOCK_J": 256, "num_warps": 2}
 _PROGRAMS = 16384  # forward programs to spread the positives over
-_SORTED_AT_ONCE = 2**24  # scores; sorting them takes about 30 bytes each
 
 
 def fused(
@@ -46,9 +38,7 @@ def fused(
 ) -> Ranks:
     """Ranks as in `definition`, for float32 scores and the steps that `runs_fused` accepts.
 
-    Two runs give the same bits. Where a query has many positives on average, its items are sorted by score first and
-    most of the work is skipped; finding that out waits for the device once, which CUDA graphs forbid: under capture and
-    under torch.compile nothing is sorted. There is no second derivative.
+    Two runs give the same bits. There is no second derivative.
     """
     if not runs_fused(scores, plus, minus):
         raise ValueError(
@@ -72,17 +62,15 @@ def runs_fused(scores: Tensor, plus: Step, minus: Step) -> bool:
 
 
 def _encoded(plus: Step, minus: Step) -> tuple[list[bool], list[float]]:
-    """(SMOOTH, SUP, SHARED) and (1/τ⁺, 1/τ⁻, ρ, δ, jump, height, reach); a sigmoid is an H⁻ that ends in a flat line at 1."""
+    """(SMOOTH, SUP, SHARED) and (1/τ⁺, 1/τ⁻, ρ, δ, jump, height); a sigmoid is an H⁻ that ends in a flat line at 1."""
     plus_tau = plus.tau if isinstance(plus, Sigmoid) else math.inf
-    reach = SATURATED * plus_tau if isinstance(plus, Sigmoid) else 0.0
     minus_tau, line = math.inf, [0.0, 0.0, 0.0, 0.0]
     if isinstance(minus, SupStep):
         minus_tau, line = minus.tau, [minus.rho, minus.delta, minus.jump, minus.height]
     elif isinstance(minus, Sigmoid):
         minus_tau, line = minus.tau, [0.0, SATURATED * minus.tau, 0.0, 1.0]
-    reach = reach if math.isinf(minus_tau) else max(reach, SATURATED * minus_tau)
     kinds = [not plus.flat, not minus.flat, plus_tau == minus_tau and not plus.flat]
-    return kinds, [1 / plus_tau, 1 / minus_tau, *line, reach]
+    return kinds, [1 / plus_tau, 1 / minus_tau, *line]
 
 
 class _FusedRanks(torch.autograd.Function):
@@ -90,8 +78,7 @@ class _FusedRanks(torch.autograd.Function):
     def forward(
         ctx: Any, scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float]
     ) -> tuple[Tensor, ...]:
-        ctx.sort = kinds[1] and _many_positives(level)
-        outputs = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, ctx.needs_input_grad[0], ctx.sort)
+        outputs = torch.ops.suprank.ranks(scores, level, relevance, kinds, numbers, ctx.needs_input_grad[0])
         results = 2 if relevance is None else 3
         ctx.save_for_backward(scores, level, relevance, *outputs[results:])
         ctx.set_materialize_grads(False)
@@ -105,7 +92,7 @@ class _FusedRanks(torch.autograd.Function):
         grad_plus, grad_minus, *grad_h = grads
         scores, level, relevance, *saved = ctx.saved_tensors
         known = [grad_plus, grad_minus, *(grad_h or [None]), scores, level, relevance]
-        return _FusedGradient.apply(ctx.kinds, ctx.numbers, *known, saved, ctx.sort), None, None, None, None
+        return _FusedGradient.apply(ctx.kinds, ctx.numbers, *known, saved), None, None, None, None
 
 
 class _FusedGradient(torch.autograd.Function):
@@ -125,12 +112,10 @@ class _FusedGradient(torch.autograd.Function):
 # on the host, torch.compile's CUDA graphs would keep the whole list, and then refuse it.
 
 _library = torch.library.Library("suprank", "FRAGMENT")
-_library.define(
-    "ranks(Tensor scores, Tensor level, Tensor? relevance, bool[] kinds, float[] numbers, bool sloped, bool sort) -> Tensor[]"
-)
+_library.define("ranks(Tensor scores, Tensor level, Tensor? relevance, bool[] kinds, float[] numbers, bool sloped) -> Tensor[]")
 _library.define(
     "ranks_gradient(bool[] kinds, float[] numbers, Tensor? grad_plus, Tensor? grad_minus, Tensor? grad_h, Tensor scores, "
-    "Tensor level, Tensor? relevance, Tensor[] saved, bool sort) -> Tensor"
+    "Tensor level, Tensor? relevance, Tensor[] saved) -> Tensor"
 )
 
 
@@ -153,7 +138,7 @@ def _slopes(slopes: list[Tensor], kinds: list[bool], weighted: bool, absent: Ten
 
 
 def _ranks(
-    scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float], sloped: bool, sort: bool
+    scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float], sloped: bool
 ) -> list[Tensor]:
     queries, items = scores.shape
     weighted = relevance is not None
@@ -164,73 +149,42 @@ def _ranks(
         with _on_device_of(scores):
             block = min(2048, triton.next_power_of_2(items))
             kernels.partition[(queries,)](
-                level, order, order, counts, rank_plus, rank_minus, h_rank, items, RANKED=False, WEIGHTED=weighted, BLOCK=block
+                level, order, counts, rank_plus, rank_minus, h_rank, items, WEIGHTED=weighted, BLOCK=block
             )
-            spans = _sort(scores, level, order, counts, numbers, block) if sort else counts
-            spread = max(1, min(triton.cdiv(items, FORWARD[sort]["BLOCK_K"]), triton.cdiv(_PROGRAMS, queries)))
+            spread = max(1, min(triton.cdiv(items, FORWARD["BLOCK_K"]), triton.cdiv(_PROGRAMS, queries)))
             kernels.forward[(queries, spread)](
-                scores, level, relevance if weighted else scores, order, counts, spans, rank_plus, rank_minus, h_rank,
-                *_slopes(outputs[len(results) : -2], kinds, weighted, scores), items, *numbers[:-1],
+                scores, level, relevance if weighted else scores, order, counts, rank_plus, rank_minus, h_rank,
+                *_slopes(outputs[len(results) : -2], kinds, weighted, scores), items, *numbers,
                 SMOOTH=kinds[0], SUP=kinds[1], SHARED=kinds[2], WEIGHTED=weighted, SLOPED=sloped,
-                SORTED=sort, FAST=_has_ptx(scores), **FORWARD[sort],
+                FAST=_has_ptx(scores), **FORWARD,
             )  # fmt: skip
     return outputs
 
 
-def _many_positives(level: Tensor) -> bool:
-    """Whether sorting pays. The answer waits for the device, so it is not asked for where it must be no."""
-    queries, items = level.shape
-    if items <= SORT_FROM or not level.numel() or is_recording(level):
-        return False
-    return int((level > 0).sum()) >= SORT_FROM * queries
-
-
-def _sort(scores: Tensor, level: Tensor, order: Tensor, counts: Tensor, numbers: list[float], block: int) -> Tensor:
-    """The partition again, both of its lists by decreasing score, and the spans that `forward` walks over in them."""
-    queries, items = scores.shape
-    rows = max(1, _SORTED_AT_ONCE // items)
-    for start in range(0, queries, rows):
-        part = slice(start, start + rows)
-        ranking = scores[part].argsort(dim=-1, descending=True, stable=True)
-        kernels.partition[(len(ranking),)](
-            level[part], ranking, order[part], counts[part], scores, scores, scores, items,
-            RANKED=True, WEIGHTED=False, BLOCK=block,
-        )  # fmt: skip
-    tile = FORWARD[True]
-    blocks = triton.cdiv(items, tile["BLOCK_K"])
-    spans = counts.new_empty((queries, blocks, 4))
-    delta, reach = numbers[3], numbers[6]
-    kernels.spans[(queries, triton.cdiv(blocks, 128))](
-        scores, order, counts, spans, items, delta, reach, items.bit_length(),
-        BLOCK_K=tile["BLOCK_K"], BLOCK_J=tile["BLOCK_J"], BLOCK=128,
-    )  # fmt: skip
-    return spans
-
-
 def _ranks_gradient(
     kinds: list[bool], numbers: list[float], grad_plus: Tensor | None, grad_minus: Tensor | None, grad_h: Tensor | None,
-    scores: Tensor, level: Tensor, relevance: Tensor | None, saved: list[Tensor], sort: bool,
+    scores: Tensor, level: Tensor, relevance: Tensor | None, saved: list[Tensor],
 ) -> Tensor:  # fmt: skip
     queries, items = scores.shape
     *slopes, order, counts = saved
-    gradient = torch.zeros_like(scores) if sort else torch.empty_like(scores)
+    gradient = torch.empty_like(scores)
     smooth, sup, shared = kinds
     weighted = relevance is not None
     grads = [scores if grad is None else grad.contiguous() for grad in (grad_plus, grad_minus, grad_h)]
     if scores.numel():
         with _on_device_of(scores):
-            kernels.backward[(queries, triton.cdiv(items, BACKWARD[sort]["BLOCK_J"]))](
+            kernels.backward[(queries, triton.cdiv(items, BACKWARD["BLOCK_J"]))](
                 scores, level, relevance if weighted else scores, order, counts,
-                *_slopes(slopes, kinds, weighted, scores), *grads, gradient, items, *numbers, items.bit_length(),
+                *_slopes(slopes, kinds, weighted, scores), *grads, gradient, items, *numbers,
                 TO_PLUS=smooth and grad_plus is not None, TO_MINUS=sup and grad_minus is not None,
-                TO_H=smooth and weighted and grad_h is not None, SHARED=shared, SORTED=sort,
-                FAST=_has_ptx(scores), **BACKWARD[sort],
+                TO_H=smooth and weighted and grad_h is not None, SHARED=shared,
+                FAST=_has_ptx(scores), **BACKWARD,
             )  # fmt: skip
     return gradient
 
 
 def _fake_ranks(
-    scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float], sloped: bool, sort: bool
+    scores: Tensor, level: Tensor, relevance: Tensor | None, kinds: list[bool], numbers: list[float], sloped: bool
 ) -> list[Tensor]:
     return _outputs(scores, kinds, relevance is not None, sloped)
 

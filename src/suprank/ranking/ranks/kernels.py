@@ -4,9 +4,6 @@
 positives k of one query and walks over that query's items j; along with each rank it adds up the steps' slopes, which are all
 that backward needs on the side of k. `backward` gives one program a few items j and walks over the positives k. Every result
 has one owner that adds in one order, so two runs agree bit by bit.
-
-In SORTED lists (both by decreasing score) a binary search finds, for the whole block at once, where every step is 0 (no walk at
-all), where rank⁻ is a line (summed in closed form) and where it is a bare sigmoid; only what is between needs the whole step.
 """
 
 from __future__ import annotations
@@ -46,121 +43,39 @@ def _curve(gap, sigmoid, rate, rho, delta, jump, height):
 
 
 @triton.jit
-def _counts_from(scores, order, first, count, threshold, search):
-    """How many of the `count` decreasing scores listed from slot `first` on reach `threshold`, in `search` halvings.
-
-    `first`, `count` and `threshold` are vectors: several searches at once, as each step of one waits for memory.
-    """
-    low = first * 0
-    high = count
-    for _ in range(0, search):
-        middle = (low + high) // 2
-        seeking = low < high
-        j = tl.load(order + first + middle, mask=seeking, other=0)
-        enough = tl.load(scores + j) >= threshold
-        low = tl.where(seeking & enough, middle + 1, low)
-        high = tl.where(seeking & (enough == 0), middle, high)
-    return low
-
-
-@triton.jit
-def _lane(values, i):
-    """The i-th of a vector of four."""
-    return tl.sum(tl.where(tl.arange(0, 4) == i, values, 0), 0)
-
-
-@triton.jit
-def _past(score, gap):
-    """score + gap, safely rounded away from score, so that a search never calls a gap larger than it is."""
-    return score + gap + 1e-6 * (1 + tl.abs(score))
-
-
-@triton.jit
-def partition(
-    level, ranking, order, counts, rank_plus, rank_minus, h_rank, items,
-    RANKED: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Positives from the front of `order`, negatives up to its back, ignored items nowhere.
-
-    The first time, items come as they are, and `Ranks` of items that are not positive are written too. RANKED, a second
-    time, they come by decreasing score.
-    """
+def partition(level, order, counts, rank_plus, rank_minus, h_rank, items, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr):
+    """Positives from the front of `order`, negatives from its back, ignored items nowhere; `Ranks` of what is no positive."""
     query = tl.program_id(0)
     row = query.to(tl.int64) * items
     positives = 0
     negatives = 0
-    first_negative = items
-    if RANKED:
-        first_negative = items - tl.load(counts + 2 * query + 1)
     for start in range(0, items, BLOCK):
-        slot = start + tl.arange(0, BLOCK)
-        here = slot < items
-        j = slot
-        if RANKED:
-            j = tl.load(ranking + row + slot, mask=here, other=0).to(tl.int32)
+        j = start + tl.arange(0, BLOCK)
+        here = j < items
         current = tl.load(level + row + j, mask=here, other=-1)
         positive = (current > 0).to(tl.int32)
         negative = (current == 0).to(tl.int32)
         front = positives + tl.cumsum(positive, 0) - 1
-        passed = negatives + tl.cumsum(negative, 0)
-        if RANKED:
-            place = tl.where(positive > 0, front, first_negative + passed - 1)
-            tl.store(order + row + place, j, mask=positive + negative > 0)
-        else:
-            tl.store(order + row + tl.where(positive > 0, front, items - passed), j, mask=positive + negative > 0)
-            zero = tl.zeros((BLOCK,), tl.float32)
-            tl.store(rank_plus + row + slot, zero, mask=here)
-            tl.store(rank_minus + row + slot, zero + float("inf"), mask=here)
-            if WEIGHTED:
-                tl.store(h_rank + row + slot, zero, mask=here)
+        back = items - negatives - tl.cumsum(negative, 0)
+        tl.store(order + row + tl.where(positive > 0, front, back), j, mask=positive + negative > 0)
+        zero = tl.zeros((BLOCK,), tl.float32)
+        tl.store(rank_plus + row + j, zero, mask=here)
+        tl.store(rank_minus + row + j, zero + float("inf"), mask=here)
+        if WEIGHTED:
+            tl.store(h_rank + row + j, zero, mask=here)
         positives += tl.sum(positive, 0)
         negatives += tl.sum(negative, 0)
-    if not RANKED:
-        tl.store(counts + 2 * query, positives)
-        tl.store(counts + 2 * query + 1, negatives)
-
-
-@triton.jit
-def spans(
-    scores, order, counts, spans, items, delta, reach, search,
-    BLOCK_K: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """For every block of BLOCK_K positives in sorted lists, where `forward`'s walks end: see there.
-
-    A kernel of its own, as a search is a chain of loads that wait for each other: here a program has BLOCK of them to wait for.
-    """
-    query = tl.program_id(0)
-    row = query.to(tl.int64) * items
-    positives = tl.load(counts + 2 * query)
-    negatives = tl.load(counts + 2 * query + 1)
-    start = items - negatives
-    blocks = tl.cdiv(items, BLOCK_K)
-    block = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    held = block * BLOCK_K < positives
-    slot = tl.where(held, block * BLOCK_K, 0)
-    highest = tl.load(scores + row + tl.load(order + row + slot, mask=held, other=0))
-    slot = tl.where(held, tl.minimum(slot + BLOCK_K, positives) - 1, 0)
-    lowest = tl.load(scores + row + tl.load(order + row + slot, mask=held, other=0))
-    zero = block * 0
-
-    found = _counts_from(scores + row, order + row, zero, zero + positives, lowest - reach, search)
-    out = spans + (query.to(tl.int64) * blocks + block) * 4
-    tl.store(out, found, mask=held)
-    found = _counts_from(scores + row, order + row, zero + start, zero + negatives, _past(highest, delta), search)
-    tl.store(out + 1, start + found // BLOCK_J * BLOCK_J, mask=held)
-    found = _counts_from(scores + row, order + row, zero + start, zero + negatives, lowest, search)
-    tl.store(out + 2, tl.minimum(start + tl.cdiv(found, BLOCK_J) * BLOCK_J, items), mask=held)
-    found = _counts_from(scores + row, order + row, zero + start, zero + negatives, lowest - reach, search)
-    tl.store(out + 3, start + found, mask=held)
+    tl.store(counts + 2 * query, positives)
+    tl.store(counts + 2 * query + 1, negatives)
 
 
 @triton.jit
 def forward(
-    scores, level, relevance, order, counts, spans,
+    scores, level, relevance, order, counts,
     rank_plus, rank_minus, h_rank, slope_plus, slope_minus, slope_h, items,
     plus_rate, minus_rate, rho, delta, jump, height,
     SMOOTH: tl.constexpr, SUP: tl.constexpr, SHARED: tl.constexpr, WEIGHTED: tl.constexpr, SLOPED: tl.constexpr,
-    SORTED: tl.constexpr, FAST: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_J: tl.constexpr,
+    FAST: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
     """Sums over all items j, for BLOCK_K positives k of one query at a time.
 
@@ -182,30 +97,15 @@ def forward(
         if WEIGHTED:
             rel_k = tl.load(relevance + row + k)[:, None]
 
-        # Positives up to last_positive, then negatives on a line, on the whole curve, on a bare sigmoid.
-        last_positive = positives
-        line_end = items - negatives
-        curve_end = items
-        last_negative = items
-        highest_k = 0.0
-        if SORTED:
-            highest_k = tl.load(scores + row + tl.load(order + row + block))
-            span = spans + (query.to(tl.int64) * tl.cdiv(items, BLOCK_K) + block // BLOCK_K) * 4
-            last_positive = tl.load(span)
-            line_end = tl.load(span + 1)
-            curve_end = tl.load(span + 2)
-            last_negative = tl.load(span + 3)
-
         plus = tl.zeros((BLOCK_K, BLOCK_J), tl.float32)
         minus = tl.zeros((BLOCK_K, BLOCK_J), tl.float32)
         weighted = tl.zeros((BLOCK_K, BLOCK_J), tl.float32)
         d_plus = tl.zeros((BLOCK_K, BLOCK_J), tl.float32)
         d_minus = tl.zeros((BLOCK_K, BLOCK_J), tl.float32)
         d_weighted = tl.zeros((BLOCK_K, BLOCK_J), tl.float32)
-        line = tl.zeros((BLOCK_J,), tl.float32)
 
         next_j = tl.load(order + row + tile, mask=tile < positives, other=0)
-        for start in range(0, last_positive, BLOCK_J):
+        for start in range(0, positives, BLOCK_J):
             j = next_j
             listed = start + tile < positives
             next_j = tl.load(order + row + start + BLOCK_J + tile, mask=start + BLOCK_J + tile < positives, other=0)
@@ -236,13 +136,10 @@ def forward(
             else:
                 minus += tl.where(lower & (gap >= 0), 1.0, 0.0)
 
-        if SORTED:
-            for start in range(items - negatives, line_end, BLOCK_J):
-                line += tl.load(scores + row + tl.load(order + row + start + tile)) - highest_k
-        next_s = tl.load(scores + row + tl.load(order + row + line_end + tile, mask=line_end + tile < items, other=0))
-        ahead = line_end + BLOCK_J + tile
-        next_j = tl.load(order + row + ahead, mask=ahead < items, other=0)
-        for start in range(line_end, curve_end, BLOCK_J):
+        first = items - negatives
+        next_s = tl.load(scores + row + tl.load(order + row + first + tile, mask=first + tile < items, other=0))
+        next_j = tl.load(order + row + first + BLOCK_J + tile, mask=first + BLOCK_J + tile < items, other=0)
+        for start in range(first, items, BLOCK_J):
             gap = tl.where(start + tile < items, next_s, -FAR)[None, :] - s_k
             next_s = tl.load(scores + row + next_j)
             next_j = tl.load(order + row + start + 2 * BLOCK_J + tile, mask=start + 2 * BLOCK_J + tile < items, other=0)
@@ -253,22 +150,11 @@ def forward(
                     d_minus += below
             else:
                 minus += tl.where(gap >= 0, 1.0, 0.0)
-        if SORTED:
-            for start in range(curve_end, last_negative, BLOCK_J):
-                gap = tl.where(start + tile < items, next_s, -FAR)[None, :] - s_k
-                next_s = tl.load(scores + row + next_j)
-                next_j = tl.load(order + row + start + 2 * BLOCK_J + tile, mask=start + 2 * BLOCK_J + tile < items, other=0)
-                sigmoid = _sigmoid(gap, minus_rate, FAST)
-                minus += sigmoid
-                if SLOPED:
-                    d_minus += sigmoid - sigmoid * sigmoid
 
         # The self pair is in the sums: a gap of 0, worth 1 under Heaviside as in 1 + Σ_{j≠k}, but ½ under the sigmoid.
         own = 0.5 if SMOOTH else 0.0
-        on_line = (line_end - (items - negatives)).to(tl.float32)
         tl.store(rank_plus + row + k, own + tl.sum(plus, 1), mask=held)
-        above = on_line * (height - rho * (delta + s - highest_k)) + rho * tl.sum(line, 0)
-        tl.store(rank_minus + row + k, tl.sum(minus, 1) + above, mask=held)
+        tl.store(rank_minus + row + k, tl.sum(minus, 1), mask=held)
         if WEIGHTED:
             tl.store(h_rank + row + k, own * tl.load(relevance + row + k) + tl.sum(weighted, 1), mask=held)
         if SLOPED and SMOOTH:
@@ -276,16 +162,16 @@ def forward(
             if WEIGHTED:
                 tl.store(slope_h + row + k, tl.sum(d_weighted, 1) * plus_rate, mask=held)
         if SLOPED and SUP:
-            tl.store(slope_minus + row + k, tl.sum(d_minus, 1) * minus_rate + on_line * rho, mask=held)
+            tl.store(slope_minus + row + k, tl.sum(d_minus, 1) * minus_rate, mask=held)
 
 
 @triton.jit
 def backward(
     scores, level, relevance, order, counts, slope_plus, slope_minus, slope_h,
     grad_plus, grad_minus, grad_h, gradient, items,
-    plus_rate, minus_rate, rho, delta, jump, height, reach, search,
+    plus_rate, minus_rate, rho, delta, jump, height,
     TO_PLUS: tl.constexpr, TO_MINUS: tl.constexpr, TO_H: tl.constexpr, SHARED: tl.constexpr,
-    SORTED: tl.constexpr, FAST: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_J: tl.constexpr,
+    FAST: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
     """∂/∂s_j: what j adds to the ranks of every positive k, less what moving j as a k takes from its own rank."""
     query = tl.program_id(0)
@@ -293,9 +179,6 @@ def backward(
     positives = tl.load(counts + 2 * query)
     j = tl.program_id(1) * BLOCK_J + tl.arange(0, BLOCK_J)
     inside = j < items
-    if SORTED:
-        inside = inside & ((j < positives) | (j >= items - tl.load(counts + 2 * query + 1)))
-        j = tl.load(order + row + j, mask=inside, other=0)
     level_j = tl.load(level + row + j, mask=inside, other=-1)
     listed = inside & (level_j >= 0)
     s_j = tl.where(listed, tl.load(scores + row + j, mask=inside, other=0.0), -FAR)
@@ -303,34 +186,8 @@ def backward(
     if TO_H:
         rel_j = tl.where(positive_j, tl.load(relevance + row + j, mask=inside, other=0.0), 0.0)
 
-    # Where the walk over positives, by decreasing score, begins, and where the bare sigmoid and the curve end.
-    first = positives * 0
-    sigmoid_end = first
-    curve_end = positives
-    if SORTED:
-        highest_j = tl.max(s_j, 0)
-        lowest_j = tl.min(tl.where(listed, s_j, FAR), 0)
-        lane = tl.arange(0, 4)
-        bound = tl.where(lane == 0, highest_j + reach, tl.where(lane == 1, _past(highest_j, 0.0), -_past(-lowest_j, delta)))
-        found = _counts_from(scores + row, order + row, lane * 0, lane * 0 + positives, bound, search)
-        first = _lane(found, 0) // BLOCK_K * BLOCK_K
-        sigmoid_end = first
-        if not (TO_PLUS or TO_H):
-            if tl.max(positive_j.to(tl.int32), 0) == 0:
-                sigmoid_end = tl.maximum(first, _lane(found, 1) // BLOCK_K * BLOCK_K)
-                curve_end = tl.minimum(tl.cdiv(_lane(found, 2), BLOCK_K) * BLOCK_K, positives)
-                curve_end = tl.maximum(curve_end, sigmoid_end)
-
     total = tl.zeros((BLOCK_K, BLOCK_J), tl.float32)
-    on_line = tl.zeros((BLOCK_K,), tl.float32)
-    if SORTED and TO_MINUS:
-        for start in range(first, sigmoid_end, BLOCK_K):
-            slot = start + tl.arange(0, BLOCK_K)
-            k = tl.load(order + row + slot)
-            g = tl.load(grad_minus + row + k)[:, None]
-            sigmoid = _sigmoid(s_j[None, :] - tl.load(scores + row + k)[:, None], minus_rate, FAST)
-            total += g * (sigmoid - sigmoid * sigmoid)
-    for start in range(sigmoid_end, curve_end, BLOCK_K):
+    for start in range(0, positives, BLOCK_K):
         slot = start + tl.arange(0, BLOCK_K)
         held = slot < positives
         k = tl.load(order + row + slot, mask=held, other=0)
@@ -352,14 +209,7 @@ def backward(
                 g = tl.where(held, tl.load(grad_h + row + k), 0.0)[:, None]
                 weight += tl.minimum(rel_j[None, :], tl.load(relevance + row + k)[:, None]) * g
             total += weight * (sigmoid - sigmoid * sigmoid) * (plus_rate / minus_rate if TO_MINUS else 1.0)
-    if SORTED and TO_MINUS:
-        for start in range(curve_end, positives, BLOCK_K):
-            slot = start + tl.arange(0, BLOCK_K)
-            held = slot < positives
-            k = tl.load(order + row + slot, mask=held, other=0)
-            on_line += tl.where(held, tl.load(grad_minus + row + k), 0.0)
-
-    change = tl.sum(total, 0) * (minus_rate if TO_MINUS else plus_rate) + rho * tl.sum(on_line, 0)
+    change = tl.sum(total, 0) * (minus_rate if TO_MINUS else plus_rate)
     if TO_MINUS:
         own = tl.load(grad_minus + row + j, mask=positive_j, other=0.0)
         change -= own * tl.load(slope_minus + row + j, mask=positive_j, other=0.0)
