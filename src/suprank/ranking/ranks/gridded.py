@@ -125,7 +125,7 @@ class _Settings(NamedTuple):
 class _Saved(NamedTuple):
     """What backward needs of a block: the positives, the slopes of their ranks, and the order of the items."""
 
-    index: Tensor  # of the positives in the batch, in the order of their scores under SupStep
+    at: Tensor  # where the positives are in the batch, in the order of their scores under SupStep
     is_positive: Tensor | None
     slopes: Tensor
     ranking: Tensor | None
@@ -237,7 +237,7 @@ def _pulls(
     """At each item j: Σ grad(k) times the slope of k's ranks with the score of j, and at k itself their sum, taken off."""
     depth, weight = levels
     weight = None if weight is None else weight.to(scores.dtype)
-    minus, index = settings.minus, saved.index
+    minus, index = settings.minus, saved.at
     positives = Positives(index, saved.is_positive)
     known = [None if grad is None else positives.masked(grad.gather(1, index)) for grad in grads]
     own = level.gather(1, index).long().clamp_(min=1)
@@ -256,28 +256,29 @@ def _pulls(
         ]
         if sources:
             result += grid.read(grid.connect(reduce(add, sources), "slope"), group)[0]
-    if isinstance(minus, SupStep) and known[MINUS] is not None:
-        result += _pulls_beyond(scores, group, depth, minus, saved, own, known[MINUS])
+    grad = known[MINUS]
+    if isinstance(minus, SupStep) and grad is not None:
+        result += _pulls_beyond(scores, level, depth, minus, saved, own, grad)
     return result
 
 
 def _pulls_beyond(
-    scores: Tensor, group: Tensor, depth: int, minus: SupStep, saved: _Saved, own: Tensor, grad: Tensor
+    scores: Tensor, level: Tensor, depth: int, minus: SupStep, saved: _Saved, own: Tensor, grad: Tensor
 ) -> Tensor:
     """The part of `_pulls` beyond δ: the lists from their other end, over the positives k with s_k + δ < s_j."""
+    assert saved.ranking is not None and saved.beyond is not None
     ranking = saved.ranking.flip(-1)
-    thresholds = scores.gather(1, saved.index).add_(minus.delta).neg_().flip(-1)
+    thresholds = scores.gather(1, saved.at).add_(minus.delta).neg_().flip(-1)
     # The k that has `beyond` items beyond δ is among those of the last of these, and of all above it.
     starts = saved.beyond.new_zeros(len(scores), scores.shape[1] + 1)
     starts.scatter_add_(1, scores.shape[1] - saved.beyond, torch.ones_like(saved.beyond))
     number = starts.cumsum(-1)[:, :-1]
-    higher = torch.stack([grad.where(own > current, 0) for current in range(depth)]).flip(-1)
+    higher = pad(torch.stack([grad.where(own > current, 0) for current in range(depth + 1)]).flip(-1), (1, 0))
     if minus.delta < _FADED * minus.tau:
         higher = higher.double()
-    column = group.gather(1, ranking)
-    beyond = Beyond(thresholds, scores.gather(1, ranking).neg_(), number, minus)
-    count, _, slope = beyond.sums(pad(higher, (1, 0)), column.clamp(max=depth - 1))
-    pull = count.mul_(minus.rho).sub_(slope, alpha=1 / minus.tau).mul_(column < depth).to(scores.dtype)
+    column = level.gather(1, ranking).long().clamp_(min=0)
+    count, _, slope = Beyond(thresholds, scores.gather(1, ranking).neg_(), number, minus).sums(higher, column)
+    pull = count.mul_(minus.rho).sub_(slope, alpha=1 / minus.tau).to(scores.dtype)
     return torch.empty_like(scores).scatter_(1, ranking, pull)
 
 
