@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -73,6 +74,7 @@ _IMPLEMENTATIONS: dict[str, Implementation] = {
 # A CUDA build of torch brings Triton along, except on Windows; importing it elsewhere only costs time.
 if torch.version.cuda is not None and find_spec("triton") is not None:
     from suprank.ranking.ranks.fused import fused, runs_fused
+    from suprank.ranking.ranks.gridded_triton import gridded_on_gpu, runs_gridded, survey
 
     _IMPLEMENTATIONS["fused"] = fused
 else:
@@ -107,10 +109,17 @@ at 8 to 16 positives from 256 to 8,192 items, under all steps (`python benchmark
 """
 
 
+GRID_FROM_ON_GPU = {"items": 1024, "positives": 128}
+"""Items in a list, and positives per query (on average), from which `gridded` pays against `fused` on a GPU.
+
+The number of positives is on the device, and the host waits for it; with fewer items it is not asked for.
+"""
+
+
 def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The fastest implementation for these inputs (docs/ranking.md)."""
     if scores.is_cuda and runs_fused(scores, plus, minus):
-        return fused
+        return _fastest_on_gpu(scores, level, relevance, plus, minus)
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return chunked
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
@@ -118,6 +127,17 @@ def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
     if (level > 0).sum() < SORT_FROM * len(level) or levels_to_count(level, relevance) is None:
         return chunked
     return sorting if plus.flat and minus.flat else gridded
+
+
+def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
+    """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
+    items = scores.shape[1]
+    if items < GRID_FROM_ON_GPU["items"] or not runs_gridded(scores, level, plus, minus):
+        return fused
+    if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+        return fused
+    known = survey(scores, level, relevance)
+    return fused if known.positives < GRID_FROM_ON_GPU["positives"] else partial(gridded_on_gpu, known=known)
 
 
 def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:

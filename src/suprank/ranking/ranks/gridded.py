@@ -68,8 +68,12 @@ def gridded(
             f"gridded ranks need steps out of (heaviside | Sigmoid, heaviside | Sigmoid | SupStep), not {plus} and {minus}; "
             f"leave `using` out."
         )
+    if scores.is_cuda:
+        from suprank.ranking.ranks.gridded_triton import gridded_on_gpu  # it imports Triton
+
+        return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus)
     if scores.device.type != "cpu":
-        raise ValueError(f"gridded ranks are for a CPU, and the scores are on {scores.device}; leave `using` out.")
+        raise ValueError(f"gridded ranks are for a CPU or CUDA, and the scores are on {scores.device}; leave `using` out.")
     levels = levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(
