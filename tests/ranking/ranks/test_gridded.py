@@ -161,9 +161,9 @@ def test_nothing_to_rank_gives_empty_ranks(shape):
 def test_it_is_chosen_where_positives_are_many_and_only_there(monkeypatch):
     chosen: list[int] = []
 
-    def spy(scores, level, relevance=None, *, plus, minus):
+    def spy(scores, level, relevance=None, **options):
         chosen.append(scores.shape[1])
-        return gridded(scores, level, relevance, plus=plus, minus=minus)
+        return gridded(scores, level, relevance, **options)
 
     monkeypatch.setattr(dispatch, "gridded", spy)
     scores, level = random_ranking(2, 3, 40)
@@ -196,5 +196,5 @@ def test_what_it_cannot_do_is_refused_with_the_way_out():
         gridded(scores, level, plus=SupStep())
     with pytest.raises(ValueError, match=r"float64; leave `using` out"):
         gridded(scores, level.double())
-    with pytest.raises(ValueError, match="are for a CPU, and the scores are on meta"):
+    with pytest.raises(ValueError, match="are for a CPU or CUDA, and the scores are on meta"):
         gridded(scores.to("meta"), level.to("meta"))

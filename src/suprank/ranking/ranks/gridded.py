@@ -57,11 +57,13 @@ def gridded(
     plus: Step = heaviside,
     minus: Step = SupStep(),
     budget: int = BUDGET,
+    levels: Levels | None = None,
 ) -> Ranks:
     """Ranks as in `definition`, for the steps of the losses, integer levels and a relevance that depends on the level alone.
 
     Ranks are within 2e−6 of their value in float32, and gradients within 1e−5 of their norm. Scores that are not finite, or
     whose range is too wide for a grid (thousands of τ), are ranked by `chunked`. There is no second derivative.
+    `levels` are the result of `levels_to_count`, if it is known.
     """
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
         raise ValueError(
@@ -74,7 +76,7 @@ def gridded(
         return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus)
     if scores.device.type != "cpu":
         raise ValueError(f"gridded ranks are for a CPU or CUDA, and the scores are on {scores.device}; leave `using` out.")
-    levels = levels_to_count(level, relevance)
+    levels = levels or levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(
             f"gridded ranks need integer levels up to {MOST_LEVELS} and one relevance for each level of a query, and the "
