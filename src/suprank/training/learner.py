@@ -67,7 +67,8 @@ class Learner:
         if config.memory.size:
             size = len(batches.labels) if config.memory.size == "all" else config.memory.size
             memory = EmbeddingMemory(size, self.embedder.dim, len(batches.levels), per_item=config.memory.per_item)
-        self.loss = LossWithMemory(loss, memory, config.memory.weight).to(fabric.device)
+        replay = replays_loss(loss, config, fabric)
+        self.loss = LossWithMemory(loss, memory, config.memory.weight, replay=replay).to(fabric.device)
         distributed.broadcast_from_first(value.data for value in (*loss.parameters(), *loss.buffers()))
         self.embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         network: nn.Module = self.embedder
@@ -233,6 +234,13 @@ class Learner:
         state = model_state(self.model)
         if self.fabric.is_global_zero:
             model_folder.write_model(folder, self.embedder.config, state)
+
+
+def replays_loss(loss: nn.Module, config: TrainConfig, fabric: Fabric) -> bool:
+    """Whether the loss is replayed from a CUDA graph: in one process on a GPU, a loss of the user's own only if asked for."""
+    on_one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
+    wanted = config.engine.replay_loss
+    return on_one_gpu and (not isinstance(loss, CustomLoss) if wanted is None else wanted)
 
 
 def check_loss(loss: nn.Module, config: TrainConfig) -> None:
