@@ -218,16 +218,14 @@ def _sums(scores: Tensor, level: Tensor, levels: Levels, settings: _Settings, re
         if isinstance(minus, Heaviside):
             values[MINUS] = lower
         if isinstance(minus, SupStep):
-            found = scores.gather(1, index)
-            number = torch.searchsorted(-items.scores, -(found + minus.delta))
+            threshold = scores.gather(1, index).double() + minus.delta  # in float64: rounding would move items over the kink
+            number = torch.searchsorted(-items.scores.double(), -threshold)
             is_lower = torch.ones(depth, depth + 2, dtype=torch.float64).tril_(1)  # by the level of k, and the group of j
             is_lower[:, 0] = 0
             weights = torch.stack([select(row, items.group) for row in is_lower])
             count = counts.below(number).gather(0, column)[0]
-            total, value, slope = Beyond(items.scores, found + minus.delta, number, minus).sums(
-                weights, own - 1, with_scores=True
-            )
-            excess = total.sub_((found.double() + minus.delta).mul_(count)).clamp_(min=0)
+            total, value, slope = Beyond(items.scores, threshold, number, minus).sums(weights, own - 1, with_scores=True)
+            excess = total.sub_(threshold * count).clamp_(min=0)
             values[MINUS] += value.add_(excess, alpha=minus.rho)
             values[MINUS].add_(lower, alpha=minus.jump).add_(count, alpha=minus.height - minus.jump - 1)
             slopes[MINUS].add_(count, alpha=minus.rho).sub_(slope, alpha=1 / minus.tau)
@@ -274,7 +272,7 @@ def _pulls_beyond(
     """The part of `_pulls` beyond δ: the lists from their other end, over the positives k with s_k + δ < s_j."""
     assert saved.ranking is not None and saved.beyond is not None
     ranking = saved.ranking.flip(-1)
-    thresholds = scores.gather(1, saved.at).add_(minus.delta).neg_().flip(-1)
+    thresholds = scores.gather(1, saved.at).double().add_(minus.delta).neg_().flip(-1)
     # The k that has `beyond` items beyond δ is among those of the last of these, and of all above it.
     starts = saved.beyond.new_zeros(len(scores), scores.shape[1] + 1)
     starts.scatter_add_(1, scores.shape[1] - saved.beyond, torch.ones_like(saved.beyond))

@@ -121,7 +121,8 @@ class Beyond:
     def __init__(self, sources: Tensor, targets: Tensor, number: Tensor, step: SupStep) -> None:
         self.sources, self.number = sources, number
         low = torch.minimum(sources[:, -1:], targets[:, -1:]).double()
-        self._fading = _fading(math.exp(-step.delta / step.tau), sources.dtype)
+        precision = min(sources.dtype, targets.dtype, key=lambda dtype: dtype.itemsize)
+        self._fading = _fading(math.exp(-step.delta / step.tau), precision)
         self._width = 4 / max(2, len(self._fading))  # of a bin, in τ: so narrow that no power grows by more than e⁴ in it
         position, target = ((one.double() - low).div_(self._width * step.tau) for one in (sources, targets))
         bins = position.int()
