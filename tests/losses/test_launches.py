@@ -1,5 +1,7 @@
 """How many kernels a GPU would be given: the operations of a step on tensors without values, and without a device."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -7,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 pytest.importorskip("triton")
 
-from suprank.losses import SupAP, SupHAP, SupNDCG, SupRecall, happier, roadmap
+from suprank.losses import SupAP, SupHAP, SupNDCG, SupRecall, decomposability, happier, roadmap, unit_vectors
 from suprank.ranking import fused_batch
 from suprank.ranking.ranks.fused import fused
 
@@ -35,7 +37,8 @@ def as_on_a_gpu(monkeypatch):
     counter = Launches()
     monkeypatch.setattr(fused_batch, "_has_kernels", lambda _: True)
     monkeypatch.setattr(fused_batch, "_launch", lambda kernel, *_, **__: counter.names.append(kernel))
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: False)  # "meta" has no autocast
+    for module in (decomposability, unit_vectors):
+        monkeypatch.setattr(module, "without_autocast", lambda _: nullcontext())  # "meta" has no autocast
     monkeypatch.setattr(torch.Tensor, "item", lambda _: 0.0)
     monkeypatch.setattr(fused_batch, "_prefix", lambda *_: None)  # made once
     return counter

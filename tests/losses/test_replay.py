@@ -100,10 +100,11 @@ def test_shapes_that_come_seldom_and_large_batches_are_not_recorded(monkeypatch)
     for rows in (16, 15, 16, 14, 16, 15, 13):
         replayed(drawn(0, rows), LABELS[:rows])
     assert recorder.recordings == 1
-    monkeypatch.setattr(replay, "MOST_PAIRS", 16 * 16 - 1)
+    monkeypatch.setattr(replay, "MOST_ITEMS", 15)
     for _ in range(5):
         replayed(drawn(0), LABELS)
     assert recorder.replays == 1
+    monkeypatch.undo()
     for rows in range(3, 100):  # a memory that grows
         replayed(drawn(0, 2), LABELS[:2], ref_emb=drawn(1, rows).detach(), ref_labels=LABELS[:1].expand(rows, -1))
     assert len(replayed._calls) <= 64

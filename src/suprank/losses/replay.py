@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from suprank.losses.value_checks import skip_value_checks
+from suprank.ranking.ranks.dispatch import GRID_FROM_ON_GPU
 from suprank.ranking.recording import rehearsal
 
 if TYPE_CHECKING:
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
 
     Function = Callable[..., list[Tensor]]
 
-MOST_PAIRS = 2**24
-"""Pairs of a query and an item up to which a loss is recorded.
+MOST_ITEMS = GRID_FROM_ON_GPU["items"] - 1
+"""Items in a list up to which a loss is recorded.
 
-With more of them a step is the GPU's time and not the host's, and a recording would keep the memory of the step.
+With more of them, how ranks are computed depends on values that a recording cannot read, and a step is the GPU's time rather
+than the host's.
 """
 
 _CALLS_BEFORE_RECORDING = 2  # of a shape, so that the last batch of an epoch and a memory that still grows are not recorded
@@ -50,7 +52,7 @@ class ReplayedLoss:
         replayed(embeddings, labels).backward()
 
     It is called as the loss is, and gives the same numbers. A shape is recorded when it comes for the third time; other shapes,
-    and batches of more than `MOST_PAIRS` pairs, are computed as without recording. So is everything on a CPU, and a loss
+    and lists of more than `MOST_ITEMS` items, are computed as without recording. So is everything on a CPU, and a loss
     that reads values, which cannot be recorded; a warning says so. A replayed loss does not check values: look for NaN in the
     loss yourself. Gradients are for `embeddings` and for the parameters of the loss. Python code does not run again in a
     replay, so after changing a hyper-parameter, such as `loss.tau`, call `forget`. After a call `log` holds the loss's log.
@@ -95,7 +97,7 @@ class ReplayedLoss:
         tensors_alone = all(isinstance(value, torch.Tensor) for value in given)
         if not tensors_alone or any(value.requires_grad for value in given if value is not embeddings):
             return False
-        return len(embeddings) * len(embeddings if items is None else items) <= MOST_PAIRS
+        return len(embeddings if items is None else items) <= MOST_ITEMS
 
     def _recording(self, inputs: dict[str, Tensor | None]) -> _Recording | None:
         given = {name: value for name, value in inputs.items() if value is not None}
@@ -136,10 +138,12 @@ class ReplayedLoss:
             leaf = embeddings.detach().requires_grad_()
             leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
             named = dict(zip(list(given)[1:], others, strict=True))
+            positional = (leaf, named.pop("labels", None))
             with skip_value_checks():
-                value = torch.func.functional_call(self.loss, leaves, (leaf,), named)
+                value = torch.func.functional_call(self.loss, leaves, positional, named)
             gradients = torch.autograd.grad(value, [leaf, *leaves.values()], allow_unused=True, materialize_grads=True)
-            parts = {name: part for name, part in getattr(self.loss, "log", {}).items() if part.numel() == 1}
+            logged = getattr(self.loss, "log", {}).items()
+            parts = {name: part for name, part in logged if isinstance(part, torch.Tensor) and part.numel() == 1}
             log[:] = parts
             numbers = [part.detach().reshape(()).to(value.dtype) for part in parts.values()]
             for module in self.loss.modules():

@@ -46,7 +46,9 @@ def self_scores(unit: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows rows"]:
 def without_autocast(values: Tensor) -> AbstractContextManager[Any]:
     """Within this context products of matrices keep their precision. Where autocast is off, that takes no time."""
     device = values.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 class _UnitVectors(torch.autograd.Function):

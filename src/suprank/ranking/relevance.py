@@ -67,13 +67,12 @@ def listed_level(
         return fused_levels(labels, ref_labels, fine=fine, is_self=is_self, within_batch=within_batch)
     labels = torch.threshold(labels, NO_LABEL, _UNMATCHED)
     same = labels[:, -1, None] == ref_labels[None, :, -1]
-    level = same.to(torch.int8)
+    level = None if fine else same.to(torch.int8)
     for column in reversed(range(labels.shape[1] - 1)):
         same &= labels[:, column, None] == ref_labels[None, :, column]
-        if not fine:
+        if level is not None:
             level += same
-    if fine:
-        level = same.to(torch.int8)
+    level = same.to(torch.int8) if level is None else level
     if is_self is not None:
         return level.masked_fill_(is_self, IGNORED)
     return level.fill_diagonal_(IGNORED) if within_batch else level

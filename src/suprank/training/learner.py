@@ -157,12 +157,12 @@ class Learner:
     def _checked_values(self, parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:
         """The means of the parts over the batches, and the gradient norm, all finite. Only here a step waits for the GPU."""
         names = list(parts[0])
-        means = [torch.stack([one[name].float() for one in parts]).mean() for name in names]
+        means = torch.stack([one[name].float() for one in parts for name in names]).view(len(parts), -1).mean(0)
         proxies = [proxy.grad.norm() for proxy in self.proxies if proxy.grad is not None]
-        norms = {"gradient norm": means[0].new_zeros(()) if norm is None else norm.float()}
+        norms = {"gradient norm": means.new_zeros(()) if norm is None else norm.float()}
         if proxies:
             norms["gradient norm of proxies"] = torch.stack(proxies).norm()
-        values = dict(zip([*names, *norms], torch.stack([*means, *norms.values()]).tolist(), strict=True))
+        values = dict(zip([*names, *norms], torch.cat([means, torch.stack(list(norms.values()))]).tolist(), strict=True))
         bad = round(values.pop(_BAD_EMBEDDINGS) * len(parts))
         if bad:
             raise NonFiniteError(f"the embeddings of {bad} of {self.config.batch.size * len(parts)} images are not finite")
