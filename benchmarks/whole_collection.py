@@ -17,7 +17,7 @@ from torch import Tensor
 from suprank.losses import RetrievalLoss, SupAP, SupHAP, collection_loss
 from suprank.losses.collection import CHUNK_BYTES
 
-LOSSES: dict[str, type[RetrievalLoss]] = {"SupHAP": SupHAP, "SupAP": SupAP}
+LOSSES: dict[str, type[SupAP] | type[SupHAP]] = {"SupHAP": SupHAP, "SupAP": SupAP}
 FEW = 600
 
 

@@ -66,7 +66,8 @@ def test_float32_ranks_are_within_2e_6_and_gradients_within_1e_5(kind, tau):
     scores = scores_of(kind, generator, (2, 300))
     level = torch.randint(-1, 4, scores.shape, generator=generator, dtype=torch.int8)
     relevance = tree_relevance(level, dtype=torch.float64)
-    for plus, minus in ((heaviside, SupStep(tau=tau, delta=5.03 * tau)), (Sigmoid(tau), Sigmoid(tau))):
+    sup = [SupStep(tau=tau, delta=delta * tau) for delta in (0.53, 5.03)]
+    for plus, minus in ((heaviside, sup[0]), (heaviside, sup[1]), (Sigmoid(tau), Sigmoid(tau))):
         truth, slope = with_gradient(definition, scores.double(), level, relevance, plus, minus)
         found, gradient = with_gradient(gridded, scores, level, relevance.float(), plus, minus)
         for part, expected in zip(found, truth, strict=True):
@@ -161,9 +162,9 @@ def test_nothing_to_rank_gives_empty_ranks(shape):
 def test_it_is_chosen_where_positives_are_many_and_only_there(monkeypatch):
     chosen: list[int] = []
 
-    def spy(scores, level, relevance=None, *, plus, minus):
+    def spy(scores, level, relevance=None, **options):
         chosen.append(scores.shape[1])
-        return gridded(scores, level, relevance, plus=plus, minus=minus)
+        return gridded(scores, level, relevance, **options)
 
     monkeypatch.setattr(dispatch, "gridded", spy)
     scores, level = random_ranking(2, 3, 40)

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.ranking import SupStep, definition, heaviside, ranks, sorting, tree_relevance, weighted_ap_relevance
+from suprank.ranking.ranks.sorting import sort_falling
 from tests.ranking.random_rankings import PLENTY, assert_near, random_ranking, rankings
 
 
@@ -28,6 +29,16 @@ def test_sorting_equals_the_definition(drawn, weighing):
         assert (part is None) == (truth is None)
         if part is not None and truth is not None:
             assert_near(part, truth, 1e-12)
+
+
+@pytest.mark.parametrize("odd", [0.0, -0.0, 1e-45, 3e38, torch.inf, -torch.inf])
+def test_float32_scores_are_sorted_with_their_indices_whatever_their_values(odd):
+    scores = torch.randn(3, 50, generator=torch.Generator().manual_seed(0)).round(decimals=1)
+    scores[1, 7:11], scores[2, 9] = odd, -odd
+    falling, ranking = sort_falling(scores)
+    assert torch.equal(falling, scores.sort(-1, descending=True).values)
+    assert torch.equal(scores.gather(1, ranking), falling)
+    assert torch.equal(ranking.sort(-1).values, torch.arange(50).expand(3, -1))
 
 
 def test_exact_ranks_of_many_positives_are_sorted_for_by_default_and_have_no_gradient():

@@ -125,9 +125,10 @@ def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
         return chunked
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
         return chunked
-    if (level > 0).sum() < SORT_FROM * len(level) or levels_to_count(level, relevance) is None:
+    levels = levels_to_count(level, relevance) if (level > 0).sum() >= SORT_FROM * len(level) else None
+    if levels is None:
         return chunked
-    return sorting if plus.flat and minus.flat else gridded
+    return sorting if plus.flat and minus.flat else partial(gridded, levels=levels)
 
 
 def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:

@@ -57,11 +57,13 @@ def gridded(
     plus: Step = heaviside,
     minus: Step = SupStep(),
     budget: int = BUDGET,
+    levels: Levels | None = None,
 ) -> Ranks:
     """Ranks as in `definition`, for the steps of the losses, integer levels and a relevance that depends on the level alone.
 
     Ranks are within 2e−6 of their value in float32, and gradients within 1e−5 of their norm. Scores that are not finite, or
     whose range is too wide for a grid (thousands of τ), are ranked by `chunked`. There is no second derivative.
+    `levels` are the result of `levels_to_count`, if it is known.
     """
     if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
         raise ValueError(
@@ -74,7 +76,7 @@ def gridded(
         return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus)
     if scores.device.type != "cpu":
         raise ValueError(f"gridded ranks are for a CPU or CUDA, and the scores are on {scores.device}; leave `using` out.")
-    levels = levels_to_count(level, relevance)
+    levels = levels or levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(
             f"gridded ranks need integer levels up to {MOST_LEVELS} and one relevance for each level of a query, and the "
@@ -129,7 +131,7 @@ class _Settings(NamedTuple):
 class _Saved(NamedTuple):
     """What backward needs of a block: the positives, the slopes of their ranks, and the order of the items."""
 
-    index: Tensor  # of the positives in the batch, in the order of their scores under SupStep
+    at: Tensor  # where the positives are in the batch, in the order of their scores under SupStep
     is_positive: Tensor | None
     slopes: Tensor
     ranking: Tensor | None
@@ -216,16 +218,14 @@ def _sums(scores: Tensor, level: Tensor, levels: Levels, settings: _Settings, re
         if isinstance(minus, Heaviside):
             values[MINUS] = lower
         if isinstance(minus, SupStep):
-            found = scores.gather(1, index)
-            number = torch.searchsorted(-items.scores, -(found + minus.delta))
+            threshold = scores.gather(1, index).double() + minus.delta  # in float64: rounding would move items over the kink
+            number = torch.searchsorted(-items.scores.double(), -threshold)
             is_lower = torch.ones(depth, depth + 2, dtype=torch.float64).tril_(1)  # by the level of k, and the group of j
             is_lower[:, 0] = 0
             weights = torch.stack([select(row, items.group) for row in is_lower])
             count = counts.below(number).gather(0, column)[0]
-            total, value, slope = Beyond(items.scores, found + minus.delta, number, minus).sums(
-                weights, own - 1, with_scores=True
-            )
-            excess = total.sub_((found.double() + minus.delta).mul_(count)).clamp_(min=0)
+            total, value, slope = Beyond(items.scores, threshold, number, minus).sums(weights, own - 1, with_scores=True)
+            excess = total.sub_(threshold * count).clamp_(min=0)
             values[MINUS] += value.add_(excess, alpha=minus.rho)
             values[MINUS].add_(lower, alpha=minus.jump).add_(count, alpha=minus.height - minus.jump - 1)
             slopes[MINUS].add_(count, alpha=minus.rho).sub_(slope, alpha=1 / minus.tau)
@@ -241,7 +241,7 @@ def _pulls(
     """At each item j: Σ grad(k) times the slope of k's ranks with the score of j, and at k itself their sum, taken off."""
     depth, weight = levels
     weight = None if weight is None else weight.to(scores.dtype)
-    minus, index = settings.minus, saved.index
+    minus, index = settings.minus, saved.at
     positives = Positives(index, saved.is_positive)
     known = [None if grad is None else positives.masked(grad.gather(1, index)) for grad in grads]
     own = level.gather(1, index).long().clamp_(min=1)
@@ -260,28 +260,29 @@ def _pulls(
         ]
         if sources:
             result += grid.read(grid.connect(reduce(add, sources), "slope"), group)[0]
-    if isinstance(minus, SupStep) and known[MINUS] is not None:
-        result += _pulls_beyond(scores, group, depth, minus, saved, own, known[MINUS])
+    grad = known[MINUS]
+    if isinstance(minus, SupStep) and grad is not None:
+        result += _pulls_beyond(scores, level, depth, minus, saved, own, grad)
     return result
 
 
 def _pulls_beyond(
-    scores: Tensor, group: Tensor, depth: int, minus: SupStep, saved: _Saved, own: Tensor, grad: Tensor
+    scores: Tensor, level: Tensor, depth: int, minus: SupStep, saved: _Saved, own: Tensor, grad: Tensor
 ) -> Tensor:
     """The part of `_pulls` beyond δ: the lists from their other end, over the positives k with s_k + δ < s_j."""
+    assert saved.ranking is not None and saved.beyond is not None
     ranking = saved.ranking.flip(-1)
-    thresholds = scores.gather(1, saved.index).add_(minus.delta).neg_().flip(-1)
+    thresholds = scores.gather(1, saved.at).double().add_(minus.delta).neg_().flip(-1)
     # The k that has `beyond` items beyond δ is among those of the last of these, and of all above it.
     starts = saved.beyond.new_zeros(len(scores), scores.shape[1] + 1)
     starts.scatter_add_(1, scores.shape[1] - saved.beyond, torch.ones_like(saved.beyond))
     number = starts.cumsum(-1)[:, :-1]
-    higher = torch.stack([grad.where(own > current, 0) for current in range(depth)]).flip(-1)
+    higher = pad(torch.stack([grad.where(own > current, 0) for current in range(depth + 1)]).flip(-1), (1, 0))
     if minus.delta < _FADED * minus.tau:
         higher = higher.double()
-    column = group.gather(1, ranking)
-    beyond = Beyond(thresholds, scores.gather(1, ranking).neg_(), number, minus)
-    count, _, slope = beyond.sums(pad(higher, (1, 0)), column.clamp(max=depth - 1))
-    pull = count.mul_(minus.rho).sub_(slope, alpha=1 / minus.tau).mul_(column < depth).to(scores.dtype)
+    column = level.gather(1, ranking).long().clamp_(min=0)
+    count, _, slope = Beyond(thresholds, scores.gather(1, ranking).neg_(), number, minus).sums(higher, column)
+    pull = count.mul_(minus.rho).sub_(slope, alpha=1 / minus.tau).to(scores.dtype)
     return torch.empty_like(scores).scatter_(1, ranking, pull)
 
 

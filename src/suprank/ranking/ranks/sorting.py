@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_LEVELS = 32
 """Each level costs a pass over the scores; with more of them than this, pairs are cheaper."""
 
+_FREE_BITS = 29  # of the mantissa of a float64 that holds a float32
+
 
 def sorting(
     scores: Float[Tensor, "queries items"],
@@ -72,12 +74,30 @@ def levels_to_count(level: Tensor, relevance: Tensor | None) -> Levels | None:
     return Levels(depth, weight)
 
 
+def sort_falling(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores by decreasing value, and their indices.
+
+    A float32 leaves 29 bits of a float64 free. With the index in them, numpy's vectorized sort of numbers takes a third of the
+    time of torch's sort on a CPU.
+    """
+    if scores.device.type != "cpu" or scores.dtype != torch.float32 or scores.shape[1] >= 1 << _FREE_BITS or not scores.numel():
+        return scores.sort(-1, descending=True)
+    if not all(bound.isfinite() for bound in torch.aminmax(scores)):  # an index would turn ∞ into NaN
+        return scores.sort(-1, descending=True)
+    packed = scores.neg().double().view(torch.int64)
+    packed |= torch.arange(scores.shape[1])
+    packed.view(torch.float64).numpy().sort(-1)
+    ranking = packed & ((1 << _FREE_BITS) - 1)
+    packed ^= ranking
+    return packed.view(torch.float64).float().neg_(), ranking
+
+
 def _exact_ranks(scores: Tensor, level: Tensor, levels: Levels) -> Ranks:
     """Ranks under Heaviside steps: at each k, the items of every level that score s_k or more.
 
     The item k itself is among them, and stands for the 1 of rank⁺ and the rel(k) of H-rank⁺.
     """
-    falling, ranking = scores.sort(-1, descending=True)
+    falling, ranking = sort_falling(scores)
     sorted_level = level.gather(1, ranking)
     number = torch.searchsorted(falling.neg(), scores.neg().contiguous(), right=True)
     depth, weight = levels
