@@ -75,6 +75,7 @@ def embed_collection(
         "transform": " ".join(repr(loading.transform).split()) if loading.settings is None else loading.settings._asdict(),
         "normalize": repr(loading.normalize),
         "at_least": loading.min_short_side,  # the key in run.json of earlier versions too, so that their runs can be resumed
+        "decoder": None if loading.decoder == "pil" else loading.decoder,  # earlier versions had no entry, and only PIL
         "precision": precision or embedder.config.precision,
         "scales": list(scales),
     }
