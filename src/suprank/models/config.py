@@ -135,6 +135,5 @@ class EmbedderConfig(BaseModel):
             raise ValueError(
                 "this config leaves the preprocessing of images to the backbone; use the config of an Embedder created from it."
             )
-        return ImageInput(
-            size, mean, std, interpolation, resize, bool(self.squash), bool(self.fast_jpeg), self.decoder or "pil"
-        )
+        squash, fast_jpeg, decoder = bool(self.squash), bool(self.fast_jpeg), self.decoder or "pil"
+        return ImageInput(size, mean, std, interpolation, resize, squash, fast_jpeg, decoder)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 FORMAT = 4
-"""Format 3 had no `decoder`; 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of `resize`, and no squash, fast_jpeg and
-precision."""
+"""Format 3 had no `decoder`; 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of `resize`, and no
+squash, fast_jpeg and precision."""
 
 WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
 

@@ -56,8 +56,8 @@ class DataConfig(ConfigTable):
     """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few gray levels."""
 
     decoder: Literal["pil", "turbo"] = "pil"
-    """What decodes JPEGs: `turbo` is faster, with the same pixels, and decodes only what a training crop needs; with `fast_jpeg`
-    at the fraction that the crop allows. It needs `pip install "suprank[turbo]"`."""
+    """What decodes JPEGs: `turbo` is faster, with the same pixels, and decodes no more than a training crop needs; with
+    `fast_jpeg`, at the fraction that this crop allows. It needs `pip install "suprank[turbo]"`."""
 
     on_broken: Literal["raise", "skip"] = "raise"
     """`raise` stops training at a broken image; `skip` replaces it by another image of its class and counts it."""

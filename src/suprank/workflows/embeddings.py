@@ -146,10 +146,10 @@ def _warn_of_overrides(
     own = ImageLoaderSettings.for_model(embedder).settings if embedder.input.size[0] == embedder.input.size[1] else None
     if own is None or settings.settings is None:
         return
-    kept = {"decoder": embedder.input.decoder, "precision": embedder.config.precision or "fp32"}
-    saved = Provenance(embedder.config.backbone, 0, **own._asdict(), **kept)
-    changed = {"decoder": settings.decoder, "precision": precision or saved.precision, "scales": scales}
-    chosen = replace(saved, **settings.settings._asdict(), **changed)
+    config = embedder.config
+    saved = Provenance(config.backbone, 0, **own._asdict(), decoder=config.input.decoder, precision=config.precision or "fp32")
+    images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}
+    chosen = replace(saved, **images, precision=precision or saved.precision, scales=scales)
     if differences := chosen.differences(saved):
         _log.warning(
             "options override what %s was saved with: %s. Metrics then differ from those of the run that trained it.",
