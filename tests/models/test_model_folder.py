@@ -42,6 +42,14 @@ def test_the_json_says_what_wrote_it_and_has_every_setting(tmp_path):
     assert None not in record["config"].values()
 
 
+def test_a_folder_of_a_version_without_decoders_is_read_with_pil_and_has_the_same_fingerprint(tmp_path):
+    embedder = tiny.embedder(decoder="turbo")
+    embedder.save(tmp_path)
+    changed(tmp_path, format=3, config=embedder.config.model_dump(exclude={"decoder"}))
+    assert Embedder.load(tmp_path).input.decoder == "pil"
+    assert Embedder.load(tmp_path).fingerprint() == embedder.fingerprint()
+
+
 def test_saving_again_replaces_and_leaves_nothing_else(tmp_path):
     tiny.embedder(dim=8).save(tmp_path)
     tiny.embedder("test_vit", dim=4).save(tmp_path)

@@ -32,7 +32,6 @@ _UPRIGHT: dict[int, Callable[[Pixels], Pixels]] = {
     7: lambda stored: stored[::-1, ::-1].swapaxes(0, 1),
     8: lambda stored: stored[:, ::-1].swapaxes(0, 1),
 }
-
 _ON_ITS_SIDE = (5, 6, 7, 8)
 
 

@@ -131,7 +131,8 @@ class DrawnCrop:
 
     crop: v2.RandomResizedCrop
     further_steps: Sequence[Callable[[Any], Any]]
-    image_width: int
+    height: int
+    width: int
     box: Mapping[str, int]
 
     @classmethod
@@ -139,24 +140,25 @@ class DrawnCrop:
         """Draw the crop of an image of this size; None for a transform that does not begin with a random crop."""
         match _steps(transform):
             case [v2.RandomResizedCrop() as crop, *further]:
-                return cls(crop, further, width, crop.make_params([torch.empty((height, width), device="meta")]))
+                return cls(crop, further, height, width, crop.make_params([torch.empty((height, width), device="meta")]))
         return None
 
     def needed(self, *, at_fraction: bool) -> tuple[int, int]:
         """(fraction, rows): the image may be decoded at 1 / fraction of its size, of which only the first rows are used.
 
-        It is the smallest of `FRACTIONS` at which the crop is not enlarged; or all of the size, unless `at_fraction`.
+        With `at_fraction` it is the smallest size of `FRACTIONS` at which the crop is not enlarged, otherwise the full size.
         """
-        enlarges = min(self.box["height"] / self.crop.size[0], self.box["width"] / self.crop.size[1])
-        fraction = next(one for one in FRACTIONS if one == 1 or (at_fraction and one <= enlarges))
-        return fraction, -(-(self.box["top"] + self.box["height"]) // fraction)
+        times_as_large = min(self.box["height"] / self.crop.size[0], self.box["width"] / self.crop.size[1])
+        fraction = next(one for one in FRACTIONS if one == 1 or (at_fraction and one <= times_as_large))
+        bottom = self.box["top"] + self.box["height"]
+        return fraction, bottom if fraction == 1 else bottom // fraction + 2  # where sizes are rounded, up to two more
 
     def __call__(self, image: torch.Tensor) -> Any:
         """Crop the image `[3, height, width]`, which may be decoded at a fraction of its size, and finish the transform."""
-        scale = image.shape[-1] / self.image_width
-        top, left = round(self.box["top"] * scale), round(self.box["left"] * scale)
-        bottom = round((self.box["top"] + self.box["height"]) * scale)
-        right = round((self.box["left"] + self.box["width"]) * scale)
+        down, across = image.shape[-2] / self.height, image.shape[-1] / self.width
+        top, left = round(self.box["top"] * down), round(self.box["left"] * across)
+        bottom = round((self.box["top"] + self.box["height"]) * down)
+        right = round((self.box["left"] + self.box["width"]) * across)
         image = self.crop.transform(image, {"top": top, "left": left, "height": bottom - top, "width": right - left})
         for step in self.further_steps:
             image = step(image)
