@@ -58,9 +58,8 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
 
     `decoder="turbo"` decodes JPEGs faster, to the same pixels; rows with a box, and what it cannot decode, are left to PIL. The
     transform gets such a JPEG as a uint8 tensor `[3, height, width]`, which those of `suprank.data` accept in place of a PIL
-    image. Decoding ends with the last row that is needed, and rows below are black: if the transform begins with a random crop,
-    the crop is drawn first, from the same random numbers as otherwise. Given any `min_short_side`, the fraction is then the
-    smallest at which this crop is not enlarged.
+    image. If it begins with a random crop, the crop is drawn first, from the same random numbers as otherwise, and decoding
+    ends with its last row; given any `min_short_side`, the fraction is the smallest at which this crop is not enlarged.
 
     Rows with a `box` are cropped to it first, unless `crop_boxes=False`. Boxes are in pixels of the full upright image, so
     those rows are decoded in full. A box is clipped to the image; one with more than half of its area outside was made for an
@@ -141,16 +140,11 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
         return decode_image(data, path, min_short_side=self.min_short_side), self.transform
 
     def _load_turbo(self, jpeg: Jpeg, path: str) -> tuple[Any, Callable[[Any], Any] | None]:
-        from suprank.data.transforms import DrawnCrop, rows_used  # here: they need torchvision, and pictures alone do not
+        from suprank.data.transforms import DrawnCrop  # here, because it needs torchvision, and pictures alone do not
 
         crop = DrawnCrop.draw(self.transform, jpeg.height, jpeg.width)
         short = min_pixels(self.min_short_side)
-        if crop is not None:
-            pixels = jpeg.decode(*crop.needed(at_fraction=short is not None))
-        else:
-            fraction = jpeg.fraction(short)
-            rows = rows_used(self.transform, -(-jpeg.height // fraction), -(-jpeg.width // fraction))
-            pixels = jpeg.decode(fraction, rows)
+        pixels = jpeg.decode(jpeg.fraction(short)) if crop is None else jpeg.decode(*crop.needed(at_fraction=short is not None))
         if pixels is None:
             pixels = np.array(decode_image(jpeg.data, path, min_short_side=short))
         if self.transform is None:

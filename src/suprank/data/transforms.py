@@ -110,18 +110,6 @@ def min_short_side(transform: v2.Compose) -> int | None:
     return None
 
 
-def rows_used(transform: object, height: int, width: int) -> int | None:
-    """How many rows of an image of this size, from the top, have an influence on the result of a transform that resizes it and
-    takes its center; None for other transforms: all."""
-    match _steps(transform):
-        case [v2.Resize() as resize, v2.CenterCrop() as crop, *_] if max(height, width) <= MAX_ASPECT * min(height, width):
-            resized = resize.size[0] if len(resize.size) == 2 else resize.size[0] * height / min(height, width)
-            scale = height / resized
-            # Sizes are rounded, so one row more; a pixel of the result is computed from up to two rows (bicubic) of it around.
-            return min(height, ceil((resized + crop.size[0]) / 2 * scale + 3 * max(scale, 1)) + 1)
-    return None
-
-
 @dataclass(frozen=True)
 class DrawnCrop:
     """A transform whose random crop is drawn before the image is decoded, from the same random numbers as after it.
