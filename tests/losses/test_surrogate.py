@@ -101,11 +101,9 @@ def test_at_an_exact_tie_the_authors_step_is_one_half_and_ours_a_whole_error():
     assert theirs < exact, "their loss falls below 1 − AP"
 
 
-@pytest.mark.parametrize("using", ["chunked", "definition", "levelwise", "gridded"])
+@pytest.mark.parametrize("using", ["chunked", "definition", "gridded"])
 @pytest.mark.parametrize("name", RANK_LOSSES)
 def test_gradients_of_every_implementation_are_those_of_finite_differences(name, using):
-    if using == "levelwise" and name not in SUP:
-        return  # sigmoids are not for it
     embeddings, labels = batch("three levels", seed=1)
     loss = RANK_LOSSES[name](tau=0.05, using=using)
     assert torch.autograd.gradcheck(lambda values: loss(values, labels), embeddings.requires_grad_(), fast_mode=True)
@@ -427,7 +425,7 @@ def test_the_parameters_of_the_step_are_those_of_sup_step_with_its_defaults():
 def test_an_implementation_is_named_by_a_string_or_given():
     embeddings, labels = batch("three levels")
     expected = SupHAP()(embeddings, labels)
-    for using in ("definition", "chunked", "levelwise", "gridded", definition, chunked):
+    for using in ("definition", "chunked", "gridded", definition, chunked):
         torch.testing.assert_close(SupHAP(using=using)(embeddings, labels), expected)
     for make in RANK_LOSSES.values():
         with pytest.raises(ValueError, match="using='chunky' is not an implementation of ranks; choose from 'definition'"):

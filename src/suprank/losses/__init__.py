@@ -1,6 +1,6 @@
 """Rank losses, decomposability losses, combinations of the two, and baselines; called as pytorch-metric-learning's are."""
 
-from suprank.losses.base import LabelTreeWarning, RetrievalLoss
+from suprank.losses.base import LabelTreeWarning, QueryMean, RetrievalLoss
 from suprank.losses.baselines import (
     CSL,
     ArcFace,
@@ -19,6 +19,7 @@ from suprank.losses.baselines import (
     TripletSemiHard,
 )
 from suprank.losses.batch import RetrievalBatch, skip_value_checks
+from suprank.losses.collection import collection_loss
 from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_recall
 from suprank.losses.decomposability import PairCalibration, ProxySoftmax
 from suprank.losses.memory import EmbeddingMemory
@@ -54,6 +55,7 @@ __all__ = [
     "ProxyAnchor",
     "ProxyNCA",
     "ProxySoftmax",
+    "QueryMean",
     "RankLoss",
     "RankMeasure",
     "RetrievalBatch",
@@ -70,6 +72,7 @@ __all__ = [
     "SupNDCG",
     "SupRecall",
     "TripletSemiHard",
+    "collection_loss",
     "happier",
     "roadmap",
     "rod_ndcg",

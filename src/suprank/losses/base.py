@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -11,11 +14,13 @@ from torch import nn
 from suprank.losses.batch import RetrievalBatch, may_read_values
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
 
 _CHECKED_BATCHES = 10  # whether label columns form a tree is checked on so many batches
-_CALLER = 5  # stack frames from `_check_label_tree` up to the caller: `forward` and two of nn.Module lie between
+_CALLER = 5  # stack frames from `check_label_tree` up to the caller: `forward` and two of nn.Module lie between
 
 
 class LabelTreeWarning(UserWarning):
@@ -31,8 +36,30 @@ def loggable(values: dict[str, Tensor]) -> dict[str, Tensor]:
     return {} if torch.compiler.is_compiling() else values
 
 
+@dataclass(frozen=True)
+class QueryMean:
+    """A mean over queries, or over their pairs: the total, the number of what it is over, and its weight in the loss."""
+
+    total: Tensor
+    count: Tensor | int
+    weight: float = 1.0
+
+    def times(self, weight: float) -> QueryMean:
+        """The mean with its weight multiplied."""
+        return replace(self, weight=weight * self.weight)
+
+    @property
+    def value(self) -> Float[Tensor, ""]:
+        """The weighted mean; 0 where it is over nothing."""
+        mean = self.total / (max(1, self.count) if isinstance(self.count, int) else self.count.clamp(min=1))
+        return mean if self.weight == 1 else self.weight * mean
+
+
 class RetrievalLoss(nn.Module):
     """The base of all losses, called as pytorch-metric-learning's are. A subclass implements `compute` on a checked batch.
+
+    One that consists of means over queries may implement `means` too, or in its place: then `collection_loss` can go through
+    the queries in chunks.
 
     `ranks_items` says whether a query is compared with other images, so that a memory of them is of use. Losses that
     compare it with proxies only set it to False.
@@ -77,10 +104,10 @@ class RetrievalLoss(nn.Module):
             ids=ids,
             ref_ids=ref_ids,
         )
-        self._check_label_tree(batch)
+        self.check_label_tree(batch, stacklevel=_CALLER)
         return self.compute(batch)
 
-    def _check_label_tree(self, batch: RetrievalBatch) -> None:
+    def check_label_tree(self, batch: RetrievalBatch, *, stacklevel: int) -> None:
         """Warn once if the labels of one of the first batches form no tree. Later ones are not checked: a GPU would wait."""
         if batch.labels is None or self._label_trees_checked >= _CHECKED_BATCHES or not may_read_values(batch.labels):
             return
@@ -88,10 +115,14 @@ class RetrievalLoss(nn.Module):
         error = batch.label_tree_error()
         if error is not None:
             self._label_trees_checked = _CHECKED_BATCHES
-            warnings.warn(f"labels of {type(self).__name__}: {error}", LabelTreeWarning, stacklevel=_CALLER)
+            warnings.warn(f"labels of {type(self).__name__}: {error}", LabelTreeWarning, stacklevel=stacklevel)
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        """The loss on a batch that has been checked and normalized."""
+        """The loss on a batch that has been checked and normalized; by default the sum of its `means`."""
+        return reduce(add, [mean.value for mean in self.means(batch)])
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        """The means whose sum is the loss. Queries must not depend on one another, but for the items that they share."""
         raise NotImplementedError
 
 
@@ -118,3 +149,8 @@ class MeasureLoss(RetrievalLoss):
         skipped = empty.sum()
         self.log = loggable({"queries_without_positives": skipped})
         return (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        value, weight = self.per_query(batch)
+        empty = weight <= 0
+        return [QueryMean((1 - value).masked_fill(empty, 0).sum(), len(value) - empty.sum())]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from suprank.losses.base import QueryMean
     from suprank.losses.batch import RetrievalBatch
     from suprank.losses.surrogate import SupLossOptions
 
@@ -63,6 +64,11 @@ class Combined(RetrievalLoss):
             }
         )
         return loss
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        weight = self.decomposability_weight
+        parts = ((self.surrogate, 1 - weight), (self.decomposability, weight))
+        return [mean.times(share) for part, share in parts for mean in part.means(batch)]
 
 
 def roadmap(

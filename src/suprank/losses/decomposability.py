@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from suprank.losses.base import RetrievalLoss
+from suprank.losses.base import QueryMean, RetrievalLoss
 from suprank.losses.batch import may_read_values, unit_vectors
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float, Integer
     from torch import Tensor
 
@@ -45,17 +47,17 @@ class PairCalibration(RetrievalLoss):
     def extra_repr(self) -> str:
         return f"positive_floor={self.positive_floor}, negative_ceiling={self.negative_ceiling}, average={self.average!r}"
 
-    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         level = batch.fine_level()
         too_far = (self.positive_floor - batch.scores).clamp(min=0).where(level > 0, 0)
         too_close = (batch.scores - self.negative_ceiling).clamp(min=0).where(level == 0, 0)
-        return self._mean(too_far, level > 0) + self._mean(too_close, level == 0)
+        return [self._mean(too_far, level > 0), self._mean(too_close, level == 0)]
 
-    def _mean(self, hinge: Tensor, pair: Tensor) -> Tensor:
+    def _mean(self, hinge: Tensor, pair: Tensor) -> QueryMean:
         if self.average == "violating":
-            return hinge.sum() / (hinge > 0).sum().clamp(min=1)
+            return QueryMean(hinge.sum(), (hinge > 0).sum())
         count = pair.sum(-1)
-        return (hinge.sum(-1) / count.clamp(min=1)).sum() / (count > 0).sum().clamp(min=1)
+        return QueryMean((hinge.sum(-1) / count.clamp(min=1)).sum(), (count > 0).sum())
 
 
 class ProxyLoss(RetrievalLoss):
@@ -92,6 +94,12 @@ class ProxyLoss(RetrievalLoss):
             )
         with torch.autocast(batch.queries.device.type, enabled=False):
             return self.mean(batch.queries, fine)
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        value = self.compute(batch)  # checks that there are labels
+        assert batch.labels is not None
+        count = (batch.labels[:, 0] >= 0).sum()
+        return [QueryMean(value * count, count)]
 
     def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
         """The mean loss of unit vectors of these classes, −1 for none; 0 where no image has a class."""

@@ -19,7 +19,6 @@ from suprank.ranking.ranks import (
     chunked,
     definition,
     gridded,
-    levelwise,
     ranks,
     sorting,
 )
@@ -57,7 +56,6 @@ __all__ = [
     "hit_rate_at",
     "ideal_dcg",
     "ignoring",
-    "levelwise",
     "ndcg",
     "ranks",
     "recall_at",

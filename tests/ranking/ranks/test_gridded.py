@@ -22,6 +22,7 @@ STEPS = {
     "exact below": (Sigmoid(), heaviside),
     "exact": (heaviside, heaviside),
     "SOP recipes": (heaviside, SupStep(delta=0.0503, value_at_delta=1.44)),
+    "iNaturalist recipes": (heaviside, SupStep(delta=0.0503, jump=0.0, value_at_delta=1.0)),
     "no margin": (heaviside, SupStep(tau=0.05, rho=3.0, delta=0.0, jump=0.7)),
     "wide and flat": (heaviside, SupStep(tau=0.1, rho=0.0, delta=0.21)),
     "far margin": (heaviside, SupStep(delta=0.4999)),
@@ -81,12 +82,13 @@ def test_sums_on_a_grid_are_those_of_the_pairs(seed, items, spread, tau):
     scores = spread * torch.randn(2, items, generator=generator, dtype=torch.float64)
     weights = torch.randn(2, items, generator=generator, dtype=torch.float64)
     group = torch.randint(0, 3, (2, items), generator=generator)
-    grid = Grid.from_scores(scores, tau)
-    moments = grid.spread(weights, group, 3)
+    width = int((scores.amax(-1) - scores.amin(-1)).max() / (2 * tau)) + 1
+    grid = Grid.from_scores(scores, tau, width)
+    moments = grid.spread(group, 3, weights)
     sigmoid = torch.sigmoid((scores[:, None, :] - scores[:, :, None]) / tau)
     for kind, pairs in (("value", sigmoid), ("slope", sigmoid * (1 - sigmoid) / tau)):
         expected = (pairs * weights[:, None] * (group[:, None] == group[:, :, None])).sum(-1)
-        assert_near(grid.read(grid.connect(moments, kind), group), expected, 1e-10, scale=1 / tau if kind == "slope" else 1)
+        assert_near(grid.read(grid.connect(moments, kind), group)[0], expected, 1e-10, scale=1 / tau if kind == "slope" else 1)
 
 
 def test_blocks_of_any_size_give_the_same_ranks():
@@ -107,6 +109,14 @@ def test_scores_far_from_zero_keep_their_ranks(shift):
     found, gradient = with_gradient(gridded, scores + shift, level, None, heaviside, SupStep(delta=0.0503))
     assert_near(found[1], truth[1], 1e-9)
     assert_near(gradient, slope, 1e-9)
+
+
+def test_a_gap_of_delta_costs_k_what_it_gives_j():
+    scores = 0.05 * torch.arange(20, dtype=torch.float32).repeat(2, 1)  # s_k + δ and s_j − δ are rounded apart here
+    level = torch.arange(20).remainder(3).repeat(2, 1)
+    leaf = scores.requires_grad_()
+    (gradient,) = torch.autograd.grad(gridded(leaf, level).minus.where(level > 0, 0).sum(), leaf)
+    assert gradient.sum(-1).abs().max() < 1e-3 * gradient.abs().max()
 
 
 @pytest.mark.parametrize("outlier", [1e6, -torch.inf, torch.inf])
@@ -159,14 +169,16 @@ def test_it_is_chosen_where_positives_are_many_and_only_there(monkeypatch):
     scores, level = random_ranking(2, 3, 40)
     few = level.clamp(max=0)
     few[:, 0] = 1
-    ranks(scores, few, plus=Sigmoid(), minus=Sigmoid())
-    ranks(scores, level.double(), plus=Sigmoid(), minus=Sigmoid())
-    ranks(scores, level, torch.rand_like(scores), plus=Sigmoid(), minus=Sigmoid())
-    ranks(scores, level)
+    for plus, minus in ((heaviside, SupStep()), (Sigmoid(), Sigmoid())):
+        ranks(scores, few, plus=plus, minus=minus)
+        ranks(scores, level.double(), plus=plus, minus=minus)
+        ranks(scores, level, torch.rand_like(scores), plus=plus, minus=minus)
+    ranks(scores, level, plus=SupStep(), minus=SupStep())
+    ranks(scores, level, minus=heaviside)
     assert chosen == []
     ranks(scores, level, plus=Sigmoid(), minus=Sigmoid())
-    ranks(*random_ranking(2, 3, 400))
-    assert chosen == [40, 400]
+    ranks(scores, level)
+    assert chosen == [40, 40]
 
 
 def test_a_second_derivative_is_refused_with_the_way_out():

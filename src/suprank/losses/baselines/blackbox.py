@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.losses.base import MeasureLoss
+from suprank.losses.base import MeasureLoss, RetrievalLoss
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer
@@ -32,6 +32,8 @@ class BlackBoxAP(MeasureLoss):
     The rule is not linear in ∂L/∂r, so that a GradScaler or a weight on the loss would change λ. The slope is therefore that of
     L itself, and is scaled afterwards.
     """
+
+    means = RetrievalLoss.means  # none: λ is that of the mean over all queries, and the slope not linear in it
 
     def __init__(self, *, interpolation: float = 4.0, margin: float = 0.02, include_self: bool = False) -> None:
         super().__init__(include_self=include_self)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from suprank.losses.base import QueryMean
     from suprank.losses.batch import RetrievalBatch
 
 
@@ -69,6 +70,22 @@ class SumOverLevels(RetrievalLoss):
         return f"weights={self.weights}"
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+        losses = self._check(batch)
+        values = [loss.compute(batch.at_level(level)) for level, loss in enumerate(losses)]
+        total = torch.stack([weight * value for weight, value in zip(self.weights, values, strict=True)]).sum()
+        log: dict[str, Tensor] = {}
+        for level, (loss, value) in enumerate(zip(losses, values, strict=True)):
+            parts = {**getattr(loss, "log", {}), type(loss).__name__: value.detach()}
+            log |= {f"level {level} {name}": part for name, part in parts.items() if name != "loss"}
+        self.log = loggable({**log, "loss": total.detach()})
+        return total
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        levels = enumerate(zip(self._check(batch), self.weights, strict=True))
+        return [mean.times(weight) for level, (loss, weight) in levels for mean in loss.means(batch.at_level(level))]
+
+    def _check(self, batch: RetrievalBatch) -> list[RetrievalLoss]:
+        """The losses, one for each level of the batch's labels."""
         losses = self._losses()
         if batch.labels is None:
             raise ValueError("SumOverLevels needs labels [B, L]: a relevance has no levels to sum over.")
@@ -81,14 +98,7 @@ class SumOverLevels(RetrievalLoss):
                 f"labels have {batch.depth} level(s), but SumOverLevels {len(losses)} loss(es); "
                 f"give one loss for each column of the labels, finest first."
             )
-        values = [loss.compute(batch.at_level(level)) for level, loss in enumerate(losses)]
-        total = torch.stack([weight * value for weight, value in zip(self.weights, values, strict=True)]).sum()
-        log: dict[str, Tensor] = {}
-        for level, (loss, value) in enumerate(zip(losses, values, strict=True)):
-            parts = {**getattr(loss, "log", {}), type(loss).__name__: value.detach()}
-            log |= {f"level {level} {name}": part for name, part in parts.items() if name != "loss"}
-        self.log = loggable({**log, "loss": total.detach()})
-        return total
+        return losses
 
     def _losses(self) -> list[RetrievalLoss]:
         return list(self.losses)  # type: ignore[arg-type]

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.losses.base import RetrievalLoss, loggable
+from suprank.losses.base import QueryMean, RetrievalLoss, loggable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float
     from torch import Tensor
 
@@ -39,11 +41,11 @@ class ContrastiveXBM(RetrievalLoss):
     def extra_repr(self) -> str:
         return f"margin={self.margin}"
 
-    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         scores, level = batch.scores, batch.fine_level()
         too_far = (1 - scores).where((level > 0) & (scores < _COPY), 0)
         too_close = scores.where((level == 0) & (scores > self.margin), 0)
-        return (too_far + too_close).sum(-1).mean()
+        return [QueryMean((too_far + too_close).sum(), len(scores))]
 
 
 class ContrastiveKoLeo(ContrastiveXBM):

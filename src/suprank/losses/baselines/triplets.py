@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.losses.base import RetrievalLoss, loggable
+from suprank.losses.base import QueryMean, RetrievalLoss, loggable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -48,6 +48,9 @@ class TripletSemiHard(RetrievalLoss):
         total, triplets = _SemiHardHinges.apply(scores, level, self.margin)
         self.log = loggable({"triplets": triplets, "queries_without_positives": _without_positives(level)})
         return (total / triplets.clamp(min=1)).to(scores.dtype)
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        return [QueryMean(*_SemiHardHinges.apply(batch.scores, batch.fine_level(), self.margin))]
 
 
 class _SemiHardHinges(torch.autograd.Function):

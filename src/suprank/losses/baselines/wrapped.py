@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.func import functional_call
 
-from suprank.losses.base import RetrievalLoss
+from suprank.losses.base import QueryMean, RetrievalLoss
 from suprank.losses.decomposability import ProxyLoss, check_above_zero, init_proxies
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float, Integer
     from torch import Tensor
 
@@ -49,6 +51,9 @@ class MultiSimilarity(RetrievalLoss):
         pairs = (*torch.where(level > 0), *torch.where(level == 0))
         with torch.autocast(batch.queries.device.type, enabled=False):
             return self.theirs.reducer(self.theirs.mat_based_loss(batch.scores, pairs), batch.queries, None)
+
+    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+        return [QueryMean(self.compute(batch) * len(batch.queries), len(batch.queries))]
 
 
 class _WrappedProxyLoss(ProxyLoss):
@@ -85,6 +90,7 @@ class ProxyAnchor(_WrappedProxyLoss):
     """
 
     proxies_name = "proxies"
+    means = RetrievalLoss.means  # none: its means are over proxies, and their terms need all images at once
 
     def __init__(self, num_classes: int, embedding_size: int, *, margin: float = 0.1, scale: float = 32.0) -> None:
         check_above_zero(scale=scale)

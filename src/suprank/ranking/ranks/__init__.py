@@ -7,7 +7,6 @@ from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.dispatch import ImplementationName, ranks, resolve_implementation
 from suprank.ranking.ranks.gridded import gridded
-from suprank.ranking.ranks.levelwise import levelwise
 from suprank.ranking.ranks.result import Implementation, Ranks
 from suprank.ranking.ranks.sorting import sorting
 
@@ -18,7 +17,6 @@ __all__ = [
     "chunked",
     "definition",
     "gridded",
-    "levelwise",
     "ranks",
     "resolve_implementation",
     "sorting",

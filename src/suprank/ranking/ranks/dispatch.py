@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -10,7 +11,6 @@ import torch
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.gridded import gridded
-from suprank.ranking.ranks.levelwise import levelwise
 from suprank.ranking.ranks.sorting import levels_to_count, sorting
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from suprank.ranking.steps import Step
 
 
-ImplementationName = Literal["definition", "chunked", "levelwise", "gridded", "sorting", "fused"]
+ImplementationName = Literal["definition", "chunked", "gridded", "sorting", "fused"]
 """The ways to compute ranks, by name: docs/ranking.md says what each is for."""
 
 
@@ -50,7 +50,7 @@ def ranks(
     2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant.
 
     All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
-    another ("definition", "chunked", "levelwise", "gridded", "sorting" or "fused"), or is a function.
+    another ("definition", "chunked", "gridded", "sorting" or "fused"), or is a function.
 
     Example:
         >>> result = ranks(torch.tensor([[0.9, 0.8, 0.7]]), torch.tensor([[0, 1, 1]]), minus=heaviside)
@@ -67,7 +67,6 @@ def ranks(
 _IMPLEMENTATIONS: dict[str, Implementation] = {
     "definition": definition,
     "chunked": chunked,
-    "levelwise": levelwise,
     "gridded": gridded,
     "sorting": sorting,
 }
@@ -75,6 +74,7 @@ _IMPLEMENTATIONS: dict[str, Implementation] = {
 # A CUDA build of torch brings Triton along, except on Windows; importing it elsewhere only costs time.
 if torch.version.cuda is not None and find_spec("triton") is not None:
     from suprank.ranking.ranks.fused import fused, runs_fused
+    from suprank.ranking.ranks.gridded_triton import gridded_on_gpu, runs_gridded, survey
 
     _IMPLEMENTATIONS["fused"] = fused
 else:
@@ -104,35 +104,40 @@ def resolve_implementation(using: Implementation | ImplementationName) -> Implem
 
 
 SORT_FROM = 16
-"""Positives per query (on average) from which sorting, in `levelwise` and `sorting`, pays against `chunked`'s pairs.
-
-The two sides met at 8 to 20 positives from 256 to 8,192 items (`python benchmarks/sort_threshold.py`).
+"""Positives per query (on average) from which `sorting` and `gridded` pay against `chunked`'s pairs on a CPU: the two sides met
+at 8 to 16 positives from 256 to 8,192 items, under all steps (`python benchmarks/choice.py`).
 """
 
 
-GRID_FROM = {"SupRank": 48, "sigmoids": 16}
-"""Positives per query (on average) from which `gridded` pays against `levelwise` under SupRank's steps, and against `chunked`
-under sigmoids (`python benchmarks/sort_threshold.py`).
+GRID_FROM_ON_GPU = {"items": 1024, "positives": 128}
+"""Items in a list, and positives per query (on average), from which `gridded` pays against `fused` on a GPU.
+
+The number of positives is on the device, and the host waits for it; with fewer items it is not asked for.
 """
 
 
 def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
-    """The fastest implementation for these inputs (docs/benchmarks.md)."""
+    """The fastest implementation for these inputs (docs/ranking.md)."""
     if scores.is_cuda and runs_fused(scores, plus, minus):
-        return fused
+        return _fastest_on_gpu(scores, level, relevance, plus, minus)
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
         return chunked
-    sup = isinstance(plus, Heaviside) and isinstance(minus, SupStep)
-    exact = isinstance(plus, Heaviside) and isinstance(minus, Heaviside)
-    smooth = isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)
-    positives = int((level > 0).sum()) / max(1, len(level))
-    if not smooth or positives < min(SORT_FROM, *GRID_FROM.values()) or levels_to_count(level, relevance) is None:
+    if not (isinstance(plus, Heaviside | Sigmoid) and isinstance(minus, Heaviside | Sigmoid | SupStep)):
         return chunked
-    if exact:
-        return sorting
-    if sup:
-        return gridded if positives >= GRID_FROM["SupRank"] else levelwise
-    return gridded
+    if (level > 0).sum() < SORT_FROM * len(level) or levels_to_count(level, relevance) is None:
+        return chunked
+    return sorting if plus.flat and minus.flat else gridded
+
+
+def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
+    """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
+    items = scores.shape[1]
+    if items < GRID_FROM_ON_GPU["items"] or not runs_gridded(scores, level, plus, minus):
+        return fused
+    if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing():
+        return fused
+    known = survey(scores, level, relevance)
+    return fused if known.positives < GRID_FROM_ON_GPU["positives"] else partial(gridded_on_gpu, known=known)
 
 
 def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:

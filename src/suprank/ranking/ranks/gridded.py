@@ -11,14 +11,18 @@ each item over the positives of higher levels.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.grid import Grid
 from suprank.ranking.ranks.result import Ranks, second_derivative_error
-from suprank.ranking.ranks.running_sums import Beyond, Counts, Items
+from suprank.ranking.ranks.running_sums import Beyond, Counts, Positives, SortedItems, select
 from suprank.ranking.ranks.sorting import MOST_LEVELS, Levels, levels_to_count
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
@@ -38,6 +42,9 @@ FEW_BINS = 1024
 
 BUDGET = 8 * 2**20
 """Bytes for the polynomials and the grids of one block of queries."""
+
+_FADED = 4
+"""Beyond so many τ, e^(−δ/τ) is so small that sums of fading terms lose nothing in float32."""
 
 PLUS, MINUS, HIERARCHICAL = range(3)
 
@@ -61,8 +68,12 @@ def gridded(
             f"gridded ranks need steps out of (heaviside | Sigmoid, heaviside | Sigmoid | SupStep), not {plus} and {minus}; "
             f"leave `using` out."
         )
+    if scores.is_cuda:
+        from suprank.ranking.ranks.gridded_triton import gridded_on_gpu  # it imports Triton
+
+        return gridded_on_gpu(scores, level, relevance, plus=plus, minus=minus)
     if scores.device.type != "cpu":
-        raise ValueError(f"gridded ranks are for a CPU, and the scores are on {scores.device}; leave `using` out.")
+        raise ValueError(f"gridded ranks are for a CPU or CUDA, and the scores are on {scores.device}; leave `using` out.")
     levels = levels_to_count(level, relevance)
     if levels is None:
         raise ValueError(
@@ -70,165 +81,229 @@ def gridded(
             f"levels here are {level.dtype}; leave `using` out, and an implementation that fits is chosen."
         )
     items = scores.shape[1]
-    bins = _bins(scores.detach(), level, plus, minus) if scores.numel() and levels.depth else math.inf
-    if not bins <= max(FEW_BINS, BINS_PER_ITEM * items):
+    ignored = torch.from_numpy(np.flatnonzero(level.numpy() < 0))
+    listed = _listed(scores.detach(), ignored)
+    span = float((listed.amax(-1).double() - listed.amin(-1)).max()) if scores.numel() and levels.depth else math.inf
+    taus = [step.tau for step in (plus, minus) if isinstance(step, Sigmoid | SupStep)]
+    bins = max((span / (2 * tau) for tau in taus), default=0.0)
+    if not bins <= max(FEW_BINS, BINS_PER_ITEM * items):  # too many, or NaN
         return chunked(scores, level, relevance, plus=plus, minus=minus)
     numbers = 12 * items + 30 * (levels.depth + 1) * bins  # of the polynomials and the grids of one query
     rows = max(1, int(budget / (scores.element_size() * numbers)))
-    results = _GriddedRanks.apply(scores, level, levels, plus, minus, rows)
+    results = _GriddedRanks.apply(scores, ignored, level, levels, _Settings(plus, minus, span, rows), listed)
     return Ranks(results[PLUS], results[MINUS], None if relevance is None else results[HIERARCHICAL])
 
 
-def _bins(scores: Tensor, level: Tensor, plus: Step, minus: Step) -> float:
-    """The number of bins that the widest list needs; ∞ or NaN for scores that are."""
-    listed = level >= 0
-    span = scores.where(listed, -torch.inf).amax(-1).double() - scores.where(listed, torch.inf).amin(-1)
-    widest = float(span.where(listed.any(-1), 0).max())
-    return max((widest / (2 * step.tau) for step in (plus, minus) if isinstance(step, Sigmoid | SupStep)), default=0.0)
+def _listed(scores: Tensor, ignored: Tensor) -> Tensor:
+    """The scores, with those of ignored items (their flat indices) just below all others of their list."""
+    if not len(ignored):
+        return scores
+    listed = scores.contiguous().clone()
+    low = listed.view(-1).index_fill_(0, ignored, torch.inf).view_as(listed).amin(-1)
+    low = torch.nextafter(low, -torch.ones_like(low) * torch.inf).where(low.isfinite(), 0)
+    listed.view(-1).index_copy_(0, ignored, low[ignored // scores.shape[1]])
+    return listed
+
+
+class _Settings(NamedTuple):
+    plus: Step
+    minus: Step
+    span: float  # of the scores of a query, at most
+    rows: int  # of a block
+
+    def grid(self, scores: Tensor, tau: float) -> Grid:
+        return Grid.from_scores(scores, tau, int(self.span / (2 * tau)) + 1)
+
+    def parts(self, number: int) -> dict[float, list[int]]:
+        """The parts of the result that each τ has a grid for."""
+        found: dict[float, list[int]] = {}
+        for step, own in ((self.minus, [MINUS]), (self.plus, [PLUS, HIERARCHICAL][: number - 1])):
+            if isinstance(step, Sigmoid | SupStep):
+                found.setdefault(step.tau, []).extend(own)
+        return found
+
+    def blocks(self, scores: Tensor) -> Iterator[slice]:
+        return (slice(start, start + self.rows) for start in range(0, len(scores), self.rows))
+
+
+class _Saved(NamedTuple):
+    """What backward needs of a block: the positives, the slopes of their ranks, and the order of the items."""
+
+    index: Tensor  # of the positives in the batch, in the order of their scores under SupStep
+    is_positive: Tensor | None
+    slopes: Tensor
+    ranking: Tensor | None
+    beyond: Tensor | None  # how many items score more than s_k + δ
 
 
 class _GriddedRanks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, scores: Tensor, level: Tensor, levels: Levels, plus: Step, minus: Step, rows: int
+        ctx: Any, scores: Tensor, ignored: Tensor, level: Tensor, levels: Levels, settings: _Settings, listed: Tensor
     ) -> tuple[Tensor, ...]:
-        number = 2 if levels.weight is None else 3
-        results, slopes = (scores.new_empty(number, *scores.shape) for _ in range(2))
-        ranking = (
-            None if isinstance(plus, Sigmoid) and isinstance(minus, Sigmoid) else torch.empty_like(scores, dtype=torch.int64)
-        )
+        results = scores.new_zeros(2 if levels.weight is None else 3, *scores.shape)
+        results[MINUS].fill_(torch.inf)
+        saved: list[Tensor | None] = []
         with torch.autocast("cpu", enabled=False):
-            for block in _blocks(scores, rows):
-                items = Items.from_scores(scores[block], level[block], sort=ranking is not None)
-                results[:, block], slopes[:, block] = _sums(items, levels.take(block), plus, minus)
-                if ranking is not None and items.ranking is not None:
-                    ranking[block] = items.ranking
-        results[MINUS].masked_fill_(level <= 0, torch.inf)
-        ctx.save_for_backward(scores, level, slopes, ranking)
-        ctx.constants = levels, plus, minus, rows
+            for block in settings.blocks(scores):
+                saved += _sums(listed[block], level[block], levels.take(block), settings, results[:, block])
+        ctx.save_for_backward(scores, ignored, level, *saved)
+        ctx.constants = levels, settings
         ctx.set_materialize_grads(False)
         parts = results.unbind()
-        if plus.flat:
+        if settings.plus.flat:
             ctx.mark_non_differentiable(*parts[::2])
         return parts
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _GriddedGradient.apply(*ctx.constants, *ctx.saved_tensors, *grads), None, None, None, None, None
+        gradient = _GriddedGradient.apply(*ctx.constants, len(grads), *grads, *ctx.saved_tensors)
+        return gradient, None, None, None, None, None
 
 
 class _GriddedGradient(torch.autograd.Function):
     """The gradient with respect to scores, as a function of its own only to refuse being differentiated again."""
 
     @staticmethod
-    def forward(
-        ctx: Any, levels: Levels, plus: Step, minus: Step, rows: int, scores: Tensor, level: Tensor, slopes: Tensor,
-        ranking: Tensor | None, *grads: Tensor | None,
-    ) -> Tensor:  # fmt: skip
-        known = torch.stack([torch.zeros_like(scores) if grad is None else grad.where(level > 0, 0) for grad in grads])
-        gradient = -(known * slopes).sum(0)
+    def forward(ctx: Any, levels: Levels, settings: _Settings, parts: int, *tensors: Tensor | None) -> Tensor:
+        grads, (scores, ignored, level), saved = tensors[:parts], tensors[parts : parts + 3], tensors[parts + 3 :]
+        assert scores is not None and ignored is not None and level is not None
+        listed = _listed(scores, ignored)
+        gradient = torch.empty_like(listed)
         with torch.autocast("cpu", enabled=False):
-            for block in _blocks(scores, rows):
-                order = None if ranking is None else ranking[block]
-                items = Items.from_scores(scores[block], level[block], ranking=order)
-                gradient[block] += _pulls(items, levels.take(block), plus, minus, known[:, block])
-        return gradient
+            for number, block in enumerate(settings.blocks(listed)):
+                of_block = _Saved(*saved[5 * number : 5 * number + 5])  # type: ignore[arg-type]
+                known = [grad if grad is None else grad[block] for grad in grads]
+                gradient[block] = _pulls(listed[block], level[block], levels.take(block), settings, of_block, known)
+        return gradient.view(-1).index_fill_(0, ignored, 0).view_as(gradient)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         raise second_derivative_error("gridded")
 
 
-def _blocks(scores: Tensor, rows: int) -> Iterator[slice]:
-    return (slice(start, start + rows) for start in range(0, len(scores), rows))
-
-
-def _sums(items: Items, levels: Levels, plus: Step, minus: Step) -> tuple[Tensor, Tensor]:
-    """rank⁺, rank⁻ and H-rank⁺ of positives, and the slope of each with every gap, 0 elsewhere: `[2 or 3, queries, items]`."""
+def _sums(scores: Tensor, level: Tensor, levels: Levels, settings: _Settings, results: Tensor) -> _Saved:
+    """Write rank⁺, rank⁻ and H-rank⁺ of the positives into `results`, `[2 or 3, queries, items]`."""
     depth, weight = levels
-    scores = items.scores
-    found, own = scores.gather(1, items.positives), items.own.gather(1, items.positives)
-    results, slopes = scores.new_zeros(2, 2 if weight is None else 3, *own.shape)
-    for tau, parts in _grids(plus, minus, len(results)).items():
-        grid = Grid.from_scores(scores, tau)
-        moments = grid.spread((items.level >= 0).to(scores.dtype), items.own, depth + 1)
-        positives = grid.take(items.positives)
+    plus, minus, *_ = settings
+    weight = None if weight is None else weight.to(scores.dtype)
+    items = None if isinstance(plus, Sigmoid) and isinstance(minus, Sigmoid) else SortedItems.from_scores(scores, level)
+    positives = Positives.from_level(level if items is None else items.level)
+    index = positives.places if items is None else items.ranking.gather(1, positives.places)
+    own = level.gather(1, index).long().clamp_(min=1)
+    values, slopes = scores.new_zeros(2, len(results), *index.shape)
+    for tau, parts in settings.parts(len(results)).items():
+        grid = settings.grid(scores, tau)
+        moments = grid.spread(level.long() + 1, depth + 2)[:, 1:]  # without those of the ignored items
+        of_positives = grid.take(index)
         for part in parts:
-            sources = _to_columns(moments, part, weight)
-            results[part] = positives.read(grid.connect(sources, "value"), own)
-            slopes[part] = positives.read(grid.connect(sources, "slope"), own)
+            coefficients = grid.connect(_counted(moments, part, weight), "value", "slope")
+            values[part], slopes[part] = of_positives.read(coefficients, own - 1)
     if isinstance(plus, Sigmoid):  # the grid counts k itself, by σ(0) = ½
-        results[PLUS] += 0.5
+        values[PLUS] += 0.5
         if weight is not None:
-            results[HIERARCHICAL] += 0.5 * weight.to(scores.dtype).gather(1, own)
-    if items.ranking is not None:
-        counts = Counts(items, own, depth)
-        at_or_above = torch.searchsorted(-scores, -found, right=True)
+            values[HIERARCHICAL] += 0.5 * weight.gather(1, own)
+    number = None
+    if items is not None:
+        counts, column = Counts(items, depth), own[None] - 1
+        above = counts.below(items.at_or_above(positives.places))
+        lower = above.gather(0, column)[0]
         if isinstance(plus, Heaviside):
-            results[PLUS] = counts.not_lower(at_or_above)
+            torch.sub(above[-1], lower, out=values[PLUS])
             if weight is not None:
-                results[HIERARCHICAL] = counts.weighted(at_or_above, weight.to(scores.dtype))
+                closest = torch.minimum(weight[:, 1:].T[:, :, None], weight.gather(1, own))  # by the level of j
+                torch.sum(above.diff(dim=0).mul_(closest), 0, out=values[HIERARCHICAL])
         if isinstance(minus, Heaviside):
-            results[MINUS] = counts.lower(at_or_above)
+            values[MINUS] = lower
         if isinstance(minus, SupStep):
-            beyond = Beyond(scores, found + minus.delta, minus)
-            lower = torch.stack([(items.level >= 0) & (items.level < current) for current in range(1, depth + 1)], 1)
-            count = counts.lower(beyond.number)
-            total, value, slope = beyond.sums(lower.double(), (own - 1).clamp(min=0), with_scores=True)
-            excess = (total - count * (found.double() + minus.delta)).clamp(min=0)
-            results[MINUS] += minus.jump * counts.lower(at_or_above) + minus.rho * excess.to(scores.dtype)
-            results[MINUS] += (minus.height - minus.jump - 1) * count + value
-            slopes[MINUS] += minus.rho * count - slope / minus.tau
-    return items.all_items(results), items.all_items(slopes)
+            found = scores.gather(1, index)
+            number = torch.searchsorted(-items.scores, -(found + minus.delta))
+            is_lower = torch.ones(depth, depth + 2, dtype=torch.float64).tril_(1)  # by the level of k, and the group of j
+            is_lower[:, 0] = 0
+            weights = torch.stack([select(row, items.group) for row in is_lower])
+            count = counts.below(number).gather(0, column)[0]
+            total, value, slope = Beyond(items.scores, found + minus.delta, number, minus).sums(
+                weights, own - 1, with_scores=True
+            )
+            excess = total.sub_((found.double() + minus.delta).mul_(count)).clamp_(min=0)
+            values[MINUS] += value.add_(excess, alpha=minus.rho)
+            values[MINUS].add_(lower, alpha=minus.jump).add_(count, alpha=minus.height - minus.jump - 1)
+            slopes[MINUS].add_(count, alpha=minus.rho).sub_(slope, alpha=1 / minus.tau)
+    for part, result in zip(values, results, strict=True):
+        positives.scatter(part, index, result)
+    ranking = None if items is None else items.ranking
+    return _Saved(index, positives.is_positive, slopes, ranking, number)
 
 
-def _pulls(items: Items, levels: Levels, plus: Step, minus: Step, grads: Tensor) -> Tensor:
-    """At each item j: Σ grad(k) times the slope of k's ranks with the score of j."""
+def _pulls(
+    scores: Tensor, level: Tensor, levels: Levels, settings: _Settings, saved: _Saved, grads: list[Tensor | None]
+) -> Tensor:
+    """At each item j: Σ grad(k) times the slope of k's ranks with the score of j, and at k itself their sum, taken off."""
     depth, weight = levels
-    scores = items.scores
-    own = items.own.gather(1, items.positives)
-    grads = items.of_positives(grads)
+    weight = None if weight is None else weight.to(scores.dtype)
+    minus, index = settings.minus, saved.index
+    positives = Positives(index, saved.is_positive)
+    known = [None if grad is None else positives.masked(grad.gather(1, index)) for grad in grads]
+    own = level.gather(1, index).long().clamp_(min=1)
+    group = level.long().clamp_(min=0)
     result = torch.zeros_like(scores)
-    for tau, parts in _grids(plus, minus, len(grads)).items():
-        grid = Grid.from_scores(scores, tau)
-        positives = grid.take(items.positives)
-        for part in parts:
-            sources = _to_columns(positives.spread(grads[part], own, depth + 1), part, weight, pulled=True)
-            result += grid.read(grid.connect(sources, "slope"), items.own)
-    if isinstance(minus, SupStep):
-        # The lists from their other end: over the positives k with s_k + δ < s_j, whose negatives fall.
-        thresholds = -(scores.gather(1, items.positives) + minus.delta)
-        higher = torch.stack([grads[MINUS].where(own > current, 0) for current in range(depth)], 1)
-        beyond = Beyond(thresholds.flip(-1), (-scores).flip(-1), minus)
-        column = items.own.clamp(max=depth - 1).flip(-1)
-        count, _, slope = beyond.sums(higher.flip(-1).double(), column)
-        pull = (minus.rho * count - slope / minus.tau).flip(-1)
-        result += pull.where(items.own < depth, 0).to(result.dtype)
-    return items.unsorted(result.where(items.level >= 0, 0))
+    for grad, slope in zip(known, saved.slopes, strict=True):
+        if grad is not None:
+            result.scatter_add_(1, index, -grad * slope)
+    for tau, parts in settings.parts(len(grads)).items():
+        grid = settings.grid(scores, tau)
+        of_positives = grid.take(index)
+        sources = [
+            _pulling(of_positives.spread(own - 1, depth, grad), part, weight)
+            for part, grad in enumerate(known)
+            if part in parts and grad is not None
+        ]
+        if sources:
+            result += grid.read(grid.connect(reduce(add, sources), "slope"), group)[0]
+    if isinstance(minus, SupStep) and known[MINUS] is not None:
+        result += _pulls_beyond(scores, group, depth, minus, saved, own, known[MINUS])
+    return result
 
 
-def _grids(plus: Step, minus: Step, parts: int) -> dict[float, list[int]]:
-    """The parts of the result that each τ has a grid for."""
-    found: dict[float, list[int]] = {}
-    for step, own in ((minus, [MINUS]), (plus, [PLUS, HIERARCHICAL][: parts - 1])):
-        if isinstance(step, Sigmoid | SupStep):
-            found.setdefault(step.tau, []).extend(own)
-    return found
+def _pulls_beyond(
+    scores: Tensor, group: Tensor, depth: int, minus: SupStep, saved: _Saved, own: Tensor, grad: Tensor
+) -> Tensor:
+    """The part of `_pulls` beyond δ: the lists from their other end, over the positives k with s_k + δ < s_j."""
+    ranking = saved.ranking.flip(-1)
+    thresholds = scores.gather(1, saved.index).add_(minus.delta).neg_().flip(-1)
+    # The k that has `beyond` items beyond δ is among those of the last of these, and of all above it.
+    starts = saved.beyond.new_zeros(len(scores), scores.shape[1] + 1)
+    starts.scatter_add_(1, scores.shape[1] - saved.beyond, torch.ones_like(saved.beyond))
+    number = starts.cumsum(-1)[:, :-1]
+    higher = torch.stack([grad.where(own > current, 0) for current in range(depth)]).flip(-1)
+    if minus.delta < _FADED * minus.tau:
+        higher = higher.double()
+    column = group.gather(1, ranking)
+    beyond = Beyond(thresholds, scores.gather(1, ranking).neg_(), number, minus)
+    count, _, slope = beyond.sums(pad(higher, (1, 0)), column.clamp(max=depth - 1))
+    pull = count.mul_(minus.rho).sub_(slope, alpha=1 / minus.tau).mul_(column < depth).to(scores.dtype)
+    return torch.empty_like(scores).scatter_(1, ranking, pull)
 
 
-def _to_columns(moments: Tensor, part: int, weight: Tensor | None, *, pulled: bool = False) -> Tensor:
-    """From moments by the level of the sources to a column for each level of the targets, `[queries, levels, terms, bins]`.
+def _counted(moments: Tensor, part: int, weight: Tensor | None) -> Tensor:
+    """From moments by the level 0, 1, … of the items to what a positive of each level 1, 2, … counts of them.
 
-    A positive k counts the items of lower levels in rank⁻, the others in rank⁺, and all in H-rank⁺, by the smaller relevance.
-    An item j is `pulled` by the positives that count it.
+    That is the items of lower levels in rank⁻, the others in rank⁺, and all in H-rank⁺, by the smaller relevance.
     """
+    if part == MINUS:
+        return moments[:, :-1].cumsum(1)
+    if part == PLUS:
+        return moments[:, 1:].flip(1).cumsum(1).flip(1)
+    assert weight is not None
+    return torch.einsum("qtl,qlnb->qtnb", torch.minimum(weight[:, 1:, None], weight[:, None, 1:]), moments[:, 1:])
+
+
+def _pulling(moments: Tensor, part: int, weight: Tensor | None) -> Tensor:
+    """From moments by the level 1, 2, … of the positives to those that count an item of each level 0, 1, …"""
     if part == HIERARCHICAL:
         assert weight is not None
-        weight = weight.to(moments.dtype)
-        closest = torch.minimum(weight[:, :, None], weight[:, None, :])
-        return torch.einsum("qtl,qlnb->qtnb", closest, moments)
-    at_or_below = moments.cumsum(1)
-    at_or_above = moments.flip(1).cumsum(1).flip(1)
-    if part == PLUS:
-        return at_or_below if pulled else at_or_above
-    return (at_or_above if pulled else at_or_below) - moments
+        sources = torch.einsum("qtl,qlnb->qtnb", torch.minimum(weight[:, 1:, None], weight[:, None, 1:]), moments)
+        return torch.cat([torch.zeros_like(sources[:, :1]), sources], 1)
+    sources = moments.cumsum(1) if part == PLUS else moments.flip(1).cumsum(1).flip(1)
+    none = torch.zeros_like(sources[:, :1])
+    return torch.cat([none, sources] if part == PLUS else [sources, none], 1)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 
 from suprank.ranking.ranks.result import Ranks
 from suprank.ranking.steps import Heaviside, heaviside
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Shaped
+    from jaxtyping import Float, Shaped
     from torch import Tensor
 
     from suprank.ranking.steps import Step
@@ -40,7 +41,7 @@ def sorting(
         raise ValueError(
             f"sorting needs integer levels up to {MOST_LEVELS} and one relevance for each level of a query; leave `using` out."
         )
-    return exact_ranks(SortedItems.from_scores(scores.detach(), level), level, levels)
+    return _exact_ranks(scores.detach(), level, levels)
 
 
 class Levels(NamedTuple):
@@ -63,60 +64,28 @@ def levels_to_count(level: Tensor, relevance: Tensor | None) -> Levels | None:
         return None
     if relevance is None:
         return Levels(depth, None)
-    columns = [relevance.new_zeros(len(level))]
-    for current in range(1, depth + 1):
-        members = level == current
-        highest = relevance.where(members, 0).amax(-1)
-        if (members & (relevance != highest[:, None])).any():
-            return None
-        columns.append(highest)
-    return Levels(depth, torch.stack(columns, -1))
+    group = level.clamp(min=0).long()
+    weight = relevance.new_zeros(len(level), depth + 1).scatter_(1, group, relevance)  # of one of the items of each level
+    if ((weight.gather(1, group) != relevance) & (level > 0)).any():
+        return None
+    weight[:, 0] = 0
+    return Levels(depth, weight)
 
 
-class SortedItems(NamedTuple):
-    """Each query's items by decreasing score, to count and add up the first so many of a level."""
-
-    scores: Tensor
-    ascending: Tensor  # −scores in that order, for searchsorted
-    ranking: Tensor
-    level: Tensor
-
-    @classmethod
-    def from_scores(cls, scores: Tensor, level: Tensor) -> SortedItems:
-        falling, ranking = scores.sort(-1, descending=True)
-        return cls(scores, falling.neg(), ranking, level.gather(1, ranking))
-
-    def count_at_or_above(self, threshold: Tensor, *, strictly: bool = False) -> Int[Tensor, "queries items"]:
-        """How many items of the query score `threshold` or more (`strictly`: more)."""
-        return torch.searchsorted(self.ascending, threshold.neg().contiguous(), right=not strictly)
-
-    def counts(self, current: int, number: Tensor) -> Int[Tensor, "queries items"]:
-        """How many of the first `number` items have level `current`."""
-        return _cumulative(self.level == current, torch.int32).gather(1, number)
-
-    def totals(self, values: Tensor, current: int, number: Tensor) -> Float[Tensor, "queries items"]:
-        """Σ values (given in sorted order) over those of the first `number` items that have level `current`, in float64."""
-        return _cumulative(values.where(self.level == current, 0), torch.float64).gather(1, number)
-
-
-def _cumulative(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Totals of the first 0, 1, 2, … values of each row."""
-    return torch.nn.functional.pad(values.cumsum(-1, dtype=dtype), (1, 0))
-
-
-def exact_ranks(sorted_items: SortedItems, level: Tensor, levels: Levels) -> Ranks:
+def _exact_ranks(scores: Tensor, level: Tensor, levels: Levels) -> Ranks:
     """Ranks under Heaviside steps: at each k, the items of every level that score s_k or more.
 
     The item k itself is among them, and stands for the 1 of rank⁺ and the rel(k) of H-rank⁺.
     """
-    scores, (depth, weight) = sorted_items.scores, levels
-    number = sorted_items.count_at_or_above(scores)
-    rank_plus, rank_minus = torch.zeros_like(scores), torch.zeros_like(scores)
+    falling, ranking = scores.sort(-1, descending=True)
+    sorted_level = level.gather(1, ranking)
+    number = torch.searchsorted(falling.neg(), scores.neg().contiguous(), right=True)
+    depth, weight = levels
+    rank_plus, rank_minus, hierarchical = (torch.zeros_like(scores) for _ in range(3))
     weight = scores.new_zeros(len(scores), depth + 1) if weight is None else weight.to(scores.dtype)
     own_weight = weight.gather(1, level.clamp(min=0).long())
-    hierarchical = torch.zeros_like(scores)
     for current in range(depth + 1):
-        count = sorted_items.counts(current, number)
+        count = pad((sorted_level == current).cumsum(-1, dtype=torch.int32), (1, 0)).gather(1, number)
         lower = current < level
         rank_plus += count.where(~lower, 0)
         rank_minus += count.where(lower, 0)
