@@ -113,7 +113,7 @@ def test_a_finished_run_returns_at_once(tmp_path):
         ({"precision": "bf16"}, "precision is 'bf16' and was 'fp32'"),
         ({"scales": (1.0, 0.5)}, "scales is"),
         ({"loading": reading(transform=eval_transform(16, resize=None))}, "transform is"),
-        ({"loading": reading(decoder="turbo")}, "decoder is 'turbo' and was None"),
+        ({"loading": reading(decoder="turbo")}, "decoder is 'turbo' and was 'pil'"),
     ],
 )
 def test_another_run_in_the_folder_is_refused_with_what_differs(tmp_path, changed, named):

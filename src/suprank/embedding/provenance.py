@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from suprank.embedding.shards import RECORD
+from suprank.embedding.shards import BEFORE_DECODERS, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ class Provenance:
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> Self | None:
         """From its own `asdict`, or anything with the same entries; None if one but the decoder is missing."""
-        entries = {**entries, "decoder": entries.get("decoder") or "pil"}
+        entries = {**BEFORE_DECODERS, **entries}
         known = {field.name: entries[field.name] for field in fields(cls) if field.name in entries}
         return cls(**{**known, "scales": tuple(known["scales"])}) if len(known) == len(fields(cls)) else None
 
