@@ -26,7 +26,12 @@ available = os.environ.get("SUPRANK_CHECK_SHAPES", "1") != "0" and bool(find_spe
 CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 
 # Triton and numba compile the functions of these modules from their source.
-UNCHECKED = {"suprank.ranking.ranks.kernels", "suprank.ranking.exact.kernels", "suprank.ranking.exact.numba_loops"}
+UNCHECKED = {
+    "suprank.ranking.batch_kernels",
+    "suprank.ranking.ranks.kernels",
+    "suprank.ranking.exact.kernels",
+    "suprank.ranking.exact.numba_loops",
+}
 
 
 class WrongShape(Exception):  # noqa: N818

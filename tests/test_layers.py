@@ -47,6 +47,7 @@ ALSO = {  # imported when they are there and of use, with an error that names th
     "files/locking.py": {"filelock"},
     "files/tables.py": {"pyarrow"},
     "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
+    "ranking/batch_kernels.py": {"triton"},
     "ranking/ranks/fused.py": {"triton"},
     "ranking/ranks/kernels.py": {"triton"},
     "ranking/ranks/gridded_triton.py": {"triton"},

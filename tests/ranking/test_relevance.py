@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.ranking import IGNORED, common_level, exponential_gain, ignoring, tree_relevance, weighted_ap_relevance
-from suprank.ranking.relevance import same_class
+from suprank.ranking.relevance import listed_level
 from tests import reference
 from tests.ranking.random_rankings import PLENTY, SOME, rankings
 
@@ -73,7 +73,7 @@ def test_other_integer_dtypes_of_references_compare_by_value():
 def test_minus_one_is_no_label_and_shared_by_nobody():
     labels = torch.tensor([[0, 0], [-1, 0], [-1, 0], [-1, -1], [-1, -1]])
     assert common_level(labels).tolist() == [[2, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [0] * 5, [0] * 5]
-    assert torch.equal(same_class(labels, labels), common_level(labels) == 2)
+    assert torch.equal(listed_level(labels, labels, fine=True), (common_level(labels) == 2).to(torch.int8))
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,8 @@ def test_nothing_can_be_changed_afterwards():
         ({"evaluation": {"level_weights": {"species": -1}}}, "greater than or equal to 0"),
         ({"evaluation": {"level_weights": {"species": 1}, "metrics": ["AP"]}}, "is without wAP; add it"),
         ({"engine": {"accelerator": "cpu", "precision": "fp16"}}, "engine.precision='fp16' is for GPUs"),
+        ({"engine": {"accelerator": "cpu", "replay_loss": True}}, "engine.replay_loss=true replays the loss on one GPU"),
+        ({"engine": {"devices": 2, "replay_loss": True}}, "engine.replay_loss=true replays the loss on one GPU"),
         ({"engine": {"accelerator": "cpu", "strategy": "fsdp"}}, "engine.strategy='fsdp' shards a network over GPUs"),
         ({"images": {"sise": 64}}, "Extra inputs are not permitted"),
     ],

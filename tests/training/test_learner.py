@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from suprank import losses
 from suprank.models import Embedder
 from suprank.training import learner as learners
 from suprank.training.learner import NonFiniteError
+from tests.losses.test_replay import Again
 from tests.models import tiny
 from tests.training import worker
 from tests.training.worker import BATCH, RESNET, SGD, VIT, batch, config, learned, learner, steps
@@ -408,6 +410,49 @@ def test_training_can_start_from_a_folder(tmp_path, freeze_batchnorm):
     name = "backbone.net.conv1.1.running_mean"
     assert torch.equal(now[name], saved.state_dict()[name]) == freeze_batchnorm
     assert saved.config.freeze_batchnorm is False
+
+
+# A loss that is replayed
+
+
+@pytest.mark.parametrize("tables", [{}, {"memory": {"size": 20}, "batch": TWO}], ids=["once", "a memory, twice"])
+def test_a_replayed_loss_takes_the_same_steps_and_a_nan_is_found(tables):
+    plain, replayed = (learner(config("happier", optimizer=ADAM, **tables)) for _ in range(2))
+    assert replayed.loss.replayed is None, "on a CPU there is nothing to gain"
+    recorder = Again()
+    replayed.loss.replayed = losses.ReplayedLoss(replayed.loss.loss, recorder=recorder)
+    names = replayed.loss.state_dict().keys()
+    assert steps(replayed, 6) == [pytest.approx(values) for values in steps(plain, 6)]
+    assert recorder.replays >= 4
+    assert names == plain.loss.state_dict().keys()
+    for one, other in zip(replayed.embedder.parameters(), plain.embedder.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    with pytest.raises(NonFiniteError, match=spoil_loss(replayed)):
+        steps(replayed, 1, first=6)
+
+
+def test_a_loss_of_ones_own_is_replayed_only_if_asked_for():
+    def replays(loss, wanted=None, device="cuda", world_size=1):
+        fabric = SimpleNamespace(device=torch.device(device), world_size=world_size)
+        return learners.replays_loss(loss, config(engine={"replay_loss": wanted}), fabric)
+
+    ours, own = losses.SupAP(), learners.CustomLoss(losses.SupAP(), "mine.py:Mine")
+    assert [replays(ours), replays(ours, False), replays(own), replays(own, True)] == [True, False, False, True]
+    assert not replays(ours, device="cpu")
+    assert not replays(ours, world_size=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tables", [{}, {"memory": {"size": 20}, "batch": TWO}], ids=["once", "a memory, twice"])
+@pytest.mark.parametrize("loss", ["roadmap", "happier", "rod-recall", "rod-ndcg"])
+def test_a_loss_replayed_on_a_gpu_takes_the_same_steps(loss, tables):
+    def trained(replay):
+        made = learner(config(loss, model=VIT, engine={"accelerator": "cuda", "replay_loss": replay}, **tables))
+        return steps(made, 8), made
+
+    (found, replayed), (wanted, _) = trained(True), trained(False)
+    assert replayed.loss.replayed._recordings
+    assert found == [pytest.approx(values, rel=1e-4, abs=1e-6) for values in wanted]
 
 
 def test_half_precision_learns_on_the_cpu():

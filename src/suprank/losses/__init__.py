@@ -18,13 +18,14 @@ from suprank.losses.baselines import (
     SumOverLevels,
     TripletSemiHard,
 )
-from suprank.losses.batch import RetrievalBatch, skip_value_checks
+from suprank.losses.batch import RetrievalBatch
 from suprank.losses.collection import collection_loss
 from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_recall
 from suprank.losses.decomposability import PairCalibration, ProxySoftmax
 from suprank.losses.memory import EmbeddingMemory
 from suprank.losses.mixup import SimilarityMixup
 from suprank.losses.rank_measures import RankMeasure
+from suprank.losses.replay import ReplayedLoss
 from suprank.losses.surrogate import (
     RankLoss,
     SmoothAP,
@@ -36,6 +37,7 @@ from suprank.losses.surrogate import (
     SupNDCG,
     SupRecall,
 )
+from suprank.losses.value_checks import skip_value_checks
 
 __all__ = [
     "CSL",
@@ -58,6 +60,7 @@ __all__ = [
     "QueryMean",
     "RankLoss",
     "RankMeasure",
+    "ReplayedLoss",
     "RetrievalBatch",
     "RetrievalLoss",
     "SimilarityMixup",

@@ -6,12 +6,14 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
-from suprank.losses.batch import RetrievalBatch, may_read_values
+from suprank.losses.batch import RetrievalBatch
+from suprank.losses.value_checks import may_read_values, reading_once
+from suprank.ranking.fused_batch import fused_mean, runs_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,20 +22,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _CHECKED_BATCHES = 10  # whether label columns form a tree is checked on so many batches
-_CALLER = 5  # stack frames from `check_label_tree` up to the caller: `forward` and two of nn.Module lie between
+_MOST_LOGGED = 32  # values of a log that a compiled loss keeps
+_CALLER = 6  # stack frames from `check_label_tree` up to the caller: `forward` and two of nn.Module lie between
 
 
 class LabelTreeWarning(UserWarning):
     """The label columns are not a tree, finest level first: they are reversed, or a class has two parents or none."""
-
-
-def loggable(values: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return `values`, or an empty dict while torch.compile traces the loss.
-
-    The next call of a compiled graph may overwrite the tensors it returned (`mode="reduce-overhead"`), and torch refuses to
-    read them then: such a tensor must not be kept from one step to the next.
-    """
-    return {} if torch.compiler.is_compiling() else values
 
 
 @dataclass(frozen=True)
@@ -67,6 +61,11 @@ class RetrievalLoss(nn.Module):
 
     ranks_items: ClassVar[bool] = True
     _label_trees_checked = 0
+    _logged: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("_logged", torch.zeros(_MOST_LOGGED), persistent=False)
 
     def forward(
         self,
@@ -93,17 +92,14 @@ class RetrievalLoss(nn.Module):
         query's id is the query, as in a memory that has seen an image several times. An id below 0 means "unknown" and
         matches nothing.
         """
-        batch = RetrievalBatch.from_embeddings(
-            embeddings,
-            labels,
-            indices_tuple,
-            ref_emb,
-            ref_labels,
-            relevance=relevance,
-            self_index=self_index,
-            ids=ids,
-            ref_ids=ref_ids,
-        )
+        arguments = embeddings, labels, indices_tuple, ref_emb, ref_labels
+        named: dict[str, Any] = {"relevance": relevance, "self_index": self_index, "ids": ids, "ref_ids": ref_ids}
+        if torch.compiler.is_compiling():
+            return self._compute(RetrievalBatch.from_embeddings(*arguments, **named))
+        with reading_once():
+            return self._compute(RetrievalBatch.from_embeddings(*arguments, **named))
+
+    def _compute(self, batch: RetrievalBatch) -> Tensor:
         self.check_label_tree(batch, stacklevel=_CALLER)
         return self.compute(batch)
 
@@ -125,13 +121,28 @@ class RetrievalLoss(nn.Module):
         """The means whose sum is the loss. Queries must not depend on one another, but for the items that they share."""
         raise NotImplementedError
 
+    def loggable(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return `values`, for a `log`; under torch.compile, views of a buffer of the loss into which they are copied.
+
+        The next call of a compiled graph may overwrite the tensors it returned (`mode="reduce-overhead"`), and torch refuses to
+        read them then. The buffer is no tensor of the graph. It moves with the loss: on another device nothing is logged.
+        """
+        if not torch.compiler.is_compiling():
+            return values
+        numbers = [value.detach().to(self._logged.dtype) for value in values.values()]
+        if not 0 < len(numbers) <= _MOST_LOGGED or numbers[0].device != self._logged.device:
+            return {}
+        places = self._logged[: len(numbers)]
+        places.copy_(torch.stack(numbers))
+        return dict(zip(values, places.unbind(), strict=True))
+
 
 class MeasureLoss(RetrievalLoss):
     """1 − the mean of a measure over the queries that have positives (eq:optimizing_M). A subclass implements `per_query`.
 
     A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients. How many
-    were left out is in `log["queries_without_positives"]` after a call, unless torch.compile has traced it. `include_self=True`
-    keeps each query in its own list as a positive, as the authors' training code does.
+    were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own list
+    as a positive, as the authors' training code does.
     """
 
     def __init__(self, *, include_self: bool = False) -> None:
@@ -145,10 +156,14 @@ class MeasureLoss(RetrievalLoss):
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         value, weight = self.per_query(batch)
-        empty = weight <= 0
-        skipped = empty.sum()
-        self.log = loggable({"queries_without_positives": skipped})
-        return (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
+        if runs_kernels(value):
+            loss, skipped = fused_mean(value, weight, complement=True)
+        else:
+            empty = weight <= 0
+            skipped = empty.sum()
+            loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
+        self.log = self.loggable({"queries_without_positives": skipped})
+        return loss
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         value, weight = self.per_query(batch)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.ranking import IGNORED, common_level
-from suprank.ranking.relevance import check_labels, classes_with_two_parents, same_class
+from suprank.losses.unit_vectors import self_scores, unit_vectors_and_lengths, without_autocast
+from suprank.losses.value_checks import check_values
+from suprank.ranking.relevance import IGNORED, check_labels, classes_with_two_parents, listed_level
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from jaxtyping import Float, Integer, Shaped
     from torch import Tensor
-
-_SHORTEST = 1e-12  # length below which an embedding gets no gradient; torch's own normalize has this bound too
-_PLAIN_LENGTHS = 1e-15, 1e15  # between these, squares neither vanish nor overflow in float32
 
 
 @dataclass(frozen=True)
@@ -102,24 +97,25 @@ class RetrievalBatch:
     def scores(self) -> Float[Tensor, "queries items"]:
         """Cosine similarities in the embeddings' float32 or float64, whatever the autocast dtype."""
         if "scores" not in self._cache:
-            with torch.autocast(self.queries.device.type, enabled=False):
-                self._cache["scores"] = self.queries @ self.items.T
+            if self.within_batch:
+                self._cache["scores"] = self_scores(self.queries)
+            else:
+                with without_autocast(self.queries):
+                    self._cache["scores"] = self.queries @ self.items.T
         return self._cache["scores"]
 
     def level(self, *, include_self: bool = False) -> Shaped[Tensor, "queries items"]:
         """The level of each item, or the user's relevance in its place. The query itself is ignored unless included."""
         if self.relevance is not None:
             return self.relevance if include_self else self._without_self(self.relevance.clone())
-        assert self.labels is not None and self.item_labels is not None
-        level = common_level(self.labels, self.item_labels)
-        return level if include_self else self._without_self(level)
+        return self._listed_level(include_self=include_self)
 
     def fine_level(self, *, include_self: bool = False) -> Integer[Tensor, "queries items"]:
         """Binary levels: 1 for items of the query's finest class (or of any user relevance above 0), 0 for the others."""
         columns = 0 if self.labels is None else self.depth  # the levels of `at_level` share one cache
         name = f"fine of {columns} columns, {'with' if include_self else 'without'} self"
         if name not in self._cache:
-            self._cache[name] = self._fine_level() if include_self else self._without_self(self._fine_level())
+            self._cache[name] = self._fine_level(include_self=include_self)
         return self._cache[name]
 
     def at_level(self, level: int) -> RetrievalBatch:
@@ -175,60 +171,21 @@ class RetrievalBatch:
         assert self.labels is not None
         return self.labels.shape[1]
 
-    def _fine_level(self) -> Tensor:
-        if self.relevance is not None:
-            return self.relevance.sign().to(torch.int8)
+    def _fine_level(self, *, include_self: bool) -> Tensor:
+        if self.relevance is None:
+            return self._listed_level(fine=True, include_self=include_self)
+        level = self.relevance.sign().to(torch.int8)
+        return level if include_self else self._without_self(level)
+
+    def _listed_level(self, *, fine: bool = False, include_self: bool) -> Tensor:
         assert self.labels is not None and self.item_labels is not None
-        return same_class(self.labels, self.item_labels).to(torch.int8)
+        is_self, within_batch = (None, False) if include_self else (self.is_self, self.within_batch)
+        return listed_level(self.labels, self.item_labels, fine=fine, is_self=is_self, within_batch=within_batch)
 
     def _without_self(self, fresh: Tensor) -> Tensor:
         if self.is_self is not None:
             return fresh.masked_fill_(self.is_self, IGNORED)
         return fresh.fill_diagonal_(IGNORED) if self.within_batch else fresh
-
-
-class _Normalize(torch.autograd.Function):
-    """v / ‖v‖ and ‖v‖. Backward takes four operations where autograd's takes a dozen, which dominate at small batches."""
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        norm = _lengths(vectors)
-        unit = vectors / norm.clamp(min=torch.finfo(norm.dtype).tiny)
-        ctx.save_for_backward(unit, norm)  # both are outputs, so that backward can be differentiated
-        ctx.set_materialize_grads(False)
-        return unit, norm
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_norm: Tensor | None) -> Tensor | None:
-        unit, norm = ctx.saved_tensors
-        gradient = None
-        if grad is not None:
-            along = (grad * unit).sum(-1, keepdim=True)
-            # A vector of almost no length gets no gradient, where 1/length would make it explode.
-            none = norm < _SHORTEST
-            gradient = torch.addcmul(grad, unit, along, value=-1) / norm.masked_fill(none, torch.inf)
-        if grad_norm is not None:
-            gradient = grad_norm * unit if gradient is None else torch.addcmul(gradient, grad_norm, unit)
-        return gradient
-
-
-def _lengths(vectors: Tensor) -> Tensor:
-    """L2 norms `[rows, 1]`, right also where squares would vanish (1e-30) or overflow (1e30) in float32, as in `evaluate`.
-
-    Below the smallest normal number (1.2e-38 in float32) a vector counts as the zero vector, which `evaluate` refuses. Squares
-    are summed in float64, which a GPU does as fast, and a CPU only where it must: there it takes eight times as long.
-    """
-    if vectors.device.type == "cpu" and not torch.compiler.is_compiling():  # reading a value costs nothing here
-        norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
-        shortest, longest = torch.aminmax(norm)
-        if _PLAIN_LENGTHS[0] < shortest and longest < _PLAIN_LENGTHS[1]:
-            return norm
-    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64).to(vectors.dtype)
-
-
-def unit_vectors(vectors: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows dim"]:
-    """Normalize vectors of float32 or float64 of any length; a zero vector stays as it is, without a gradient."""
-    return _Normalize.apply(vectors)[0]
 
 
 def _normalize(embeddings: Tensor, name: str) -> Tensor:
@@ -242,13 +199,14 @@ def _normalize(embeddings: Tensor, name: str) -> Tensor:
     if embeddings.numel() == 0:
         raise ValueError(f"{name} has shape {tuple(embeddings.shape)}: there is nothing to rank; skip empty batches.")
     precise = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
-    unit, norm = _Normalize.apply(precise)
-    if may_read_values(unit) and not math.isfinite(norm.sum().item()):
-        _check_finite(precise, norm, name)
+    unit, norm = unit_vectors_and_lengths(precise)
+    check_values(norm, lambda: norm.detach().sum() * 0, lambda: _check_finite(precise, norm, name))
     return unit
 
 
 def _check_finite(embeddings: Tensor, norm: Tensor, name: str) -> None:
+    if math.isfinite(norm.sum().item()):
+        return
     for row in (~norm.isfinite()).nonzero()[:1, 0].tolist():
         value = embeddings[row][~embeddings[row].isfinite()][:1].tolist()
         raise ValueError(
@@ -268,8 +226,12 @@ def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
         )
     columns = labels[:, None] if labels.ndim == 1 else labels
     columns = columns.to(embeddings.device, torch.int64)
-    if may_read_values(columns):
-        check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
+    unsigned = labels.dtype == torch.uint64
+    check_values(
+        columns,
+        lambda: columns.min() - 1 if unsigned else columns.min(),
+        lambda: check_labels(columns, name, unsigned=unsigned),
+    )
     return columns
 
 
@@ -285,19 +247,27 @@ def _check_relevance(relevance: Tensor, queries: Tensor, items: Tensor) -> Tenso
             f"give one value for each pair, 0 for a negative and {IGNORED} for an item out of the query's list."
         )
     relevance = relevance.detach().to(queries.device, queries.dtype)
-    if may_read_values(relevance) and not relevance.isfinite().all():
-        raise ValueError("relevance holds NaN or infinity; give finite values, 0 for a negative.")
+    check_values(relevance, lambda: relevance.sum() * 0, lambda: _check_finite_relevance(relevance))
     return relevance
+
+
+def _check_finite_relevance(relevance: Tensor) -> None:
+    if not relevance.isfinite().all():
+        raise ValueError("relevance holds NaN or infinity; give finite values, 0 for a negative.")
 
 
 def _is_self_by_index(self_index: Tensor, queries: Tensor, items: Tensor) -> Tensor:
     index = _integers(
         self_index, queries, "self_index", "the position of each query among the items, −1 where it is not among them"
     )
-    if may_read_values(index):
-        for wrong in index[(index < -1) | (index >= len(items))][:1].tolist():
-            raise ValueError(f"self_index holds {wrong}, but there are {len(items)} items; use −1 for a query that is not one.")
-    return index[:, None] == torch.arange(len(items), device=index.device)
+    count = len(items)
+    check_values(index, lambda: torch.minimum(index.min(), count - 2 - index.max()), lambda: _check_positions(index, count))
+    return index[:, None] == torch.arange(count, device=index.device)
+
+
+def _check_positions(index: Tensor, count: int) -> None:
+    for wrong in index[(index < -1) | (index >= count)][:1].tolist():
+        raise ValueError(f"self_index holds {wrong}, but there are {count} items; use −1 for a query that is not one.")
 
 
 def _is_self_by_id(ids: Tensor | None, ref_ids: Tensor | None, queries: Tensor, items: Tensor) -> Tensor:
@@ -319,30 +289,3 @@ def _integers(values: Tensor, embeddings: Tensor, name: str, meaning: str) -> Te
 def is_integral(values: Tensor) -> bool:
     """Whether the tensor holds integers; truth values are none."""
     return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
-
-
-_values_trusted = False
-
-
-@contextmanager
-def skip_value_checks() -> Iterator[None]:
-    """Within this context losses check shapes and types but no values: not whether embeddings are finite or labels in range.
-
-    On a GPU each such check waits for the device. Use it in a training loop that checks for NaN itself, once a step.
-    """
-    global _values_trusted
-    before, _values_trusted = _values_trusted, True
-    try:
-        yield
-    finally:
-        _values_trusted = before
-
-
-def may_read_values(values: Tensor) -> bool:
-    """Whether a check may read the values of a tensor.
-
-    It may not within `skip_value_checks`, nor while torch.compile or a CUDA graph records operations to run later.
-    """
-    if torch.compiler.is_compiling() or _values_trusted:
-        return False
-    return not (values.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from suprank.losses.base import RetrievalLoss, loggable
+from suprank.losses.base import RetrievalLoss
 from suprank.losses.decomposability import ProxySoftmax
 from suprank.losses.rank_measures import HAPMeasure, RecallMeasure
 from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
@@ -24,7 +24,8 @@ class Combined(RetrievalLoss):
     """L = (1 − λ)·surrogate + λ·decomposability (eq:rod_framework), λ = `decomposability_weight`.
 
     The batch is checked, normalized and scored once for both. After a call, `log` holds both values before weighting,
-    under their class names, and the total under "loss": detached tensors, ready for a logger. Under torch.compile it is empty.
+    under their class names, and the total under "loss": detached tensors, ready for a logger. A compiled loss writes the next
+    values into the same tensors.
     """
 
     def __init__(self, surrogate: RetrievalLoss, decomposability: RetrievalLoss, decomposability_weight: float = 0.1) -> None:
@@ -50,11 +51,11 @@ class Combined(RetrievalLoss):
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         rank, calibration = self.surrogate.compute(batch), self.decomposability.compute(batch)
-        loss = (1 - self.decomposability_weight) * rank + self.decomposability_weight * calibration
+        loss = rank.lerp(calibration, self.decomposability_weight)
         names = [type(self.surrogate).__name__, type(self.decomposability).__name__]
         if names[0] == names[1]:
             names = [f"surrogate {names[0]}", f"decomposability {names[1]}"]
-        self.log = loggable(
+        self.log = self.loggable(
             {
                 **getattr(self.surrogate, "log", {}),
                 **getattr(self.decomposability, "log", {}),

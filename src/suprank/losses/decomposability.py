@@ -10,7 +10,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
-from suprank.losses.batch import may_read_values, unit_vectors
+from suprank.losses.unit_vectors import unit_vectors, without_autocast
+from suprank.losses.value_checks import check_values
+from suprank.ranking.fused_batch import fused_mean, runs_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,12 +89,8 @@ class ProxyLoss(RetrievalLoss):
                 f"set embedding_size to match."
             )
         fine, classes = batch.labels[:, 0], self.num_classes
-        if may_read_values(fine) and not (fine < classes).all():
-            raise ValueError(
-                f"labels span {int(fine.min())}..{int(fine.max())}, but {classes} proxies stand for classes 0..{classes - 1}; "
-                f"renumber with torch.unique(labels, return_inverse=True) over the whole training set, or raise num_classes."
-            )
-        with torch.autocast(batch.queries.device.type, enabled=False):
+        check_values(fine, lambda: classes - 2 - fine.max(), lambda: _check_classes(fine, classes))
+        with without_autocast(batch.queries):
             return self.mean(batch.queries, fine)
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
@@ -104,12 +102,23 @@ class ProxyLoss(RetrievalLoss):
     def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
         """The mean loss of unit vectors of these classes, −1 for none; 0 where no image has a class."""
         known = fine >= 0
-        each = self.per_image(queries, fine.clamp(min=0))  # those without a class get any: their value is left out
+        # Those without a class get any: their value is left out. A class out of range is reported after the launches.
+        each = self.per_image(queries, fine.clamp(0, self.num_classes - 1))
+        if runs_kernels(each):
+            return fused_mean(each, known, complement=False)[0]
         return each.where(known, 0).sum() / known.sum().clamp(min=1)
 
     def per_image(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, " queries"]:
         """The loss of each unit vector, of a class from 0 on."""
         raise NotImplementedError
+
+
+def _check_classes(fine: Tensor, classes: int) -> None:
+    if not (fine < classes).all():
+        raise ValueError(
+            f"labels span {int(fine.min())}..{int(fine.max())}, but {classes} proxies stand for classes 0..{classes - 1}; "
+            f"renumber with torch.unique(labels, return_inverse=True) over the whole training set, or raise num_classes."
+        )
 
 
 class ProxySoftmax(ProxyLoss):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from suprank.ranking import (
+    Ranks,
     Sigmoid,
     average_precision,
     exponential_gain,
@@ -19,12 +20,14 @@ from suprank.ranking import (
     tree_relevance,
     weighted_ap_relevance,
 )
+from suprank.ranking.fused_batch import fused_ndcg, fused_ratio, fused_recall, runs_kernels, runs_relevance
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
-    from suprank.ranking import Ranks
+
+_MOST_KS = 16  # cut-offs: a tile of the kernel has a row for each
 
 
 class RankFunction(Protocol):
@@ -45,8 +48,11 @@ class APMeasure:
 
     def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
+        ranked = ranks(level)
+        if runs_kernels(ranked.plus):
+            return fused_ratio(ranked.plus, ranked.minus)
         positive = level > 0
-        return average_precision(ranks(level), positive), positive.sum(-1)
+        return average_precision(ranked, positive), positive.sum(-1)
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,16 @@ class RecallMeasure:
 
     def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
-        positive, ranked = level > 0, ranks(level)
-        recalls = [recall_at(ranked, positive, k, step=Sigmoid(self.rank_tau)) for k in self.ks]
-        return torch.stack(recalls).mean(0), positive.sum(-1)
+        ranked = ranks(level)
+        if runs_kernels(ranked.plus) and len(self.ks) <= _MOST_KS:
+            return fused_recall(
+                ranked.plus, ranked.minus, self.ks, self.rank_tau, lambda total: self._recall(_of_total(total), level > 0)
+            )
+        positive = level > 0
+        return self._recall(ranked, positive), positive.sum(-1)
+
+    def _recall(self, ranked: Ranks, positive: Tensor) -> Tensor:
+        return torch.stack([recall_at(ranked, positive, k, step=Sigmoid(self.rank_tau)) for k in self.ks]).mean(0)
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,10 @@ class HAPMeasure:
     def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
         relevance = self._relevance(batch, level)
-        return hierarchical_average_precision(ranks(level, relevance), relevance), relevance.sum(-1)
+        ranked = ranks(level, relevance)
+        if ranked.hierarchical is not None and runs_kernels(ranked.plus):
+            return fused_ratio(ranked.plus, ranked.minus, ranked.hierarchical, relevance)
+        return hierarchical_average_precision(ranked, relevance), relevance.sum(-1)
 
     def _relevance(self, batch: RetrievalBatch, level: Tensor) -> Tensor:
         if batch.relevance is not None:
@@ -112,6 +128,18 @@ class NDCGMeasure:
         if batch.relevance is not None:
             gain = level.clamp(min=0)
             return ndcg(ranked, gain), gain.sum(-1)
-        gain = exponential_gain(level, dtype=batch.scores.dtype)
-        ideal = ideal_dcg(level, batch.depth, dtype=batch.scores.dtype)
-        return ndcg(ranked, gain, ideal), ideal
+        depth = batch.depth
+        if runs_relevance(level, depth) and runs_kernels(ranked.plus):
+            return fused_ndcg(ranked.plus, ranked.minus, level, depth, lambda total: _ndcg(_of_total(total), level, depth)[0])
+        return _ndcg(ranked, level, depth)
+
+
+def _ndcg(ranked: Ranks, level: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+    gain = exponential_gain(level, dtype=ranked.plus.dtype)
+    ideal = ideal_dcg(level, depth, dtype=ranked.plus.dtype)
+    return ndcg(ranked, gain, ideal), ideal
+
+
+def _of_total(total: Tensor) -> Ranks:
+    """Ranks of which only the sum is known; items of rank ∞ are no positives."""
+    return Ranks(total.detach().isfinite().to(total.dtype), total - total.detach().isfinite().to(total.dtype))

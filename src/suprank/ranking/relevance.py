@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from suprank.ranking.fused_batch import fused_levels, fused_relevance, runs_kernels, runs_relevance
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -46,24 +48,34 @@ def common_level(
             f"labels have {columns.shape[1]} level(s) and ref_labels {ref_columns.shape[1]}, but levels are compared "
             f"column by column; give both the same columns, finest first."
         )
-    columns = columns.masked_fill(columns < 0, _UNMATCHED)
-    same = columns[:, -1, None] == ref_columns[None, :, -1]
-    level = same.to(torch.int8)
-    for column in reversed(range(columns.shape[1] - 1)):
-        same &= columns[:, column, None] == ref_columns[None, :, column]
-        level += same
-    return level
+    return listed_level(columns, ref_columns)
 
 
-def same_class(
-    labels: Integer[Tensor, "queries depth"], ref_labels: Integer[Tensor, "items depth"]
-) -> Bool[Tensor, "queries items"]:
-    """Whether query and item share all columns: `common_level` = L, without counting the levels. Labels are int64."""
-    labels = labels.masked_fill(labels < 0, _UNMATCHED)
-    same = labels[:, 0, None] == ref_labels[None, :, 0]
-    for column in range(1, labels.shape[1]):
+def listed_level(
+    labels: Integer[Tensor, "queries depth"],
+    ref_labels: Integer[Tensor, "items depth"],
+    *,
+    fine: bool = False,
+    is_self: Bool[Tensor, "queries items"] | None = None,
+    within_batch: bool = False,
+) -> Integer[Tensor, "queries items"]:
+    """`common_level` of checked int64 labels, or with `fine` 1 where all columns are shared and 0 elsewhere, in int8.
+
+    The query itself is marked `IGNORED`: the items of the mask `is_self` or, without one and `within_batch`, the diagonal.
+    """
+    if labels.numel() and ref_labels.numel() and runs_kernels(labels):
+        return fused_levels(labels, ref_labels, fine=fine, is_self=is_self, within_batch=within_batch)
+    labels = torch.threshold(labels, NO_LABEL, _UNMATCHED)
+    same = labels[:, -1, None] == ref_labels[None, :, -1]
+    level = None if fine else same.to(torch.int8)
+    for column in reversed(range(labels.shape[1] - 1)):
         same &= labels[:, column, None] == ref_labels[None, :, column]
-    return same
+        if level is not None:
+            level += same
+    level = same.to(torch.int8) if level is None else level
+    if is_self is not None:
+        return level.masked_fill_(is_self, IGNORED)
+    return level.fill_diagonal_(IGNORED) if within_batch else level
 
 
 def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = False) -> None:
@@ -120,7 +132,11 @@ def tree_relevance(
         raise ValueError(
             f"depth={depth} must be 1 or more and reach the deepest level present, {_deepest(level)}; leave it out."
         )
-    relevance = torch.zeros(level.shape, dtype=dtype or torch.get_default_dtype(), device=level.device)
+    dtype = dtype or torch.get_default_dtype()
+    if dtype == torch.float32 and runs_relevance(level, depth):
+        weights = tuple((current / depth) ** decay for current in range(1, depth + 1))
+        return fused_relevance(level, weights, cumulative=False)
+    relevance = torch.zeros(level.shape, dtype=dtype, device=level.device)
     for current in range(1, depth + 1):
         members = level == current
         weight = (current / depth) ** decay / members.sum(-1, keepdim=True).to(relevance.dtype)
@@ -144,7 +160,10 @@ def weighted_ap_relevance(
         raise ValueError(
             f"level reaches {_deepest(level)} but there are {len(weights)} weights; give one for each level, finest first."
         )
-    relevance = torch.zeros(level.shape, dtype=dtype or torch.get_default_dtype(), device=level.device)
+    dtype = dtype or torch.get_default_dtype()
+    if dtype == torch.float32 and runs_relevance(level, len(weights)):
+        return fused_relevance(level, tuple(reversed(weights)), cumulative=True)
+    relevance = torch.zeros(level.shape, dtype=dtype, device=level.device)
     for p, weight in enumerate(reversed(weights), start=1):
         members = level >= p
         share = weight / members.sum(-1, keepdim=True).to(relevance.dtype)
@@ -172,7 +191,7 @@ def _columns(labels: Tensor, name: str) -> Tensor:
             f"{name} has shape {tuple(labels.shape)}, but must be [N] or [N, L] with 1 to {_DEEPEST} levels, finest first."
         )
     columns = (labels[:, None] if labels.ndim == 1 else labels).to(torch.int64)
-    if not columns.is_cuda and not torch.compiler.is_compiling():  # on a GPU the check would wait for the device
+    if columns.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU the check would wait for the device
         check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
     return columns
 
@@ -190,4 +209,4 @@ def _deepest(level: Tensor) -> int:
 
 def _known_deeper(level: Tensor, depth: int) -> bool:
     """Whether a level is deeper than `depth`; False without looking on a GPU or under a compiler, which would have to wait."""
-    return not level.is_cuda and not torch.compiler.is_compiling() and _deepest(level) > depth
+    return level.device.type == "cpu" and not torch.compiler.is_compiling() and _deepest(level) > depth

@@ -306,6 +306,10 @@ class EngineConfig(ConfigTable):
     sync_batchnorm: bool = False
     """Compute BatchNorm's statistics over the batch of all devices; GPUs only."""
 
+    replay_loss: bool | None = None
+    """Record the loss of a batch as a CUDA graph once and replay it at every step, on one GPU. By default for the losses of
+    suprank; true does so for a loss of your own too, whose Python code then runs only while it is recorded."""
+
 
 class EvaluationConfig(ConfigTable):
     """Exact metrics of the test images, during training and at its end."""
@@ -450,6 +454,10 @@ class TrainConfig(ConfigTable):
             raise ValueError("engine.strategy='fsdp' shards a network over GPUs; with engine.accelerator='cpu' use 'auto'")
         if self.engine.accelerator == "cpu" and self.engine.precision == "fp16":
             raise ValueError("engine.precision='fp16' is for GPUs; with engine.accelerator='cpu' use 'fp32', or 'bf16'")
+        if self.engine.replay_loss and (self.engine.accelerator == "cpu" or self.engine.devices * self.engine.nodes > 1):
+            raise ValueError(
+                "engine.replay_loss=true replays the loss on one GPU, and this run is on a CPU or on several; leave it out"
+            )
         return self
 
     def _check_groups(self) -> None:

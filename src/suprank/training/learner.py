@@ -67,7 +67,8 @@ class Learner:
         if config.memory.size:
             size = len(batches.labels) if config.memory.size == "all" else config.memory.size
             memory = EmbeddingMemory(size, self.embedder.dim, len(batches.levels), per_item=config.memory.per_item)
-        self.loss = LossWithMemory(loss, memory, config.memory.weight).to(fabric.device)
+        replay = replays_loss(loss, config, fabric)
+        self.loss = LossWithMemory(loss, memory, config.memory.weight, replay=replay).to(fabric.device)
         distributed.broadcast_from_first(value.data for value in (*loss.parameters(), *loss.buffers()))
         self.embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         network: nn.Module = self.embedder
@@ -156,12 +157,12 @@ class Learner:
     def _checked_values(self, parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:
         """The means of the parts over the batches, and the gradient norm, all finite. Only here a step waits for the GPU."""
         names = list(parts[0])
-        means = [torch.stack([one[name].float() for one in parts]).mean() for name in names]
+        means = torch.stack([one[name].float() for one in parts for name in names]).view(len(parts), -1).mean(0)
         proxies = [proxy.grad.norm() for proxy in self.proxies if proxy.grad is not None]
-        norms = {"gradient norm": means[0].new_zeros(()) if norm is None else norm.float()}
+        norms = {"gradient norm": means.new_zeros(()) if norm is None else norm.float()}
         if proxies:
             norms["gradient norm of proxies"] = torch.stack(proxies).norm()
-        values = dict(zip([*names, *norms], torch.stack([*means, *norms.values()]).tolist(), strict=True))
+        values = dict(zip([*names, *norms], torch.cat([means, torch.stack(list(norms.values()))]).tolist(), strict=True))
         bad = round(values.pop(_BAD_EMBEDDINGS) * len(parts))
         if bad:
             raise NonFiniteError(f"the embeddings of {bad} of {self.config.batch.size * len(parts)} images are not finite")
@@ -233,6 +234,13 @@ class Learner:
         state = model_state(self.model)
         if self.fabric.is_global_zero:
             model_folder.write_model(folder, self.embedder.config, state)
+
+
+def replays_loss(loss: nn.Module, config: TrainConfig, fabric: Fabric) -> bool:
+    """Whether the loss is replayed from a CUDA graph: in one process on a GPU, a loss of the user's own only if asked for."""
+    on_one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
+    wanted = config.engine.replay_loss
+    return on_one_gpu and (not isinstance(loss, CustomLoss) if wanted is None else wanted)
 
 
 def check_loss(loss: nn.Module, config: TrainConfig) -> None:

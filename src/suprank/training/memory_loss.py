@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from suprank.losses import ReplayedLoss
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -21,11 +23,15 @@ class LossWithMemory(nn.Module):
 
     The batch enters the memory before the memory is read, as in the authors' code; no image is in its own list, whether it
     entered now or earlier. Gradients reach the batch, and never the memory. After a call `log` holds the parts, detached.
+    With `replay` both losses are replayed from CUDA graphs where that is possible (see `ReplayedLoss`).
     """
 
-    def __init__(self, loss: nn.Module, memory: EmbeddingMemory | None = None, memory_weight: float = 0.5) -> None:
+    def __init__(
+        self, loss: nn.Module, memory: EmbeddingMemory | None = None, memory_weight: float = 0.5, *, replay: bool = False
+    ) -> None:
         super().__init__()
         self.loss, self.memory, self.memory_weight = loss, memory, memory_weight
+        self.replayed = ReplayedLoss(loss) if replay else None
         self.log: dict[str, Tensor] = {}
 
     def forward(
@@ -37,13 +43,14 @@ class LossWithMemory(nn.Module):
         use_memory: bool = True,
     ) -> Float[Tensor, ""]:
         """The loss; with `use_memory=False` the memory is filled but not read."""
-        value = self.loss(embeddings, labels)
-        parts = {name: part for name, part in getattr(self.loss, "log", {}).items() if name != "loss"}
+        loss = self.loss if self.replayed is None else self.replayed
+        value = loss(embeddings, labels)
+        parts = {name: part for name, part in getattr(loss, "log", {}).items() if name != "loss"}
         if self.memory is not None:
             self.memory.add(embeddings, labels, ids)
             if use_memory:
                 stored = self.memory.contents()
-                against_memory = self.loss(
+                against_memory = loss(
                     embeddings, labels, ref_emb=stored.embeddings, ref_labels=stored.labels, ids=ids, ref_ids=stored.ids
                 )
                 value = (1 - self.memory_weight) * value + self.memory_weight * against_memory

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from suprank.losses.base import RetrievalLoss, loggable
+from suprank.losses.base import RetrievalLoss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +77,7 @@ class SumOverLevels(RetrievalLoss):
         for level, (loss, value) in enumerate(zip(losses, values, strict=True)):
             parts = {**getattr(loss, "log", {}), type(loss).__name__: value.detach()}
             log |= {f"level {level} {name}": part for name, part in parts.items() if name != "loss"}
-        self.log = loggable({**log, "loss": total.detach()})
+        self.log = self.loggable({**log, "loss": total.detach()})
         return total
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:

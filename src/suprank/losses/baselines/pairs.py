@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.losses.base import QueryMean, RetrievalLoss, loggable
+from suprank.losses.base import QueryMean, RetrievalLoss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ class ContrastiveKoLeo(ContrastiveXBM):
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         pairs, entropy = super().compute(batch), _koleo(batch.queries)
-        self.log = loggable({"pairs": pairs.detach(), "KoLeo": entropy.detach()})
+        self.log = self.loggable({"pairs": pairs.detach(), "KoLeo": entropy.detach()})
         return pairs + self.entropy_weight * entropy
 
 

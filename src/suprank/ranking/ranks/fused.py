@@ -12,6 +12,7 @@ from torch import Tensor
 
 from suprank.ranking.ranks import kernels
 from suprank.ranking.ranks.result import Ranks, second_derivative_error
+from suprank.ranking.recording import is_recording
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -179,9 +180,7 @@ def _ranks(
 def _many_positives(level: Tensor) -> bool:
     """Whether sorting pays. The answer waits for the device, so it is not asked for where it must be no."""
     queries, items = level.shape
-    if items <= SORT_FROM or not level.numel() or torch.compiler.is_compiling():
-        return False
-    if level.is_cuda and torch.cuda.is_current_stream_capturing():
+    if items <= SORT_FROM or not level.numel() or is_recording(level):
         return False
     return int((level > 0).sum()) >= SORT_FROM * queries
 

@@ -126,7 +126,8 @@ class ProxyLossSpec(LossSpec):
         return False
 
     def _build_for_classes(self, classes: Int[Tensor, "classes levels"], dim: int) -> losses.RetrievalLoss:
-        return self.loss_class(len(classes), dim, **self.loss_arguments(classes.shape[1]))
+        build: Any = self.loss_class  # of a loss with proxies, which takes their sizes
+        return build(len(classes), dim, **self.loss_arguments(classes.shape[1]))
 
 
 class LevelSumSpec(LossSpec):

@@ -1,0 +1,234 @@
+"""`ReplayedLoss`: a loss recorded as a CUDA graph once for each shape, and replayed, so that a step launches one graph."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from suprank.losses.value_checks import skip_value_checks
+from suprank.ranking.ranks.dispatch import GRID_FROM_ON_GPU
+from suprank.ranking.recording import rehearsal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from jaxtyping import Float, Integer
+    from torch import Tensor
+
+    Function = Callable[..., list[Tensor]]
+
+MOST_ITEMS = GRID_FROM_ON_GPU["items"] - 1
+"""Items in a list up to which a loss is recorded.
+
+With more of them, how ranks are computed depends on values that a recording cannot read, and a step is the GPU's time rather
+than the host's.
+"""
+
+_CALLS_BEFORE_RECORDING = 2  # of a shape, so that the last batch of an epoch and a memory that still grows are not recorded
+_MOST_RECORDINGS = 4
+_MOST_SHAPES = 64  # that are counted
+
+
+class ReplayError(RuntimeError):
+    """A loss cannot be recorded."""
+
+
+class Recorder(Protocol):
+    """Makes a function of tensors into one that takes other tensors of the same shapes and gives the results for them."""
+
+    def __call__(self, function: Function, inputs: Sequence[Tensor]) -> Function: ...
+
+
+class ReplayedLoss:
+    """Calls a loss, and on a GPU records it as a CUDA graph and replays that: value, log and gradients in one launch.
+
+        loss = roadmap(num_classes, embedding_size).cuda()
+        replayed = ReplayedLoss(loss)                 # optimize loss.parameters(), as without it
+        replayed(embeddings, labels).backward()
+
+    It is called as the loss is, and gives the same numbers. A shape is recorded when it comes for the third time; other shapes,
+    and lists of more than `MOST_ITEMS` items, are computed as without recording. So is everything on a CPU, and a loss
+    that reads values, which cannot be recorded; a warning says so. A replayed loss does not check values: look for NaN in the
+    loss yourself. Gradients are for `embeddings` and for the parameters of the loss. Python code does not run again in a
+    replay, so after changing a hyper-parameter, such as `loss.tau`, call `forget`. After a call `log` holds the loss's log.
+    """
+
+    def __init__(self, loss: nn.Module, *, recorder: Recorder | None = None) -> None:
+        self.loss = loss
+        self.log: dict[str, Tensor] = {}
+        self._recorder = recorder
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what was recorded, so that the loss is recorded anew."""
+        self._recordings: dict[object, _Recording] = {}
+        self._calls: Counter[object] = Counter()
+        self._cannot_record = False
+
+    def __call__(
+        self,
+        embeddings: Float[Tensor, "queries dim"],
+        labels: Integer[Tensor, "queries ..."] | None = None,
+        **options: Any,
+    ) -> Float[Tensor, ""]:
+        inputs = {"embeddings": embeddings, "labels": labels, **options}
+        recording = self._recording(inputs) if self._may_replay(inputs) else None
+        if recording is None:
+            value = self.loss(embeddings, labels, **options)
+            self.log = dict(getattr(self.loss, "log", {}))
+            return value
+        others = [inputs[name] for name in recording.names[1:]]
+        value, *log = _Replay.apply(recording, others, embeddings, *recording.parameters)
+        self.log = dict(zip(recording.log, log, strict=True))
+        return value
+
+    def _may_replay(self, inputs: dict[str, Any]) -> bool:
+        embeddings, items = inputs["embeddings"], inputs.get("ref_emb")
+        if self._cannot_record or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return False
+        if self._recorder is None and not (embeddings.is_cuda and not torch.cuda.is_current_stream_capturing()):
+            return False
+        given = [value for value in inputs.values() if value is not None]
+        tensors_alone = all(isinstance(value, torch.Tensor) for value in given)
+        if not tensors_alone or any(value.requires_grad for value in given if value is not embeddings):
+            return False
+        return len(embeddings if items is None else items) <= MOST_ITEMS
+
+    def _recording(self, inputs: dict[str, Tensor | None]) -> _Recording | None:
+        given = {name: value for name, value in inputs.items() if value is not None}
+        parameters = {name: value for name, value in self.loss.named_parameters() if value.requires_grad}
+        key = (
+            tuple((name, value.shape, value.dtype, value.device) for name, value in given.items()),
+            tuple((name, value.data_ptr()) for name, value in parameters.items()),
+            inputs["embeddings"].requires_grad,  # type: ignore[union-attr]
+            torch.is_autocast_enabled(given["embeddings"].device.type),
+        )
+        if key not in self._recordings:
+            if len(self._calls) >= _MOST_SHAPES:
+                self._calls.clear()
+            self._calls[key] += 1
+            if self._calls[key] <= _CALLS_BEFORE_RECORDING or len(self._recordings) >= _MOST_RECORDINGS:
+                return None
+            try:
+                self._recordings[key] = self._record(given, parameters)
+            except ReplayError as error:
+                self._cannot_record = True
+                warnings.warn(
+                    f"{type(self.loss).__name__} cannot be recorded as a CUDA graph, and is computed as without one: {error}",
+                    stacklevel=3,
+                )
+                return None
+        return self._recordings[key]
+
+    def _record(self, given: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> _Recording:
+        log: list[str] = []
+
+        def step(*tensors: Tensor) -> list[Tensor]:
+            """The value, the log in one tensor, and the gradients.
+
+            Gradients are taken with respect to leaves made here: those of a parameter itself would be sent to the stream on
+            which it was first used, which is not the one that records.
+            """
+            embeddings, *others = tensors
+            leaf = embeddings.detach().requires_grad_()
+            leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+            named = dict(zip(list(given)[1:], others, strict=True))
+            positional = (leaf, named.pop("labels", None))
+            with skip_value_checks():
+                value = torch.func.functional_call(self.loss, leaves, positional, named)
+            gradients = torch.autograd.grad(value, [leaf, *leaves.values()], allow_unused=True, materialize_grads=True)
+            logged = getattr(self.loss, "log", {}).items()
+            parts = {name: part for name, part in logged if isinstance(part, torch.Tensor) and part.numel() == 1}
+            log[:] = parts
+            numbers = [part.detach().reshape(()).to(value.dtype) for part in parts.values()]
+            for module in self.loss.modules():
+                if isinstance(module.__dict__.get("log"), dict):
+                    module.__dict__["log"] = {}  # not tensors that the next replay writes over
+            return [value.detach(), torch.stack(numbers) if numbers else value.new_empty(0), *gradients]
+
+        inputs = [value.detach() for value in given.values()]
+        replay = (self._recorder or record_cuda_graph)(step, inputs)
+        return _Recording(replay, list(given), list(parameters.values()), log)
+
+
+class _Recording(NamedTuple):
+    replay: Function
+    names: list[str]
+    parameters: list[Tensor]
+    log: list[str]
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, recording: _Recording, others: list[Tensor], embeddings: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+        # The next replay writes over its results, and may come before the backward pass.
+        value, numbers, *gradients = (result.clone() for result in recording.replay(embeddings, *others))
+        ctx.save_for_backward(*gradients)
+        log = numbers.unbind()
+        ctx.mark_non_differentiable(*log)
+        ctx.set_materialize_grads(False)
+        return value, *log
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise NotImplementedError("a replayed loss has no second derivative; call the loss itself for one.")
+        if grad is None:
+            return (None,) * (2 + len(ctx.saved_tensors))
+        needed = ctx.needs_input_grad[2:]
+        gradients = [grad * one if wanted else None for one, wanted in zip(ctx.saved_tensors, needed, strict=True)]
+        return None, None, *gradients
+
+
+def record_cuda_graph(function: Function, inputs: Sequence[Tensor]) -> Function:
+    """Record what `function` launches as a CUDA graph. Its results are those of the last replay.
+
+    Before, it runs on the stream that records, so that what it needs is compiled and allocated, and once more so that an
+    operation which waits for the device raises: a recording that fails would leave torch's random numbers in a bad state.
+    """
+    device = inputs[0].device
+    static = [torch.empty_like(value, device=device).copy_(value) for value in inputs]
+    states = torch.get_rng_state(), torch.cuda.get_rng_state(device)
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.device(device), rehearsal():
+            with torch.cuda.stream(stream):
+                function(*static)
+                with _refusing_to_wait():
+                    function(*static)
+            # Only this thread is held to what a recording may do: others load images.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                results = function(*static)
+    except Exception as error:
+        raise ReplayError(str(error).partition("\n")[0]) from error
+    finally:
+        torch.cuda.current_stream(device).wait_stream(stream)
+        torch.set_rng_state(states[0])
+        torch.cuda.set_rng_state(states[1], device)
+
+    def replay(*tensors: Tensor) -> list[Tensor]:
+        for place, value in zip(static, tensors, strict=True):
+            place.copy_(value, non_blocking=True)
+        graph.replay()
+        return results
+
+    return replay
+
+
+@contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """Raise where an operation waits for the GPU."""
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that this finds most of such operations, and not all
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

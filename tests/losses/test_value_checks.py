@@ -1,0 +1,33 @@
+"""Checks of values on a GPU are postponed, and one number is read for all. A tensor on "meta" stands for one on a GPU."""
+
+import pytest
+import torch
+
+from suprank.losses import skip_value_checks
+from suprank.losses.value_checks import check_values, reading_once
+
+ELSEWHERE = torch.empty(3, device="meta")
+
+
+@pytest.mark.parametrize(("numbers", "suspicious"), [([0.0, -1], False), ([0.0, -2], True), ([torch.nan, 0], True)])
+def test_postponed_checks_run_at_the_end_if_any_number_is_suspicious(numbers, suspicious, monkeypatch):
+    ran, reads = [], []
+    item = torch.Tensor.item
+    monkeypatch.setattr(torch.Tensor, "item", lambda tensor: reads.append(1) or item(tensor))
+    with reading_once():
+        for number in numbers:
+            check_values(ELSEWHERE, lambda number=number: torch.tensor(number), lambda: ran.append("postponed"))
+        check_values(torch.zeros(3), lambda: pytest.fail("a CPU is not waited for"), lambda: ran.append("now"))
+        assert (ran, reads) == (["now"], [])
+    assert ran == ["now"] + 2 * suspicious * ["postponed"]
+    assert len(reads) == 1
+
+
+def test_outside_of_a_loss_and_after_an_error_a_check_runs_at_once():
+    ran = []
+    with pytest.raises(ZeroDivisionError), reading_once():
+        check_values(ELSEWHERE, lambda: torch.tensor(1 / 0), lambda: ran.append(1))
+    check_values(ELSEWHERE, lambda: pytest.fail("nothing to postpone"), lambda: ran.append(2))
+    with skip_value_checks():
+        check_values(ELSEWHERE, lambda: torch.tensor(-5), lambda: ran.append(3))
+    assert ran == [2]
