@@ -1,12 +1,14 @@
 """Speed of image loading: ImageDataset compared with torchvision's ImageFolder, in one run, on the same files and transforms.
 
 python benchmarks/loading.py                          JPEG files of two sizes and a zip, made for the run; CUB if present
+python benchmarks/loading.py --files-only             without the zip and CUB
 python benchmarks/loading.py --backbone resnet50      also a backbone: how fast it is, and how fast the loader feeds it
 
 A loader reads, decodes, transforms and batches every image of an epoch in its workers. Loaders take turns, and the best epoch
 of each counts, because others may use the machine too; the CPU time is then more reliable. Numbers in parentheses are speeds
 relative to ImageFolder. Files are in the page cache, so the disk is not measured. "In bytes" leaves the normalization to the
-device, where it is part of the backbone's time.
+device, where it is part of the backbone's time. "Turbo" is the decoder of that name (needs `suprank[turbo]`), in bytes too,
+with the same pixels; "decoded smaller" is a fraction of the size where the transform needs no more.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from datetime import UTC, datetime
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -35,6 +37,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from suprank.data.datasets import ImageDataset, collate
+from suprank.data.jpeg import Decoder
 from suprank.data.manifest import Manifest
 from suprank.data.transforms import Normalize, eval_transform, min_short_side, train_transform
 from suprank.system import torchvision_operators
@@ -61,7 +64,10 @@ class Speed(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The speeds on one collection. `smaller` decodes JPEGs at a fraction of their size if the transform needs no more."""
+    """The speeds on one collection. `smaller` decodes JPEGs at a fraction of their size if the transform needs no more.
+
+    The last three are in bytes. None stands for JPEGs that are too small for a fraction, and for what is no JPEG.
+    """
 
     images: str
     transform: str
@@ -69,6 +75,8 @@ class Row(NamedTuple):
     ours: Speed
     in_bytes: Speed
     smaller: Speed | None
+    turbo: Speed | None
+    turbo_smaller: Speed | None
 
     def __str__(self) -> str:
         loaders = {
@@ -76,6 +84,8 @@ class Row(NamedTuple):
             "ImageDataset": self.ours,
             "ImageDataset, in bytes": self.in_bytes,
             "ImageDataset, in bytes, decoded smaller": self.smaller,
+            "ImageDataset, turbo": self.turbo,
+            "ImageDataset, turbo, decoded smaller": self.turbo_smaller,
         }
         lines = [f"  {name}: {speed.compared_with(self.image_folder)}" for name, speed in loaders.items() if speed is not None]
         return "\n".join([f"{self.images}, {self.transform}", *lines])
@@ -89,11 +99,11 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="loading") as name:
         rows = []
-        for images, folder, manifest in _collections(Path(name), options.images):
+        for images, folder, manifest in _collections(Path(name), options):
             for title, transform in transforms.items() if not options.backbone_only else ():
                 rows.append(_compare_loaders(images, title, folder, manifest, transform, options))
                 print(rows[-1], flush=True)
-        model = _measure_backbone(Path(name), train_transform(options.size, mean=None), options) if options.backbone else {}
+        model = _measure_backbone(Path(name), transforms, options) if options.backbone else {}
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(_report(options, rows, model), indent=1) + "\n")
@@ -103,6 +113,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--images", type=int, default=2000, help="files of 500 × 375; a quarter as many of 1600 × 1200")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="loader processes")
+    parser.add_argument("--files-only", action="store_true", help="skip the zip and CUB")
     parser.add_argument("--size", type=int, default=224, help="side of the model's input, in pixels")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3, help="epochs of each loader")
@@ -116,16 +127,17 @@ def _arguments() -> argparse.Namespace:
 # Images
 
 
-def _collections(root: Path, images: int) -> Iterator[tuple[str, Path, Manifest]]:
+def _collections(root: Path, options: argparse.Namespace) -> Iterator[tuple[str, Path, Manifest]]:
     """Name, a folder for ImageFolder, and a manifest of the same images in the same order."""
+    images = options.images
     for width, height, count in ((500, 375, images), (1600, 1200, max(images // 4, 1))):
         folder = root / f"{width}x{height}"
         _write(folder, width, height, count)
         yield f"{count:,} JPEG files of {width} × {height}", folder, _manifest(folder, root, f"{folder.name}/")
-        if width == 500:
+        if width == 500 and not options.files_only:
             _pack(folder, root / "pack.zip")
             yield f"the same {count:,} in a zip", folder, _manifest(folder, root, "pack.zip::")
-    if CUB.is_file():
+    if CUB.is_file() and not options.files_only:
         folder = root / "cub"
         with zipfile.ZipFile(CUB) as archive:
             members = [name for name in archive.namelist() if name.endswith(".webp")]
@@ -178,17 +190,21 @@ def _compare_loaders(
     images: str, title: str, folder: Path, manifest: Manifest, build_transform: Callable[..., Any], options: argparse.Namespace
 ) -> Row:
     transform, in_bytes = build_transform(), build_transform(mean=None)
-    datasets: list[tuple[Dataset[Any], Any]] = [
-        (ImageFolder(folder, transform), None),
-        (ImageDataset(manifest, transform), collate),
-        (ImageDataset(manifest, in_bytes), collate),
-    ]
+    datasets: dict[str, Dataset[Any]] = {
+        "image_folder": ImageFolder(folder, transform),
+        "ours": ImageDataset(manifest, transform),
+        "in_bytes": ImageDataset(manifest, in_bytes),
+    }
     short = min_short_side(transform)
-    jpeg = manifest.paths[0].as_py().endswith(".jpg")
-    if short is not None and jpeg and _short_side(folder) >= 2 * short:
-        datasets.append((ImageDataset(manifest, in_bytes, min_short_side=short), collate))
-    speeds = _speeds([_loader(dataset, collate, options) for dataset, collate in datasets], options.repeats)
-    return Row(images, title, *speeds[:3], speeds[3] if len(speeds) > 3 else None)
+    if manifest.paths[0].as_py().endswith(".jpg"):
+        if short is not None and _short_side(folder) >= 2 * short:
+            datasets["smaller"] = ImageDataset(manifest, in_bytes, min_short_side=short)
+        datasets["turbo"] = ImageDataset(manifest, in_bytes, decoder="turbo")
+        if _short_side(folder) >= 2 * options.size:
+            datasets["turbo_smaller"] = ImageDataset(manifest, in_bytes, min_short_side=short, decoder="turbo")
+    loaders = [_loader(dataset, None if name == "image_folder" else collate, options) for name, dataset in datasets.items()]
+    speeds = dict(zip(datasets, _speeds(loaders, options.repeats), strict=True))
+    return Row(images, title, **{name: speeds.get(name) for name in Row._fields[2:]})
 
 
 def _short_side(folder: Path) -> int:
@@ -240,13 +256,15 @@ def _cpu_seconds() -> float:
 # A model behind the loader
 
 
-def _measure_backbone(root: Path, transform: Callable[..., Any], options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Images per second of the model on a tensor that is on the device already, and on batches of the loader."""
+def _measure_backbone(
+    root: Path, transforms: dict[str, Callable[..., Any]], options: argparse.Namespace
+) -> dict[str, dict[str, float]]:
+    """Images per second of the model on a tensor that is on the device already, and on batches of a loader by decoder."""
     import timm
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = root / "500x375"
-    dataset = ImageDataset(_manifest(folder, root, f"{folder.name}/"), transform)
+    manifest = _manifest(folder, root, f"{folder.name}/")
     model = timm.create_model(options.backbone, num_classes=512).to(memory_format=torch.channels_last).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     normalize = Normalize()
@@ -266,18 +284,22 @@ def _measure_backbone(root: Path, transform: Callable[..., Any], options: argpar
 
     constant = torch.randint(0, 256, (options.batch, 3, options.size, options.size), dtype=torch.uint8, device=device)
     rates = {}
-    for name, step in (("training", train_step), ("inference", inference_step)):
+    for name, step, transform in (("training", train_step, "train"), ("inference", inference_step, "test")):
         model.train(name == "training")
-        loader = _loader(dataset, collate, options, pin_memory=device.type == "cuda")
         without_loader = _rate(step, lambda: itertools.repeat(constant, options.steps))
-        fed = _rate(step, partial(_images, loader))
-        alone = _speeds([loader], options.repeats)[0].rate
-        rates[name] = {"tensors that are there": without_loader, "fed by the loader": fed, "the loader alone": alone}
-        print(
-            f"{options.backbone} at {options.size} px in bf16, {name}: images/s: {without_loader:,.0f} without a loader, "
-            f"{fed:,.0f} with {options.workers} workers ({fed / without_loader:.2f}); the loader alone {alone:,.0f} "
-            f"({alone / without_loader:.2f})"
-        )
+        rates[name] = {"tensors that are there": without_loader}
+        print(f"{options.backbone} at {options.size} px in bf16, {name}: {without_loader:,.0f} images/s without a loader")
+        for decoder in get_args(Decoder):
+            dataset = ImageDataset(manifest, transforms[transform](mean=None), decoder=decoder)
+            loader = _loader(dataset, collate, options, pin_memory=device.type == "cuda")
+            fed = _rate(step, partial(_images, loader))
+            alone = _speeds([loader], options.repeats)[0].rate
+            rates[name] |= {f"fed by the loader, {decoder}": fed, f"the loader alone, {decoder}": alone}
+            print(
+                f"  {decoder}: {fed:,.0f} with {options.workers} workers ({fed / without_loader:.2f}); the loader alone "
+                f"{alone:,.0f} ({alone / without_loader:.2f})",
+                flush=True,
+            )
     return rates
 
 
@@ -306,7 +328,7 @@ def _report(options: argparse.Namespace, rows: list[Row], model: dict[str, dict[
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     chip = next((line.split(": ")[1] for line in lines if line.startswith("model name")), platform.machine())
     card = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    packages = ("suprank", "torchvision", "pillow", "pyarrow", "timm")
+    packages = ("suprank", "torchvision", "pillow", "simplejpeg", "pyarrow", "timm")
     return {
         "command": " ".join(["python", *sys.argv]),
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

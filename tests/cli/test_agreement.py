@@ -32,7 +32,7 @@ READINGS = {
     "resized": ({"size": 24, "test_resize": 31}, {}, {}),
     "squashed": ({"size": 24, "test_resize": 28, "squash": True}, {}, {}),
     "bicubic": ({"size": 32, "test_resize": 33, "interpolation": "bicubic"}, {}, {}),
-    "fast JPEG": ({"size": 24, "test_resize": 26}, {"fast_jpeg": True}, {}),
+    "fast JPEG": ({"size": 24, "test_resize": 26}, {"fast_jpeg": True, "decoder": "turbo"}, {}),
     "bf16": ({"size": 24, "test_resize": 0}, {}, {"precision": "bf16"}),
 }
 """[images], [data] and [engine] of recipes that differ in how test images become embeddings."""
@@ -122,15 +122,16 @@ def test_options_that_read_otherwise_are_named(tmp_path, photos):
     output = done("embed", *given, "--out", tmp_path / "a", "--no-squash", "--resize", 40, "--precision", "bf16").stderr
     assert "options override what" in output
     assert "resize 40 against 28; squash no against yes; precision bf16 against fp32" in output
-    assert "scales 0.5 against 1" in done("embed", *given, "--out", tmp_path / "b", "--scale", 0.5).stderr
+    output = done("embed", *given, "--out", tmp_path / "b", "--scale", 0.5, "--decoder", "turbo").stderr
+    assert "JPEG decoder turbo against pil; scales 0.5 against 1" in output
 
 
 def test_a_projection_is_saved_with_the_reading_it_was_computed_from(tmp_path, photos):
     given = ("--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet", "--dim", 4, "--out", tmp_path / "pca")
     tiny.embedder(image_size=24, resize=0).save(tmp_path / "model")
-    done("models", "pca", "--model", tmp_path / "model", *given, "--size", 28, "--resize", 40, "--squash")
+    done("models", "pca", "--model", tmp_path / "model", *given, "--size", 28, "--resize", 40, "--squash", "--decoder", "turbo")
     found = Embedder.load(tmp_path / "pca").input
-    assert (found.size, found.resize, found.squash) == ((28, 28), 40, True)
+    assert (found.size, found.resize, found.squash, found.decoder) == ((28, 28), 40, True, "turbo")
 
 
 def test_a_size_can_be_given_for_a_network_that_is_not_square():
@@ -266,6 +267,6 @@ def test_a_folder_without_a_record_has_no_provenance(tmp_path):
     (tmp_path / "test" / "run.json").write_text(json.dumps({"transform": "Compose(...)"}))
     assert Provenance.read(tmp_path, "test") is None
     assert Provenance.from_dict({"backbone": "resnet50"}) is None
-    whole = Provenance("resnet50", 1, size=24, resize=0, scales=(1.0, 0.5))
+    whole = Provenance("resnet50", 1, size=24, resize=0, decoder="turbo", scales=(1.0, 0.5))
     assert Provenance.from_dict(json.loads(json.dumps(whole.asdict()))) == whole
-    assert "scales 1, 0.5" in whole.images
+    assert "decoder turbo, fp32, scales 1, 0.5" in whole.images

@@ -113,6 +113,7 @@ def test_a_finished_run_returns_at_once(tmp_path):
         ({"precision": "bf16"}, "precision is 'bf16' and was 'fp32'"),
         ({"scales": (1.0, 0.5)}, "scales is"),
         ({"loading": reading(transform=eval_transform(16, resize=None))}, "transform is"),
+        ({"loading": reading(decoder="turbo")}, "decoder is 'turbo' and was 'pil'"),
     ],
 )
 def test_another_run_in_the_folder_is_refused_with_what_differs(tmp_path, changed, named):
@@ -245,6 +246,18 @@ def test_the_record_of_a_run_says_what_it_is(tmp_path):
     record = json.loads((tmp_path / "out" / "test" / "run.json").read_text())
     assert "CenterCrop" in json.dumps(record)
     assert model.fingerprint() in json.dumps(record)
+
+
+def test_a_run_of_a_version_without_decoders_was_decoded_by_pil(tmp_path):
+    manifest, model = folder(tmp_path), embedder()
+    embed_collection(model, manifest, tmp_path / "out", loading=reading())
+    file = tmp_path / "out" / "test" / "run.json"
+    record = json.loads(file.read_text())
+    del record["decoder"]
+    file.write_text(json.dumps(record))
+    embed_collection(model, manifest, tmp_path / "out", loading=reading())
+    with pytest.raises(ValueError, match="out/test was embedded with another decoder"):
+        embed_collection(model, manifest, tmp_path / "out", loading=reading(decoder="turbo"), splits=["train"])
 
 
 def test_items_read_as_a_manifest_with_the_ids_of_the_whole(tmp_path):

@@ -278,8 +278,9 @@ def test_crops_are_those_of_the_recipe(tmp_path):
     expected = train_transform(16, resize=20, scale=(1.0, 1.0), ratio=(1.2, 1.2), flip=1.0, mean=None)
     assert repr(batches._images.images.transform) == repr(expected)
     assert batches._images.images.min_short_side is None
-    fast = TrainBatches.from_config(recipe(data={"fast_jpeg": True}), manifest)
+    fast = TrainBatches.from_config(recipe(data={"fast_jpeg": True, "decoder": "turbo"}), manifest)
     assert fast._images.images.min_short_side == 47  # 16 / sqrt(0.16 · 0.75)
+    assert (batches._images.images.decoder, fast._images.images.decoder) == ("pil", "turbo")
 
 
 def test_the_hierarchical_sampler_takes_its_level_by_name(tmp_path):

@@ -253,8 +253,10 @@ def test_the_transform_is_the_recipes(photos):
     assert "CenterCrop(size=(32, 32))" in shown
     assert "Resize" not in repr(Validator.from_config(recipe(), manifest)._loading.transform)
     assert validator._loading.min_short_side is None
-    fast = Validator.from_config(recipe(images={"test_resize": 40}, data={"fast_jpeg": True}), manifest)
-    assert fast._loading.min_short_side == 40
+    assert validator._loading.decoder == "pil"
+    data = {"fast_jpeg": True, "decoder": "turbo"}
+    fast = Validator.from_config(recipe(images={"test_resize": 40}, data=data), manifest)
+    assert (fast._loading.min_short_side, fast._loading.decoder) == (40, "turbo")
 
 
 def test_progress_counts_images_and_then_queries(photos):

@@ -327,7 +327,7 @@ def _embed_images(
     paths = [file.relative_to(file.anchor).as_posix() for file in absolute]
     manifest = Manifest.from_columns({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
     embedder = load_embedder(model, weights, trust_code=trust_code)
-    loading = loader_settings(embedder, {**options, "fast_jpeg": False}, 16, 0, "raise")
+    loading = loader_settings(embedder, {**options, "fast_jpeg": False, "decoder": "pil"}, 16, 0, "raise")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     batches = loading.batches(manifest, np.arange(len(paths)), pinned=False)
     return np.concatenate([rows for _, rows in embed(embedder, batches, device=where, forward=loading.before(embedder))])

@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import BatchSize, Device, FastJpeg, Resize, Size, SkipBroken, Squash, TrustCode, Weights, Workers
+from suprank.cli.embed import (
+    BatchSize,
+    DecoderName,
+    Device,
+    FastJpeg,
+    Resize,
+    Size,
+    SkipBroken,
+    Squash,
+    TrustCode,
+    Weights,
+    Workers,
+)
 from suprank.workflows.embeddings import as_embedder_config, default_batch_size, load_embedder, loader_settings
 
 app = typer.Typer(no_args_is_help=True, help="Create, project and export embedders.")
@@ -103,6 +115,7 @@ def pca(
     resize: Resize = None,
     squash: Squash = None,
     fast_jpeg: FastJpeg = None,
+    decoder: DecoderName = None,
     batch_size: BatchSize = None,
     workers: Workers = None,
     device: Device = None,
@@ -129,7 +142,8 @@ def pca(
         embedder = load_embedder(chosen_model, weights, trust_code=trust_code)
         if dim > embedder.features_dim:
             raise ValueError(f"--dim {dim} is more than the {embedder.features_dim} features of {chosen_model}; give fewer.")
-        sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
+        chosen_decoder = None if decoder is None else decoder.value
+        sizes = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg, "decoder": chosen_decoder}
         loading = loader_settings(
             embedder, sizes, batch_size or default_batch_size(device), workers, "skip" if skip_broken else "raise"
         )

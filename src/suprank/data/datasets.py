@@ -6,17 +6,18 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from suprank.data.image_files import ImageFiles
-from suprank.data.images import BrokenImageError, decode_image
+from suprank.data.images import BrokenImageError, decode_image, min_pixels
+from suprank.data.jpeg import Decoder, Jpeg, check_decoder, read_jpeg
 from suprank.data.manifest import Manifest
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -55,6 +56,11 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
     how many pixels the short side must have for it, so that large JPEGs are decoded at a fraction of their size (see
     `decode_image`); leave it None for a transform that crops before it resizes, unless you account for the crop.
 
+    `decoder="turbo"` decodes JPEGs faster, to the same pixels; rows with a box, and what it cannot decode, are left to PIL. The
+    transform gets such a JPEG as a uint8 tensor `[3, height, width]`, which those of `suprank.data` accept in place of a PIL
+    image. If it begins with a random crop, the crop is drawn first, from the same random numbers as otherwise, and decoding
+    ends with its last row; given any `min_short_side`, the fraction is the smallest at which this crop is not enlarged.
+
     Rows with a `box` are cropped to it first, unless `crop_boxes=False`. Boxes are in pixels of the full upright image, so
     those rows are decoded in full. A box is clipped to the image; one with more than half of its area outside was made for an
     image of another size, and the image counts as broken.
@@ -75,11 +81,14 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
         on_broken: str = "raise",
         min_short_side: int | tuple[int, int] | None = None,
         crop_boxes: bool = True,
+        decoder: Decoder = "pil",
     ) -> None:
+        check_decoder(decoder)
         if on_broken not in ON_BROKEN:
             raise ValueError(f"on_broken={on_broken!r} must be 'raise' or 'skip'.")
         self.manifest, self.transform = manifest, transform
         self.on_broken, self.min_short_side, self.crop_boxes = on_broken, min_short_side, crop_boxes
+        self.decoder = decoder
         self.files = ImageFiles(manifest.root)
         self.files.index(manifest.paths)
 
@@ -99,15 +108,15 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
         row = self._row(index)
         path = self.paths[row].as_py()
         try:
-            image: Any = self._load(row, path)
+            image, transform = self._load(row, path)
         except (ValueError, FileNotFoundError, PermissionError) as error:  # errors of archives and images are ValueErrors
             if self.on_broken == "skip":
                 return BrokenImage(row, path, str(error).removeprefix(f"{path}: "))
             error.add_note(f"Image {row} under {self.files.root}; on_broken='skip' leaves such images out and reports them.")
             raise
-        if self.transform is not None:
+        if transform is not None:
             try:
-                image = self.transform(image)
+                image = transform(image)
             except Exception as error:
                 error.add_note(f"While transforming image {row}, {path}.")
                 raise
@@ -119,12 +128,29 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
             raise IndexError(f"there is no image {row}; the manifest has {len(self):,}.")
         return row % len(self)
 
-    def _load(self, row: int, path: str) -> Image.Image:
+    def _load(self, row: int, path: str) -> tuple[Any, Callable[[Any], Any] | None]:
+        """The decoded image, and what is left to do of the transform."""
         box = self.manifest.table["box"][row].as_py() if self.crop_boxes and "box" in self.manifest.table.column_names else None
         data = self.files.read(path)
-        if box is None:
-            return decode_image(data, path, min_short_side=self.min_short_side)
-        return _crop(decode_image(data, path), box, path)
+        if box is not None:
+            return _crop(decode_image(data, path), box, path), self.transform
+        jpeg = read_jpeg(data) if self.decoder == "turbo" else None
+        if jpeg is not None:
+            return self._load_turbo(jpeg, path)
+        return decode_image(data, path, min_short_side=self.min_short_side), self.transform
+
+    def _load_turbo(self, jpeg: Jpeg, path: str) -> tuple[Any, Callable[[Any], Any] | None]:
+        from suprank.data.transforms import DrawnCrop  # here, because it needs torchvision, and pictures alone do not
+
+        crop = DrawnCrop.draw(self.transform, jpeg.height, jpeg.width)
+        short = min_pixels(self.min_short_side)
+        pixels = jpeg.decode(jpeg.fraction(short)) if crop is None else jpeg.decode(*crop.needed(at_fraction=short is not None))
+        if pixels is None:
+            pixels = np.array(decode_image(jpeg.data, path, min_short_side=short))
+        if self.transform is None:
+            return Image.fromarray(pixels), None
+        # A view [3, height, width], as torchvision makes of a PIL image.
+        return torch.from_numpy(pixels).permute(2, 0, 1), crop or self.transform
 
 
 def _crop(picture: Image.Image, box: Sequence[float], path: str) -> Image.Image:

@@ -22,6 +22,9 @@ MAX_ASPECT = 32
 """Images more times as long as wide than this are cropped to it around their center before their short side is resized: a strip
 of 500,000 × 1 pixels, 1.5 kB of PNG, would become 256 × 128,000,000 pixels."""
 
+FRACTIONS = (8, 4, 2, 1)
+"""JPEGs are decoded at 1/8, 1/4, 1/2 or all of their size. At other eighths libjpeg-turbo takes longer than at full size."""
+
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 """The formats that are read, by PIL's names. PIL has more, such as PostScript, for which it starts a program: unsafe here."""
 
@@ -68,10 +71,10 @@ def decode_image(
     Raises BrokenImageError for bytes that are no image in one of `FORMATS`, for a truncated or damaged image, and, before
     decoding, for one of more than `max_pixels` pixels.
     """
-    short = _pixels(min_short_side)
+    short = min_pixels(min_short_side)
     with _raise_broken(name):
         stored = _load(_open(data, max_pixels), short)
-        turn = _UPRIGHT.get(_orientation(stored.info.get("exif", b"")))
+        turn = _UPRIGHT.get(exif_orientation(stored.info.get("exif", b"")))
         picture = _to_rgb(stored) if turn is None else _to_rgb(stored).transpose(turn)
         picture.info = {}  # its EXIF would have it turned twice
         return picture
@@ -110,7 +113,7 @@ def _raise_broken(name: str) -> Iterator[None]:
         raise BrokenImageError(f"{name}: {reason}.") from error
 
 
-def _pixels(min_short_side: int | tuple[int, int] | None) -> int | None:
+def min_pixels(min_short_side: int | tuple[int, int] | None) -> int | None:
     short = max(min_short_side) if isinstance(min_short_side, tuple) else min_short_side
     if short is not None and short < 1:
         raise ValueError(
@@ -170,7 +173,7 @@ def _load(picture: ImageFile.ImageFile, short: int | None) -> ImageFile.ImageFil
     return picture
 
 
-def _orientation(exif: bytes) -> int:
+def exif_orientation(exif: bytes) -> int:
     """The orientation in EXIF data, 1 to 8; 1, upright, if there is none or the data are damaged."""
     while exif.startswith(b"Exif\0\0"):
         exif = exif[6:]

@@ -77,14 +77,14 @@ class InMemoryImages(ImageDataset):
         """The size of all pixels in bytes."""
         return len(self._pixels)
 
-    def _load(self, row: int, path: str) -> Any:
+    def _load(self, row: int, path: str) -> tuple[Any, Callable[[Any], Any] | None]:
         if row in self._broken:
             raise BrokenImageError(f"{path}: {self._broken[row]}")
         height, width = self._shapes[row].tolist()
         end = int(self._ends[row])
         # PIL's memory layout, and a view [3, height, width] of it, as torchvision makes of a PIL image.
         pixels = self._pixels[end - 3 * height * width : end].view(height, width, 3)
-        return Image.fromarray(pixels.numpy()) if self.transform is None else pixels.permute(2, 0, 1)
+        return Image.fromarray(pixels.numpy()) if self.transform is None else pixels.permute(2, 0, 1), self.transform
 
 
 def estimate_bytes(dataset: ImageDataset) -> int:

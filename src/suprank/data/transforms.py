@@ -15,9 +15,10 @@ of the usual `scale` and `ratio`, which do not fit into such an image and fall b
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 
@@ -28,10 +29,10 @@ torchvision_operators.declare()  # before the first import of torchvision
 from torchvision.transforms import v2  # noqa: E402
 from torchvision.transforms.v2 import functional  # noqa: E402
 
-from suprank.data.images import MAX_ASPECT  # noqa: E402
+from suprank.data.images import FRACTIONS, MAX_ASPECT  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -100,14 +101,62 @@ def min_short_side(transform: v2.Compose) -> int | None:
     enlarged; otherwise None: the full image is needed. The pixels do differ: draft mode scales more sharply, by 2 to 4 of 255
     gray levels on average in two photographs. To compare with published figures, decode in full.
     """
-    steps = [step for step in transform.transforms if not isinstance(step, v2.PILToTensor | v2.ToImage)]
-    match steps:
+    match _steps(transform):
         case [v2.Resize() as resize, *_] if resize.size is not None:
             return max(resize.size)
         case [v2.RandomResizedCrop() as crop, *_]:
             # The narrowest crop is sqrt(scale · ratio) of the short side wide, the flattest sqrt(scale / ratio) of it high.
             return ceil(max(crop.size) / sqrt(crop.scale[0] * min(crop.ratio[0], 1 / crop.ratio[1])))
     return None
+
+
+@dataclass(frozen=True)
+class DrawnCrop:
+    """A transform whose random crop is drawn before the image is decoded, from the same random numbers as after it.
+
+    Use `draw`; then decode what `needed` says, at least, and call this with the image in place of the transform.
+    """
+
+    crop: v2.RandomResizedCrop
+    further_steps: Sequence[Callable[[Any], Any]]
+    height: int
+    width: int
+    box: Mapping[str, int]
+
+    @classmethod
+    def draw(cls, transform: object, height: int, width: int) -> Self | None:
+        """Draw the crop of an image of this size; None for a transform that does not begin with a random crop."""
+        match _steps(transform):
+            case [v2.RandomResizedCrop() as crop, *further]:
+                return cls(crop, further, height, width, crop.make_params([torch.empty((height, width), device="meta")]))
+        return None
+
+    def needed(self, *, at_fraction: bool) -> tuple[int, int]:
+        """(fraction, rows): the image may be decoded at 1 / fraction of its size, of which only the first rows are used.
+
+        With `at_fraction` it is the smallest size of `FRACTIONS` at which the crop is not enlarged, otherwise the full size.
+        """
+        times_as_large = min(self.box["height"] / self.crop.size[0], self.box["width"] / self.crop.size[1])
+        fraction = next(one for one in FRACTIONS if one == 1 or (at_fraction and one <= times_as_large))
+        bottom = self.box["top"] + self.box["height"]
+        return fraction, bottom if fraction == 1 else bottom // fraction + 2  # where sizes are rounded, up to two more
+
+    def __call__(self, image: torch.Tensor) -> Any:
+        """Crop the image `[3, height, width]`, which may be decoded at a fraction of its size, and finish the transform."""
+        down, across = image.shape[-2] / self.height, image.shape[-1] / self.width
+        top, left = round(self.box["top"] * down), round(self.box["left"] * across)
+        bottom = round((self.box["top"] + self.box["height"]) * down)
+        right = round((self.box["left"] + self.box["width"]) * across)
+        image = self.crop.transform(image, {"top": top, "left": left, "height": bottom - top, "width": right - left})
+        for step in self.further_steps:
+            image = step(image)
+        return image
+
+
+def _steps(transform: object) -> list[Any]:
+    """The steps of a transform after those that only convert the image; none if it is no `Compose`."""
+    steps = transform.transforms if isinstance(transform, v2.Compose) else ()
+    return list(itertools.dropwhile(lambda step: isinstance(step, v2.PILToTensor | v2.ToImage), steps))
 
 
 class _Resize(v2.Resize):  # type: ignore[misc]  # torchvision has no types

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from suprank.embedding.parts import ITEMS, PARTS
 from suprank.embedding.processes import Processes
-from suprank.embedding.shards import RECORD, RESULT, write_embeddings
+from suprank.embedding.shards import BEFORE_DECODERS, RECORD, RESULT, write_embeddings
 from suprank.models.inference import embed, multiscale
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def embed_collection(
         "transform": " ".join(repr(loading.transform).split()) if loading.settings is None else loading.settings._asdict(),
         "normalize": repr(loading.normalize),
         "at_least": loading.min_short_side,  # the key in run.json of earlier versions too, so that their runs can be resumed
+        "decoder": loading.decoder,
         "precision": precision or embedder.config.precision,
         "scales": list(scales),
     }
@@ -130,7 +131,7 @@ def _check_other_parts(out: Path, parts: Mapping[str, Any], settings: Mapping[st
     wanted = json.loads(json.dumps(settings))
     for part in PARTS:
         if part not in parts and (out / part / RESULT).is_file() and (out / part / RECORD).is_file():
-            record = json.loads((out / part / RECORD).read_bytes())
+            record = BEFORE_DECODERS | json.loads((out / part / RECORD).read_bytes())
             differ = [key for key in wanted if record.get(key) != wanted[key]]
             if differ:
                 raise ValueError(

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from suprank.data import transforms
 from suprank.data.datasets import ImageBatch, ImageDataset, collate
+from suprank.data.jpeg import Decoder
 from suprank.data.workers import default_workers, ignore_signals, loader_batches
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ImageLoaderSettings:
     `min_short_side` is the minimum short side to which images are decoded (see `ImageDataset`). `workers` is the number of
     processes (default: one per core, at most 16); 0 decodes in this process. `on_broken` is "raise", or "skip", which
     leaves out broken images and logs them. `settings` describe the transform, to compare two evaluations; None for a transform
-    of the caller's.
+    of the caller's. `decoder` decodes JPEGs (see `ImageDataset`).
     """
 
     transform: Callable[[Any], torch.Tensor]
@@ -61,6 +62,7 @@ class ImageLoaderSettings:
     workers: int | None = None
     on_broken: str = "raise"
     settings: EvalTransformSettings | None = None
+    decoder: Decoder = "pil"
 
     @classmethod
     def for_model(
@@ -71,14 +73,15 @@ class ImageLoaderSettings:
         resize: int | None = None,
         squash: bool | None = None,
         fast_jpeg: bool | None = None,
+        decoder: Decoder | None = None,
         **further: Any,
     ) -> Self:
         """Load images as in the model's own evaluation: as its `input` says, except for what is given here.
 
         `size` is the side of the central crop, `resize` the short side before it (0: the image as it is; by default in the
         model's proportion to `size`), `squash` resizes both sides and loses the aspect ratio. `fast_jpeg` decodes large JPEGs
-        at a fraction of their size, which is several times faster and changes pixels by a few gray levels. `further` are
-        fields of this class.
+        at a fraction of their size, which is several times faster and changes pixels by a few gray levels. `decoder` is "pil"
+        or "turbo". `further` are fields of this class.
         """
         default = embedder.input
         if size is None and default.size[0] != default.size[1]:
@@ -97,7 +100,7 @@ class ImageLoaderSettings:
         transform = images.transform()
         normalize = transforms.Normalize(default.mean, default.std)
         min_short_side = transforms.min_short_side(transform) if images.fast_jpeg else None
-        return cls(transform, normalize, min_short_side, settings=images, **further)
+        return cls(transform, normalize, min_short_side, settings=images, decoder=decoder or default.decoder, **further)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -110,7 +113,9 @@ class ImageLoaderSettings:
 
     def dataset(self, manifest: Manifest) -> ImageDataset:
         """The images of a manifest, transformed one by one."""
-        return ImageDataset(manifest, self.transform, on_broken=self.on_broken, min_short_side=self.min_short_side)
+        return ImageDataset(
+            manifest, self.transform, on_broken=self.on_broken, min_short_side=self.min_short_side, decoder=self.decoder
+        )
 
     def batches(self, images: Manifest | ImageDataset, rows: NDArray[np.int64], *, pinned: bool) -> Generator[ImageBatch]:
         """The images of these rows in their order; the last batch may be smaller. `pinned` memory is for copies to a GPU.

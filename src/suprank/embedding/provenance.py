@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from suprank.embedding.shards import RECORD
+from suprank.embedding.shards import BEFORE_DECODERS, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,7 @@ _TITLES = {
     "squash": "squash",
     "interpolation": "interpolation",
     "fast_jpeg": "fast JPEG decoding",
+    "decoder": "JPEG decoder",
     "precision": "precision",
     "scales": "scales",
 }
@@ -44,6 +45,7 @@ class Provenance:
     squash: bool = False
     interpolation: str = "bilinear"
     fast_jpeg: bool = False
+    decoder: str = "pil"
     precision: str = "fp32"
     scales: tuple[float, ...] = (1.0,)
 
@@ -60,7 +62,8 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> Self | None:
-        """From its own `asdict`, or anything with the same entries; None if one is missing."""
+        """From its own `asdict`, or anything with the same entries; None if one but the decoder is missing."""
+        entries = {**BEFORE_DECODERS, **entries}
         known = {field.name: entries[field.name] for field in fields(cls) if field.name in entries}
         return cls(**{**known, "scales": tuple(known["scales"])}) if len(known) == len(fields(cls)) else None
 
@@ -71,7 +74,7 @@ class Provenance:
     def images(self) -> str:
         """The preprocessing of images, in a few words."""
         resized = f"{'both sides' if self.squash else 'short side'} resized to {self.resize}" if self.resize else "not resized"
-        further = ["fast JPEG decoding"] if self.fast_jpeg else []
+        further = (["fast JPEG decoding"] if self.fast_jpeg else []) + (["decoder turbo"] if self.decoder == "turbo" else [])
         several = [f"scales {_text('scales', self.scales)}"] if self.scales != (1.0,) else []
         return ", ".join([f"{self.size} pixels", resized, self.interpolation, *further, self.precision, *several])
 

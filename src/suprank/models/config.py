@@ -13,6 +13,7 @@ Pooling = Literal["timm", "avg", "max", "avg+max", "gem", "gem-fixed", "token"]
 Normalization = Literal["none", "layer", "l2"]
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Precision = Literal["fp32", "bf16", "fp16"]
+Decoder = Literal["pil", "turbo"]
 RGB = tuple[float, float, float]
 _Colors = Annotated[RGB, Field(strict=False)]  # JSON and TOML have lists only; the numbers in them stay strict
 
@@ -28,6 +29,7 @@ class ImageInput(NamedTuple):
     resize: int
     squash: bool = False
     fast_jpeg: bool = False
+    decoder: Decoder = "pil"
 
 
 class EmbedderConfig(BaseModel):
@@ -35,7 +37,7 @@ class EmbedderConfig(BaseModel):
 
     The entries from `image_size` on say how images are loaded and embedded for evaluation. They are saved with the model, so
     that later embeddings give the metrics of the training run. `None` stands for timm's values for the backbone, no squash, no
-    fast_jpeg, and fp32. An `Embedder` fills them in, so that its `config` and its saved folder always have the values.
+    fast_jpeg, PIL, and fp32. An `Embedder` fills them in, so that its `config` and its saved folder always have the values.
 
     Example:
         >>> EmbedderConfig(backbone="resnet50", pooling="gem", normalization="l2", dim=2048).pooling
@@ -89,6 +91,9 @@ class EmbedderConfig(BaseModel):
     fast_jpeg: bool | None = None
     """Decode large JPEGs at a fraction of their size: several times faster, and pixels differ by a few gray levels."""
 
+    decoder: Decoder | None = None
+    """What decodes JPEGs, `pil` or `turbo` (see `suprank.data.ImageDataset`)."""
+
     precision: Precision | None = None
     """Precision of the network when it embeds: that of the training run, unless the caller chooses another."""
 
@@ -130,4 +135,5 @@ class EmbedderConfig(BaseModel):
             raise ValueError(
                 "this config leaves the preprocessing of images to the backbone; use the config of an Embedder created from it."
             )
-        return ImageInput(size, mean, std, interpolation, resize, bool(self.squash), bool(self.fast_jpeg))
+        squash, fast_jpeg, decoder = bool(self.squash), bool(self.fast_jpeg), self.decoder or "pil"
+        return ImageInput(size, mean, std, interpolation, resize, squash, fast_jpeg, decoder)

@@ -77,7 +77,7 @@ class Embedder(nn.Module):
 
     @property
     def input(self) -> ImageInput:
-        """The image preprocessing: size, mean, std, interpolation, resize, squash, fast_jpeg."""
+        """The image preprocessing: size, mean, std, interpolation, resize, squash, fast_jpeg, decoder."""
         return self.config.input
 
     @property
@@ -166,8 +166,12 @@ class Embedder(nn.Module):
         return embedder.eval().to(device)
 
     def fingerprint(self) -> str:
-        """A hash of the config and all weights: equal for equal embedders, on any device."""
-        return hashlib.sha256(self.config.model_dump_json().encode() + model_folder.state_bytes(self.state_dict())).hexdigest()
+        """A hash of the config and all weights: equal for equal embedders, on any device.
+
+        The decoder is left out: embeddings record it on their own, and hashes of earlier versions, which had none, stay valid.
+        """
+        config = self.config.model_dump_json(exclude={"decoder"}).encode()
+        return hashlib.sha256(config + model_folder.state_bytes(self.state_dict())).hexdigest()
 
 
 def _why(backbone: Backbone) -> str:

@@ -33,10 +33,11 @@ COMMANDS = {
 OPTIONAL = {
     "open_clip": "encoders",
     "sentence_transformers": "encoders",
+    "simplejpeg": "cli,turbo,vision",
     "pymilvus": "cli,servers",
     "qdrant_client": "cli,servers",
 }
-"""Modules that only some options need: an encoder of `hierarchy embed`, an index on a server."""
+"""Modules that only some options need: an encoder of `hierarchy embed`, the decoder turbo, an index on a server."""
 
 PACKAGES = {
     "suprank.bench": "bench",

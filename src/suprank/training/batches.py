@@ -114,7 +114,9 @@ class TrainBatches:
             crops.size, resize=crops.resize, scale=crops.crop_scale, ratio=crops.crop_ratio, flip=crops.flip, mean=None
         )
         min_size = transforms.min_short_side(transform) if config.data.fast_jpeg else None
-        dataset = ImageDataset(images, transform, on_broken=config.data.on_broken, min_short_side=min_size)
+        dataset = ImageDataset(
+            images, transform, on_broken=config.data.on_broken, min_short_side=min_size, decoder=config.data.decoder
+        )
         workers = config.data.workers
         if config.data.cache_images:
             dataset = InMemoryImages(dataset, workers=default_workers() if workers is None else workers, progress=progress)

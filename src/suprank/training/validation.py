@@ -108,6 +108,7 @@ class Validator:
             batch_size=config.evaluation.batch_size,
             workers=config.data.workers,
             on_broken=config.data.on_broken,
+            decoder=config.data.decoder,
         )
         manifests = {OWN: (manifest, config.data.manifest)} if {"test", "query"} & set(manifest.splits) else {}
         for name, file in config.data.tests.items():

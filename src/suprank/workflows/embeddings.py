@@ -31,6 +31,7 @@ def embed(
     resize: int | None = None,
     squash: bool | None = None,
     fast_jpeg: bool | None = None,
+    decoder: Literal["pil", "turbo"] | None = None,
     scales: Sequence[float] = (1.0,),
     precision: Literal["fp32", "bf16", "fp16"] | None = None,
     dtype: Literal["float32", "float16"] = "float32",
@@ -59,7 +60,7 @@ def embed(
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
     collection = manifest if isinstance(manifest, Manifest) else Manifest.read(manifest, root=root)
     embedder = load_embedder(model, weights, trust_code=trust_code)
-    images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg}
+    images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg, "decoder": decoder}
     settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
     with torchrun_processes() as processes:
         first = processes.rank == 0
@@ -111,7 +112,8 @@ def load_embedder(
 def loader_settings(
     embedder: Embedder, images: dict[str, Any], batch_size: int, workers: int | None, on_broken: Literal["raise", "skip"]
 ) -> ImageLoaderSettings:
-    """Settings to load images for a model. `images` may hold size, resize, squash and fast_jpeg; None means the model's own."""
+    """Settings to load images for a model. `images` may hold size, resize, squash, fast_jpeg and decoder; None means the
+    model's own."""
     from suprank.embedding import ImageLoaderSettings
 
     return ImageLoaderSettings.for_model(embedder, **images, batch_size=batch_size, workers=workers, on_broken=on_broken)
@@ -122,7 +124,7 @@ def as_embedder_config(settings: ImageLoaderSettings) -> dict[str, Any]:
     assert settings.settings is not None, "made by ImageLoaderSettings.for_model"
     fields = settings.settings._asdict()
     side = fields.pop("size")
-    return {**fields, "image_size": (side, side)}
+    return {**fields, "image_size": (side, side), "decoder": settings.decoder}
 
 
 def default_batch_size(device: str | None) -> int:
@@ -144,8 +146,10 @@ def _warn_of_overrides(
     own = ImageLoaderSettings.for_model(embedder).settings if embedder.input.size[0] == embedder.input.size[1] else None
     if own is None or settings.settings is None:
         return
-    saved = Provenance(embedder.config.backbone, 0, **own._asdict(), precision=embedder.config.precision or "fp32")
-    chosen = replace(saved, **settings.settings._asdict(), precision=precision or saved.precision, scales=scales)
+    config = embedder.config
+    saved = Provenance(config.backbone, 0, **own._asdict(), decoder=config.input.decoder, precision=config.precision or "fp32")
+    images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}
+    chosen = replace(saved, **images, precision=precision or saved.precision, scales=scales)
     if differences := chosen.differences(saved):
         _log.warning(
             "options override what %s was saved with: %s. Metrics then differ from those of the run that trained it.",

@@ -85,6 +85,8 @@ def model_facts(source: Source) -> dict[str, str]:
 
 def _network_facts(made_by: Provenance) -> dict[str, str]:
     reading = [made_by.interpolation, "fast JPEG decoding" if made_by.fast_jpeg else "", made_by.precision]
+    if made_by.decoder != "pil":
+        reading.insert(2, f"decoder {made_by.decoder}")
     if made_by.scales != (1.0,):
         reading.append(f"scales {', '.join(f'{scale:g}' for scale in made_by.scales)}")
     return {
