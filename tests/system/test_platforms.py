@@ -24,7 +24,7 @@ import suprank
 
 def imported():
     names = [module.name for module in pkgutil.walk_packages(suprank.__path__, "suprank.")]
-    names = [name for name in names if not name.endswith((".fused", ".kernels"))]  # Triton's, beside a GPU only
+    names = [name for name in names if not name.endswith((".fused", "kernels", "_triton"))]  # Triton's, beside a GPU only
     for name in names:
         importlib.import_module(name)
     return len(names)

@@ -1,6 +1,5 @@
 """The kernels compile to machine code for GPUs that are not here: the interpreter, which runs them in CI, accepts more."""
 
-import itertools
 import os
 import subprocess
 import sys
@@ -24,47 +23,66 @@ def test_every_kernel_compiles_for_an_nvidia_gpu():
         text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == len(CAPABILITIES) * ["partition", "partition", "spans", *["forward"] * 5, *["backward"] * 5]
+    pairs = ["partition", *["forward"] * 3, *["backward"] * 3]
+    grid = ["survey", "arrange", "rearrange", "exact", *["edges", "spread", "read"] * 3, "connect"]
+    assert done.stdout.split() == [*len(CAPABILITIES) * pairs, *grid]
 
 
 def compile_all(*capabilities):
     """In one process: to import torch and Triton takes longer."""
     for capability in capabilities:
-        compile_for(capability)
+        compile_pairs(capability)
+    compile_grid(capability)
 
 
-def compile_for(capability):
+def compile_pairs(capability):
     """Compiles each kernel with the options that `fused` uses, and prints its name; no GPU is asked."""
     from suprank.ranking import Sigmoid, SupStep, heaviside
     from suprank.ranking.ranks import fused, kernels
 
-    for ranked in (False, True):
-        compiled(kernels.partition, capability, 4, RANKED=ranked, WEIGHTED=True, BLOCK=2048)
-    sizes = {size: fused.FORWARD[True][size] for size in ("BLOCK_K", "BLOCK_J")}
-    compiled(kernels.spans, capability, 4, BLOCK=128, **sizes)
-    pairs = [(heaviside, SupStep()), (heaviside, heaviside), (Sigmoid(), Sigmoid())]
-    runs = [(pair, sort) for pair, sort in itertools.product(pairs, (False, True)) if not (sort and pair[1].flat)]
-    for (plus, minus), sort in runs:
-        smooth, sup, shared = fused._encoded(plus, minus)[0]
-        flags = {"SHARED": shared, "SORTED": sort, "FAST": True}
-        sizes = dict(fused.FORWARD[sort])
-        warps = sizes.pop("num_warps")
-        compiled(kernels.forward, capability, warps, SMOOTH=smooth, SUP=sup, WEIGHTED=True, SLOPED=True, **flags, **sizes)
-    for (plus, minus), sort in runs:
-        smooth, sup, shared = fused._encoded(plus, minus)[0]
-        flags = {"SHARED": shared, "SORTED": sort, "FAST": True}
-        sizes = dict(fused.BACKWARD[sort])
-        warps = sizes.pop("num_warps")
-        compiled(kernels.backward, capability, warps, TO_PLUS=smooth, TO_MINUS=sup, TO_H=smooth, **flags, **sizes)
+    compiled(kernels.partition, capability, WEIGHTED=True, BLOCK=2048)
+    pairs = [fused._encoded(*steps)[0] for steps in ((heaviside, SupStep()), (heaviside, heaviside), (Sigmoid(), Sigmoid()))]
+    for smooth, sup, shared in pairs:
+        kinds = {"SMOOTH": smooth, "SUP": sup, "SHARED": shared, "WEIGHTED": True, "SLOPED": True, "FAST": True}
+        compiled(kernels.forward, capability, **kinds, **fused.FORWARD)
+    for smooth, sup, shared in pairs:
+        kinds = {"TO_PLUS": smooth, "TO_MINUS": sup, "TO_H": smooth, "SHARED": shared, "FAST": True}
+        compiled(kernels.backward, capability, **kinds, **fused.BACKWARD)
 
 
-def compiled(kernel, capability, warps, **constants):
+def compile_grid(capability):
+    """The same for the kernels of `gridded_triton`."""
+    from suprank.ranking.ranks import grid_kernels, gridded_triton, list_kernels
+    from suprank.ranking.ranks.gridded_triton import HIERARCHICAL, MINUS, TILE
+    from suprank.ranking.ranks.step_table import TERMS
+
+    compiled(list_kernels.survey, capability, WEIGHTED=True, BLOCK=1024)
+    compiled(list_kernels.arrange, capability, IN_WORD=3, WORDS=1, BLOCK=1024)
+    compiled(list_kernels.rearrange, capability, BLOCK=1024)
+    compiled(list_kernels.exact, capability, WEIGHTED=True, IN_WORD=3, DEPTH=3, **gridded_triton.EXACT)
+    for part, backward, cut in (
+        (MINUS, False, 6),
+        (MINUS, True, 6),
+        (PLUS, False, 0),
+        (HIERARCHICAL, False, 0),
+        (PLUS, True, 0),
+    ):
+        compiled(grid_kernels.edges, capability, REVERSED=backward, BLOCK=64)
+        kinds = {"KIND": part, "REVERSED": backward, "CUT": cut, "TERMS": TERMS, "TILE": TILE}
+        compiled(grid_kernels.spread, capability, COLUMNS=4, **kinds, **gridded_triton.SPREAD)
+        compiled(grid_kernels.read, capability, FIRST=backward, **kinds, **gridded_triton.READ)
+    compiled(grid_kernels.connect, capability, TERMS=TERMS, **gridded_triton.CONNECT)
+
+
+def compiled(kernel, capability, num_warps=4, **constants):
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    integers, indices = {"items", "search"}, {"order", "counts", "spans"}
-    scalars = {"plus_rate", "minus_rate", "rho", "delta", "jump", "height", "reach"}
+    integers = {"items", "search", "total", "depth", "bits", "bins", "tiles", "flip", "above", "rows", "taps"}
+    indices = {"order", "counts", "slots", "starts"}
+    scalars = {"plus_rate", "minus_rate", "rho", "delta", "jump", "height", "rate", "rest"}
+    others = {"ranking": "*i64", "words": "*i64", "facts": "*fp64", "numbers": "*fp64"}
 
     def kind(name):
         if name in constants:
@@ -73,13 +91,15 @@ def compiled(kernel, capability, warps, **constants):
             return "i32"
         if name in scalars:
             return "fp32"
-        return {"level": "*i8", "ranking": "*i64"}.get(name, "*i32" if name in indices else "*fp32")
+        if name.endswith("level") and name != "by_level":
+            return "*i8"
+        return others.get(name, "*i32" if name in indices else "*fp32")
 
     source = ASTSource(
         fn=kernel,
         signature={name: kind(name) for name in kernel.arg_names},
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
     )
-    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+    found = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": num_warps})
     assert len(found.asm["cubin"]) > 0
     print(kernel.__name__)
