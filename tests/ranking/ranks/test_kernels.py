@@ -60,13 +60,7 @@ def compile_grid(capability):
     compiled(list_kernels.arrange, capability, IN_WORD=3, WORDS=1, BLOCK=1024)
     compiled(list_kernels.rearrange, capability, BLOCK=1024)
     compiled(list_kernels.exact, capability, WEIGHTED=True, IN_WORD=3, DEPTH=3, **gridded_triton.EXACT)
-    for part, backward, cut in (
-        (MINUS, False, 6),
-        (MINUS, True, 6),
-        (PLUS, False, 0),
-        (HIERARCHICAL, False, 0),
-        (PLUS, True, 0),
-    ):
+    for part, backward, cut in ((MINUS, False, 6), (MINUS, True, 6), (HIERARCHICAL, True, 0)):
         compiled(grid_kernels.edges, capability, REVERSED=backward, BLOCK=64)
         kinds = {"KIND": part, "REVERSED": backward, "CUT": cut, "TERMS": TERMS, "TILE": TILE}
         compiled(grid_kernels.spread, capability, COLUMNS=4, **kinds, **gridded_triton.SPREAD)
