@@ -73,10 +73,10 @@ def compiled(kernel, capability, num_warps=4, **constants):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    integers = {"items", "search", "total", "depth", "bits", "bins", "tiles", "flip", "above", "rows", "taps"}
+    integers = {"items", "search", "total", "depth", "bits", "bins", "tiles", "flip", "above", "rows", "taps", "s_items"}
     indices = {"order", "counts", "slots", "starts"}
     scalars = {"plus_rate", "minus_rate", "rho", "delta", "jump", "height", "rate", "rest"}
-    others = {"ranking": "*i64", "words": "*i64", "facts": "*fp64", "numbers": "*fp64"}
+    others = {"words": "*i64", "facts": "*fp64", "numbers": "*fp64"}
 
     def kind(name):
         if name in constants:

@@ -110,7 +110,7 @@ at 8 to 16 positives from 256 to 8,192 items, under all steps (`python benchmark
 """
 
 
-GRID_ON_GPU_FROM = {"positives": 192, "pairs": 2**30}
+GRID_ON_GPU_FROM = {"positives": 192, "pairs": 2**31}
 """Positives per query (on average), and (positive, item) pairs in all, from which `gridded` pays against `fused` on a GPU.
 
 Below, a grid cannot win back what its own kernels and their launches take (`python benchmarks/choice.py --device cuda`).
@@ -148,7 +148,7 @@ def _may_grid(queries: int, items: int) -> bool:
 
     A quarter of the items is what four coarse classes have; where more are positives, the grid pays a little earlier.
     """
-    return queries * items * (items // 4) >= GRID_ON_GPU_FROM["pairs"]
+    return queries * items * (items // 4) > GRID_ON_GPU_FROM["pairs"]
 
 
 def _check_shapes(scores: Tensor, level: Tensor, relevance: Tensor | None) -> None:

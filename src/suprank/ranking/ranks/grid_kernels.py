@@ -65,10 +65,10 @@ def _top(ends, query, REVERSED: tl.constexpr):
 
 
 @triton.jit
-def edges(scores, counts, ends, starts, numbers, items, bins, search, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
+def edges(scores, counts, ends, starts, numbers, s_items, bins, search, REVERSED: tl.constexpr, BLOCK: tl.constexpr):
     """The position of the first source of every bin, and one past the last."""
     query = tl.program_id(0)
-    row = scores + query.to(tl.int64) * items
+    row = scores + query.to(tl.int64) * s_items
     count = tl.load(counts + 2 * query + (1 if REVERSED else 0))
     inverse = tl.load(numbers)
     top = _top(ends, query, REVERSED)
@@ -88,14 +88,14 @@ def edges(scores, counts, ends, starts, numbers, items, bins, search, REVERSED: 
 
 @triton.jit
 def spread(
-    scores, level, weight, counts, ends, by_level, starts, moments, running, numbers, items, bins, tiles, depth, flip,
+    scores, level, weight, counts, ends, by_level, starts, moments, running, numbers, s_items, bins, tiles, depth, flip,
     KIND: tl.constexpr, REVERSED: tl.constexpr, CUT: tl.constexpr, COLUMNS: tl.constexpr, TERMS: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Σ ξ^a over the sources of one bin that targets of each level count; CUT of the terms also up to every TILE-th source."""
     query = tl.program_id(0)
     bin = tl.program_id(1)
-    row = query.to(tl.int64) * items
+    row = query.to(tl.int64) * s_items
     count = tl.load(counts + 2 * query + (1 if REVERSED else 0))
     edge = starts + query.to(tl.int64) * (bins + 1) + bin
     first = tl.load(edge)
@@ -184,7 +184,7 @@ def connect(
 @triton.jit
 def read(
     t_scores, t_level, order, slots, s_scores, s_level, s_weight, counts, ends, by_level, starts, running, coefficients,
-    cut, numbers, grad, slopes, values, items, bins, tiles, depth, flip, above, rate, rho, delta, rest, jump,
+    cut, numbers, grad, slopes, values, items, s_items, bins, tiles, depth, flip, above, rate, rho, delta, rest, jump,
     KIND: tl.constexpr, REVERSED: tl.constexpr, CUT: tl.constexpr, FIRST: tl.constexpr, TERMS: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -195,6 +195,7 @@ def read(
     """
     query = tl.program_id(0)
     row = query.to(tl.int64) * items
+    s_row = query.to(tl.int64) * s_items
     count = tl.load(counts + 2 * query + (1 if REVERSED else 0))
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     if REVERSED:
@@ -206,7 +207,7 @@ def read(
         target = inside & (own >= 1) & (own <= depth)
     else:
         inside = i < tl.load(counts + 2 * query + 1)
-        p = tl.load(slots + row + i, mask=inside, other=0)
+        p = tl.load(slots + row + i, mask=inside, other=0).to(tl.int32)
         z = tl.load(t_scores + row + p, mask=inside, other=0.0)
         own = tl.load(t_level + row + p, mask=inside, other=1).to(tl.int32)
         target = inside
@@ -234,7 +235,7 @@ def read(
         while tl.max(high - low, 0) > 0:
             middle = (low + high) // 2
             seeking = low < high
-            beyond = _score(s_scores + row, middle, count, seeking, REVERSED).to(tl.float64) - z_64 > gap
+            beyond = _score(s_scores + s_row, middle, count, seeking, REVERSED).to(tl.float64) - z_64 > gap
             low = tl.where(seeking & beyond, middle + 1, low)
             high = tl.where(seeking & (beyond == 0), middle, high)
         tile = low // TILE
@@ -253,9 +254,9 @@ def read(
         begin = tl.where(summed, tile * TILE, first)
         for k in range(0, tl.max(low - begin, 0)):
             here = begin + k < low
-            t = _score(s_scores + row, begin + k, count, here, REVERSED) - z
-            source = _level(s_level + row, begin + k, count, here, flip, REVERSED)
-            w = _weight(s_weight + row, begin + k, count, here & (source >= 0) & (source < own), REVERSED)
+            t = _score(s_scores + s_row, begin + k, count, here, REVERSED) - z
+            source = _level(s_level + s_row, begin + k, count, here, flip, REVERSED)
+            w = _weight(s_weight + s_row, begin + k, count, here & (source >= 0) & (source < own), REVERSED)
             fading = tl.exp2(tl.maximum(t, 0.0) * (rate * -LOG2_E))
             sigmoid = 1.0 / (1.0 + fading)
             if not REVERSED:

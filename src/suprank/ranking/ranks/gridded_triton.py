@@ -32,7 +32,10 @@ MOST_LEVELS = 15
 """Deepest level of the kernels: they hold the relevance of 16."""
 
 BLOCK_OF_SCORES = 2**23
-"""Scores that are sorted at once: sorting and the sums take about 40 bytes for each."""
+"""Scores that are sorted at once: sorting and the sums take about 20 bytes for each."""
+
+FEWEST_ROWS = 256
+"""Queries that are ranked at once, even if their lists are long: fewer would leave a GPU idle."""
 
 FEW_BINS, BINS_PER_ITEM = 1024, 2
 """A grid of more bins than both allow takes longer than the items on it, and longer than the pairs."""
@@ -119,7 +122,9 @@ def gridded_on_gpu(
     if not known.fits(scores.shape[1], plus, minus):
         return fused(scores, level, relevance, plus=plus, minus=minus)
     return Ranks(
-        *_GriddedRanks.apply(scores.contiguous(), _signed(level), known, plus, minus, max(1, block // scores.shape[1]))
+        *_GriddedRanks.apply(
+            scores.contiguous(), _signed(level), known, plus, minus, max(FEWEST_ROWS, block // scores.shape[1])
+        )
     )
 
 
@@ -150,7 +155,7 @@ class _GriddedRanks(torch.autograd.Function):
         no_rank = [0.0, math.inf] if known.by_level is None else [0.0, math.inf, 0.0]
         results = [torch.full_like(scores, value) for value in no_rank]
         slopes = [torch.empty_like(scores) for _ in parts]
-        order = torch.empty_like(scores, dtype=torch.int32)
+        order = torch.empty_like(scores, dtype=torch.int16 if scores.shape[1] < 2**15 else torch.int32)
         with _on_device_of(scores):
             for block in _blocks(scores, rows):
                 found = [result[block] for result in results]
@@ -204,13 +209,15 @@ def _sort(scores: Tensor, level: Tensor, order: Tensor, known: Survey, results: 
     """Sort the items, write their places into `order`, and into `results` the ranks under Heaviside's step."""
     queries, items = scores.shape
     falling, ranking = scores.masked_fill(level < 0, -torch.inf).sort(dim=-1, descending=True, stable=True)
+    order.copy_(ranking)
+    del ranking  # the largest, of 8 bytes a score
     sorted_level, slots = torch.empty_like(scores, dtype=torch.int8), torch.empty_like(order)
     bits = items.bit_length()
     in_word = min(63 // bits, known.depth)
     words = scores.new_empty((triton.cdiv(known.depth, in_word), queries, items), dtype=torch.int64)
     list_kernels.arrange[(queries,)](
-        level, ranking, order, sorted_level, slots, words, items, scores.numel(), known.depth, bits,
-        IN_WORD=in_word, WORDS=len(words), BLOCK=min(1024, triton.next_power_of_2(items)),
+        level, order, sorted_level, slots, words, items, scores.numel(), known.depth, bits,
+        IN_WORD=in_word, WORDS=len(words), **_row_by_row(items),
     )  # fmt: skip
     weighted = known.by_level is not None
     list_kernels.exact[(queries, triton.cdiv(known.most_positives, EXACT["BLOCK"]))](
@@ -222,14 +229,20 @@ def _sort(scores: Tensor, level: Tensor, order: Tensor, known: Survey, results: 
 
 def _sort_again(scores: Tensor, level: Tensor, grad: Tensor, order: Tensor, known: Survey) -> _Lists:
     """The sorted items as forward found them; the sources are the positives, with the gradient of their ranks."""
-    falling, source_scores, source_weight = (torch.empty_like(scores) for _ in range(3))
-    sorted_level, source_level = (torch.empty_like(scores, dtype=torch.int8) for _ in range(2))
     queries, items = scores.shape
+    falling, sorted_level = torch.empty_like(scores), torch.empty_like(scores, dtype=torch.int8)
+    source_scores, source_weight = (scores.new_empty(queries, known.most_positives) for _ in range(2))
+    source_level = torch.empty_like(source_scores, dtype=torch.int8)
     list_kernels.rearrange[(queries,)](
         scores, level, grad, order, falling, sorted_level, source_scores, source_level, source_weight, items,
-        BLOCK=min(1024, triton.next_power_of_2(items)),
+        known.most_positives, **_row_by_row(items),
     )  # fmt: skip
     return _Lists(falling, sorted_level, order, order, source_scores, source_level, source_weight, known)
+
+
+def _row_by_row(items: int) -> dict[str, int]:
+    """The size of kernels that walk along a row: the fewer steps it takes, the less they wait."""
+    return {"BLOCK": min(4096, triton.next_power_of_2(items)), "num_warps": 16 if items > 4096 else 4}
 
 
 def _sums(
@@ -244,12 +257,12 @@ def _sums(
 ) -> None:
     """Write the ranks of one part and their slopes; or, given their gradient, write (if first) or add to that of the scores."""
     *_, sources, source_level, weight, known = lists
-    queries, items = sources.shape
+    (queries, items), most_sources = lists.scores.shape, sources.shape[1]
     table = step_table(step, sources.device)
     bins, depth, cut = table.bins(known.range), known.depth, len(table.cut) if isinstance(step, SupStep) else 0
     flip = depth if part == MINUS else depth + 1
     backward = grad is not None
-    most_sources, most_targets = (known.most_positives, items) if backward else (items, known.most_positives)
+    most_targets = items if backward else known.most_positives
     tiles = most_sources // TILE + 1
     starts = sources.new_empty((queries, bins + 1), dtype=torch.int32)
     moments = sources.new_empty((queries, depth, bins, TERMS))
@@ -258,11 +271,20 @@ def _sums(
     by_level = sources if known.by_level is None else known.by_level
     kinds = {"KIND": part, "REVERSED": backward, "CUT": cut, "TERMS": TERMS}
     grid_kernels.edges[(queries, triton.cdiv(bins + 1, 64))](
-        sources, known.counts, known.ends, starts, table.numbers, items, bins, items.bit_length(), REVERSED=backward, BLOCK=64
+        sources,
+        known.counts,
+        known.ends,
+        starts,
+        table.numbers,
+        most_sources,
+        bins,
+        most_sources.bit_length(),
+        REVERSED=backward,
+        BLOCK=64,
     )
     grid_kernels.spread[(queries, bins)](
         sources, source_level, weight, known.counts, known.ends, by_level, starts, moments, running, table.numbers,
-        items, bins, tiles, depth, flip, COLUMNS=triton.next_power_of_2(depth), TILE=TILE, **kinds, **SPREAD,
+        most_sources, bins, tiles, depth, flip, COLUMNS=triton.next_power_of_2(depth), TILE=TILE, **kinds, **SPREAD,
     )  # fmt: skip
     grid_kernels.connect[(triton.cdiv(queries * depth, CONNECT["ROWS"]),)](
         moments, coefficients, table.near, table.numbers, queries * depth, bins, table.above, len(table.near),
@@ -271,7 +293,8 @@ def _sums(
     line = (step.rho, step.delta, step.height - step.jump - 1, step.jump) if isinstance(step, SupStep) else (0.0,) * 4
     grid_kernels.read[(queries, triton.cdiv(most_targets, READ["BLOCK"]))](
         *lists[:-1], known.counts, known.ends, by_level, starts, running, coefficients, table.cut, table.numbers,
-        sources if grad is None else grad, slopes, values, items, bins, tiles, depth, flip, table.above, 1 / step.tau, *line,
+        sources if grad is None else grad, slopes, values, items, most_sources, bins, tiles, depth, flip, table.above,
+        1 / step.tau, *line,
         FIRST=first, TILE=TILE, **kinds, **READ,
     )  # fmt: skip
 

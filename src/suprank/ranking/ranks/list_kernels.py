@@ -72,10 +72,10 @@ def survey(
 
 @triton.jit
 def arrange(
-    level, ranking, order, sorted_level, slots, words, items, total, depth, bits,
+    level, order, sorted_level, slots, words, items, total, depth, bits,
     IN_WORD: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From the ranking: the level of every item in the list, and the positions of the positives.
+    """From the places of the sorted items: the level of every item in the list, and the positions of the positives.
 
     `words` count, up to every item, those of a level below 1, 2, …: several counts in a word.
     """
@@ -89,9 +89,8 @@ def arrange(
             p = start + lane
             inside = p < items
             if word == 0:
-                j = tl.load(ranking + row + p, mask=inside, other=0)
+                j = tl.load(order + row + p, mask=inside, other=0)
                 own = tl.load(level + row + j, mask=inside, other=-1).to(tl.int32)
-                tl.store(order + row + p, j.to(tl.int32), mask=inside)
                 tl.store(sorted_level + row + p, own.to(tl.int8), mask=inside)
                 positive = (own > 0).to(tl.int32)
                 tl.store(slots + row + found + tl.cumsum(positive, 0) - 1, p, mask=own > 0)
@@ -108,7 +107,9 @@ def arrange(
 
 
 @triton.jit
-def rearrange(scores, level, grad, order, sorted_scores, sorted_level, s_scores, s_level, s_weight, items, BLOCK: tl.constexpr):
+def rearrange(
+    scores, level, grad, order, sorted_scores, sorted_level, s_scores, s_level, s_weight, items, s_items, BLOCK: tl.constexpr
+):  # fmt: skip
     """From the order that forward found: the list again, and the list of positives with the gradient of their ranks."""
     row = tl.program_id(0).to(tl.int64) * items
     lane = tl.arange(0, BLOCK)
@@ -122,7 +123,7 @@ def rearrange(scores, level, grad, order, sorted_scores, sorted_level, s_scores,
         tl.store(sorted_scores + row + p, s, mask=inside)
         tl.store(sorted_level + row + p, own, mask=inside)
         positive = inside & (own > 0)
-        slot = row + found + tl.cumsum(positive.to(tl.int32), 0) - 1
+        slot = tl.program_id(0).to(tl.int64) * s_items + found + tl.cumsum(positive.to(tl.int32), 0) - 1
         tl.store(s_scores + slot, s, mask=positive)
         tl.store(s_level + slot, own, mask=positive)
         tl.store(s_weight + slot, tl.load(grad + row + j, mask=positive, other=0.0), mask=positive)
@@ -154,7 +155,7 @@ def exact(
     count = tl.load(counts + 2 * query)
     slot = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     held = slot < tl.load(counts + 2 * query + 1)
-    p = tl.load(slots + row + slot, mask=held, other=0)
+    p = tl.load(slots + row + slot, mask=held, other=0).to(tl.int32)
     own = tl.load(level + row + p, mask=held, other=0).to(tl.int32)
     s = tl.load(scores + row + p, mask=held, other=0.0)
     end = _end_of_tie(scores + row, p, s, count, held)
