@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from tests import shapes
 from tests.browsers import launch_browser
-from tests.forked import Forked
+from tests.forked import Forked, Server
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a busy machine is no bug
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
@@ -44,6 +44,15 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Each worker learns where the process is that forks commands. It is prepared while they collect."""
+    if not hasattr(node.config, "forked"):
+        node.config.forked = Server()
+        node.config.add_cleanup(node.config.forked.close)
+    node.workerinput["forked"] = node.config.forked.address
+
+
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
@@ -66,8 +75,12 @@ def browser():
 
 
 @pytest.fixture(scope="session")
-def forked(tmp_path_factory):
-    """One process, of which all tests of a worker fork commands."""
-    process = Forked(tmp_path_factory.mktemp("forked"))
+def forked(request, tmp_path_factory):
+    """One process for all workers, of which their tests fork commands."""
+    workerinput = getattr(request.config, "workerinput", None)
+    server = Server() if workerinput is None else None
+    process = Forked(server.address if server else workerinput["forked"], tmp_path_factory.mktemp("forked"))
     yield process
     process.close()
+    if server:
+        server.close()

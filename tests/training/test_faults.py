@@ -203,9 +203,9 @@ def test_a_second_interrupt_ends_at_once_and_the_folder_is_free_again(manifest, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_to_the_process_and_its_workers_ends_them_all_without_a_word(manifest, plain, tmp_path, number):
+def test_a_signal_to_the_process_and_its_workers_ends_them_all_without_a_word(forked, manifest, plain, tmp_path, number):
     folder, config = tmp_path / "run", recipe(manifest, data={"workers": 2})
-    process = started(folder, config, pause=0.5)
+    process = started(forked, folder, config, pause=0.5)
     waited(lambda: len(steps_done(folder)) > 1)
     assert len(group_of(process.pid)) >= 3
     os.killpg(process.pid, number)
@@ -234,13 +234,13 @@ def group_of(leader):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(manifest, plain, tmp_path, seed):
+def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(forked, manifest, plain, tmp_path, seed):
     draw, folder = random.Random(seed), tmp_path / "run"
     config = recipe(manifest, checkpoint=AT_EVERY_STEP, data={"workers": seed})
     killed = 0
     for attempt in range(100):
         before = len(steps_done(folder))
-        process = started(folder, config, pause=0.1)
+        process = started(forked, folder, config, pause=0.1)
         if attempt < 5:
             if attempt % 2:  # or else at any moment, of the start too
                 waited(lambda before=before, process=process: len(steps_done(folder)) > before or not process.is_alive())
@@ -256,9 +256,9 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(ma
 
 
 @pytest.mark.slow
-def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(manifest, plain, tmp_path):
+def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(forked, manifest, plain, tmp_path):
     folder, config = tmp_path / "run", recipe(manifest, checkpoint=AT_EVERY_STEP)
-    process = started(folder, config, slow_at=5)
+    process = started(forked, folder, config, slow_at=5)
 
     def half_written():
         return [file for file in (folder / "checkpoints").glob(".step-00000005.pt.*.tmp") if file.stat().st_size > 10_000]
@@ -288,12 +288,12 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(manifest, pl
     ],
     ids=["manifest", "folder"],
 )
-def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_word(manifest, tmp_path, tables, message):
+def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_word(forked, manifest, tmp_path, tables, message):
     folder = tmp_path / "run"
     if "run" in tables:
         train(recipe(manifest, run={"epochs": 1}), folder)
     config = recipe(manifest, **tables)
-    first, second = (started(folder, config, variables=variables) for variables in two_ranks())
+    first, second = (started(forked, folder, config, variables=variables) for variables in two_ranks())
     try:
         for process in (first, second):
             process.join(60)
@@ -307,11 +307,11 @@ def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="needs torch.distributed with gloo")
-def test_processes_that_are_stopped_at_different_times_stop_together_and_one_alone_goes_on(manifest, tmp_path):
+def test_processes_that_are_stopped_at_different_times_stop_together_and_one_alone_goes_on(forked, manifest, tmp_path):
     config = recipe(manifest, model={"freeze_batchnorm": True}, optimizer={"name": "sgd", "lr": 0.02}, evaluation={"every": 1})
     train(config, tmp_path / "alone")
     folder = tmp_path / "run"
-    first, second = (started(folder, config, variables=variables, pause=0.5) for variables in two_ranks())
+    first, second = (started(forked, folder, config, variables=variables, pause=0.5) for variables in two_ranks())
     try:
         waited(lambda: len(steps_done(folder)) == 4)
         second.terminate()
