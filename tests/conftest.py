@@ -10,6 +10,8 @@ tests come first, so that no worker is left with one at the end.
 import functools
 import gc
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +21,10 @@ from hypothesis import settings
 from tests import shapes
 from tests.browsers import launch_browser
 from tests.forked import Forked, Server
+
+MEMORY, ENOUGH = Path("/dev/shm"), 8 * 2**30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # of `tmp_path`: many small files, for a moment
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a busy machine is no bug
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
