@@ -10,6 +10,8 @@ import pytest
 from suprank.system import torchvision_operators
 
 FORK = """
+import gc
+gc.disable()  # all that is imported stays
 import json, os, sys, traceback
 import torch
 from suprank.system import torchvision_operators

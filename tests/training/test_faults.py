@@ -288,7 +288,9 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(forked, mani
     ],
     ids=["manifest", "folder"],
 )
-def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_word(forked, manifest, tmp_path, tables, message):
+def test_what_the_first_process_cannot_do_it_tells_and_the_others_end_without_a_word(
+    forked, manifest, tmp_path, tables, message
+):
     folder = tmp_path / "run"
     if "run" in tables:
         train(recipe(manifest, run={"epochs": 1}), folder)
