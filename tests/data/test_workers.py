@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from suprank.data.workers import _dead_worker, ignore_signals, loader_batches
 
@@ -116,7 +117,8 @@ def test_workers_end_where_not_all_can_be_started(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_worker_that_died_is_named_with_the_signal_and_a_way_out():
+def test_a_worker_that_died_is_named_with_the_signal_and_a_way_out(monkeypatch):
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))  # torch looks every 5 s
     batches = loader_batches(loader(slow=20))
     next(batches)
     victim = sorted(multiprocessing.active_children(), key=lambda process: process.pid)[1]
