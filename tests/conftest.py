@@ -3,14 +3,15 @@
 Hypothesis draws the same examples in every run, so that a change is not blamed for what an older test happens to find;
 `HYPOTHESIS_PROFILE=default` looks for new ones.
 
-With `--dist loadgroup` a worker is given whole files, so that what a module sets up is set up once, and those with slow
-tests come first, so that no worker is left with one at the end.
+With `--dist loadgroup` a worker is given whole files, so that what a module sets up is set up once. Those with slow tests come
+first, and then those with many, so that no worker is left with one at the end.
 """
 
 import functools
 import gc
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,8 @@ def pytest_configure_node(node):
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path not in slow, -tests[item.path]))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
