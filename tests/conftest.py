@@ -3,20 +3,29 @@
 Hypothesis draws the same examples in every run, so that a change is not blamed for what an older test happens to find;
 `HYPOTHESIS_PROFILE=default` looks for new ones.
 
-With `--dist loadgroup` a worker is given whole files, so that what a module sets up is set up once, and those with slow
-tests come first, so that no worker is left with one at the end.
+With `--dist loadgroup` a worker is given whole files, so that what a module sets up is set up once. Those with slow tests come
+first, and then those with many, so that no worker is left with one at the end.
 """
 
+import functools
 import gc
 import os
+import shutil
+from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
+import typer.testing
 from hypothesis import settings
 
 from tests import shapes
 from tests.browsers import launch_browser
-from tests.forked import Forked
+from tests.forked import Forked, Server
+
+MEMORY, ENOUGH = Path("/dev/shm"), 8 * 2**30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # of `tmp_path`: many small files, for a moment
 
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # a busy machine is no bug
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
@@ -24,6 +33,7 @@ torch.set_num_threads(1)  # pytest-xdist runs one worker a core; threads within 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are imported: without a GPU they run in Triton's interpreter
 shapes.check("suprank.ranking", "suprank.losses")
+typer.testing._get_command = functools.cache(typer.testing._get_command)  # or else 0.07 s for each of a thousand commands
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -41,10 +51,20 @@ def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Each worker learns where the process is that forks commands. It is prepared while they collect."""
+    if not hasattr(node.config, "forked"):
+        node.config.forked = Server()
+        node.config.add_cleanup(node.config.forked.close)
+    node.workerinput["forked"] = node.config.forked.address
+
+
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        tests = Counter(item.path for item in items)
+        items.sort(key=lambda item: (item.path not in slow, -tests[item.path]))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -63,8 +83,12 @@ def browser():
 
 
 @pytest.fixture(scope="session")
-def forked(tmp_path_factory):
-    """One process, of which all tests of a worker fork commands."""
-    process = Forked(tmp_path_factory.mktemp("forked"))
+def forked(request, tmp_path_factory):
+    """One process for all workers, of which their tests fork commands."""
+    workerinput = getattr(request.config, "workerinput", None)
+    server = Server() if workerinput is None else None
+    process = Forked(server.address if server else workerinput["forked"], tmp_path_factory.mktemp("forked"))
     yield process
     process.close()
+    if server:
+        server.close()

@@ -61,14 +61,8 @@ def test_a_check_finds_nothing_wrong_with_the_birds(tmp_path, birds):
     assert "formats: 2,947 WEBP RGB" in said
 
 
-@pytest.mark.parametrize(
-    ("backbone", "expected"),
-    [
-        ("mobilenetv2_100", {"R@1": 16.71, "mAP@R": 10.77, "AP": 16.74}),
-        ("tf_efficientnet_lite0", {"R@1": 18.87, "mAP@R": 11.03, "AP": 18.20}),
-    ],
-)
-def test_frozen_backbones_retrieve_unseen_birds_as_well_as_is_known(tmp_path, birds, backbone, expected):
+def test_a_frozen_backbone_retrieves_unseen_birds_as_well_as_is_known(tmp_path, birds):
+    backbone, expected = "mobilenetv2_100", {"R@1": 16.71, "mAP@R": 10.77, "AP": 16.74}
     test = birds[0].split("test")
     test.take(range(0, len(test), 16)).save(tmp_path / "some.parquet")  # all would take a minute
     weights = SHARED / "weights" / f"{backbone}.in1k.safetensors"

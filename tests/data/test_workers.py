@@ -4,8 +4,6 @@ import gc
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import closing
 from types import SimpleNamespace
@@ -13,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from suprank.data.workers import _dead_worker, ignore_signals, loader_batches
 
@@ -33,12 +32,12 @@ for error in (ConnectionResetError, EOFError, BrokenPipeError, ValueError):
 """
 
 
-def test_a_worker_lives_on_after_signals_and_tells_of_errors_but_not_of_a_parent_that_is_gone():
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
+def test_a_worker_lives_on_after_signals_and_tells_of_errors_but_not_of_a_parent_that_is_gone(forked):
+    code, output, said = forked.script(SCRIPT).end(timeout=60)
     errors = ("ConnectionResetError", "EOFError", "BrokenPipeError", "ValueError")
-    assert done.stdout == "".join(f"still here after {error}\n" for error in errors)
-    assert [error for error in errors if error in done.stderr] == ["ValueError"]
-    assert done.returncode not in (-signal.SIGINT, -signal.SIGTERM)
+    assert output == "".join(f"still here after {error}\n" for error in errors)
+    assert [error for error in errors if error in said] == ["ValueError"]
+    assert code not in (-signal.SIGINT, -signal.SIGTERM)
 
 
 class Numbers(Dataset):
@@ -118,7 +117,8 @@ def test_workers_end_where_not_all_can_be_started(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_worker_that_died_is_named_with_the_signal_and_a_way_out():
+def test_a_worker_that_died_is_named_with_the_signal_and_a_way_out(monkeypatch):
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))  # torch looks every 5 s
     batches = loader_batches(loader(slow=20))
     next(batches)
     victim = sorted(multiprocessing.active_children(), key=lambda process: process.pid)[1]
@@ -144,8 +144,8 @@ raise ValueError("and nobody has closed the batches")
 """
 
 
-def test_a_process_that_holds_the_batches_exits_all_the_same():
-    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "exiting\n")
-    assert done.stderr.splitlines()[-1] == "ValueError: and nobody has closed the batches"
-    assert done.stderr.count("Traceback") == 1
+def test_a_process_that_holds_the_batches_exits_all_the_same(forked):
+    code, output, said = forked.script(HELD).end(timeout=60)
+    assert (code, output) == (1, "exiting\n")
+    assert said.splitlines()[-1] == "ValueError: and nobody has closed the batches"
+    assert said.count("Traceback") == 1

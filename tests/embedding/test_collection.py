@@ -2,9 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -202,7 +199,7 @@ from suprank.embedding import ImageLoaderSettings, collection, embed_collection,
 from suprank.models import Embedder
 collection.SHARD_ROWS = 2
 folder = Path(sys.argv[1])
-child = os.fork()  # once everything is imported, which takes longer than all the rest
+child = os.fork()
 rank = str(int(child == 0))
 os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[2]}
 with torchrun_processes() as processes:
@@ -215,7 +212,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if child else 0)
 """
 
 
-def test_two_processes_write_what_one_does(tmp_path):
+def test_two_processes_write_what_one_does(forked, tmp_path):
     manifest, model = folder(tmp_path, count=9, split=["test"] * 9), embedder()
     manifest.save(tmp_path / "m.parquet")
     model.save(tmp_path / "model")
@@ -223,14 +220,8 @@ def test_two_processes_write_what_one_does(tmp_path):
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         port = listening.getsockname()[1]
-    run = subprocess.run(
-        [sys.executable, "-c", WORKER, tmp_path, f"{port}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=Path(__file__).parents[2],
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
+    code, _, errors = forked.script(WORKER, tmp_path, port).end(timeout=120)
+    assert code == 0, errors[-2000:]
     alone, shared = (np.asarray(read_embedded(tmp_path / name, "test").embeddings) for name in ("alone", "shared"))
     assert (alone == shared).all()
     moments = feature_moments(model, manifest, loading=reading())

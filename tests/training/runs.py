@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import multiprocessing
 import os
 import signal
 import socket
 import sys
 import time
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,9 +27,8 @@ from suprank.training.config import TrainConfig
 from suprank.training.loop import train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
-ROOT = Path(__file__).parents[2]
 CLASSES, TRAIN, TEST = 8, 6, 3  # three batches of 16, two images of each class, are an epoch
 DESCRIPTION = "roadmap on 48 images of 8 classes, cpu: test_resnet at 32 pixels, batches of 16 with 2 of each class"
 
@@ -158,23 +155,39 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 # In a process of its own
 
 
-def start_process(target: Callable[..., None], *arguments: Any, **named: Any) -> Any:
-    """A process of its own that calls `target`, a function of a module of tests.
+class Process:
+    """A child of the prepared process, with the names of `multiprocessing.Process`."""
 
-    A server, which imports torch and the rest once, forks it off: that takes a fraction of a second instead of many.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    with _variables(PYTHONPATH=paths, OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", GLOO_SOCKET_IFNAME="lo"):
-        process = context.Process(target=target, args=arguments, kwargs=named)
-        process.start()
-    return process
+    def __init__(self, child: Any) -> None:
+        self._child, self.pid = child, child.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._child.join(0)
+
+    def join(self, timeout: float = 60) -> None:
+        self._child.join(timeout)
+
+    def is_alive(self) -> bool:
+        return self.exitcode is None
+
+    def terminate(self) -> None:
+        self._child.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.is_alive():
+            self._child.send_signal(signal.SIGKILL)
 
 
-def started(folder: Path, config: TrainConfig, **settings: Any) -> Any:
+def start_process(forked: Any, target: Callable[..., None], *arguments: Any, **named: Any) -> Process:
+    """A process of its own, with a group of its own, that calls `target`, a function of a module of tests."""
+    variables = {"CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    return Process(forked.function(partial(target, *arguments, **named), variables))
+
+
+def started(forked: Any, folder: Path, config: TrainConfig, **settings: Any) -> Process:
     """A process that trains into the folder; what it writes to standard error is in a file beside, NAME.stderr."""
-    return start_process(_main, folder, config, **settings)
+    return start_process(forked, _main, folder, config, **settings)
 
 
 def stderr(folder: Path) -> str:
@@ -208,8 +221,6 @@ def _main(
     `NAME.steps` beside the folder has a line for each step, so that others may wait for one; a step is `pause` seconds longer.
     The checkpoint of step `slow_at` is half written for a while.
     """
-    os.setsid()  # a group of its own, with its workers
-    multiprocessing.set_start_method("fork", force=True)  # of these, as usual: it has the server's
     with folder.with_suffix(".stderr").open("ab", buffering=0) as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
     os.environ.update(variables or {})
@@ -238,20 +249,6 @@ def _saved_slowly(step: int, state: Any, file: Any) -> None:
         file.flush()
         time.sleep(30)
     file.write(whole.getvalue()[half:])
-
-
-@contextmanager
-def _variables(**given: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def two_ranks() -> list[dict[str, str]]:

@@ -346,7 +346,6 @@ def test_workers_ignore_signals_and_end_with_the_iterator(tmp_path):
 
 def read_for_ever(folder):
     """Read batches with two workers, whose process ids are written to a file."""
-    multiprocessing.set_start_method("fork", force=True)
     torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.2  # of 5 s
     batches = TrainBatches.from_config(recipe(workers=2), Manifest.read(folder / "m.parquet")).batches(0, 0, 1000)
     next(batches)
@@ -356,9 +355,9 @@ def read_for_ever(folder):
 
 
 @pytest.mark.slow
-def test_workers_end_when_the_process_that_trains_is_killed(tmp_path):
+def test_workers_end_when_the_process_that_trains_is_killed(forked, tmp_path):
     collection(tmp_path).save(tmp_path / "m.parquet")
-    process = start_process(read_for_ever, tmp_path)
+    process = start_process(forked, read_for_ever, tmp_path)
     waited(lambda: (tmp_path / "workers").exists())
     workers = [int(number) for number in (tmp_path / "workers").read_text().split()]
     process.kill()

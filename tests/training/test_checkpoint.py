@@ -221,10 +221,10 @@ def write_for_ever(folder):
             print(step, file=steps, flush=True)
 
 
-def test_a_writer_killed_at_any_time_leaves_a_whole_checkpoint(tmp_path):
+def test_a_writer_killed_at_any_time_leaves_a_whole_checkpoint(forked, tmp_path):
     """It says a step when that is saved; after the kill, the newest is that or a later one."""
     (tmp_path / "checkpoints").mkdir()
-    writer = start_process(write_for_ever, tmp_path)
+    writer = start_process(forked, write_for_ever, tmp_path)
     waited(lambda: (tmp_path / "steps").exists() and (tmp_path / "steps").read_text().count("\n") >= 20)
     writer.kill()
     writer.join()

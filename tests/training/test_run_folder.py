@@ -154,9 +154,9 @@ def train_for_ever(folder):
     run.close()
 
 
-def test_two_processes_do_not_train_in_one_folder_and_a_killed_one_is_no_hindrance():
+def test_two_processes_do_not_train_in_one_folder_and_a_killed_one_is_no_hindrance(forked):
     """Also if its workers outlive it, since forked processes inherit its files."""
-    other = start_process(train_for_ever, Path.cwd())
+    other = start_process(forked, train_for_ever, Path.cwd())
     waited(Path("worker").exists)
     worker = int(Path("worker").read_text())
     try:

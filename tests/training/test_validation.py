@@ -368,9 +368,9 @@ def evaluate_and_save(rank, folder, photos):
 @pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="needs torch.distributed with gloo"
 )
-def test_two_processes_find_what_one_finds_and_call_the_network_equally_often(tmp_path, photos):
+def test_two_processes_find_what_one_finds_and_call_the_network_equally_often(forked, tmp_path, photos):
     damaged(photos, tmp_path / "broken", [4, 5, 35])
-    processes = [start_process(evaluate_and_save, rank, tmp_path, photos) for rank in range(2)]
+    processes = [start_process(forked, evaluate_and_save, rank, tmp_path, photos) for rank in range(2)]
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0]

@@ -66,7 +66,9 @@ class Backbone(nn.Module):
 
     def timm_pooled(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
         """What `timm.create_model(name, num_classes=0)` returns; under autocast, pooled in the precision of the weights."""
-        features = self(images)
+        return self._timm_head(self(images))
+
+    def _timm_head(self, features: Any) -> Tensor:
         if isinstance(features, torch.Tensor):
             features = features.to(next(self.net.parameters()).dtype)  # a mean in bf16 has 8 bits, and makes ties
         return self.net.forward_head(features, pre_logits=True)
@@ -132,8 +134,8 @@ class Backbone(nn.Module):
         shapes = {name: value.to("meta") for name, value in (*self.named_parameters(), *self.named_buffers())}
         try:
             with torch.no_grad():
-                features = torch.func.functional_call(self.eval(), shapes, (images,))
-                head = torch.func.functional_call(_TimmPooled(self), {f"backbone.{k}": v for k, v in shapes.items()}, (images,))
+                both, inside = _FeaturesAndPooled(self.eval()), {f"backbone.{k}": v for k, v in shapes.items()}
+                features, head = torch.func.functional_call(both, inside, (images,))
         except Exception as error:
             raise ValueError(f"{self.name} cannot be a backbone: it does not turn images into features ({error}).") from error
         finally:
@@ -195,12 +197,13 @@ class Backbone(nn.Module):
             self.train(training)
 
 
-class _TimmPooled(nn.Module):
-    """`timm_pooled` as the forward method, which `functional_call` calls."""
+class _FeaturesAndPooled(nn.Module):
+    """The features and what `timm_pooled` makes of them, by the forward method, which `functional_call` calls."""
 
     def __init__(self, backbone: Backbone):
         super().__init__()
         self.backbone = backbone
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.backbone.timm_pooled(images)
+    def forward(self, images: Tensor) -> tuple[Any, Tensor]:
+        features = self.backbone(images)
+        return features, self.backbone._timm_head(features)

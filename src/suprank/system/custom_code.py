@@ -167,17 +167,18 @@ def _is_file(target: str) -> bool:
 def _load_file(path: Path) -> ModuleType:
     """The module in a file, which may import others from its folder. The same file is loaded once by a process."""
     path = path.resolve()
-    digest = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:12]
+    source = path.read_bytes()
+    digest = hashlib.sha256(str(path).encode() + source).hexdigest()[:12]
     module_name = f"suprank_custom_{path.stem}_{digest}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and pickle look there
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source, path, "exec"), module.__dict__)  # not `exec_module`: for a second, old bytecode would pass for new
     except BaseException:
         del sys.modules[module_name]
         raise

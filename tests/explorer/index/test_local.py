@@ -1,10 +1,8 @@
 """An index in a folder: it finds what brute force finds, and stays itself through additions, removals and crashes."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -230,7 +228,7 @@ for case in sys.argv[2:]:
         index = LocalIndex.open(Path(sys.argv[1]) / case)
         index.add(drawn(5, seed=2)) if change == "add" else index.remove(range(30))
         os._exit(0)
-    print(case, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(case, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # or else the next child has it too
 
 import faiss.contrib.torch_utils  # as `import pytorch_metric_learning.losses` does: it changes the search of every index
 index = faiss.IndexFlatIP(2)
@@ -240,16 +238,16 @@ print("torch", _faiss_search(index, np.eye(2, dtype=np.float32), 1, faiss.Search
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory):
+def processes(forked, tmp_path_factory):
     """A folder with an index for each of `KILLED`, and what a process of its own printed about each and about faiss."""
     root = tmp_path_factory.mktemp("killed")
     cases = [f"{dies_at}-{change}" for dies_at, change in KILLED]
     LocalIndex.build(root / "whole", drawn(40), labeled(40))
     for case in cases:
         shutil.copytree(root / "whole", root / case)
-    command, environment = [sys.executable, "-c", SCRIPT, root, *cases], {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return root, dict(line.split(" ", 1) for line in ran.stdout.splitlines())
+    code, output, errors = forked.script(SCRIPT, root, *cases).end(timeout=120)
+    assert code == 0, errors
+    return root, dict(line.split(" ", 1) for line in output.splitlines())
 
 
 @pytest.mark.parametrize(("dies_at", "change"), KILLED)

@@ -1,8 +1,5 @@
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import contextmanager
 
@@ -304,18 +301,18 @@ cluster_labels(project, k=2)
 """
 
 
-def test_killed_while_clustering_there_is_no_clustering_and_the_rerun_works(tmp_path):
+def test_killed_while_clustering_there_is_no_clustering_and_the_rerun_works(forked, tmp_path):
     project = embedded(tmp_path, TWO_SIDES)
     reached = project.folder / "reached"
-    child = subprocess.Popen([sys.executable, "-c", KILLED, str(project.folder)])
+    child = forked.script(KILLED, project.folder)
     try:
         until = time.monotonic() + 50
-        while not reached.exists() and time.monotonic() < until and child.poll() is None:
+        while not reached.exists() and time.monotonic() < until and child.join(0) is None:
             time.sleep(0.02)
         assert reached.exists()
     finally:
-        os.kill(child.pid, signal.SIGKILL)
-        assert child.wait() == -signal.SIGKILL
+        child.send_signal(signal.SIGKILL)
+        assert child.join() == -signal.SIGKILL
     assert lookup(project) == [[], [], []]
     assert "cluster" not in project.steps()
     assert project.check() == []

@@ -1,6 +1,4 @@
 import sqlite3
-import subprocess
-import sys
 import time
 
 import pytest
@@ -263,13 +261,12 @@ while True:
 """
 
 
-def test_an_edit_that_is_killed_is_saved_completely_or_not_at_all(branch):
+def test_an_edit_that_is_killed_is_saved_completely_or_not_at_all(forked, branch):
     start = tree(branch)
-    command = [sys.executable, "-c", EDIT_FOREVER, str(branch.project.folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(0.3)
-        process.kill()
+    process = forked.script(EDIT_FOREVER, branch.project.folder)
+    assert process.first_lines(1) == ["ready"]
+    time.sleep(0.3)
+    process.kill()
     assert branch.project.check() == []
     assert branch.problems() == []
     assert len(branch.log()) > 1

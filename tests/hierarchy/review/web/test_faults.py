@@ -3,8 +3,6 @@
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from contextlib import closing, suppress
 
@@ -99,15 +97,14 @@ BranchState.write = write
 """
 
 
-def test_a_server_that_is_killed_before_the_commit_leaves_nothing_of_an_edit(tmp_path):
+def test_a_server_that_is_killed_before_the_commit_leaves_nothing_of_an_edit(forked, tmp_path):
     project = large_project(tmp_path / "p", labels=600, clusters=3, largest=400)
     branch = open_branch(project, "anna")
     before = tree(branch)
     code = f"{DIES_BEFORE_THE_COMMIT}\nfrom suprank.cli.main import main\nmain()"
-    command = [sys.executable, "-c", code, "hierarchy", "review", str(project.folder), "--port", "0", "--quiet"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = forked.script(code, "hierarchy", "review", project.folder, "--port", "0", "--quiet")
     try:
-        link = re.search(r"http://\S+", process.stdout.readline())[0]
+        link = re.search(r"http://\S+", process.first_lines(1)[0])[0]
         with httpx2.Client(base_url=link.split("/anna")[0], follow_redirects=True, timeout=30) as client:
             client.get(link)
             page = client.get("/anna/search?q=church").text
@@ -121,10 +118,9 @@ def test_a_server_that_is_killed_before_the_commit_leaves_nothing_of_an_edit(tmp
             sending = threading.Thread(target=send)
             sending.start()
             sending.join(30)
-            assert process.wait(30) == -signal.SIGKILL
+            assert process.join(30) == -signal.SIGKILL
     finally:
         process.kill()
-        process.communicate()
     assert tree(branch) == before
     assert branch.problems() == project.check() == []
     branch.apply(Create(1, "afterwards"))
