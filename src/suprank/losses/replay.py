@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from suprank.losses.unit_vectors import without_autocast
 from suprank.losses.value_checks import skip_value_checks
 from suprank.ranking.recording import grids_so_far, rehearsal
 
@@ -146,7 +147,8 @@ class ReplayedLoss:
             positional = (leaf, named.pop("labels", None))
             with skip_value_checks():
                 value = torch.func.functional_call(self.loss, leaves, positional, named)
-            gradients = torch.autograd.grad(value, [leaf, *leaves.values()], allow_unused=True, materialize_grads=True)
+            with without_autocast(leaf):  # a training loop calls backward outside of it
+                gradients = torch.autograd.grad(value, [leaf, *leaves.values()], allow_unused=True, materialize_grads=True)
             logged = getattr(self.loss, "log", {}).items()
             parts = {name: part for name, part in logged if isinstance(part, torch.Tensor) and part.numel() == 1}
             log[:] = parts
