@@ -15,6 +15,7 @@ First we compare their values and gradients with ours, on a small batch and with
 import argparse
 import itertools
 import math
+import resource
 import shlex
 import statistics
 import sys
@@ -85,16 +86,13 @@ def check(ours: nn.Module, theirs: nn.Module, device: torch.device) -> None:
 
 def contestants(device: torch.device, checkout: Path | None) -> list[LossCase]:
     pairs = "fused" if device.type == "cuda" else "chunked"
-    by_pairs = [
-        LossCase(f"SupHAP{PAIRS}", "ours", lambda _: losses.SupHAP(using=pairs), takes_memory=True),
-        LossCase(f"SmoothHAP{PAIRS}", "ours", lambda _: losses.SmoothHAP(using=pairs)),
-    ]
-    theirs = []
+    more = [LossCase(f"SupHAP{PAIRS}", "ours", lambda _: losses.SupHAP(using=pairs), takes_memory=True)]
+    more += [LossCase(f"SmoothHAP{PAIRS}", "ours", lambda _: losses.SmoothHAP(using=pairs))]
     for ours, level in ((losses.SupHAP, "MULTI"), (losses.SupAP, 0)) if checkout is not None else ():
         build = partial(AuthorsLoss, checkout, f"{ours.__name__}Loss", level)
         check(ours(include_self=True), build(), device)
-        theirs.append(LossCase(f"authors' {ours.__name__}Loss", "peer", lambda _, build=build: build()))
-    cases = {case.name: case for case in [*LOSS_CASES.values(), *by_pairs, *theirs]}
+        more += [LossCase(f"authors' {ours.__name__}Loss", "peer", lambda _, build=build: build())]
+    cases = {case.name: case for case in [*LOSS_CASES.values(), *more]}
     return [cases[name] for look in LOOKS for name in (look, look + PAIRS) if name in cases]
 
 
@@ -107,10 +105,10 @@ def measure(case: LossCase, workload: LossWorkload, device: torch.device, second
     while not times or (len(times) < WARM_UP + REPEATS and sum(times) <= seconds):
         took, value = meter.timed(step)
         times.append(took)
-    last, found = times[-REPEATS:], empty_measurement(case, workload)
+    last = times[-REPEATS:]
     extra = meter.extra_bytes() if device.type == "cuda" else None  # a CPU's would need a process for each
-    found = replace(found, seconds=statistics.median(last), fastest=min(last), runs=len(last))
-    return replace(found, extra_bytes=extra, loss=value.item())
+    found = {"seconds": statistics.median(last), "fastest": min(last), "runs": len(last), "loss": value.item()}
+    return replace(empty_measurement(case, workload), **found, extra_bytes=extra)
 
 
 class GrowthRun(LossBenchmarkRun):
@@ -139,8 +137,7 @@ def draw(run: GrowthRun, path: Path) -> None:
     from suprank.bench.benchmark_plots import _label
 
     drawn = [one for one in run.measurements if not one.memory and one.seconds]
-    figure = Figure(figsize=(9.4, 5.8), layout="constrained")
-    axes = figure.subplots()
+    axes = (figure := Figure(figsize=(9.4, 5.8), layout="constrained")).subplots()
     for case in dict.fromkeys(one.case for one in drawn):
         color, marker, line = LOOKS[case.removesuffix(PAIRS)]
         line, face, width = ("--", "white", 1.3) if case.endswith(PAIRS) else (line, color, 2 if line == "-" else 1.3)
@@ -169,6 +166,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="time against the batch (needs matplotlib)")
     parser.add_argument("--from", type=Path, metavar="FILE.json", dest="source", help="show these numbers, measure nothing")
     given = parser.parse_args()
+    if given.authors is not None and not (given.authors / "suprank" / "losses").is_dir():
+        parser.error(f"{given.authors} has no suprank/losses: git clone https://github.com/elias-ramzi/SupRank {given.authors}")
     run = GrowthRun.load(given.source) if given.source else run_here(given)
     print(run.markdown())
     if given.out is not None:
@@ -180,8 +179,6 @@ def main() -> None:
 def run_here(given: argparse.Namespace) -> GrowthRun:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":  # a tensor of batch³ ends with an error then, and not with a killed process
-        import resource
-
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (BenchmarkSettings(device).limit_bytes, hard))
     cases = contestants(device, given.authors)
