@@ -138,12 +138,12 @@ def draw(run: GrowthRun, path: Path) -> None:
 
     drawn = [one for one in run.measurements if not one.memory and one.seconds]
     axes = (figure := Figure(figsize=(9.4, 5.8), layout="constrained")).subplots()
-    for case in dict.fromkeys(one.case for one in drawn):
+    for index, case in enumerate(dict.fromkeys(one.case for one in drawn)):
         color, marker, line = LOOKS[case.removesuffix(PAIRS)]
         line, face, width = ("--", "white", 1.3) if case.endswith(PAIRS) else (line, color, 2 if line == "-" else 1.3)
         points = {one.queries: one.seconds for one in drawn if one.case == case}
         look = {"color": color, "marker": marker, "linestyle": line, "markerfacecolor": face, "linewidth": width}
-        axes.plot(points.keys(), points.values(), **look, label=case)
+        axes.plot(points.keys(), points.values(), **look, label=case, zorder=3 - index / 100)
     axes.set_yscale("log", subs=[])
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     _label(axes, "time, forward + backward", "batch size N", sorted({one.queries for one in drawn}), format_seconds)
