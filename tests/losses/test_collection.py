@@ -108,6 +108,12 @@ def test_half_precision_gets_gradients_of_its_own_type():
     assert leaf.grad.dtype == torch.bfloat16
 
 
+def test_gradients_keep_their_precision_under_autocast():
+    embeddings = torch.randn(40, 16, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same(SupAP(), embeddings, torch.arange(40) // 4, chunk=16, tolerance=1e-5)
+
+
 def test_the_default_chunk_stays_within_its_bytes(monkeypatch):
     rows = []
     monkeypatch.setattr(SupAP, "means", lambda self, batch: rows.append(len(batch.queries)) or super(SupAP, self).means(batch))

@@ -98,6 +98,11 @@ def test_a_file_is_loaded_once_and_again_when_it_has_changed():
     assert custom_code.load("mine.py:MyLoss")(**SIZES).margin == 0.3
 
 
+def test_annotations_of_a_file_stay_objects():
+    Path("mine.py").write_text("def margin(squared: bool = False):\n    return 0.1")
+    assert custom_code.load("mine.py:margin").__annotations__ == {"squared": bool}
+
+
 def test_a_module_that_python_finds_needs_no_file():
     assert custom_code.load("suprank.losses:SupAP") is losses.SupAP
     made = build_custom_loss("suprank.losses:ProxySoftmax", {"temperature": 0.2}, SIZES).loss

@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.batch import RetrievalBatch
+from suprank.losses.unit_vectors import without_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,9 +115,10 @@ class _CollectionLoss(torch.autograd.Function):
                 gradients: tuple[Tensor | None, ...] = (None,) * (2 + len(parameters))
                 if mean.total.requires_grad:
                     more = mean is not means[-1]
-                    gradients = torch.autograd.grad(
-                        mean.total, [queries, items, *parameters], retain_graph=more, allow_unused=True
-                    )
+                    with without_autocast(vectors):  # a training loop calls backward outside of it
+                        gradients = torch.autograd.grad(
+                            mean.total, [queries, items, *parameters], retain_graph=more, allow_unused=True
+                        )
                 sums.add(mean, block, gradients)
         shares = [
             mean.weight / torch.as_tensor(sums.count).clamp(min=1).double() for mean, sums in zip(means, running, strict=True)

@@ -178,7 +178,8 @@ def _load_file(path: Path) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses and pickle look there
     sys.path.insert(0, str(path.parent))
     try:
-        exec(compile(source, path, "exec"), module.__dict__)  # not `exec_module`: for a second, old bytecode would pass for new
+        # Not `exec_module`: for a second, old bytecode would pass for new. Without the `__future__` imports of this file.
+        exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
     except BaseException:
         del sys.modules[module_name]
         raise

@@ -151,6 +151,14 @@ def test_autocast_does_not_touch_the_gradient():
     assert torch.equal(*gradients)
 
 
+@pytest.mark.parametrize("name", ["SupRank", "Smooth-AP", "exact"])
+def test_a_batch_without_positives_has_no_ranks(name):
+    plus, minus = STEPS[name]
+    scores, level = torch.rand(2, 5), torch.tensor([5 * [0], 5 * [-1]])
+    found = gridded(scores, level, torch.zeros(2, 5), plus=plus, minus=minus)
+    assert [part.unique().tolist() for part in found] == [[0], [torch.inf], [0]]
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)], ids=str)
 def test_nothing_to_rank_gives_empty_ranks(shape):
     scores = torch.zeros(shape, requires_grad=True)

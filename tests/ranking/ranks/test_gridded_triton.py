@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from suprank.ranking import Sigmoid, SupStep, chunked, gridded, heaviside, ranks, sorting, tree_relevance
-from suprank.ranking.ranks.gridded_triton import gridded_on_gpu, survey
+from suprank.ranking.ranks.gridded_triton import Survey, gridded_on_gpu, survey
 from suprank.ranking.ranks.step_table import TERMS, bins_per_score, step_table
 from tests.ranking.ranks.test_fused import DEVICE, assert_agree, on_gpu, problem, values_and_gradient
 from tests.ranking.ranks.test_gridded import scores_of
@@ -60,11 +60,29 @@ def test_a_survey_knows_the_lists():
     known = survey(scores, level, tree_relevance(level, depth=2))
     assert (known.range, known.positives, known.most_positives, known.depth, known.regular) == (1.5, 1.0, 2, 2, True)
     assert known.counts.tolist() == [[3, 2], [3, 0]]
-    assert not survey(scores, level, torch.rand_like(scores) * (level == 0) + level.clamp(min=0)).range > 1.5
+    assert survey(scores, level, torch.rand_like(scores) * (level == 0) + level.clamp(min=0)).regular  # 0 has no relevance
     level[0, 2] = 2
     assert not survey(scores, level, torch.tensor([[1.0, 0, 0.5, 0], [0, 0, 0, 0]], device=DEVICE)).regular
     scores[0, 1] = torch.nan
     assert not survey(scores, level, None).regular
+
+
+def test_a_grid_has_no_more_bins_than_a_gpu_launches_and_than_a_table_is_made_for():
+    nothing = torch.empty(0)
+    known = partial(Survey, positives=9.0, most_positives=9, depth=1, regular=True, counts=nothing, ends=nothing, by_level=None)
+    step = SupStep()  # 60 bins to a score of 1
+    assert known(490.0).fits(60_000, heaviside, step)
+    assert not known(510.0).fits(60_000, heaviside, step)
+    assert known(1000.0).fits(200_000, heaviside, step)
+    assert not known(1100.0).fits(200_000, heaviside, step)
+    assert not known(1.0).fits(5_000_000, heaviside, step)
+    assert not known(1.0).fits(60_000, heaviside, SupStep(delta=1e6))
+    assert known(1e9).fits(60_000, heaviside, heaviside)
+
+
+def test_many_levels_are_counted_in_several_words():
+    scores, level, upstream = problem(1, 33, depth=15)
+    assert_agree(scores, level, tree_relevance(level, depth=15), upstream, *STEPS["exact"], using=gridded_on_gpu)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64])

@@ -88,7 +88,7 @@ def gridded(
     span = float((listed.amax(-1).double() - listed.amin(-1)).max()) if scores.numel() and levels.depth else math.inf
     taus = [step.tau for step in (plus, minus) if isinstance(step, Sigmoid | SupStep)]
     bins = max((span / (2 * tau) for tau in taus), default=0.0)
-    if not bins <= max(FEW_BINS, BINS_PER_ITEM * items):  # too many, or NaN
+    if not math.isfinite(span) or bins > max(FEW_BINS, BINS_PER_ITEM * items):
         return chunked(scores, level, relevance, plus=plus, minus=minus)
     numbers = 12 * items + 30 * (levels.depth + 1) * bins  # of the polynomials and the grids of one query
     rows = max(1, int(budget / (scores.element_size() * numbers)))

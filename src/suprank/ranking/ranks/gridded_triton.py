@@ -16,7 +16,7 @@ from torch import Tensor
 from suprank.ranking.ranks import grid_kernels, list_kernels
 from suprank.ranking.ranks.fused import fused
 from suprank.ranking.ranks.result import Ranks, second_derivative_error
-from suprank.ranking.ranks.step_table import TERMS, bins_per_score, step_table
+from suprank.ranking.ranks.step_table import TERMS, bins_above, bins_per_score, step_table
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     SmoothStep = Sigmoid | SupStep
 
-MOST_LEVELS, MOST_BINS = 15, 2**15
-"""The kernels hold the relevance of 16 levels, and are launched for up to 65,535 bins."""
+MOST_LEVELS = 15
+"""Deepest level of the kernels: they hold the relevance of 16."""
 
 BUDGET = 224 * 2**20
 """Bytes for the sorted lists and the grids of one block of queries."""
@@ -39,6 +39,9 @@ BUSY_ROWS = 256
 
 FEW_BINS, ITEMS_PER_BIN = 1024, 2
 """A grid of more bins than both allow takes longer than the items on it."""
+
+MOST_PROGRAMS = 2**16 - 1
+"""CUDA launches no more in the second dimension: one for each bin, and one for each block of items."""
 
 TILE = 16
 EXACT = {"BLOCK": 64, "num_warps": 1}
@@ -67,8 +70,11 @@ class Survey(NamedTuple):
 
     def fits(self, items: int, plus: Step, minus: Step) -> bool:
         """Whether there is a grid for these scores, and few enough levels of one relevance each."""
-        few = self.bins(plus, minus) <= min(MOST_BINS, max(FEW_BINS, items // ITEMS_PER_BIN))
-        return self.regular and 0 < self.depth <= MOST_LEVELS and few
+        smooth = [step for step in (plus, minus) if isinstance(step, Sigmoid | SupStep)]
+        bins, taps = self.bins(plus, minus), max((bins_above(step) for step in smooth), default=0)
+        is_small = bins <= max(FEW_BINS, items // ITEMS_PER_BIN) and taps <= FEW_BINS
+        can_launch = max(bins, items / READ["BLOCK"]) <= MOST_PROGRAMS
+        return self.regular and 0 < self.depth <= MOST_LEVELS and is_small and can_launch
 
     def bins(self, plus: Step, minus: Step) -> float:
         """How many bins the grids of these steps have at most."""
@@ -222,15 +228,15 @@ def _sort(scores: Tensor, level: Tensor, order: Tensor, known: Survey, results: 
     sorted_level, slots = torch.empty_like(scores, dtype=torch.int8), torch.empty_like(order)
     bits = items.bit_length()
     in_word = min(63 // bits, known.depth)
-    words = scores.new_empty((triton.cdiv(known.depth, in_word), queries, items), dtype=torch.int64)
+    words = scores.new_empty((queries, triton.cdiv(known.depth, in_word), items), dtype=torch.int64)
+    packing = {"IN_WORD": in_word, "WORDS": words.shape[1]}
     list_kernels.arrange[(queries,)](
-        level, order, sorted_level, slots, words, items, scores.numel(), known.depth, bits,
-        IN_WORD=in_word, WORDS=len(words), **_row_by_row(items),
-    )  # fmt: skip
+        level, order, sorted_level, slots, words, items, known.depth, bits, **packing, **_row_by_row(items)
+    )
     weighted = known.by_level is not None
     list_kernels.exact[(queries, triton.cdiv(known.most_positives, EXACT["BLOCK"]))](
         falling, sorted_level, slots, order, words, known.counts, known.by_level if weighted else falling, *results[:2],
-        results[-1], items, scores.numel(), bits, WEIGHTED=weighted, IN_WORD=in_word, DEPTH=known.depth, **EXACT,
+        results[-1], items, bits, WEIGHTED=weighted, DEPTH=known.depth, **packing, **EXACT,
     )  # fmt: skip
     return _Lists(falling, sorted_level, order, slots, falling, sorted_level, falling, known)
 

@@ -72,7 +72,7 @@ def survey(
 
 @triton.jit
 def arrange(
-    level, order, sorted_level, slots, words, items, total, depth, bits,
+    level, order, sorted_level, slots, words, items, depth, bits,
     IN_WORD: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """From the places of the sorted items: the level of every item in the list, and the positions of the positives.
@@ -102,7 +102,7 @@ def arrange(
                 current = word * IN_WORD + i + 1
                 below = (own >= 0) & (own < current) & (current <= depth)
                 packed += below.to(tl.int64) << (bits * i)
-            tl.store(words + word * total + row + p, before + tl.cumsum(packed, 0), mask=inside)
+            tl.store(words + row * WORDS + word * items + p, before + tl.cumsum(packed, 0), mask=inside)
             before += tl.sum(packed, 0)
 
 
@@ -146,8 +146,8 @@ def _end_of_tie(scores, p, s, count, held):
 
 @triton.jit
 def exact(
-    scores, level, slots, order, words, counts, by_level, rank_plus, rank_minus, h_rank, items, total, bits,
-    WEIGHTED: tl.constexpr, IN_WORD: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
+    scores, level, slots, order, words, counts, by_level, rank_plus, rank_minus, h_rank, items, bits,
+    WEIGHTED: tl.constexpr, DEPTH: tl.constexpr, IN_WORD: tl.constexpr, WORDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Ranks of the positives under Heaviside's step."""
     query = tl.program_id(0)
@@ -167,7 +167,7 @@ def exact(
         below = tl.zeros((BLOCK,), tl.int64)
     for current in tl.static_range(1, DEPTH + 2):
         if current <= DEPTH:
-            packed = tl.load(words + (current - 1) // IN_WORD * total + row + end - 1, mask=held, other=0)
+            packed = tl.load(words + row * WORDS + (current - 1) // IN_WORD * items + end - 1, mask=held, other=0)
             up_to = (packed >> (bits * ((current - 1) % IN_WORD))) & mask
             lower = tl.where(own == current, up_to, lower)
         else:

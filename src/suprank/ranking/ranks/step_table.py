@@ -46,7 +46,7 @@ class StepTable(NamedTuple):
         return int(score_range * self.bins_per_score) + 1
 
 
-@lru_cache(maxsize=32)  # and not more, for a τ that changes from step to step
+@lru_cache(maxsize=64)  # not all of them, as τ may change at every step of a training run
 def step_table(step: Sigmoid | SupStep, device: torch.device) -> StepTable:
     """The table of a step.
 
@@ -54,7 +54,7 @@ def step_table(step: Sigmoid | SupStep, device: torch.device) -> StepTable:
     ρ(t − δ) + height − jump: the jump at 0 is counted elsewhere. For a sigmoid the line is 1.
     """
     rho, delta, height = (step.rho, step.delta, step.height - step.jump) if isinstance(step, SupStep) else (0.0, 0.0, 1.0)
-    tau, inverse, above = step.tau, bins_per_score(step), _bins_above(step)
+    tau, inverse, above = step.tau, bins_per_score(step), bins_above(step)
     width = 1 / inverse
 
     def sigmoid(gap: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -82,11 +82,12 @@ def step_table(step: Sigmoid | SupStep, device: torch.device) -> StepTable:
 
 def bins_per_score(step: Sigmoid | SupStep) -> float:
     """1 over the width of the bins: the widest that the terms can do, and such that they divide δ evenly."""
-    above = _bins_above(step)
+    above = bins_above(step)
     return above / step.delta if isinstance(step, SupStep) and above else 1 / (WIDEST * step.tau)
 
 
-def _bins_above(step: Sigmoid | SupStep) -> int:
+def bins_above(step: Sigmoid | SupStep) -> int:
+    """How many bins above a target δ is; for a sigmoid, the bins up to where it is 1."""
     return math.ceil((step.delta if isinstance(step, SupStep) else SATURATED * step.tau) / (WIDEST * step.tau))
 
 
