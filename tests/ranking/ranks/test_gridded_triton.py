@@ -11,7 +11,6 @@ import torch
 pytest.importorskip("triton")
 
 from suprank.ranking import Sigmoid, SupStep, chunked, gridded, heaviside, ranks, sorting, tree_relevance
-from suprank.ranking.ranks import gridded_triton
 from suprank.ranking.ranks.gridded_triton import gridded_on_gpu, survey
 from suprank.ranking.ranks.step_table import TERMS, bins_per_score, step_table
 from tests.ranking.ranks.test_fused import DEVICE, assert_agree, on_gpu, problem, values_and_gradient
@@ -99,13 +98,12 @@ def test_a_second_derivative_is_refused_with_the_way_out():
         gradient.sum().backward()
 
 
-def test_blocks_of_queries_and_two_runs_give_the_same_bits(monkeypatch):
-    monkeypatch.setattr(gridded_triton, "FEWEST_ROWS", 1)
+def test_blocks_of_queries_and_two_runs_give_the_same_bits():
     queries, items = (2, 20) if DEVICE == "cpu" else (64, 3000)
     scores, level, upstream = problem(queries, items, depth=3, spread=0.3)
     runs = [
-        values_and_gradient(partial(gridded_on_gpu, block=block), scores, level, None, upstream, *STEPS["SupRank"])
-        for block in (1, 2**30, 2**30)
+        values_and_gradient(partial(gridded_on_gpu, budget=budget), scores, level, None, upstream, *STEPS["SupRank"])
+        for budget in (1, 2**30, 2**30)
     ]
     for values, gradient in runs[1:]:
         assert torch.equal(gradient, runs[0][1])

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
     SmoothStep = Sigmoid | SupStep
 
-MOST_LEVELS = 15
-"""Deepest level of the kernels: they hold the relevance of 16."""
+MOST_LEVELS, MOST_BINS = 15, 2**15
+"""The kernels hold the relevance of 16 levels, and are launched for up to 65,535 bins."""
 
-BLOCK_OF_SCORES = 2**23
-"""Scores that are sorted at once: sorting and the sums take about 20 bytes for each."""
+BUDGET = 224 * 2**20
+"""Bytes for the sorted lists and the grids of one block of queries."""
 
-FEWEST_ROWS = 256
-"""Queries that are ranked at once, even if their lists are long: fewer would leave a GPU idle."""
+BUSY_ROWS = 256
+"""Queries that keep a GPU busy: to have so many in a block, it may take four times the budget."""
 
-FEW_BINS, BINS_PER_ITEM = 1024, 2
-"""A grid of more bins than both allow takes longer than the items on it, and longer than the pairs."""
+FEW_BINS, ITEMS_PER_BIN = 1024, 2
+"""A grid of more bins than both allow takes longer than the items on it."""
 
 TILE = 16
 EXACT = {"BLOCK": 64, "num_warps": 1}
@@ -67,9 +67,18 @@ class Survey(NamedTuple):
 
     def fits(self, items: int, plus: Step, minus: Step) -> bool:
         """Whether there is a grid for these scores, and few enough levels of one relevance each."""
-        smooth = [step for step in (plus, minus) if isinstance(step, Sigmoid | SupStep)]
-        widest = max((self.range * bins_per_score(step) for step in smooth), default=0.0)
-        return self.regular and 0 < self.depth <= MOST_LEVELS and widest <= max(FEW_BINS, BINS_PER_ITEM * items)
+        few = self.bins(plus, minus) <= min(MOST_BINS, max(FEW_BINS, items // ITEMS_PER_BIN))
+        return self.regular and 0 < self.depth <= MOST_LEVELS and few
+
+    def bins(self, plus: Step, minus: Step) -> float:
+        """How many bins the grids of these steps have at most."""
+        smooth = (step for step in (plus, minus) if isinstance(step, Sigmoid | SupStep))
+        return 1 + max((self.range * bins_per_score(step) for step in smooth), default=0.0)
+
+    def rows(self, items: int, plus: Step, minus: Step, budget: int) -> int:
+        """How many queries make a block."""
+        rows = budget // int(24 * items + 24 * 4 * self.depth * self.bins(plus, minus))
+        return max(1, rows, min(4 * rows, BUSY_ROWS))
 
 
 def survey(scores: Tensor, level: Tensor, relevance: Tensor | None) -> Survey:
@@ -105,7 +114,7 @@ def gridded_on_gpu(
     plus: Step = heaviside,
     minus: Step = SupStep(),
     known: Survey | None = None,
-    block: int = BLOCK_OF_SCORES,
+    budget: int = BUDGET,
 ) -> Ranks:
     """Ranks as in `gridded`, for float32 scores; two runs give the same bits. `known` is the survey, if it was made before.
 
@@ -121,11 +130,8 @@ def gridded_on_gpu(
     known = survey(scores, level, relevance) if known is None else known
     if not known.fits(scores.shape[1], plus, minus):
         return fused(scores, level, relevance, plus=plus, minus=minus)
-    return Ranks(
-        *_GriddedRanks.apply(
-            scores.contiguous(), _signed(level), known, plus, minus, max(FEWEST_ROWS, block // scores.shape[1])
-        )
-    )
+    rows = known.rows(scores.shape[1], plus, minus, budget)
+    return Ranks(*_GriddedRanks.apply(scores.contiguous(), _signed(level), known, plus, minus, rows))
 
 
 def _signed(level: Tensor) -> Tensor:
@@ -202,6 +208,8 @@ def _parts(plus: Step, minus: Step, known: Survey) -> dict[int, SmoothStep]:
 
 
 def _blocks(scores: Tensor, rows: int) -> Iterator[slice]:
+    """Blocks of equal size, of so many queries at most."""
+    rows = triton.cdiv(len(scores), triton.cdiv(len(scores), rows))
     return (slice(start, start + rows) for start in range(0, len(scores), rows))
 
 
@@ -271,17 +279,9 @@ def _sums(
     by_level = sources if known.by_level is None else known.by_level
     kinds = {"KIND": part, "REVERSED": backward, "CUT": cut, "TERMS": TERMS}
     grid_kernels.edges[(queries, triton.cdiv(bins + 1, 64))](
-        sources,
-        known.counts,
-        known.ends,
-        starts,
-        table.numbers,
-        most_sources,
-        bins,
-        most_sources.bit_length(),
-        REVERSED=backward,
-        BLOCK=64,
-    )
+        sources, known.counts, known.ends, starts, table.numbers, most_sources, bins, most_sources.bit_length(),
+        REVERSED=backward, BLOCK=64,
+    )  # fmt: skip
     grid_kernels.spread[(queries, bins)](
         sources, source_level, weight, known.counts, known.ends, by_level, starts, moments, running, table.numbers,
         most_sources, bins, tiles, depth, flip, COLUMNS=triton.next_power_of_2(depth), TILE=TILE, **kinds, **SPREAD,

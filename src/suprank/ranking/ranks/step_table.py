@@ -7,7 +7,7 @@ sigmoid in all bins below, and only the bin between them is cut in two. So betwe
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ class StepTable(NamedTuple):
         return int(score_range * self.bins_per_score) + 1
 
 
-@cache
+@lru_cache(maxsize=32)  # and not more, for a τ that changes from step to step
 def step_table(step: Sigmoid | SupStep, device: torch.device) -> StepTable:
     """The table of a step.
 
