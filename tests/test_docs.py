@@ -115,6 +115,8 @@ PAGES = [
     "docs/models",
     "docs/training",
     "docs/evaluation",
+    "docs/losses",
+    "docs/ranking",
     "docs/searching",
     "docs/hierarchies",
     "docs/conventions",

@@ -36,7 +36,7 @@ def ranks(
     minus: Step = SupStep(),
     using: Implementation | ImplementationName | None = None,
 ) -> Ranks:
-    """rank⁺, rank⁻ and H-rank⁺ of every positive k of every query, in one pass over (positive, item) pairs.
+    """rank⁺, rank⁻ and H-rank⁺ of every positive k of every query, summed over (positive, item) pairs.
 
         rank⁺(k)   = 1      + Σ_{j≠k, level_j ≥ level_k} plus(s_j − s_k)                 (eq:definition_rank)
         rank⁻(k)   =          Σ_{j,   level_j < level_k} minus(s_j − s_k)                (eq:rank_minus)

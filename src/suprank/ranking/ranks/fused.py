@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from suprank.ranking.steps import Step
 
 SATURATED = 25.0
-"""σ(−25) = 1.4e−11: from τ times this on, a sigmoid counts as 0 or 1. A million such items change a rank by 1e−5."""
+"""1 − σ(25) = 1.4e−11: from τ times this on, a sigmoid counts as 1. A million such items change a rank by 1e−5."""
 
 # Tiles: the best of `python benchmarks/kernels.py tiles` on one H200.
 FORWARD = {"BLOCK_K": 8, "BLOCK_J": 64, "num_warps": 2}
