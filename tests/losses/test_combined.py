@@ -11,6 +11,7 @@ from suprank.losses import (
     PairCalibration,
     ProxySoftmax,
     RankLoss,
+    RetrievalLoss,
     SupAP,
     SupHAP,
     SupNDCG,
@@ -144,6 +145,20 @@ def test_two_losses_of_one_class_both_reach_the_log():
     parts = {SupAP(tau=tau)(embeddings, labels).item() for tau in (0.01, 0.5)}
     assert parts <= {part.item() for part in loss.log.values()}
     assert loss.log["loss"].item() == value.item()
+
+
+class HalfPrecision(RetrievalLoss):
+    def compute(self, batch):
+        return batch.scores.mean().bfloat16()
+
+
+def test_losses_of_two_precisions_add_up_in_the_higher_one():
+    embeddings, labels = torch.randn(8, 4), torch.arange(8) // 2
+    for parts in ((SupAP(), HalfPrecision()), (HalfPrecision(), SupAP())):
+        total = Combined(*parts, 0.25)(embeddings, labels)
+        first, second = (part(embeddings, labels).float() for part in parts)
+        assert total.dtype == torch.float32
+        torch.testing.assert_close(total, 0.75 * first + 0.25 * second)
 
 
 def test_a_combination_of_a_combination_adds_up():

@@ -147,6 +147,25 @@ def test_without_gradients_with_gradients_of_references_and_on_a_cpu_nothing_is_
     assert recorder.recordings == 0
 
 
+class Noted(RetrievalLoss):
+    """Its value depends on the mode of the module and on the precision of autocast."""
+
+    def compute(self, batch):
+        return (batch.queries @ batch.items.T)[0, 1].float() * (2.0 if self.training else 1.0)
+
+
+def test_a_mode_and_a_precision_that_were_not_recorded_are_computed():
+    loss, recorder = Noted(), Again()
+    replayed = ReplayedLoss(loss, recorder=recorder)
+    for mode in (True, False):
+        for dtype in (None, torch.bfloat16, torch.float16):
+            loss.train(mode)
+            with torch.autocast("cpu", dtype, enabled=dtype is not None):
+                found = [replayed(drawn(0), LABELS).item() for _ in range(3)]
+                assert found == 3 * [loss(drawn(0), LABELS).item()]
+    assert recorder.recordings == 4, "as many as are kept"
+
+
 def test_a_changed_hyper_parameter_counts_after_forget():
     loss = SupAP()
     replayed = ReplayedLoss(loss, recorder=Again())

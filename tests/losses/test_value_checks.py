@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from suprank.losses import skip_value_checks
+from suprank.losses import ProxySoftmax, skip_value_checks
 from suprank.losses.value_checks import check_values, reading_once
 
 ELSEWHERE = torch.empty(3, device="meta")
@@ -31,3 +31,11 @@ def test_outside_of_a_loss_and_after_an_error_a_check_runs_at_once():
     with skip_value_checks():
         check_values(ELSEWHERE, lambda: torch.tensor(-5), lambda: ran.append(3))
     assert ran == [2]
+
+
+def test_a_class_without_a_proxy_is_never_taken_for_another():
+    loss, embeddings, labels = ProxySoftmax(3, 8), torch.randn(4, 8), torch.tensor([0, 1, 2, 3])
+    with pytest.raises(ValueError, match="3 proxies stand for classes 0..2"):
+        loss(embeddings, labels)
+    with pytest.raises(IndexError, match="Target 3 is out of bounds"), skip_value_checks():  # torch's own error
+        loss(embeddings, labels)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
+import torch
+
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.decomposability import ProxySoftmax
 from suprank.losses.rank_measures import HAPMeasure, RecallMeasure
@@ -51,7 +53,8 @@ class Combined(RetrievalLoss):
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         rank, calibration = self.surrogate.compute(batch), self.decomposability.compute(batch)
-        loss = rank.lerp(calibration, self.decomposability_weight)
+        dtype = torch.promote_types(rank.dtype, calibration.dtype)  # a loss of the user's own may follow autocast
+        loss = rank.to(dtype).lerp(calibration.to(dtype), self.decomposability_weight)
         names = [type(self.surrogate).__name__, type(self.decomposability).__name__]
         if names[0] == names[1]:
             names = [f"surrogate {names[0]}", f"decomposability {names[1]}"]

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
 from suprank.losses.unit_vectors import unit_vectors, without_autocast
-from suprank.losses.value_checks import check_values
+from suprank.losses.value_checks import check_values, may_read_values
 from suprank.ranking.fused_batch import fused_mean, runs_kernels
 
 if TYPE_CHECKING:
@@ -102,8 +102,10 @@ class ProxyLoss(RetrievalLoss):
     def mean(self, queries: Float[Tensor, "queries dim"], fine: Integer[Tensor, " queries"]) -> Float[Tensor, ""]:
         """The mean loss of unit vectors of these classes, −1 for none; 0 where no image has a class."""
         known = fine >= 0
-        # Those without a class get any: their value is left out. A class out of range is reported after the launches.
-        each = self.per_image(queries, fine.clamp(0, self.num_classes - 1))
+        # Those without a class get any: their value is left out. So does a class out of range, if a check reports it after the
+        # launches; if none does, torch must.
+        highest = self.num_classes - 1 if may_read_values(fine) else None
+        each = self.per_image(queries, fine.clamp(0, highest))
         if runs_kernels(each):
             return fused_mean(each, known, complement=False)[0]
         return each.where(known, 0).sum() / known.sum().clamp(min=1)

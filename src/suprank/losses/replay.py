@@ -44,12 +44,12 @@ class ReplayedLoss:
         replayed = ReplayedLoss(loss)                 # optimize loss.parameters(), as without it
         replayed(embeddings, labels).backward()
 
-    It is called as the loss is, and gives the same numbers. A shape is recorded when it comes for the third time; other shapes,
-    and shapes whose ranks were computed on a grid, which is chosen by values, are computed as without recording. So is
-    everything on a CPU, and a loss that reads values, which cannot be recorded; a warning says so. A replayed loss does not
-    check values: look for NaN in the loss yourself. Gradients are for `embeddings` and for the parameters of the loss. Python
-    code does not run again in a replay, so after changing a hyper-parameter, such as `loss.tau`, call `forget`. After a call
-    `log` holds the loss's log.
+    It is called as the loss is, with references by name, and gives the same numbers. A shape is recorded when it comes for the
+    third time; other shapes, and shapes whose ranks were computed on a grid, which is chosen by values, are computed as without
+    recording. So is everything on a CPU, and a loss that reads values, which cannot be recorded; a warning says so. A replayed
+    loss does not check values: look for NaN in the loss yourself. Gradients are for `embeddings` and for the parameters of the
+    loss. Python code does not run again in a replay, so after changing a hyper-parameter, such as `loss.tau`, call `forget`.
+    After a call `log` holds the loss's log.
     """
 
     def __init__(self, loss: nn.Module, *, recorder: Recorder | None = None) -> None:
@@ -100,11 +100,13 @@ class ReplayedLoss:
         """What must be the same in two calls for one recording to serve both."""
         embeddings = inputs["embeddings"]
         assert embeddings is not None
+        device = embeddings.device.type
         return (
             tuple((name, value.shape, value.dtype, value.device) for name, value in inputs.items() if value is not None),
             tuple((name, value.data_ptr()) for name, value in self._parameters().items()),
             embeddings.requires_grad,
-            torch.is_autocast_enabled(embeddings.device.type),
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
+            self.loss.training,
         )
 
     def _parameters(self) -> dict[str, nn.Parameter]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Check = Callable[[], None]
 
 FINE = -1
-"""A suspicion at or above this number is none, and neither is −1 as a label."""
+"""Values are in order if their suspicion is this number or more. It is −1, because the smallest label, −1, is in order."""
 
 _values_trusted = False
 

@@ -196,10 +196,10 @@ class _GriddedGradient(torch.autograd.Function):
         given = [(part, step, slope, grad) for (part, step), slope in steps if (grad := grads[part]) is not None]
         with _on_device_of(scores):
             for block in _blocks(scores, rows):
-                for number, (part, step, slope, whole) in enumerate(given):
+                for place, (part, step, slope, whole) in enumerate(given):
                     grad = whole[block].contiguous()
                     lists = _sort_again(scores[block], level[block], grad, order[block], known.take(block))
-                    _sums(lists, part, step, gradient[block], slope[block], grad, first=number == 0)
+                    _sums(lists, part, step, gradient[block], slope[block], grad, first=place == 0)
         return gradient
 
     @staticmethod
