@@ -440,6 +440,7 @@ def test_a_loss_of_ones_own_is_replayed_only_if_asked_for():
     assert [replays(ours), replays(ours, False), replays(own), replays(own, True)] == [True, False, False, True]
     assert not replays(ours, device="cpu")
     assert not replays(ours, world_size=2)
+    assert not replays(losses.SimilarityMixup(ours))  # it reads values, and would only warn
 
 
 @pytest.mark.gpu

@@ -56,10 +56,12 @@ class RetrievalLoss(nn.Module):
     the queries in chunks.
 
     `ranks_items` says whether a query is compared with other images, so that a memory of them is of use. Losses that
-    compare it with proxies only set it to False.
+    compare it with proxies only set it to False. `recordable` says whether a CUDA graph can record the loss: not one that reads
+    values, or draws random numbers on the host.
     """
 
     ranks_items: ClassVar[bool] = True
+    recordable: ClassVar[bool] = True
     _label_trees_checked = 0
     _logged: Tensor
 

@@ -40,6 +40,8 @@ class SimilarityMixup(RetrievalLoss):
         tensor(1)
     """
 
+    recordable = False
+
     def __init__(self, loss: RetrievalLoss) -> None:
         super().__init__()
         if not isinstance(loss, RetrievalLoss):

@@ -238,9 +238,11 @@ class Learner:
 
 def replays_loss(loss: nn.Module, config: TrainConfig, fabric: Fabric) -> bool:
     """Whether the loss is replayed from a CUDA graph: in one process on a GPU, a loss of the user's own only if asked for."""
-    on_one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
-    wanted = config.engine.replay_loss
-    return on_one_gpu and (not isinstance(loss, CustomLoss) if wanted is None else wanted)
+    if fabric.device.type != "cuda" or fabric.world_size > 1:
+        return False
+    if config.engine.replay_loss is not None:
+        return config.engine.replay_loss
+    return all(getattr(part, "recordable", True) for part in loss.modules()) and not isinstance(loss, CustomLoss)
 
 
 def check_loss(loss: nn.Module, config: TrainConfig) -> None:

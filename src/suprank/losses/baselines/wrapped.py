@@ -36,6 +36,8 @@ class MultiSimilarity(RetrievalLoss):
     one positive and one negative for none at all.
     """
 
+    recordable = False  # pytorch-metric-learning's read values
+
     def __init__(self, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5) -> None:
         super().__init__()
         check_above_zero(alpha=alpha, beta=beta)
@@ -64,6 +66,8 @@ class _WrappedProxyLoss(ProxyLoss):
     """
 
     proxies_name: str
+
+    recordable = False  # pytorch-metric-learning's read values
 
     def __init__(self, loss_name: str, num_classes: int, embedding_size: int, **hyper_parameters: float) -> None:
         super().__init__(num_classes, embedding_size)
