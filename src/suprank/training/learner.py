@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from suprank.training.batches import TrainBatch, TrainBatches
     from suprank.training.config import TrainConfig
+
+_log = logging.getLogger(__name__)
 
 _DROPOUT, _LOSS = 1, 2  # random streams beside the weights (0), batches and augmentations
 _BAD_EMBEDDINGS = "embeddings that are not finite"
@@ -240,6 +243,8 @@ def replays_loss(loss: nn.Module, config: TrainConfig, fabric: Fabric) -> bool:
     """Whether the loss is replayed from a CUDA graph: in one process on a GPU, a loss of the user's own only if asked for."""
     on_one_gpu = fabric.device.type == "cuda" and fabric.world_size == 1
     wanted = config.engine.replay_loss
+    if wanted and not on_one_gpu and fabric.is_global_zero:
+        _log.warning("engine.replay_loss=true has no effect: it is for one GPU, and this run is on a CPU or on several GPUs.")
     return on_one_gpu and (not isinstance(loss, CustomLoss) if wanted is None else wanted)
 
 
