@@ -155,6 +155,8 @@ def main() -> None:
     parser.add_argument("--loss", action="append", help="only these losses")
     parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
     given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("this measures a GPU, and torch finds none.")
     warnings.simplefilter("ignore", losses.LabelTreeWarning)
     rows = []
     for name, make in cases(LossWorkload(given.batch).classes).items():

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import sys
 import time
 from functools import partial
 
@@ -22,6 +23,7 @@ from suprank.training.presets import presets
 from suprank.training.recipe import read_recipe, recipes_folder
 from suprank.training.seeds import derive_seed
 from suprank.training.validation import Validator
+from suprank.workflows.embeddings import embed
 from suprank.workflows.run_embeddings import image_embedder, load_run_model, open_source
 from tests.cli.collection import done, refused
 from tests.models import tiny
@@ -124,6 +126,21 @@ def test_options_that_read_otherwise_are_named(tmp_path, photos):
     assert "resize 40 against 28; squash no against yes; precision bf16 against fp32" in output
     output = done("embed", *given, "--out", tmp_path / "b", "--scale", 0.5, "--decoder", "turbo").stderr
     assert "JPEG decoder turbo against pil; scales 0.5 against 1" in output
+
+
+@pytest.mark.filterwarnings("always:the model was saved with the decoder turbo")
+def test_without_the_decoder_that_a_model_was_saved_with_pil_gives_the_same_numbers(tmp_path, photos, monkeypatch):
+    run = tmp_path / "run"
+    expected = trained(photos, run, "fast JPEG")
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    given = ("--model", run / "model", "--manifest", photos, "--workers", 0, "--device", "cpu", "--quiet")
+    output = done("embed", *given, "--out", tmp_path / "e").stderr
+    assert output.count("warning") == output.count("which is not installed here") == 1
+    assert Provenance.read(tmp_path / "e", "test").decoder == "pil"
+    done("evaluate", "--embeddings", run, "--metric", "AP", "--out", tmp_path / "run.json", "--quiet", "--device", "cpu")
+    assert Report.load(tmp_path / "run.json")["AP"] == expected["AP"]
+    with pytest.raises(ModuleNotFoundError, match="needs simplejpeg"):
+        embed(run / "model", photos, tmp_path / "f", decoder="turbo", workers=0, device="cpu")
 
 
 def test_a_projection_is_saved_with_the_reading_it_was_computed_from(tmp_path, photos):

@@ -443,6 +443,13 @@ def test_a_loss_of_ones_own_is_replayed_only_if_asked_for():
     assert not replays(losses.SimilarityMixup(ours))  # it reads values, and would only warn
 
 
+@pytest.mark.parametrize(("wanted", "warnings"), [(None, 0), (False, 0), (True, 1)])
+def test_without_a_gpu_a_wish_to_replay_the_loss_is_answered_by_a_warning(wanted, warnings, caplog):
+    fabric = SimpleNamespace(device=torch.device("cpu"), world_size=1, is_global_zero=True)
+    assert not learners.replays_loss(losses.SupAP(), config(engine={"accelerator": "auto", "replay_loss": wanted}), fabric)
+    assert caplog.text.count("engine.replay_loss=true has no effect") == warnings
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("tables", [{}, {"memory": {"size": 20}, "batch": TWO}], ids=["once", "a memory, twice"])
 @pytest.mark.parametrize("loss", ["roadmap", "happier", "rod-recall", "rod-ndcg"])

@@ -110,11 +110,11 @@ def test_what_killed_writers_left_in_the_folder_is_removed():
 def test_a_resumed_run_is_another_session_in_which_harmless_entries_may_differ():
     begun()
     other = recipe(
-        engine={"accelerator": "cpu", "devices": 2, "nodes": 3, "strategy": "ddp"},
+        engine={"accelerator": "cpu", "devices": 2, "nodes": 3, "strategy": "ddp", "replay_loss": False},
         logging={"every": 1},
         checkpoint={"minutes": 1, "keep": 3},
         evaluation={"every": 1},
-        data={"manifest": "m.parquet", "workers": 0, "root": "images", "cache_images": True},
+        data={"manifest": "m.parquet", "workers": 0, "root": "images", "cache_images": True, "decoder": "turbo"},
     )
     RunFolder.open("run", other, resume=True, command=["again"]).close()
     assert read_recipe("run/recipe.toml") == other
@@ -122,6 +122,12 @@ def test_a_resumed_run_is_another_session_in_which_harmless_entries_may_differ()
     assert first["changes"] == {}
     assert second["command"] == ["again"]
     assert second["changes"]["engine.devices"] == [1, 2]
+
+
+def test_the_decoder_may_not_differ_where_it_decides_the_crops():
+    begun(recipe(data={"manifest": "m.parquet", "fast_jpeg": True}))
+    with pytest.raises(RunFolderError, match="data.decoder was 'pil' and is 'turbo'"):
+        RunFolder.open("run", recipe(data={"manifest": "m.parquet", "fast_jpeg": True, "decoder": "turbo"}), resume=True)
 
 
 def test_another_recipe_is_refused_by_each_entry_that_differs():

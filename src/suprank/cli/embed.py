@@ -123,7 +123,7 @@ def embed(
     """Embed the images of a manifest: DIR/<split>/embeddings.npy and items.parquet, ready for `suprank evaluate`.
 
     A model that `suprank train` saved knows how the run loaded and embedded its test images, and the same is done here.
-    Options that change it are named on stderr, because metrics then differ from the run's report.
+    Options that change it are named on stderr, because metrics may then differ from the run's report.
 
     If the command is interrupted, give it again to continue where it stopped. Under torchrun the processes share the images.
     Distractors are embedded with the gallery.

@@ -47,6 +47,15 @@ def check_decoder(decoder: str) -> None:
             raise ModuleNotFoundError(message, name="simplejpeg") from error
 
 
+def is_installed(decoder: Decoder) -> bool:
+    """Whether this machine has the decoder."""
+    try:
+        check_decoder(decoder)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
 class Jpeg(NamedTuple):
     """A JPEG that is not decoded yet: its bytes, its size when upright, its EXIF orientation, and where the bytes say how many
     rows it has, if it is coded row by row (None if progressive)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from suprank.data import transforms
 from suprank.data.datasets import ImageBatch, ImageDataset, collate
-from suprank.data.jpeg import Decoder
+from suprank.data.jpeg import Decoder, is_installed
 from suprank.data.workers import default_workers, ignore_signals, loader_batches
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class ImageLoaderSettings:
         `size` is the side of the central crop, `resize` the short side before it (0: the image as it is; by default in the
         model's proportion to `size`), `squash` resizes both sides and loses the aspect ratio. `fast_jpeg` decodes large JPEGs
         at a fraction of their size, which is several times faster and changes pixels by a few gray levels. `decoder` is "pil"
-        or "turbo". `further` are fields of this class.
+        or "turbo". If the model's own is not installed, it is "pil", with a warning: in evaluation both give the same pixels.
+        `further` are fields of this class.
         """
         default = embedder.input
         if size is None and default.size[0] != default.size[1]:
@@ -100,7 +102,8 @@ class ImageLoaderSettings:
         transform = images.transform()
         normalize = transforms.Normalize(default.mean, default.std)
         min_short_side = transforms.min_short_side(transform) if images.fast_jpeg else None
-        return cls(transform, normalize, min_short_side, settings=images, decoder=decoder or default.decoder, **further)
+        decoder = decoder or _decoder_here(default.decoder)
+        return cls(transform, normalize, min_short_side, settings=images, decoder=decoder, **further)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -139,3 +142,15 @@ class ImageLoaderSettings:
                 for broken in batch.broken:
                     _log.warning("skipped %s: %s", broken.path, broken.reason)
                 yield batch
+
+
+def _decoder_here(saved: Decoder) -> Decoder:
+    """The decoder that a model was saved with, or PIL if it is not installed, with a warning."""
+    if is_installed(saved):
+        return saved
+    warnings.warn(
+        f'the model was saved with the decoder {saved}, which is not installed here (pip install "suprank[turbo]"); PIL '
+        "decodes its images, to the same pixels.",
+        stacklevel=1,  # always this line, so that it is shown once
+    )
+    return "pil"

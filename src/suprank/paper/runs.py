@@ -133,7 +133,7 @@ class PaperRuns:
                     continue
                 now = config.model_copy(update={"run": config.run.model_copy(update={"seed": seed})})
                 changes = config_differences(read_recipe(saved), now)
-                refused = [f"{key} was {old!r} and is {new!r}" for key, old, new in changes if not may_differ(key)]
+                refused = [f"{key} was {old!r} and is {new!r}" for key, old, new in changes if not may_differ(key, now)]
                 if refused:
                     raise ValueError(
                         f"{folder} was trained with other settings: {'; '.join(refused[:5])}. One table cannot hold both; give "

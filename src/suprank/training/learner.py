@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from suprank.training.batches import TrainBatch, TrainBatches
     from suprank.training.config import TrainConfig
+
+_log = logging.getLogger(__name__)
 
 _DROPOUT, _LOSS = 1, 2  # random streams beside the weights (0), batches and augmentations
 _BAD_EMBEDDINGS = "embeddings that are not finite"
@@ -238,10 +241,13 @@ class Learner:
 
 def replays_loss(loss: nn.Module, config: TrainConfig, fabric: Fabric) -> bool:
     """Whether the loss is replayed from a CUDA graph: in one process on a GPU, a loss of the user's own only if asked for."""
+    wanted = config.engine.replay_loss
     if fabric.device.type != "cuda" or fabric.world_size > 1:
+        if wanted and fabric.is_global_zero:
+            _log.warning("engine.replay_loss=true has no effect: it is for one GPU, and this run is on a CPU or on several GPUs.")
         return False
-    if config.engine.replay_loss is not None:
-        return config.engine.replay_loss
+    if wanted is not None:
+        return wanted
     return all(getattr(part, "recordable", True) for part in loss.modules()) and not isinstance(loss, CustomLoss)
 
 

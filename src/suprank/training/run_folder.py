@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 RECIPE, ENVIRONMENT, METRICS, RESULT = "recipe.toml", "environment.json", "metrics.jsonl", "result.json"
 
 MAY_DIFFER = {
-    *("engine.accelerator", "engine.devices", "engine.nodes", "engine.strategy"),
+    *("engine.accelerator", "engine.devices", "engine.nodes", "engine.strategy", "engine.replay_loss"),
     *("data.workers", "data.root", "data.cache_images"),
 }
 TABLES_THAT_MAY_DIFFER = ("evaluation", "checkpoint", "logging")
@@ -162,7 +162,7 @@ class RunFolder:
             if not resume:
                 raise RunFolderError(f"{self.path} holds a run; --resume continues it, or name another folder (--out).")
             changes = {key: [old, new] for key, old, new in config_differences(read_recipe(recipe), config)}
-            self._refuse({key: values for key, values in changes.items() if not may_differ(key)})
+            self._refuse({key: values for key, values in changes.items() if not may_differ(key, config)})
         try:
             for file in self.path.rglob(".*.tmp"):
                 if TEMPORARY_FILE.fullmatch(file.name):
@@ -259,7 +259,10 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise RunFolderError(f"{file} is not JSON ({error}); delete it, or restore it from a copy.") from error
 
 
-def may_differ(name: str) -> bool:
+def may_differ(name: str, config: TrainConfig) -> bool:
+    """Whether a resumed run may have another value of this key: with `fast_jpeg` the decoder decides how crops are decoded."""
+    if name == "data.decoder":
+        return not config.data.fast_jpeg
     return name in MAY_DIFFER or name.split(".")[0] in TABLES_THAT_MAY_DIFFER
 
 

@@ -139,20 +139,25 @@ def _warn_of_overrides(
     embedder: Embedder, settings: ImageLoaderSettings, model: str, precision: str | None, scales: tuple[float, ...]
 ) -> None:
     """Warn if images are loaded or embedded differently from how a saved model was evaluated."""
+    from suprank.data.jpeg import is_installed
     from suprank.embedding import ImageLoaderSettings, Provenance
 
     if not Path(model).is_dir():
         return  # a backbone alone was never evaluated by us, so there is nothing to differ from
-    own = ImageLoaderSettings.for_model(embedder).settings if embedder.input.size[0] == embedder.input.size[1] else None
+    if embedder.input.size[0] != embedder.input.size[1]:
+        return
+    own = ImageLoaderSettings.for_model(embedder, decoder=settings.decoder).settings
     if own is None or settings.settings is None:
         return
     config = embedder.config
-    saved = Provenance(config.backbone, 0, **own._asdict(), decoder=config.input.decoder, precision=config.precision or "fp32")
+    # If the decoder it was saved with is missing, `for_model` has warned of that.
+    decoder = config.input.decoder if is_installed(config.input.decoder) else settings.decoder
+    saved = Provenance(config.backbone, 0, **own._asdict(), decoder=decoder, precision=config.precision or "fp32")
     images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}
     chosen = replace(saved, **images, precision=precision or saved.precision, scales=scales)
     if differences := chosen.differences(saved):
         _log.warning(
-            "options override what %s was saved with: %s. Metrics then differ from those of the run that trained it.",
+            "options override what %s was saved with: %s. Metrics may differ from those of the run that trained it.",
             model,
             "; ".join(differences),
         )

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -88,6 +90,13 @@ def test_without_triton_the_fused_implementation_says_what_is_missing(monkeypatc
     monkeypatch.setattr(dispatch, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match="using='fused' needs Triton.*use 'chunked'"):
         ranks(*random_ranking(0), using="fused")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton")
+def test_the_fused_implementation_is_refused_on_a_cpu(monkeypatch):
+    monkeypatch.setattr(import_module("suprank.ranking.ranks.fused"), "_COMPILED", True)
+    with pytest.raises(ValueError, match="fused ranks need a GPU, and the scores are on the CPU"):
+        ranks(*random_ranking(0, dtype=torch.float32), using="fused")
 
 
 def test_an_implementation_is_called_with_what_was_given():

@@ -25,6 +25,7 @@ SATURATED = 25.0
 # Tiles: the best of `python benchmarks/kernels.py tiles` on one H200.
 FORWARD = {"BLOCK_K": 8, "BLOCK_J": 64, "num_warps": 2}
 BACKWARD = {"BLOCK_K": 4, "BLOCK_J": 256, "num_warps": 2}
+_COMPILED = isinstance(kernels.forward, triton.JITFunction)  # not run by Triton's interpreter, which is for tests
 _PROGRAMS = 16384  # forward programs to spread the positives over
 
 
@@ -45,6 +46,8 @@ def fused(
             f"fused ranks need float32 scores and steps out of (heaviside | Sigmoid, heaviside | Sigmoid | SupStep), not "
             f"{scores.dtype} with {plus} and {minus}; leave `using` out, and an implementation that fits is chosen."
         )
+    if scores.device.type == "cpu" and _COMPILED:
+        raise ValueError("fused ranks need a GPU, and the scores are on the CPU; leave `using` out, or use 'gridded'.")
     if not (level.dtype.is_signed or level.dtype.is_floating_point):
         level = level.to(torch.int32)  # the kernels mark what is out of the list by −1
     weights = None if relevance is None else relevance.detach().to(scores.dtype).contiguous()
