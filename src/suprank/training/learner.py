@@ -244,7 +244,9 @@ def replays_loss(loss: nn.Module, config: TrainConfig, fabric: Fabric) -> bool:
     wanted = config.engine.replay_loss
     if fabric.device.type != "cuda" or fabric.world_size > 1:
         if wanted and fabric.is_global_zero:
-            _log.warning("engine.replay_loss=true has no effect: it is for one GPU, and this run is on a CPU or on several GPUs.")
+            _log.warning(
+                "engine.replay_loss=true has no effect: it is for one GPU, and this run is on a CPU or on several GPUs."
+            )
         return False
     if wanted is not None:
         return wanted
