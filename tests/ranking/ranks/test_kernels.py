@@ -59,7 +59,7 @@ def compile_grid(capability):
     compiled(list_kernels.survey, capability, WEIGHTED=True, BLOCK=1024)
     compiled(list_kernels.arrange, capability, IN_WORD=3, WORDS=1, BLOCK=1024)
     compiled(list_kernels.rearrange, capability, BLOCK=1024)
-    compiled(list_kernels.exact, capability, WEIGHTED=True, IN_WORD=3, DEPTH=3, **gridded_triton.EXACT)
+    compiled(list_kernels.exact, capability, WEIGHTED=True, IN_WORD=3, WORDS=1, DEPTH=3, **gridded_triton.EXACT)
     for part, backward, cut in ((MINUS, False, 6), (MINUS, True, 6), (HIERARCHICAL, True, 0)):
         compiled(grid_kernels.edges, capability, REVERSED=backward, BLOCK=64)
         kinds = {"KIND": part, "REVERSED": backward, "CUT": cut, "TERMS": TERMS, "TILE": TILE}
