@@ -3,6 +3,7 @@
 pip install --no-deps --target DIR allrank==1.4.3 libauc==2.0.1 sentence-transformers==6.2.0
 python benchmarks/learning_to_rank.py --peers DIR --out learning-to-rank.json
 python benchmarks/learning_to_rank.py --device cuda             peers that can be imported, here or through PYTHONPATH
+python benchmarks/learning_to_rank.py --from learning-to-rank.json --out learning-to-rank.json      only writes the tables anew
 
 Forward + backward of `loss.from_scores(scores, grades)` and of what is used elsewhere, at 128 × 1,024 and 512 × 512 (queries ×
 items). An eighth of a query's items have a grade from 1 to 4, the others 0. Scores are normal, with a unit of spread and half a
@@ -337,8 +338,9 @@ class LearningToRankRun(BenchmarkRun[ScoreMeasurement]):
     def markdown(self) -> str:
         """Time, memory and value of each loss at each size; then how far the losses that are the same differ."""
         on_gpu = "CUDA events" in self.method
-        what = "GPU time" if on_gpu else "CPU time"
-        parts = [*self.heading("Losses of given scores and grades"), f"Forward + backward. Measured: {self.method}."]
+        what = "time" if on_gpu else "CPU time"
+        other = "" if on_gpu else " The tables have the CPU time of the process (process_time), which other work disturbs less."
+        parts = [*self.heading("Losses of given scores and grades"), f"Forward + backward. Measured: {self.method}.{other}"]
         for queries, items in dict.fromkeys((one.queries, one.items) for one in self.measurements):
             rows = [_row(one, on_gpu) for one in self.measurements if (one.queries, one.items) == (queries, items)]
             head = ["loss", f"{what}, median", "fastest", "peak extra memory", "1 − measure"]
@@ -361,7 +363,8 @@ def _row(one: ScoreMeasurement, on_gpu: bool) -> list[str]:
     if times[0] is None or times[1] is None or one.extra_bytes is None:
         return [name, one.note, "", "", ""]
     value = f"{one.value:.4f}" if CASES[one.case].is_measure else ""
-    return [name, *map(format_seconds, times), format_bytes(one.extra_bytes), value]
+    median, fastest = map(format_seconds, times)
+    return [name, median, fastest if one.runs > 1 else "one run", format_bytes(one.extra_bytes), value]
 
 
 def installed(given: argparse.Namespace) -> list[Case]:
@@ -381,14 +384,23 @@ def main() -> None:
     parser.add_argument("--loss", action="append", choices=list(CASES), help="only this loss; repeatable")
     parser.add_argument("--seconds", type=float, default=10.0, help="time steps for so long, 15 at most and one at least")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds after which a process is stopped")
+    parser.add_argument("--from", type=Path, metavar="FILE.json", dest="source", help="show these numbers, measure nothing")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="the numbers; tables go to FILE.md beside it")
     given = parser.parse_args()
     if given.peers is not None:
         if not given.peers.is_dir():
             parser.error(f"--peers {given.peers} is no folder: pip install --no-deps --target {given.peers} allrank libauc ...")
         sys.path.append(str(given.peers.resolve()))  # after all others: it may hold packages of any name
-    if given.device == "cuda" and not torch.cuda.is_available():
+    if given.device == "cuda" and given.source is None and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no GPU")
+    run = LearningToRankRun.load(given.source) if given.source else run_here(given)
+    print(run.markdown())
+    if given.out is not None:
+        run.save(given.out)
+        given.out.with_suffix(".md").write_text(run.markdown(), encoding="utf-8")
+
+
+def run_here(given: argparse.Namespace) -> LearningToRankRun:
     found, loads = [], os.getloadavg()
     for (queries, items), case in itertools.product(SIZES, installed(given)):
         found.append(one := measure_in_child(case, queries, items, given))
@@ -397,11 +409,7 @@ def main() -> None:
     command = shlex.join(["python", "benchmarks/learning_to_rank.py", *sys.argv[1:]])
     run = LearningToRankRun.here(found, command=command, device=torch.device(given.device), threads=1)
     load = f"load average {loads[0]:.1f} before and {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} cores"
-    run = replace(run, method=f"{run.method}; {load}")
-    print(run.markdown())
-    if given.out is not None:
-        run.save(given.out)
-        given.out.with_suffix(".md").write_text(run.markdown(), encoding="utf-8")
+    return replace(run, method=f"{run.method}; {load}")
 
 
 if __name__ == "__main__":
