@@ -6,20 +6,23 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
+from suprank.losses.score_batch import ScoreBatch
 from suprank.losses.value_checks import may_read_values, reading_once
 from suprank.ranking.fused_batch import fused_mean, runs_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Float, Integer, Shaped
+    from jaxtyping import Bool, Float, Integer, Shaped
     from torch import Tensor
+
+    from suprank.losses.score_batch import RankingBatch
 
 _CHECKED_BATCHES = 10  # whether label columns form a tree is checked on so many batches
 _MOST_LOGGED = 32  # values of a log that a compiled loss keeps
@@ -57,11 +60,13 @@ class RetrievalLoss(nn.Module):
 
     `ranks_items` says whether a query is compared with other images, so that a memory of them is of use. Losses that
     compare it with proxies only set it to False. `recordable` says whether a CUDA graph can record the loss: not one that reads
-    values, or draws random numbers on the host.
+    values, or draws random numbers on the host. `accepted_scores` says which scores `from_scores` takes: any, only cosines, or
+    none, because the loss reads embeddings or labels.
     """
 
     ranks_items: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
+    accepted_scores: ClassVar[Literal["any", "cosines"] | None] = None
     _label_trees_checked = 0
     _logged: Tensor
 
@@ -103,6 +108,48 @@ class RetrievalLoss(nn.Module):
             checks.copy()
             return self._compute(batch)
 
+    def from_scores(
+        self,
+        scores: Float[Tensor, "queries items"],
+        relevance: Shaped[Tensor, "queries items"],
+        mask: Bool[Tensor, "queries items"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The loss of lists of items with these scores, one list for each query, from any model.
+
+        `relevance` in integers are levels, as labels give them: 0 is a negative, NDCG has the gain 2^l − 1, and H-AP weighs
+        levels by `decay` or `weights`. In floats it is the relevance of H-AP and the gain of NDCG itself. AP, R@k and MRR take
+        all above 0 as positives. `mask` is False for padding, and a relevance below 0 is padding too: whatever it holds, NaN
+        included, changes nothing, and its gradient is 0. Queries without positives are left out of the mean, as in a call, and
+        are counted in `log`.
+
+        τ is a difference of scores: the default, 0.01, suits cosines. `suggest_tau` proposes one for other scores, and
+        `scaled_step` scales the other parameters of a Sup-loss with it. Scores are ranked in float32, or float64 if they are.
+
+        Rank losses take any scores, `FastAP` and `SoftBinAP` cosines, and `Combined` what its parts do; other losses need
+        embeddings and labels.
+
+        Example:
+            >>> from suprank.losses import SmoothNDCG
+            >>> scores = torch.tensor([[2.0, 1.0, 0.5], [0.3, 0.9, 0.0]], requires_grad=True)
+            >>> grades = torch.tensor([[2, 0, 1], [1, 0, 0]])
+            >>> mask = torch.tensor([[True, True, True], [True, True, False]])
+            >>> SmoothNDCG(tau=0.1).from_scores(scores, grades, mask).backward()
+            >>> scores.grad[1, 2].item()
+            0.0
+        """
+        parts = [part for part in self.modules() if isinstance(part, RetrievalLoss)]
+        for part in parts:
+            if part.accepted_scores is None:
+                raise TypeError(_needs_embeddings(self, part))
+        cosines = any(part.accepted_scores == "cosines" for part in parts)
+        if torch.compiler.is_compiling():
+            return self.compute(cast("RetrievalBatch", ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines)))
+        with reading_once() as checks:
+            batch = ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines)
+            checks.copy()
+            # A loss that accepts scores reads nothing else of a batch than a ScoreBatch has.
+            return self.compute(cast("RetrievalBatch", batch))
+
     def _compute(self, batch: RetrievalBatch) -> Tensor:
         self.check_label_tree(batch, stacklevel=_CALLER)
         return self.compute(batch)
@@ -141,24 +188,37 @@ class RetrievalLoss(nn.Module):
         return dict(zip(values, places.unbind(), strict=True))
 
 
+def _needs_embeddings(loss: RetrievalLoss, part: RetrievalLoss) -> str:
+    """Why a loss cannot take scores, because of a part of it."""
+    name = type(part).__name__
+    if part is loss:
+        return f"{name} reads embeddings or labels, and scores have none; use a rank loss, such as SmoothNDCG or SupAP."
+    return (
+        f"{name}, a part of {type(loss).__name__}, reads embeddings or labels, and scores have none; use the rank loss alone, "
+        f"or Combined(SupAP(), PairCalibration())."
+    )
+
+
 class MeasureLoss(RetrievalLoss):
     """1 − the mean of a measure over the queries that have positives (eq:optimizing_M). A subclass implements `per_query`.
 
     A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients. How many
     were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own list
-    as a positive, as the authors' training code does.
+    as a positive, as the authors' training code does; lists of `from_scores` have no such item.
     """
+
+    accepted_scores: ClassVar[Literal["any", "cosines"] | None] = "any"
 
     def __init__(self, *, include_self: bool = False) -> None:
         super().__init__()
         self.include_self = include_self
         self.log: dict[str, Tensor] = {}
 
-    def per_query(self, batch: RetrievalBatch) -> tuple[Float[Tensor, " queries"], Shaped[Tensor, " queries"]]:
+    def per_query(self, batch: RankingBatch) -> tuple[Float[Tensor, " queries"], Shaped[Tensor, " queries"]]:
         """The measure of every query, and what it was divided by: 0 for a query without positives."""
         raise NotImplementedError
 
-    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+    def compute(self, batch: RankingBatch) -> Float[Tensor, ""]:
         value, weight = self.per_query(batch)
         if runs_kernels(value):
             loss, skipped = fused_mean(value, weight, complement=True)

@@ -27,8 +27,10 @@ class Combined(RetrievalLoss):
 
     The batch is checked, normalized and scored once for both. After a call, `log` holds both values before weighting,
     under their class names, and the total under "loss": detached tensors, ready for a logger. A compiled loss writes the next
-    values into the same tensors.
+    values into the same tensors. `from_scores` takes scores if both parts do.
     """
+
+    accepted_scores = "any"
 
     def __init__(self, surrogate: RetrievalLoss, decomposability: RetrievalLoss, decomposability_weight: float = 0.1) -> None:
         super().__init__()

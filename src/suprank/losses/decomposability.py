@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
+    from suprank.losses.score_batch import RankingBatch
 
 
 class PairCalibration(RetrievalLoss):
@@ -28,8 +29,11 @@ class PairCalibration(RetrievalLoss):
 
     Positives share the finest class, all other items are negatives, the query itself is neither. Each of the two terms
     is averaged over the queries that have such pairs. `average="violating"` pools the pairs of the batch and divides by
-    the number that violate their threshold, as the authors' code does.
+    the number that violate their threshold, as the authors' code does. Thresholds are cosines, or what the scores given to
+    `from_scores` are.
     """
+
+    accepted_scores = "any"
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class PairCalibration(RetrievalLoss):
     def extra_repr(self) -> str:
         return f"positive_floor={self.positive_floor}, negative_ceiling={self.negative_ceiling}, average={self.average!r}"
 
-    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+    def means(self, batch: RankingBatch) -> Sequence[QueryMean]:
         level = batch.fine_level()
         too_far = (self.positive_floor - batch.scores).clamp(min=0).where(level > 0, 0)
         too_close = (batch.scores - self.negative_ceiling).clamp(min=0).where(level == 0, 0)

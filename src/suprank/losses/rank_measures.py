@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from suprank.losses.score_batch import ScoreBatch
+from suprank.losses.value_checks import check_values
 from suprank.ranking import (
     Ranks,
     Sigmoid,
@@ -25,7 +27,7 @@ from suprank.ranking.fused_batch import fused_ndcg, fused_ratio, fused_recall, r
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from suprank.losses.batch import RetrievalBatch
+    from suprank.losses.score_batch import RankingBatch
 
 _MOST_KS = 16  # cut-offs: a tile of the kernel has a row for each
 
@@ -39,14 +41,14 @@ class RankFunction(Protocol):
 class RankMeasure(Protocol):
     """A measure of ranks. It returns the value of every query, and what that was divided by: 0 for one without positives."""
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
 class APMeasure:
     """AP, positives being the items of the query's fine class."""
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
         ranked = ranks(level)
         if runs_kernels(ranked.plus):
@@ -69,7 +71,7 @@ class RecallMeasure:
         if not 0 < self.rank_tau < math.inf:
             raise ValueError(f"rank_tau={self.rank_tau} must be a finite number above 0; the authors' code has 1.")
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
         ranked = ranks(level)
         if runs_kernels(ranked.plus) and len(self.ks) <= _MOST_KS:
@@ -97,7 +99,7 @@ class HAPMeasure:
             object.__setattr__(self, "weights", tuple(self.weights))
             weighted_ap_relevance(nothing, self.weights)
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
         relevance = self._relevance(batch, level)
         ranked = ranks(level, relevance)
@@ -105,24 +107,40 @@ class HAPMeasure:
             return fused_ratio(ranked.plus, ranked.minus, ranked.hierarchical, relevance)
         return hierarchical_average_precision(ranked, relevance), relevance.sum(-1)
 
-    def _relevance(self, batch: RetrievalBatch, level: Tensor) -> Tensor:
+    def _relevance(self, batch: RankingBatch, level: Tensor) -> Tensor:
         if batch.relevance is not None:
             return level.clamp(min=0)
         if self.weights is None:
             return tree_relevance(level, self.decay, depth=batch.depth, dtype=batch.scores.dtype)
-        if len(self.weights) != batch.depth:
-            raise ValueError(
-                f"weights={self.weights} are {len(self.weights)}, but labels have {batch.depth} level(s); "
-                f"give one weight for each level, finest first."
-            )
+        _check_weights(self.weights, batch)
         return weighted_ap_relevance(level, self.weights, dtype=batch.scores.dtype)
+
+
+def _check_weights(weights: tuple[float, ...], batch: RankingBatch) -> None:
+    """Raise unless there is one weight for each level. Levels without labels may be fewer in a batch than in others."""
+    if isinstance(batch, ScoreBatch):
+        level = batch.grades
+        check_values(level, lambda: len(weights) - 1 - level.max(), lambda: _check_deepest(weights, level))
+    elif len(weights) != batch.depth:
+        raise ValueError(
+            f"weights={weights} are {len(weights)}, but labels have {batch.depth} level(s); "
+            f"give one weight for each level, finest first."
+        )
+
+
+def _check_deepest(weights: tuple[float, ...], level: Tensor) -> None:
+    if int(level.max()) > len(weights):
+        raise ValueError(
+            f"weights={weights} are {len(weights)}, but relevance reaches level {int(level.max())}; "
+            f"give one weight for each level, finest first."
+        )
 
 
 @dataclass(frozen=True)
 class NDCGMeasure:
     """NDCG with the gain 2^l − 1; a user's relevance is the gain itself."""
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
         ranked = ranks(level)
         if batch.relevance is not None:
