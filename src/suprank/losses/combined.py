@@ -8,7 +8,7 @@ import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.decomposability import ProxySoftmax
-from suprank.losses.rank_measures import HAPMeasure, RecallMeasure
+from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
 from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
 
 if TYPE_CHECKING:
@@ -83,12 +83,15 @@ def roadmap(
     *,
     decomposability: RetrievalLoss | None = None,
     decomposability_weight: float = 0.1,
+    k: int | None = None,
+    rank_tau: float = APMeasure.rank_tau,
     **options: Unpack[SupLossOptions],
 ) -> Combined:
     """ROADMAP: (1 − λ)·L_Sup-AP + λ·L*_DG (eq:roadmap with eq:cluster_loss), as the recipes `*/roadmap` train it.
 
     L*_DG is `ProxySoftmax(num_classes, embedding_size)`, whose proxies are parameters to optimize. To calibrate pairs instead
-    (eq:labs), as eq:roadmap first has it, give `decomposability=PairCalibration()`. `options` are those of `SupAP`.
+    (eq:labs), as eq:roadmap first has it, give `decomposability=PairCalibration()`. `k`, `rank_tau` and `options` are those of
+    `SupAP`.
 
     Example:
         >>> loss = roadmap(num_classes=4, embedding_size=16)
@@ -98,7 +101,7 @@ def roadmap(
         ['ProxySoftmax', 'SupAP', 'loss', 'queries_without_positives']
     """
     decomposability = _decomposability("roadmap", num_classes, embedding_size, decomposability)
-    return Combined(SupAP(**options), decomposability, decomposability_weight)
+    return Combined(SupAP(k=k, rank_tau=rank_tau, **options), decomposability, decomposability_weight)
 
 
 def rod_recall(
@@ -143,11 +146,13 @@ def rod_ndcg(
     *,
     decomposability: RetrievalLoss | None = None,
     decomposability_weight: float = 0.1,
+    k: int | None = None,
+    rank_tau: float = NDCGMeasure.rank_tau,
     **options: Unpack[SupLossOptions],
 ) -> Combined:
-    """ROD-NDCG: (1 − λ)·L_Sup-NDCG + λ·L*_DG (sec:ndcg). Arguments are those of `roadmap`."""
+    """ROD-NDCG: (1 − λ)·L_Sup-NDCG + λ·L*_DG (sec:ndcg). Arguments are those of `roadmap` and `SupNDCG`."""
     decomposability = _decomposability("rod_ndcg", num_classes, embedding_size, decomposability)
-    return Combined(SupNDCG(**options), decomposability, decomposability_weight)
+    return Combined(SupNDCG(k=k, rank_tau=rank_tau, **options), decomposability, decomposability_weight)
 
 
 def _decomposability(

@@ -1,4 +1,4 @@
-"""The measures that rank losses optimize: AP, R@k, H-AP and NDCG of a batch, given a way to rank it."""
+"""The measures that rank losses optimize: AP, R@k, H-AP, NDCG and MRR of a batch, given a way to rank it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from suprank.ranking import (
     Ranks,
     Sigmoid,
     average_precision,
+    average_precision_at,
     exponential_gain,
     hierarchical_average_precision,
     ideal_dcg,
@@ -46,14 +47,22 @@ class RankMeasure(Protocol):
 
 @dataclass(frozen=True)
 class APMeasure:
-    """AP, positives being the items of the query's fine class."""
+    """AP, positives being the items of the query's fine class; with `k` AP@k, whose cut is a sigmoid of `rank_tau`."""
+
+    k: int | None = None
+    rank_tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_cut(self.k, self.rank_tau)
 
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
         ranked = ranks(level)
+        positive = level > 0
+        if self.k is not None:
+            return average_precision_at(ranked, positive, self.k, step=Sigmoid(self.rank_tau)), positive.sum(-1)
         if runs_kernels(ranked.plus):
             return fused_ratio(ranked.plus, ranked.minus)
-        positive = level > 0
         return average_precision(ranked, positive), positive.sum(-1)
 
 
@@ -68,8 +77,7 @@ class RecallMeasure:
         object.__setattr__(self, "ks", tuple(self.ks))
         if not self.ks or min(self.ks) < 1:
             raise ValueError(f"ks={self.ks} must be one or more cut-offs from 1 on; the authors use (1, 2, 4, 8, 16).")
-        if not 0 < self.rank_tau < math.inf:
-            raise ValueError(f"rank_tau={self.rank_tau} must be a finite number above 0; the authors' code has 1.")
+        _check_rank_tau(self.rank_tau)
 
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
@@ -138,24 +146,51 @@ def _check_deepest(weights: tuple[float, ...], level: Tensor) -> None:
 
 @dataclass(frozen=True)
 class NDCGMeasure:
-    """NDCG with the gain 2^l − 1; a user's relevance is the gain itself."""
+    """NDCG with the gain 2^l − 1, or a user's relevance as the gain; with `k` NDCG@k, whose cut is a sigmoid of `rank_tau`."""
+
+    k: int | None = None
+    rank_tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_cut(self.k, self.rank_tau)
 
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
         ranked = ranks(level)
         if batch.relevance is not None:
             gain = level.clamp(min=0)
-            return ndcg(ranked, gain), gain.sum(-1)
+            return ndcg(ranked, gain, k=self.k, step=Sigmoid(self.rank_tau)), gain.sum(-1)
         depth = batch.depth
-        if runs_relevance(level, depth) and runs_kernels(ranked.plus):
-            return fused_ndcg(ranked.plus, ranked.minus, level, depth, lambda total: _ndcg(_of_total(total), level, depth)[0])
-        return _ndcg(ranked, level, depth)
+        if self.k is None and runs_relevance(level, depth) and runs_kernels(ranked.plus):
+            return fused_ndcg(
+                ranked.plus, ranked.minus, level, depth, lambda total: self._of_levels(_of_total(total), level, depth)[0]
+            )
+        return self._of_levels(ranked, level, depth)
+
+    def _of_levels(self, ranked: Ranks, level: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+        step, dtype = Sigmoid(self.rank_tau), ranked.plus.dtype
+        ideal = ideal_dcg(level, depth, k=self.k, step=step, dtype=dtype)
+        return ndcg(ranked, exponential_gain(level, dtype=dtype), ideal, k=self.k, step=step), ideal
 
 
-def _ndcg(ranked: Ranks, level: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-    gain = exponential_gain(level, dtype=ranked.plus.dtype)
-    ideal = ideal_dcg(level, depth, dtype=ranked.plus.dtype)
-    return ndcg(ranked, gain, ideal), ideal
+@dataclass(frozen=True)
+class MRRMeasure:
+    """The reciprocal rank of the first positive of the query's fine class."""
+
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+        level = batch.fine_level(include_self=include_self)
+        return 1 / ranks(level).total.amin(-1), (level > 0).sum(-1)
+
+
+def _check_cut(k: int | None, rank_tau: float) -> None:
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+        raise ValueError(f"k={k!r} must be a whole number from 1 on; leave it out for a measure of the full ranking.")
+    _check_rank_tau(rank_tau)
+
+
+def _check_rank_tau(rank_tau: float) -> None:
+    if not 0 < rank_tau < math.inf:
+        raise ValueError(f"rank_tau={rank_tau} must be a finite number above 0; the authors' code has 1.")
 
 
 def _of_total(total: Tensor) -> Ranks:
