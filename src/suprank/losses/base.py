@@ -6,7 +6,7 @@ import warnings
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -60,13 +60,12 @@ class RetrievalLoss(nn.Module):
 
     `ranks_items` says whether a query is compared with other images, so that a memory of them is of use. Losses that
     compare it with proxies only set it to False. `recordable` says whether a CUDA graph can record the loss: not one that reads
-    values, or draws random numbers on the host. `accepted_scores` says which scores `from_scores` takes: any, only cosines, or
-    none, because the loss reads embeddings or labels.
+    values, or draws random numbers on the host. `cosines_only` says that `from_scores` takes only scores from −1 to 1.
     """
 
     ranks_items: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
-    accepted_scores: ClassVar[Literal["any", "cosines"] | None] = None
+    cosines_only: ClassVar[bool] = False
     _label_trees_checked = 0
     _logged: Tensor
 
@@ -137,18 +136,13 @@ class RetrievalLoss(nn.Module):
             >>> scores.grad[1, 2].item()
             0.0
         """
-        parts = [part for part in self.modules() if isinstance(part, RetrievalLoss)]
-        for part in parts:
-            if part.accepted_scores is None:
-                raise TypeError(_needs_embeddings(self, part))
-        cosines = any(part.accepted_scores == "cosines" for part in parts)
+        cosines = any(part.cosines_only for part in self.modules() if isinstance(part, RetrievalLoss))
         if torch.compiler.is_compiling():
-            return self.compute(cast("RetrievalBatch", ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines)))
+            return self.compute_lists(ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines))
         with reading_once() as checks:
             batch = ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines)
             checks.copy()
-            # A loss that accepts scores reads nothing else of a batch than a ScoreBatch has.
-            return self.compute(cast("RetrievalBatch", batch))
+            return self.compute_lists(batch)
 
     def _compute(self, batch: RetrievalBatch) -> Tensor:
         self.check_label_tree(batch, stacklevel=_CALLER)
@@ -167,6 +161,13 @@ class RetrievalLoss(nn.Module):
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         """The loss on a batch that has been checked and normalized; by default the sum of its `means`."""
         return reduce(add, [mean.value for mean in self.means(batch)])
+
+    def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
+        """The loss on lists of scored items that have been checked. A loss that reads embeddings or labels has none."""
+        raise TypeError(
+            f"{type(self).__name__} reads embeddings or labels, and from_scores has none; use a rank loss, such as SmoothNDCG "
+            f"or SupAP, or Combined(SupAP(), PairCalibration())."
+        )
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         """The means whose sum is the loss. Queries must not depend on one another, but for the items that they share."""
@@ -188,17 +189,6 @@ class RetrievalLoss(nn.Module):
         return dict(zip(values, places.unbind(), strict=True))
 
 
-def _needs_embeddings(loss: RetrievalLoss, part: RetrievalLoss) -> str:
-    """Why a loss cannot take scores, because of a part of it."""
-    name = type(part).__name__
-    if part is loss:
-        return f"{name} reads embeddings or labels, and scores have none; use a rank loss, such as SmoothNDCG or SupAP."
-    return (
-        f"{name}, a part of {type(loss).__name__}, reads embeddings or labels, and scores have none; use the rank loss alone, "
-        f"or Combined(SupAP(), PairCalibration())."
-    )
-
-
 class MeasureLoss(RetrievalLoss):
     """1 − the mean of a measure over the queries that have positives (eq:optimizing_M). A subclass implements `per_query`.
 
@@ -206,8 +196,6 @@ class MeasureLoss(RetrievalLoss):
     were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own list
     as a positive, as the authors' training code does; lists of `from_scores` have no such item.
     """
-
-    accepted_scores: ClassVar[Literal["any", "cosines"] | None] = "any"
 
     def __init__(self, *, include_self: bool = False) -> None:
         super().__init__()
@@ -228,6 +216,9 @@ class MeasureLoss(RetrievalLoss):
             loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
         self.log = self.loggable({"queries_without_positives": skipped})
         return loss
+
+    def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
+        return self.compute(batch)
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         value, weight = self.per_query(batch)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from suprank.losses.base import QueryMean
     from suprank.losses.batch import RetrievalBatch
+    from suprank.losses.score_batch import ScoreBatch
     from suprank.losses.surrogate import SupLossOptions
 
 
@@ -29,8 +30,6 @@ class Combined(RetrievalLoss):
     under their class names, and the total under "loss": detached tensors, ready for a logger. A compiled loss writes the next
     values into the same tensors. `from_scores` takes scores if both parts do.
     """
-
-    accepted_scores = "any"
 
     def __init__(self, surrogate: RetrievalLoss, decomposability: RetrievalLoss, decomposability_weight: float = 0.1) -> None:
         super().__init__()
@@ -54,7 +53,12 @@ class Combined(RetrievalLoss):
         return f"decomposability_weight={self.decomposability_weight}"
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        rank, calibration = self.surrogate.compute(batch), self.decomposability.compute(batch)
+        return self._combine(self.surrogate.compute(batch), self.decomposability.compute(batch))
+
+    def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
+        return self._combine(self.surrogate.compute_lists(batch), self.decomposability.compute_lists(batch))
+
+    def _combine(self, rank: Tensor, calibration: Tensor) -> Tensor:
         dtype = torch.promote_types(rank.dtype, calibration.dtype)  # a loss of the user's own may follow autocast
         loss = rank.to(dtype).lerp(calibration.to(dtype), self.decomposability_weight)
         names = [type(self.surrogate).__name__, type(self.decomposability).__name__]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
-    from suprank.losses.score_batch import RankingBatch
+    from suprank.losses.score_batch import RankingBatch, ScoreBatch
 
 
 class PairCalibration(RetrievalLoss):
@@ -32,8 +34,6 @@ class PairCalibration(RetrievalLoss):
     the number that violate their threshold, as the authors' code does. Thresholds are cosines, or what the scores given to
     `from_scores` are.
     """
-
-    accepted_scores = "any"
 
     def __init__(
         self,
@@ -52,6 +52,9 @@ class PairCalibration(RetrievalLoss):
 
     def extra_repr(self) -> str:
         return f"positive_floor={self.positive_floor}, negative_ceiling={self.negative_ceiling}, average={self.average!r}"
+
+    def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
+        return reduce(add, [mean.value for mean in self.means(batch)])
 
     def means(self, batch: RankingBatch) -> Sequence[QueryMean]:
         level = batch.fine_level()

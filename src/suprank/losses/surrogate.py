@@ -248,16 +248,16 @@ class SupMRR(RankLoss):
     """L_Sup-MRR = 1 − mean_i 1 / min_{k∈Ω⁺} (rank⁺(k) + rank⁻ₛ(k)), one minus the mean reciprocal rank of the first positive.
 
     It bounds 1 − MRR from above. The gradient is that of the first positive alone. `step` are the parameters of `SupStep`.
+    There is no `include_self`: the query would always be the first.
     """
 
     def __init__(
         self,
         *,
-        include_self: bool = False,
         using: Implementation | ImplementationName | None = None,
         **step: Unpack[SupStepOptions],
     ) -> None:
-        super().__init__(MRRMeasure(), minus=SupStep(**step), include_self=include_self, using=using)
+        super().__init__(MRRMeasure(), minus=SupStep(**step), using=using)
 
 
 class SmoothMRR(RankLoss):
@@ -267,7 +267,6 @@ class SmoothMRR(RankLoss):
         self,
         *,
         tau: float = Sigmoid.tau,
-        include_self: bool = False,
         using: Implementation | ImplementationName | None = None,
     ) -> None:
-        super().__init__(MRRMeasure(), plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)
+        super().__init__(MRRMeasure(), plus=Sigmoid(tau), minus=Sigmoid(tau), using=using)

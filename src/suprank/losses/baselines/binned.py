@@ -31,7 +31,7 @@ class _BinnedAP(MeasureLoss):
     Positives are of the fine class. Memory is a few tensors of queries × items, whatever the number of knots.
     """
 
-    accepted_scores = "cosines"
+    cosines_only = True
     default_bins: ClassVar[int]
     extra_knots: ClassVar[int] = 0
 

@@ -141,13 +141,6 @@ class SupNDCGSpec(CutKeys, SupSpec):
     name: Literal["sup-ndcg"] = "sup-ndcg"
 
 
-class SupMRRSpec(SupSpec):
-    """Sup-MRR: the reciprocal rank of the first positive."""
-
-    loss_class = losses.SupMRR
-    name: Literal["sup-mrr"] = "sup-mrr"
-
-
 class SmoothAPSpec(CutKeys, SmoothSpec):
     """Smooth-AP: sigmoids in place of the bound."""
 
@@ -174,13 +167,6 @@ class SmoothNDCGSpec(CutKeys, SmoothSpec):
 
     loss_class = losses.SmoothNDCG
     name: Literal["smooth-ndcg"] = "smooth-ndcg"
-
-
-class SmoothMRRSpec(SmoothSpec):
-    """Smooth-MRR."""
-
-    loss_class = losses.SmoothMRR
-    name: Literal["smooth-mrr"] = "smooth-mrr"
 
 
 # Decomposability losses, and the paper's combinations of both.
