@@ -38,6 +38,7 @@ from suprank.losses import (
     suggest_tau,
 )
 from suprank.losses.rank_measures import APMeasure, MRRMeasure, NDCGMeasure
+from suprank.losses.replay import _refusing_to_wait
 from suprank.losses.score_batch import MOST_LEVELS, ScoreBatch
 from suprank.ranking import heaviside
 from tests import reference
@@ -436,6 +437,43 @@ def test_nothing_is_read_where_checks_are_skipped():
     for loss in (*losses, SupHAP(weights=(0.5, 0.3, 0.2), using="definition"), PairCalibration()):
         with skip_value_checks():
             assert loss.from_scores(scores, level, mask).device.type == "meta"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@every_loss
+def test_on_a_gpu_the_loss_is_that_of_a_cpu_and_nothing_waits(name):
+    given = [one.float() if one.dtype == torch.float64 else one for one in lists(13)]
+    expected = slopes(ALL[name], *given)
+    on_gpu = [one.cuda() for one in given]
+    found = slopes(ALL[name], *on_gpu)  # kernels are compiled
+    with skip_value_checks(), _refusing_to_wait():
+        again = slopes(ALL[name], *on_gpu)
+    for one in (found, again):
+        torch.testing.assert_close([part.cpu() for part in one], list(expected), rtol=1e-4, atol=1e-5)
+    bad = on_gpu[0].clone()
+    bad[1, 2] = torch.nan
+    with pytest.raises(ValueError, match=r"scores\[1, 2\] is nan"):
+        ALL[name].from_scores(bad, on_gpu[1])
+    with pytest.raises(ValueError, match="relevance holds level 16"):
+        ALL[name].from_scores(on_gpu[0], on_gpu[1] + 13)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("default")  # torch.compile warns of itself
+def test_on_a_gpu_a_loss_of_scores_is_replayed_and_compiled():
+    loss = Combined(SupNDCG(k=3), PairCalibration()).cuda()
+    torch.compiler.reset()
+    replayed, compiled = ReplayedLoss(loss), torch.compile(loss.from_scores, fullgraph=True)
+    for seed in range(5):
+        scores, level, mask = (one.cuda() for one in lists(seed))
+        wanted = slopes(loss, scores.float(), level, mask)
+        torch.testing.assert_close(slopes(replayed, scores.float(), level, mask), wanted, rtol=1e-4, atol=1e-5)
+        leaf = scores.float().requires_grad_()
+        value = compiled(leaf, level, mask)
+        found = value.detach(), torch.autograd.grad(value, leaf)[0]
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_levels_that_cannot_be_read_are_bounded():

@@ -40,7 +40,11 @@ class RankFunction(Protocol):
 
 
 class RankMeasure(Protocol):
-    """A measure of ranks. It returns the value of every query, and what that was divided by: 0 for one without positives."""
+    """A measure of ranks. It returns the value of every query, and what that was divided by: 0 for one without positives.
+
+    It is given a `RetrievalBatch`, or a `ScoreBatch` by `from_scores`, and may read what both have: `scores`, `relevance`,
+    `depth`, `level()` and `fine_level()`.
+    """
 
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]: ...
 
