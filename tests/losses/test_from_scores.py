@@ -406,8 +406,8 @@ def test_a_list_may_hold_one_item():
 
 
 @pytest.mark.filterwarnings("default")  # torch.compile warns of itself
-@pytest.mark.parametrize("loss", [SmoothNDCG(using="definition"), Combined(SupHAP(using="definition"), PairCalibration())])
-def test_from_scores_compiles_in_one_graph(loss):
+def test_from_scores_compiles_in_one_graph():
+    loss = Combined(SupNDCG(k=3, using="definition"), PairCalibration())
     torch.compiler.reset()
     compiled = torch.compile(loss.from_scores, backend="eager", fullgraph=True)
     for seed in range(2):
