@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     Loss = Callable[[Tensor, Tensor], Tensor]
 
 TAU = 0.1
-SUP_STEP: Any = {"tau": TAU, "rho": 10.0, "delta": 0.5}  # the paper's step for cosines, scaled from τ = 0.01 to these scores
 SIZES = ((128, 1024), (512, 512))
 LARGEST_GRADE = 4
 POSITIVES = 8  # one item in so many
@@ -195,9 +194,9 @@ CASES = {
     case.name: case
     for case in (
         Case("SmoothNDCG", "suprank", lambda *_: ours(losses.SmoothNDCG(tau=TAU)), is_measure=True),
-        Case("SupNDCG", "suprank", lambda *_: ours(losses.SupNDCG(**SUP_STEP)), is_measure=True),
+        Case("SupNDCG", "suprank", lambda *_: ours(losses.SupNDCG(**losses.scaled_step(TAU))), is_measure=True),
         Case("SmoothAP", "suprank", lambda *_: ours(losses.SmoothAP(tau=TAU)), is_measure=True),
-        Case("SupAP", "suprank", lambda *_: ours(losses.SupAP(**SUP_STEP)), is_measure=True),
+        Case("SupAP", "suprank", lambda *_: ours(losses.SupAP(**losses.scaled_step(TAU))), is_measure=True),
         Case("approxNDCGLoss", "allRank", lambda device, *_: approx_ndcg(device), "SmoothNDCG", is_measure=True),
         Case("lambdaLoss, NDCG-Loss2", "allRank", lambda device, *_: lambda_loss(device, "ndcgLoss2_scheme")),
         Case("lambdaLoss, NDCG-Loss2++", "allRank", lambda device, *_: lambda_loss(device, "ndcgLoss2PP_scheme")),

@@ -117,7 +117,15 @@ def csv(
     from suprank.data.importers.table import read
 
     corners = box[0] if box is not None and len(box) == 1 else box
-    names: dict[str, Any] = {"table": table, "path": path, "split": split, "constant_split": all, "levels": level, "id": id, "box": corners}
+    names: dict[str, Any] = {
+        "table": table,
+        "path": path,
+        "split": split,
+        "constant_split": all,
+        "levels": level,
+        "id": id,
+        "box": corners,
+    }
     reader = partial(read, **names, fill_gaps=fill_gaps)
     _run(CSV, reader, _root(root, root_option), out, _holdout(holdout_classes, shared, seed))
 
