@@ -116,8 +116,9 @@ def test_rows_of_every_dtype_and_shape_are_in_the_order_of_ranks(together, world
 def test_what_differs_between_processes_is_refused_by_all_of_them(together, world):
     last = world - 1
     for found in (one["refusals"] for one in together[world]):
-        assert f"argument 1 of gather has 4 values in a row in process 0 and has 5 values in a row in process {last}" in (
-            found["dimension"]
+        assert (
+            f"argument 1 of gather has 4 values in a row in process 0 and has 5 values in a row in process {last}"
+            in (found["dimension"])
         )
         assert f"argument 2 of gather is torch.int64 in process 0 and is torch.int32 in process {last}" in found["dtype"]
         assert f"argument 1 of gather requires a gradient in process 0 and requires none in process {last}" in found["gradient"]
@@ -184,10 +185,22 @@ def test_a_program_of_the_page_trains_two_processes_as_one(program, forked, trai
     missing = [package for package in NEEDS[program] if importlib.util.find_spec(package) is None]
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo", "TORCHELASTIC_RUN_ID": "test"}
-    variables |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+    variables = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCHELASTIC_RUN_ID": "test",
+    }
+    variables |= {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "ACCELERATE_USE_CPU": "true",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     started = [
-        forked.script(PROGRAMS[program], cwd=tmp_path, variables={**variables, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"
+        forked.script(PROGRAMS[program], cwd=tmp_path, variables={**variables, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in "01"
     ]
     try:
         ends = [process.end(timeout=60) for process in started]

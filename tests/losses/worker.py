@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from suprank.losses import BlackBoxAP, SupAP, gather, happier, roadmap
 
+PAGE = Path(__file__).parents[2] / "docs" / "own-loops.md"
 ROWS, INPUTS, DIM = 12, 6, 4
 SPECIES = torch.arange(ROWS) // 2
 TREE = torch.stack([SPECIES, SPECIES // 3], 1)
@@ -70,15 +72,14 @@ def together(name: str, counts: tuple[int, ...], rank: int, *, equal_sizes: bool
 
 
 def own_queries(rank: int, world: int) -> dict[str, Any]:
-    """Own queries against the items of all processes."""
-    model = DistributedDataParallel(network())
-    counts = (ROWS // world,) * world
-    own, labels = model(own_rows(inputs(), counts, rank)), own_rows(SPECIES, counts, rank)
-    items, item_labels = gather(own, labels)
-    self_index = rank * len(own) + torch.arange(len(own))
-    loss = SupAP()(own, labels, ref_emb=items, ref_labels=item_labels, self_index=self_index)
-    loss.backward()
-    return {"loss": loss.detach(), "gradients": parameter_gradients(model)}
+    """Own queries against the items of all processes, by the lines of the documentation."""
+    (lines,) = re.findall(r"^```\{code-block\} python\n(own = .*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    counts, model = (ROWS // world,) * world, DistributedDataParallel(network())
+    images, labels = own_rows(inputs(), counts, rank), own_rows(SPECIES, counts, rank)
+    given = {"torch": torch, "gather": gather, "model": model, "criterion": SupAP(), "rank": rank}
+    exec(lines, given | (found := {"images": images, "labels": labels}), found)
+    found["loss"].backward()
+    return {"loss": found["loss"].detach(), "gradients": parameter_gradients(model)}
 
 
 def other_libraries(rank: int, world: int) -> dict[str, list[Tensor]]:

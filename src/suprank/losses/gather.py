@@ -46,7 +46,8 @@ def gather(
 
     Processes may have different numbers of rows, also none. They tell each other how many first, and a GPU is waited for; with
     `equal_sizes=True` they do not, and must have as many each. All processes have to call this, and then `backward`. `group`
-    is the process group, by default that of all processes. NCCL, gloo and other backends are used alike.
+    is the process group, by default that of all processes, on any backend that can all-gather bytes and all-reduce floats (NCCL,
+    gloo).
 
     Example:
         >>> embeddings, labels = gather(torch.eye(3), torch.tensor([0, 0, 1]))  # one process
@@ -83,7 +84,9 @@ class _Gather(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         # In float32 at least: a sum in 16 bits would lose digits, and not every backend has one.
-        total = gradient.to(torch.promote_types(gradient.dtype, torch.float32), memory_format=torch.contiguous_format, copy=True)
+        total = gradient.to(
+            torch.promote_types(gradient.dtype, torch.float32), memory_format=torch.contiguous_format, copy=True
+        )
         if total.numel():
             distributed.all_reduce(total, group=ctx.group)
         rank = distributed.get_rank(ctx.group)
@@ -98,12 +101,13 @@ def _check(tensors: Sequence[Tensor]) -> None:
     for place, tensor in enumerate(tensors, 1):
         if tensor.ndim == 0 or tensor.dtype not in _DTYPES:
             raise ValueError(
-                f"argument {place} of gather is {tensor.dtype} of shape {tuple(tensor.shape)}, but must be real numbers with a row "
-                f"for each image."
+                f"argument {place} of gather is {tensor.dtype} of shape {tuple(tensor.shape)}, but must be real numbers with a "
+                f"row for each image."
             )
         if len(tensor) != len(tensors[0]):
             raise ValueError(
-                f"argument {place} of gather has {len(tensor)} rows and the first has {len(tensors[0])}; give a row for each image."
+                f"argument {place} of gather has {len(tensor)} rows and the first has {len(tensors[0])}; give a row for each "
+                f"image."
             )
         if tensor.device != tensors[0].device:
             raise ValueError(
@@ -127,8 +131,8 @@ def _exchange_sizes(tensors: Sequence[Tensor], size: int, group: ProcessGroup | 
         if different is not None:
             first, other = (_describe(kind, values[rank]) for rank in (0, different))
             raise ValueError(
-                f"argument {place + 1} of gather {first} in process 0 and {other} in process {different}, but may differ in the "
-                f"number of rows only."
+                f"argument {place + 1} of gather {first} in process 0 and {other} in process {different}, but may differ in "
+                f"the number of rows only."
             )
     return list(counts)
 
