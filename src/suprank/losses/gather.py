@@ -46,8 +46,8 @@ def gather(
 
     Processes may have different numbers of rows, also none. They tell each other how many first, and a GPU is waited for; with
     `equal_sizes=True` they do not, and must have as many each. All processes have to call this, and then `backward`. `group`
-    is the process group, by default that of all processes, on any backend that can all-gather bytes and all-reduce floats (NCCL,
-    gloo).
+    is the process group, by default that of all processes, on any backend that can all-gather bytes and all-reduce floats, such
+    as NCCL and gloo.
 
     Example:
         >>> embeddings, labels = gather(torch.eye(3), torch.tensor([0, 0, 1]))  # one process
