@@ -204,7 +204,7 @@ def _checked_columns(
     numbers: list[int] = []
     columns: list[list[Any]] = [[] for _ in range(width)]
     for number, line in enumerate(lines, first):
-        fields: list[Any] = line.split()
+        fields: list[Any] = line.split(None, width - 1)  # the tag of a run may have blanks
         if not fields or line.startswith("#"):
             continue
         try:
