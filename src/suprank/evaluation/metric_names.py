@@ -26,7 +26,7 @@ _SPELLINGS = {
     **{name.lower(): name for name in (*AT_K, *FULL) if name not in ("mAP", "mAP@R")},
     **dict.fromkeys(("map", "average-precision", "mean-average-precision"), "AP"),
     **dict.fromkeys(("hit-rate", "success"), "R"),
-    **dict.fromkeys(("r-precision", "rp"), "R-P"),
+    **dict.fromkeys(("r-precision", "rp", "rprec"), "R-P"),
     **{
         "precision": "P",
         "mean-reciprocal-rank": "MRR",
