@@ -297,7 +297,7 @@ def test_help_lists_the_options_and_shows_examples():
     result = invoke("--help")
     assert result.exit_code == 0
     options = "labels gallery gallery-labels level id k metric decay weight device memory-budget bootstrap per-query"
-    for option in f"{options} all out csv latex against comparison run run-k quiet".split():
+    for option in f"{options} all out csv latex against comparison run qrels missing save-run save-run-k quiet".split():
         assert f"--{option} " in result.output
     assert "suprank evaluate test.npy --labels test.csv" in result.output
 

@@ -311,7 +311,6 @@ def test_half_precision_and_whole_scores_are_taken_as_they_are_worth():
     ("line", "complaint"),
     [
         ("q Q0 a 1 0.5", "six fields"),
-        ("q Q0 a 1 0.5 a tag", "six fields"),
         ("q Q0 a first 0.5 t", "six fields"),
         ("q Q0 a 1 high t", "six fields"),
         ("q Q0 a 99999999999999999999 1 t", "six fields"),

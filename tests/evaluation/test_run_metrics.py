@@ -67,6 +67,10 @@ def test_equal_scores_are_in_the_descending_order_of_ids():
     assert sorted(places, key=places.get) == ["é", "z", "a", "9", "10"]
 
 
+def test_scores_that_differ_beyond_float32_are_no_tie():
+    assert evaluate_run({"q": {"a": 1 + 1e-10, "b": 1.0}}, {"q": {"a": 1}}, ["MRR"])["MRR"] == 1
+
+
 def test_default_metrics_are_those_that_people_quote():
     assert list(evaluate_run(RUN, QRELS)) == list(RUN_METRICS)
 
