@@ -7,6 +7,7 @@ with explain_missing_extra(__name__):
     from suprank.models.config import EmbedderConfig, ImageInput
     from suprank.models.embedder import Embedder
     from suprank.models.export import ExportError, export_onnx, export_program
+    from suprank.models.head import Head, HeadConfig
     from suprank.models.inference import embed, multiscale
     from suprank.models.networks import ALIASES
     from suprank.models.pca import Moments, pca_projection
@@ -21,6 +22,8 @@ __all__ = [
     "EmbedderConfig",
     "ExportError",
     "GeM",
+    "Head",
+    "HeadConfig",
     "ImageInput",
     "Moments",
     "UntrustedCodeError",
