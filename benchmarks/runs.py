@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 DOCUMENTS = 8_800_000
+LIBRARIES = ("suprank", "pytrec_eval", "ranx")
 NAMES = {  # ours: trec_eval's, ranx's
     "AP": ("map", "map"),
     "MRR": ("recip_rank", "mrr"),
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=1000, help="items listed for each query")
     parser.add_argument("--trec-eval", type=Path, help="a checkout of usnistgov/trec_eval")
     parser.add_argument("--skip-times", action="store_true", help="compare the values of --trec-eval only")
+    parser.add_argument("--library", choices=LIBRARIES, action="append", help="default: all three; ranx compiles for minutes")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     result: dict[str, Any] = {
@@ -72,7 +74,7 @@ def main() -> None:
             print(f"{row['run']} {row['qrels']}: {row['compared']} numbers, largest difference {row['largest_difference']:.1e}")
     if not arguments.skip_times:
         result |= {"queries": arguments.queries, "items": arguments.items}
-        result["libraries"] = times(arguments.queries, arguments.items)
+        result["libraries"] = times(arguments.queries, arguments.items, arguments.library or list(LIBRARIES))
     if arguments.out is not None:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(result, indent=1) + "\n")
@@ -102,16 +104,17 @@ def compare_printed(folder: Path, run: str, qrels: str, output: str, options: di
 # Times
 
 
-def times(queries: int, items: int) -> dict[str, Any]:
+def times(queries: int, items: int, libraries: list[str]) -> dict[str, Any]:
     """CPU seconds to read the files and to compute the metrics, peak memory, and the values, for each library."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         run, qrels = Path(folder) / "run.trec", Path(folder) / "qrels.trec"
         draw_files(run, qrels, queries, items)
-        for name, function in (("suprank", ours), ("pytrec_eval", with_pytrec_eval), ("ranx", with_ranx)):
+        functions = dict(zip(LIBRARIES, (ours, with_pytrec_eval, with_ranx), strict=True))
+        for name in libraries:
             context = multiprocessing.get_context("spawn")
             with context.Pool(1) as pool:
-                found[name] = pool.apply(measure, (function, run, qrels))
+                found[name] = pool.apply(measure, (functions[name], run, qrels))
             print(name, {key: round(value, 6) if isinstance(value, float) else value for key, value in found[name].items()})
     return found
 

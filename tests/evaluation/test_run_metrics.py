@@ -17,7 +17,7 @@ from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
 
 SOME = settings(deadline=None, max_examples=60)
-NO_WARNING = pytest.mark.filterwarnings("ignore:no relevant item of qrels is in run")
+NO_WARNING = pytest.mark.filterwarnings("ignore:no relevant item of qrels is in the lists of run")
 KS = (1, 3, 10)
 TREC_EVAL = {
     **{"map": "AP", "recip_rank": "MRR", "Rprec": "R-P", "ndcg": "NDCG-linear"},
@@ -339,7 +339,9 @@ def test_a_rank_column_that_contradicts_the_scores_is_said(tmp_path):
 
 
 def test_ids_that_never_meet_are_said():
-    with pytest.warns(UserWarning, match="no relevant item of qrels is in run: .* have 'a', 'b', 'd', the run 'A', 'B'; check"):
+    with pytest.warns(
+        UserWarning, match="no relevant item of qrels is in the lists of run: .* have 'a', 'b', 'd', the run 'A', 'B'; check"
+    ):
         assert evaluate_run({"q1": {"A": 1.0, "B": 0.5}}, QRELS)["AP"] == 0
     with pytest.raises(ValueError, match="share no query: the run has 'Q1', the judgments 'q1', 'q2'; check the ids"):
         evaluate_run({"Q1": {"a": 1.0}}, QRELS)

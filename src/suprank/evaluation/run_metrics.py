@@ -105,8 +105,8 @@ def evaluate_run(
     name = f"relevance ≥ {threshold}"
     report = Report(
         values={str(metric): mean_over_queries(column) for metric, column in zip(chosen, values, strict=True)},
-        queries=len(judgments.queries),
-        items=len(ranked.items),
+        queries=len(judgments.levels),
+        items=len(set(ranked.item_ids)),
         levels=(name,),
         without_positives={name: int(without.sum()) if no_positives == "skip" else 0},
         settings={
@@ -176,103 +176,92 @@ def _table(source: Any, name: str, typecode: str) -> PairTable:
 
 @dataclass(frozen=True)
 class _Judgments:
-    """The relevant items of every judged query; the grades above 0 are numbered, from the lowest, as levels."""
+    """The relevant items of every judged query, with their levels: the grades above 0 are numbered from the lowest."""
 
     source: str
-    queries: list[str]
+    levels: dict[str, dict[str, int]]
     grades: NDArray[np.int64]  # that occur, rising
-    query: NDArray[np.int64]  # [relevant items]: index of the query
-    item: list[str]
-    level: NDArray[np.int64]
 
     @classmethod
     def from_table(cls, table: PairTable) -> _Judgments:
-        query, item, grade = table.checked_triples()
+        query, _, grade = table.checked_triples()
         if not len(query):
             raise ValueError(f"{table.source} has no judgments; every line is `query 0 item grade`.")
-        judged, query = np.unique(query, return_inverse=True)  # a dictionary may have queries without items
-        positive = grade > 0
-        grades = np.unique(grade[positive])
+        grades = np.unique(grade[grade > 0])
         if len(grades) > MAX_GRADES:
             raise ValueError(
                 f"{table.source} has {len(grades)} different grades above 0, but at most {MAX_GRADES} are possible; round them."
             )
-        queries, items = list(table.queries), list(table.items)
-        return cls(
-            table.source,
-            [str(queries[number]) for number in judged.tolist()],
-            grades,
-            query[positive],
-            [str(items[number]) for number in item[positive].tolist()],
-            np.searchsorted(grades, grade[positive]) + 1,
-        )
+        queries = list(table.queries)
+        levels: dict[str, dict[str, int]] = {}
+        numbers = np.where(grade > 0, np.searchsorted(grades, grade) + 1, 0)
+        for number, item, level in zip(query.tolist(), table.item_ids, numbers.tolist(), strict=True):
+            items = levels.setdefault(str(queries[number]), {})
+            if level:
+                items[str(item)] = level
+        return cls(table.source, levels, grades)
+
+    @property
+    def queries(self) -> list[str]:
+        return list(self.levels)
 
     def sizes(self) -> NDArray[np.int64]:
         """`[queries, depth]`: how many items have level l or a higher one, column 0 being level 1."""
-        counts = np.zeros((len(self.queries), len(self.grades)), np.int64)
-        np.add.at(counts, (self.query, self.level - 1), 1)
-        return counts[:, ::-1].cumsum(1)[:, ::-1]
+        depth = len(self.grades)
+        counts = [np.bincount(list(items.values()), minlength=depth + 1)[1:] for items in self.levels.values()]
+        return np.array(counts, np.int64)[:, ::-1].cumsum(1)[:, ::-1]
 
 
 def _positions(run: PairTable, judgments: _Judgments) -> tuple[list[NDArray[np.int64]], NDArray[np.bool_]]:
     """Query, level and place of every relevant item that the run lists, by query and place; and which queries it has."""
-    query, item, score = run.checked_triples()
-    number = {name: index for index, name in enumerate(judgments.queries)}
-    judged = np.array([number.get(str(name), -1) for name in run.queries], np.int64)
-    in_run = np.zeros(len(judgments.queries), bool)
-    in_run[judged[judged >= 0]] = True
-    if not in_run.any():
+    score = run.finite_values()
+    index = {name: number for number, name in enumerate(judgments.queries)}
+    judged = np.array([index.get(str(name), -1) for name in run.queries], np.int64)
+    if not (judged >= 0).any():
         raise ValueError(
             f"{run.source} and {judgments.source} share no query: the run has {_some(run.queries)}, the judgments "
             f"{_some(judgments.queries)}; check the ids."
         )
-    rows = np.flatnonzero(judged[query] >= 0) if (judged < 0).any() else slice(None)
-    query, item, score = judged[query[rows]], item[rows], score[rows]
-    order = _rank_order(run, query, item, score)
+    query = judged[np.asarray(run.query)]
+    order = _rank_order(run, query, score)
     if run.check_ranks:
-        run.warn_of_ranks(np.arange(len(run.query))[rows][order], "equal scores by item id", strictly=True)
-    query, item = query[order], item[order]
-    start = np.zeros(len(judgments.queries), np.int64)
-    start[1:] = np.bincount(query, minlength=len(judgments.queries)).cumsum()[:-1]
-
-    wanted = np.array([run.items.get(name, -1) for name in judgments.item], np.int64)
-    listed = np.flatnonzero(wanted >= 0)
-    if len(wanted) and not len(listed):
+        run.warn_of_ranks(order, "equal scores by item id", strictly=True)
+    ranked: list[Any] = run.item_ids
+    if (order[1:] < order[:-1]).any():
+        ranked = [run.item_ids[row] for row in order.tolist()]
+    bounds = np.searchsorted(query[order], np.arange(len(index) + 1)).tolist()
+    found: list[tuple[int, int, int]] = []
+    for number, levels in enumerate(judgments.levels.values()):
+        items = ranked[bounds[number] : bounds[number + 1]]
+        place = dict(zip(items, range(1, len(items) + 1), strict=True))
+        if len(place) < len(items):
+            run.checked_triples()  # names the item that is listed twice, and its line
+        found += sorted((number, place[item], level) for item, level in levels.items() if item in place)
+    if not found and any(judgments.levels.values()):
+        relevant = [item for items in judgments.levels.values() for item in items]
         warnings.warn(
-            f"no relevant item of {judgments.source} is in {run.source}: the judgments have {_some(judgments.item)}, the run "
-            f"{_some(run.items)}; check the ids.",
+            f"no relevant item of {judgments.source} is in the lists of {run.source}: the judgments have {_some(relevant)}, "
+            f"the run {_some(run.item_ids)}; check the ids.",
             stacklevel=3,
         )
-    # Few items are relevant: a look-up by item leaves few rows of the run to be searched for.
-    relevant = np.zeros(len(run.items), bool)
-    relevant[wanted[listed]] = True
-    candidates = np.flatnonzero(relevant[item])
-    keys = judgments.query[listed] * len(run.items) + wanted[listed]
-    by_key = np.argsort(keys)
-    mine = query[candidates] * len(run.items) + item[candidates]
-    at = np.searchsorted(keys[by_key], mine).clip(max=max(len(keys) - 1, 0))
-    found = keys[by_key][at] == mine if len(keys) else np.zeros(0, bool)
-    rows = candidates[found]
-    level = judgments.level[listed][by_key[at[found]]]
-    return [query[rows], level, rows - start[query[rows]] + 1], in_run
+    in_run = np.zeros(len(index), bool)
+    in_run[judged[judged >= 0]] = True
+    queries, places, levels_found = np.array(found, np.int64).reshape(len(found), 3).T
+    return [queries, levels_found, places], in_run
 
 
-def _rank_order(
-    run: PairTable, query: NDArray[np.int64], item: NDArray[np.int64], score: NDArray[np.float64]
-) -> NDArray[np.int64]:
+def _rank_order(run: PairTable, query: NDArray[np.int64], score: NDArray[np.float64]) -> NDArray[np.int64]:
     """Rows by query, then by score descending, then by item id descending."""
     order = np.lexsort((-score, query))
-    query, score, item = query[order], score[order], item[order]
+    query, score = query[order], score[order]
     equal = (query[1:] == query[:-1]) & (score[1:] == score[:-1])
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
     if len(tied):
         # Only the ids of items in ties are compared. Text is in the order of its code points, which is that of its UTF-8 bytes.
-        names, inverse = list(run.items), np.unique(item[tied], return_inverse=True)
-        involved = [str(names[number]) for number in inverse[0].tolist()]
-        place = np.empty(len(involved), np.int64)
-        place[sorted(range(len(involved)), key=involved.__getitem__, reverse=True)] = np.arange(len(involved))
-        group = np.append(0, (~equal).cumsum())[tied]
-        order[tied] = order[tied[np.lexsort((place[inverse[1]], group))]]
+        names = [str(run.item_ids[row]) for row in order[tied].tolist()]
+        number = {name: place for place, name in enumerate(sorted(set(names), reverse=True))}
+        by_name, group = np.array([number[name] for name in names]), np.append(0, (~equal).cumsum())[tied]
+        order[tied] = order[tied[np.lexsort((by_name, group))]]
     return order
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from array import array
 from collections import defaultdict
+from functools import cached_property
 from itertools import count, repeat
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class PairTable:
-    """Millions of (query, item, value) triples: ids are numbered as they appear, numbers take 8 bytes each.
+    """Millions of (query, item, value) triples: queries are numbered as they appear, numbers take 8 bytes each.
+
+    Items are numbered when `items` or `item` is first asked for, after the last triple was added: a dictionary of millions of
+    ids takes longer than reading them.
 
     Values are floats (typecode "d", scores of a run) or integers ("q", judgments). `line` is the line of `source` that a
     triple was read from, 0 where there are no lines. With `check_ranks`, `rank` is a column of the file, which must agree
@@ -32,14 +36,14 @@ class PairTable:
         self.source = source
         self.check_ranks = check_ranks
         self.queries: defaultdict[Id, int] = defaultdict(count().__next__)  # a new id gets the next number
-        self.items: defaultdict[Id, int] = defaultdict(count().__next__)
-        self.query, self.item, self.rank, self.line = array("q"), array("q"), array("q"), array("q")
+        self.item_ids: list[Id] = []
+        self.query, self.rank, self.line = array("q"), array("q"), array("q")
         self.value: array[Any] = array(typecode)
 
     def add_rows(self, queries: Iterable[Id], items: Iterable[Id], values: Sequence[Any], lines: Iterable[int]) -> None:
         """Add triples and the lines that they came from; the ranks of a run are appended by the caller."""
         self.query.extend(map(self.queries.__getitem__, queries))
-        self.item.extend(map(self.items.__getitem__, items))
+        self.item_ids.extend(items)
         self.value.extend(array(self.value.typecode, values))
         self.line.extend(lines)
 
@@ -61,11 +65,26 @@ class PairTable:
         """Where a triple came from, for error messages."""
         return f"{self.source}:{line}" if line else self.source
 
-    def checked_triples(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
-        """Numbers of queries, numbers of items, and values. Refused: a value that is not finite, an item twice for a query."""
-        query, item, value = (np.asarray(values) for values in (self.query, self.item, self.value))
+    @cached_property
+    def items(self) -> dict[Id, int]:
+        """The number of each item."""
+        return {item: number for number, item in enumerate(dict.fromkeys(self.item_ids))}
+
+    @cached_property
+    def item(self) -> NDArray[np.int64]:
+        """The number of the item of every triple."""
+        return np.fromiter(map(self.items.__getitem__, self.item_ids), np.int64, len(self.item_ids))
+
+    def finite_values(self) -> NDArray[Any]:
+        """The values; refused if one is not finite."""
+        value = np.asarray(self.value)
         for row in np.flatnonzero(~np.isfinite(value))[:1].tolist():
             raise ValueError(f"{self.place(self.line[row])}: the score is {value[row]}, but scores must be finite.")
+        return value
+
+    def checked_triples(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]:
+        """Numbers of queries, numbers of items, and values. Refused: a value that is not finite, an item twice for a query."""
+        query, item, value = np.asarray(self.query), self.item, self.finite_values()
         self._check_duplicates(query, item)
         return query, item, value
 
