@@ -47,8 +47,8 @@ def evaluate_labels(options: EvaluateOptions) -> None:
     if pair is not None:
         own, other = _evaluate_pair(options, data, report, pair, common)
         _print_comparison(options, own, other, pair.names, pair.left_out)
-    if options.run is not None:
-        _save_rankings(options, data, options.run)
+    if options.save_run is not None:
+        _save_rankings(options, data, options.save_run)
 
 
 def _shown_keys(options: EvaluateOptions, report: Report) -> list[str] | None:
@@ -148,11 +148,11 @@ def _print_comparison(
 def _save_rankings(options: EvaluateOptions, data: EvaluationInput, file: Path) -> None:
     from suprank import evaluation
 
-    with terminal.progress(f"top {options.run_k}", options.quiet) as progress:
+    with terminal.progress(f"top {options.save_run_k}", options.quiet) as progress:
         rankings = evaluation.top_k(
             data.queries,
             data.gallery,
-            k=options.run_k,
+            k=options.save_run_k,
             ids=data.ids,
             gallery_ids=data.gallery_ids,
             device=options.device,
