@@ -1,11 +1,11 @@
 """Train a bi-encoder and a cross-encoder on graded lists: `python examples/text_search.py`, under a minute on a CPU.
 
-`products.csv` has 21 queries for training and 6 for the test, with 6 graded documents each. The grades: 3 is what was asked for,
-2 differs in one property, 1 is another product with the same properties, 0 is something else. Both models are small BERTs with
-random weights, so that nothing is downloaded.
+`products.csv` has 21 queries for training and 6 for the test, with 6 graded documents each. Grade 3 is what was asked for, 2
+differs in one property, 1 is another product with the same properties, and 0 is something else. Both models are small BERTs
+with random weights, so that nothing is downloaded.
 
-The NDCG@10 of the test queries is printed before and after training. For the bi-encoder each of them ranks all documents of the
-test; the cross-encoder re-ranks the six of the query.
+The NDCG@10 of the test queries is printed before and after training. The bi-encoder ranks all documents of the test for each
+query; the cross-encoder re-ranks the six of the query.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-# isort: off  (suprank first: it makes a torchvision importable that does not fit torch, see docs/install.md)
+# First, because it makes a torchvision importable that does not fit torch (docs/install.md), which transformers imports.
 from suprank.integrations.sentence_transformers import BiEncoderRankLoss, CrossEncoderRankLoss, lists_to_columns
 
-# isort: on
+# isort: split
 import numpy as np
 import torch
 from datasets import Dataset
@@ -113,11 +113,13 @@ def train_bi_encoder(train: Grades, test: Grades, folder: Path, *, epochs: int, 
     transformer = Transformer(save_small_bert(folder / "bi-encoder", train, with_score=False))
     model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension())])
     before = ndcg_at_10(search(model, test), test)
-    queries, documents, grades = list(train), [list(row) for row in train.values()], [list(row.values()) for row in train.values()]
+    columns = lists_to_columns(
+        list(train), [list(row) for row in train.values()], [list(row.values()) for row in train.values()]
+    )
     trainer = SentenceTransformerTrainer(
         model=model,
         args=SentenceTransformerTrainingArguments(**training_options(folder, epochs, seed)),
-        train_dataset=Dataset.from_dict(lists_to_columns(queries, documents, grades)),
+        train_dataset=Dataset.from_dict(columns),
         loss=BiEncoderRankLoss(model, SupNDCG(tau=0.01)),
     )
     trainer.remove_callback(PrinterCallback)
@@ -147,7 +149,12 @@ def train_cross_encoder(train: Grades, test: Grades, folder: Path, *, epochs: in
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(__file__).with_name("products.csv"), help="split, query, document, grade")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(__file__).with_name("products.csv"),
+        help="CSV file with the columns split, query, document and grade (default: products.csv)",
+    )
     parser.add_argument("--epochs", type=int, default=30, help="passes over the training queries (default: 30)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the order of queries (default: 0)")
     options = parser.parse_args()

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = [
     pytest.mark.skipif(
-        not all(map(find_spec, ("sentence_transformers", "accelerate", "datasets"))), reason="needs suprank[sentence-transformers]"
+        not all(map(find_spec, ("sentence_transformers", "accelerate", "datasets"))),
+        reason="needs suprank[sentence-transformers]",
     ),
     pytest.mark.filterwarnings("default"),  # those of transformers and datasets are not ours
 ]
@@ -30,7 +31,7 @@ pytestmark = [
 QUERIES = ["red cup", "plum jam", "green tea"]
 DOCUMENTS = [["a red cup", "a green cup", "red plum"], ["jam of plum", "plum"], ["green tea", "tea", "a green plum"]]
 GRADES = [[3, 2, 1], [2, 0], [3, 1, 0]]
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"a of red green cup plum jam tea".split()]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "of", "red", "green", "cup", "plum", "jam", "tea"]
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,7 @@ def library():
         patch.setenv("HF_HUB_OFFLINE", "1")
         from suprank.integrations import sentence_transformers as ours  # first: it declares the operators of torchvision
 
+        # isort: split
         import datasets
         import sentence_transformers
         import transformers

@@ -45,14 +45,15 @@ __all__ = ["BiEncoderRankLoss", "CrossEncoderRankLoss", "lists_to_columns"]
 CITATION = r"""
 @article{ramzi2023optimization,
   title = {Optimization of Rank Losses for Image Retrieval},
-  author = {Ramzi, Elias and Audebert, Nicolas and Rambour, Cl{\'e}ment and Araujo, Andr{\'e} and Bitot, Xavier and Thome, Nicolas},
+  author = {Ramzi, Elias and Audebert, Nicolas and Rambour, Cl{\'e}ment and Araujo, Andr{\'e} and Bitot, Xavier and
+    Thome, Nicolas},
   journal = {arXiv preprint arXiv:2309.08250},
   year = {2023}
 }
 """
 
 
-class BiEncoderRankLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # sentence-transformers is not typed for us
+class BiEncoderRankLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # mypy does not read it
     """A rank loss for `SentenceTransformerTrainer`: each query ranks its documents, and those of the other queries.
 
     `loss` is any rank loss of suprank; the default is `SupNDCG()`. What a row of the dataset holds:
@@ -117,12 +118,10 @@ class BiEncoderRankLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # se
         features = list(sentence_features)
         self._check_columns(len(features) - 1, labels)
         if self.mini_batch_size is not None:
-            return self.forward_cached(features, labels)
+            return super().forward_cached(features, labels)
         return self._from_embeddings(embed_columns(self.model, features), labels)
 
-    def calculate_loss(
-        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
-    ) -> Tensor:
+    def calculate_loss(self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False) -> Tensor:
         """The loss of embeddings in mini-batches, one list for each column: the part of GradCache that `forward` calls."""
         loss = self._from_embeddings([torch.cat(column) for column in reps], labels)
         if not with_backward:
