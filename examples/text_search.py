@@ -155,7 +155,7 @@ def main() -> None:
         default=Path(__file__).with_name("products.csv"),
         help="CSV file with the columns split, query, document and grade (default: products.csv)",
     )
-    parser.add_argument("--epochs", type=int, default=30, help="passes over the training queries (default: 30)")
+    parser.add_argument("--epochs", type=int, default=10, help="passes over the training queries (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the order of queries (default: 0)")
     options = parser.parse_args()
     disable_progress_bar()

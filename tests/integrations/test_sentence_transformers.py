@@ -389,7 +389,7 @@ def test_lists_become_columns_of_one_length(library):
 
 
 def test_the_example_improves_the_ranking_of_unseen_queries(library, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["text_search.py", "--epochs", "6"])
+    monkeypatch.setattr(sys, "argv", ["text_search.py", "--epochs", "2"])
     runpy.run_path(str(ROOT / "examples" / "text_search.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "21 queries to train, 6 to test"
