@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from torch import Tensor
 
-    from suprank.losses import RankLoss
+    from suprank.losses import RetrievalLoss
 
 __all__ = ["BiEncoderRankLoss", "CrossEncoderRankLoss", "lists_to_columns"]
 
@@ -87,7 +87,7 @@ class BiEncoderRankLoss(CachedLossMixin, nn.Module):  # type: ignore[misc]  # my
     def __init__(
         self,
         model: SentenceTransformer,
-        loss: RankLoss | None = None,
+        loss: RetrievalLoss | None = None,
         *,
         label: Literal["grades", "id"] = "grades",
         in_batch_negatives: bool = True,
@@ -211,8 +211,8 @@ class CrossEncoderRankLoss(nn.Module):
     Lists may have different lengths. Integer grades are levels, for which the gain of NDCG is 2^grade − 1; grades in floats are
     the gain itself. A grade below 0 leaves the document out. Queries without a relevant document are left out of the mean.
 
-    Scores are `activation_fn(logits)`, by default the logits. τ is a difference of scores: logits of a trained cross-encoder
-    differ by units, where cosines differ by hundredths, so give a τ of about 1, not the default of our losses.
+    Scores are `activation_fn(logits)`, by default the logits. τ is a difference of scores, and logits spread more than cosines,
+    so do not take the default of our losses, 0.01; `suggest_tau` proposes a τ for a model that ranks already.
 
     `mini_batch_size` pairs go through the model at a time; as in `LambdaLoss`, None stands for the number of queries in the
     batch, and 0 for all pairs at once.
@@ -221,7 +221,7 @@ class CrossEncoderRankLoss(nn.Module):
     def __init__(
         self,
         model: CrossEncoder,
-        loss: RankLoss | None = None,
+        loss: RetrievalLoss | None = None,
         *,
         activation_fn: nn.Module | None = None,
         mini_batch_size: int | None = None,
@@ -316,7 +316,7 @@ def lists_to_columns(
     return {"query": list(queries), **columns, "label": label}
 
 
-def _rank_loss(loss: RankLoss) -> RankLoss:
+def _rank_loss(loss: RetrievalLoss) -> RetrievalLoss:
     if not isinstance(loss, nn.Module) or not hasattr(loss, "from_scores"):
         name = loss.__name__ if isinstance(loss, type) else type(loss).__name__
         hint = f"{name}(), an instance" if isinstance(loss, type) else "SupNDCG(tau=0.02)"
