@@ -45,6 +45,7 @@ PACKAGES = {
     "suprank.embedding": "vision",
     "suprank.explorer": "explore",
     "suprank.hierarchy": "hierarchy",
+    "suprank.integrations.sentence_transformers": "sentence-transformers",
     "suprank.models": "vision",
     "suprank.training": "train",
 }
