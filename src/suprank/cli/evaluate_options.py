@@ -19,7 +19,7 @@ ALWAYS = {"embeddings", "embeddings_option", "out", "quiet"}
 WITH = {
     "gap": {
         *("thresholds", "labels", "gallery", "gallery_labels", "level", "id", "metric", "decay", "weight"),
-        *("device", "memory_budget", "test", "trust_code"),
+        *("device", "memory_budget", "test", "trust_code", "head"),
     },
     "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
 }
@@ -40,6 +40,7 @@ class EvaluateOptions:
     id_column: str | None
     test: str | None
     trust_code: bool
+    head: Path | None
     ks: tuple[int, ...] | None
     metrics: list[str] | None
     every_metric: bool
@@ -58,6 +59,11 @@ class EvaluateOptions:
     run: Path | None
     run_k: int
     quiet: bool
+
+    @property
+    def against_itself(self) -> bool:
+        """Whether --head and --against ask for the same embeddings with and without the head."""
+        return self.head is not None and self.against is not None and self.against.resolve() == self.subject.resolve()
 
     @property
     def is_run(self) -> bool:
@@ -87,8 +93,8 @@ class EvaluateOptions:
             if file is not None:
                 terminal.check_writable(file)
 
-    def read(self) -> EvaluationInput:
-        """Read the embeddings and labels; those of a run are computed first if need be."""
+    def read(self, *, without_head: bool = False) -> EvaluationInput:
+        """Read the embeddings and labels; those of a run are computed first if need be. Then the head is applied."""
         from suprank.workflows.evaluation import EvaluationInput
 
         with terminal.ProgressBars(self.quiet) as bars:
@@ -101,6 +107,7 @@ class EvaluateOptions:
                 id_column=self.id_column,
                 test=self.test,
                 trust_code=self.trust_code,
+                head=None if without_head else self.head,
                 device=self.device,
                 progress=bars,
             )
