@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+__all__ = ["Head", "HeadConfig", "is_head"]
+
 FORMAT = 1
 WEIGHTS, SETTINGS = "head.safetensors", "head.json"
 _BLOCK_BYTES = 64 * 2**20  # of the widest layer, which `transform` computes at a time
