@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from suprank.losses.base import MeasureLoss
 from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
+from suprank.losses.score_batch import ScoreBatch
+from suprank.losses.value_checks import reading_once
 from suprank.ranking import Sigmoid, SupStep, heaviside, ranks
 from suprank.ranking.ranks import resolve_implementation
 from suprank.ranking.steps import SupStepOptions
@@ -15,6 +17,7 @@ from suprank.ranking.steps import SupStepOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jaxtyping import Bool, Float, Shaped
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
@@ -60,6 +63,32 @@ class RankLoss(MeasureLoss):
     def per_query(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
         ranks_of_batch = partial(ranks, batch.scores, plus=self.plus, minus=self.minus, using=self.using)
         return self.measure(batch, ranks_of_batch, include_self=self.include_self)
+
+    def from_scores(
+        self,
+        scores: Float[Tensor, "queries items"],
+        relevance: Shaped[Tensor, "queries items"],
+        mask: Bool[Tensor, "queries items"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The loss of lists of items with these scores, one for each query, from any model.
+
+        `relevance` in integers are levels, as labels give them: 0 is a negative, the gain of NDCG is 2^l − 1, and H-AP weighs
+        levels by `decay` or `weights`. In floats it is the relevance itself, and the gain. AP and R@k take all above 0 as
+        positives. `mask` is False for padding, as is a relevance below 0. Queries without positives are left out of the mean.
+
+        τ is a difference of scores. The default suits cosines.
+
+        Example:
+            >>> scores = torch.tensor([[2.0, 1.0, 0.5], [0.3, 0.9, 0.0]], requires_grad=True)
+            >>> grades = torch.tensor([[2, 0, 1], [1, 0, 0]])
+            >>> mask = torch.tensor([[True, True, True], [True, True, False]])
+            >>> loss = SmoothNDCG(tau=0.1).from_scores(scores, grades, mask)
+            >>> loss.backward()
+        """
+        with reading_once() as checks:
+            batch = ScoreBatch.from_scores(scores, relevance, mask)
+            checks.copy()
+            return self.compute(cast("RetrievalBatch", batch))  # it has all that measures read
 
     def extra_repr(self) -> str:
         using = "" if self.using is None else f", using={self.using!r}"
