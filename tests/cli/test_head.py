@@ -177,6 +177,21 @@ def test_what_is_no_head_is_refused_by_every_command(folder, name, message):
     assert message in refused("models", "add-head", "model", name, "--out", "m")
 
 
+def test_a_head_of_another_backbone_with_the_same_width_gives_a_warning():
+    trained = head(8, 6)
+    trained.training_record = {"source": {"backbone": "test_vit"}}
+    trained.save("other")
+    warning = "warning: the head was trained on embeddings of test_vit, and these are of test_resnet: they do not go together"
+    for command in (
+        ("evaluate", "before"),
+        ("index", "build", "before", "--out", "i"),
+        ("embed", "model", "m.parquet", "--out", "e", *FAST),
+    ):
+        assert done(*command, "--head", "other").stderr.count(warning) == 1
+    assert warning in done("models", "add-head", "model", "other", "--out", "m").stderr
+    assert "do not go together" not in done("evaluate", "before", "--head", "head").stderr
+
+
 # Compared with the embeddings before it
 
 

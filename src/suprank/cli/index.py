@@ -108,7 +108,7 @@ def build(
     suprank index build embeddings --head head --out birds.index
     suprank index build vectors.npy --manifest birds.parquet --out qdrant://localhost:6333/birds
     """
-    with terminal.plain_errors(_SMALLER):
+    with terminal.plain_errors(_SMALLER), terminal.plain_messages():
         from suprank.explorer.index import build_index
 
         if "://" not in out:
@@ -168,7 +168,7 @@ def search(
         raise typer.BadParameter("give the queries either as --embeddings, or as --image with --model.")
     if (model is not None) != bool(image):
         raise typer.BadParameter("--image and --model go together: the model embeds the image.", param_hint="--model")
-    with terminal.plain_errors("fewer queries at once"):
+    with terminal.plain_errors("fewer queries at once"), terminal.plain_messages():
         from suprank.explorer.index import open_index
 
         terminal.device(device)
@@ -204,7 +204,7 @@ def add(
     \b
     suprank index add birds.index more-embeddings --part test
     """
-    with terminal.plain_errors(_SMALLER):
+    with terminal.plain_errors(_SMALLER), terminal.plain_messages():
         from suprank.explorer.index import open_index
 
         with closing(open_index(index, timeout=timeout)) as opened:
@@ -373,7 +373,7 @@ def _embed_images(
     from suprank.data import Manifest
     from suprank.models.inference import embed
     from suprank.workflows.embeddings import load_embedder, loader_settings
-    from suprank.workflows.heads import head_fingerprint, load_head
+    from suprank.workflows.heads import embedder_with_head, head_fingerprint
 
     for file in files:
         if not file.is_file():
@@ -383,7 +383,7 @@ def _embed_images(
     manifest = Manifest.from_columns({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
     embedder = load_embedder(model, weights, trust_code=trust_code)
     if head is not None:
-        embedder = embedder.with_head(load_head(head, "cpu"))
+        embedder = embedder_with_head(embedder, head)
     loading = loader_settings(embedder, {**options, "fast_jpeg": False, "decoder": "pil"}, 16, 0, "raise")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     batches = loading.batches(manifest, np.arange(len(paths)), pinned=False)

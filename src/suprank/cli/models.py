@@ -176,12 +176,12 @@ def add_head(
     suprank models add-head resnet50 head --out adapted
     suprank embed adapted cub.parquet --out embeddings
     """
-    with terminal.plain_errors("a smaller backbone"):
-        from suprank.models import Head
+    with terminal.plain_errors("a smaller backbone"), terminal.plain_messages():
+        from suprank.workflows.heads import embedder_with_head, load_head
 
         terminal.check_folder(out)
-        loaded = Head.load(head)  # first: timm's weights may have to be downloaded
-        adapted = load_embedder(model, weights, trust_code=trust_code).with_head(loaded)
+        loaded = load_head(head, "cpu")  # first: timm's weights may have to be downloaded
+        adapted = embedder_with_head(load_embedder(model, weights, trust_code=trust_code), loaded)
         adapted.save(out)
     terminal.echo(f"{out}: {model} with the head {head}, embeddings of width {adapted.dim}")
 

@@ -57,14 +57,14 @@ def embed(
     from suprank.data import Manifest
     from suprank.embedding import embed_collection, torchrun_processes
     from suprank.models import Embedder
-    from suprank.workflows.heads import load_head
+    from suprank.workflows.heads import embedder_with_head
 
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
     collection = manifest if isinstance(manifest, Manifest) else Manifest.read(manifest, root=root)
     embedder = load_embedder(model, weights, trust_code=trust_code)
     if head is not None:
-        embedder = embedder.with_head(load_head(head, "cpu"))
+        embedder = embedder_with_head(embedder, head)
     images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg, "decoder": decoder}
     settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
     with torchrun_processes() as processes:

@@ -212,12 +212,12 @@ def _load_or_explain(
 ) -> tuple[Embedder, ImageLoaderSettings]:
     """The loaded model with the head; if that fails, an error that the page shows instead of the terminal."""
     from suprank.explorer.web.searching import WrongModelError
-    from suprank.workflows.heads import head_fingerprint
+    from suprank.workflows.heads import embedder_with_head, head_fingerprint
 
     try:
         embedder, settings = load()
         if head is not None and head_fingerprint(embedder) != head.fingerprint():
-            embedder = embedder.with_head(head)
+            embedder = embedder_with_head(embedder, head)
     except (OSError, ValueError, RuntimeError) as error:
         raise WrongModelError(f"The model {model} cannot be loaded: {error}") from error
     if made_by is not None and made_by.head != head_fingerprint(embedder):

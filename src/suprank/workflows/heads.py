@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[str, int, int], None]
 
+_log = logging.getLogger(__name__)
 _BLOCK_BYTES = 16 * 2**20  # of embeddings, read and transformed at once
 
 
@@ -43,11 +45,14 @@ def apply_head(
     """The embeddings after the head, `[n, out]`: in memory, or for embeddings in a file, in an unnamed temporary file.
 
     `made_by` says what made them, where that is known: embeddings that already went through a head are refused, and so are
-    those of another width. `progress(what, done, total)` counts rows.
+    those of another width; those of another backbone than the head was trained on give a warning. `progress(what, done, total)`
+    counts rows.
     """
     from suprank.evaluation.embedding_files import map_matrices
 
     _check_fits(embeddings, head, made_by)
+    if made_by is not None:
+        _warn_of_other_backbone(head, made_by.backbone)
     shape = len(embeddings), head.config.out_features
     blocks = _blocks(embeddings, head, progress)
     if embeddings.on_disk:
@@ -71,9 +76,27 @@ def with_head(source: Source, head: Head, progress: Progress = lambda what, done
     return replace(source, name=f"{source.name} with head", queries=sides[0], gallery=sides[-1], provenance=made_by)
 
 
+def embedder_with_head(embedder: Embedder, head: str | PathLike[str] | Head) -> Embedder:
+    """The embedder with a head on top; see `Embedder.with_head`."""
+    loaded = load_head(head, "cpu")
+    adapted = embedder.with_head(loaded)
+    _warn_of_other_backbone(loaded, embedder.config.backbone)
+    return adapted
+
+
 def head_added(made_by: Provenance | None, head: Head) -> Provenance | None:
     """The provenance of embeddings after the head."""
     return None if made_by is None else replace(made_by, head=head.fingerprint())
+
+
+def _warn_of_other_backbone(head: Head, backbone: str) -> None:
+    """Warn if a head is put on another backbone than `suprank adapt` recorded: the width may fit, and the space does not."""
+    source = head.training_record.get("source")
+    trained_on = source.get("backbone") if isinstance(source, dict) else None
+    if trained_on is not None and trained_on != backbone:
+        _log.warning(
+            "the head was trained on embeddings of %s, and these are of %s: they do not go together.", trained_on, backbone
+        )
 
 
 def head_fingerprint(embedder: Embedder) -> str | None:
