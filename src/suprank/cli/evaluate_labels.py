@@ -106,7 +106,8 @@ def _read_pair(options: EvaluateOptions, data: EvaluationInput) -> EvaluationPai
         return pair_without_head(data, options.read(without_head=True), subject)
     if not against.is_dir():
         assert options.labels is not None
-        return pair_with_file(data, subject, against, options.labels, levels=options.levels, id_column=options.id_column)
+        columns: dict[str, Any] = {"levels": options.levels, "id_column": options.id_column, "fill_gaps": options.fill_gaps}
+        return pair_with_file(data, subject, against, options.labels, **columns)
     with terminal.ProgressBars(options.quiet) as bars:
         return pair_with_folder(
             data,
