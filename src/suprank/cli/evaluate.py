@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import TrustCode
+from suprank.cli.embed import HeadFolder, TrustCode
 from suprank.cli.evaluate_options import EvaluateOptions, check_options, check_run_options, check_sources, parse_bytes
 from suprank.cli.report import AgainstFrozen
 
@@ -154,6 +154,7 @@ def evaluate(
         str | None, typer.Option(metavar="NAME", help="Test set of the run's recipe.", show_default="the first")
     ] = None,
     trust_code: TrustCode = False,
+    head: HeadFolder = None,
     save_run: Annotated[
         Path | None, typer.Option(metavar="RUN.trec", help="Save the rankings as .trec, .json or .csv.")
     ] = None,
@@ -174,6 +175,8 @@ def evaluate(
     All metrics instead of six; and two models compared on the same test images:
       suprank evaluate runs/roadmap --all
       suprank evaluate runs/roadmap --against runs/smooth-ap
+    The same embeddings after a head of `suprank adapt`, and before it; --head never applies to what --against names:
+      suprank evaluate embeddings --head head --against embeddings
     Revisited Oxford, with its own ground truth:
       suprank evaluate roxford --ground-truth gnd_roxford5k.pkl
     Every row against all the others:
@@ -202,6 +205,7 @@ def evaluate(
         fill_gaps=fill_gaps,
         test=test,
         trust_code=trust_code,
+        head=head,
         ks=tuple(k) if k else None,
         metrics=metric or None,
         every_metric=all,

@@ -19,7 +19,7 @@ ALWAYS = {"embeddings", "embeddings_option", "out", "quiet"}
 WITH = {
     "gap": {
         *("thresholds", "labels", "gallery", "gallery_labels", "level", "fill_gaps", "id", "metric", "decay", "weight"),
-        *("device", "memory_budget", "test", "trust_code"),
+        *("device", "memory_budget", "test", "trust_code", "head"),
     },
     "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
     "run": {
@@ -46,6 +46,7 @@ class EvaluateOptions:
     fill_gaps: bool
     test: str | None
     trust_code: bool
+    head: Path | None
     ks: tuple[int, ...] | None
     metrics: list[str] | None
     every_metric: bool
@@ -64,6 +65,11 @@ class EvaluateOptions:
     save_run: Path | None
     save_run_k: int
     quiet: bool
+
+    @property
+    def against_itself(self) -> bool:
+        """Whether --head and --against ask for the same embeddings with and without the head."""
+        return self.head is not None and self.against is not None and self.against.resolve() == self.subject.resolve()
 
     @property
     def is_run(self) -> bool:
@@ -96,8 +102,8 @@ class EvaluateOptions:
             if file is not None:
                 terminal.check_writable(file)
 
-    def read(self) -> EvaluationInput:
-        """Read the embeddings and labels; those of a run are computed first if need be."""
+    def read(self, *, without_head: bool = False) -> EvaluationInput:
+        """Read the embeddings and labels; those of a run are computed first if need be. Then the head is applied."""
         from suprank.workflows.evaluation import EvaluationInput
 
         with terminal.ProgressBars(self.quiet) as bars:
@@ -111,6 +117,7 @@ class EvaluateOptions:
                 fill_gaps=self.fill_gaps,
                 test=self.test,
                 trust_code=self.trust_code,
+                head=None if without_head else self.head,
                 device=self.device,
                 progress=bars,
             )

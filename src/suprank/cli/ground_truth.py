@@ -39,7 +39,7 @@ def evaluate_revisited(options: EvaluateOptions, ground_truth: Path) -> None:
     if not options.subject.is_dir() or options.is_run or any(for_labels):
         raise ValueError(ONLY_WITH_LABELS)
     truth = evaluation.read_ground_truth(ground_truth)
-    queries, gallery = read_revisited(options.subject, truth)
+    queries, gallery = read_revisited(options.subject, truth, head=options.head, device=options.device)
     with terminal.progress("evaluating", options.quiet) as progress:
         report = evaluation.revisited(
             queries,

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.label_tables import Labels
+    from suprank.models import Head
 
 PROVENANCE = "embeddings"
 """Key of a report's settings under which it says which model made the embeddings, and how it read the images."""
+
+HEAD = "head"
+"""Key of a report's settings with the fingerprint of the head that was applied to the embeddings."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +43,7 @@ def evaluate(
     test: str | None = None,
     frozen: bool = False,
     trust_code: bool = False,
+    head: str | os.PathLike[str] | Head | None = None,
     decay: float | None = None,
     weights: Mapping[str, float] | None = None,
     device: str | None = None,
@@ -58,6 +63,8 @@ def evaluate(
       placeholder where a row has a blank between two labels, as in `suprank.data.Manifest.from_columns`.
     - an array or tensor, with `labels` in an array: `suprank.evaluation.evaluate` is called as it is.
 
+    `head`, a folder of `suprank adapt` or a `Head`, is applied to queries and gallery first.
+
     `decay` is that of H-AP and `weights`, by level, those of wAP; they and `ks` are by default those of the run, or 1, equal
     weights and (1, 10, 100). Further options (`metrics`, `bootstrap`, `per_query`, `memory_budget`, ...) are those of
     `suprank.evaluation.evaluate`.
@@ -75,7 +82,8 @@ def evaluate(
             raise ValueError(
                 "id_column, fill_gaps, test and frozen are for files and folders; leave them out, or give ids= for ids."
             )
-        arrays: tuple[Any, Any, Any, Any] = (subject, labels, gallery, gallery_labels)
+        queries, items = (subject, gallery) if head is None else _arrays_with_head(subject, gallery, head, device)
+        arrays: tuple[Any, Any, Any, Any] = (queries, labels, items, gallery_labels)
         return evaluation.evaluate(
             *arrays,
             decay=1.0 if decay is None else decay,
@@ -96,6 +104,7 @@ def evaluate(
         test=test,
         frozen=frozen,
         trust_code=trust_code,
+        head=head,
         device=device,
     )
     return data.evaluate(decay=decay, weights=weights, device=device, progress=progress, **options)
@@ -103,7 +112,10 @@ def evaluate(
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationInput:
-    """Queries, gallery, labels and ids, as read from files; and, where known, which model made the embeddings."""
+    """Queries, gallery, labels and ids, as read from files; and, where known, which model made the embeddings.
+
+    `head` is the fingerprint of the head that was applied after reading; None without one.
+    """
 
     queries: Embeddings
     gallery: Embeddings | None
@@ -114,6 +126,7 @@ class EvaluationInput:
     decay: float = 1.0
     weights: Mapping[str, float] | None = None
     provenance: Provenance | None = None
+    head: str | None = None
 
     @classmethod
     def read(
@@ -129,10 +142,28 @@ class EvaluationInput:
         test: str | None = None,
         frozen: bool = False,
         trust_code: bool = False,
+        head: str | os.PathLike[str] | Head | None = None,
         device: str | None = None,
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> EvaluationInput:
-        """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded."""
+        """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded, and
+        of embeddings going through the head."""
+        if head is not None:
+            from suprank.workflows.heads import load_head
+
+            applied = load_head(head, device)  # first: a wrong head should not wait for a run's images
+            data = cls.read(
+                *(subject, labels, gallery, gallery_labels),
+                levels=levels,
+                id_column=id_column,
+                fill_gaps=fill_gaps,
+                test=test,
+                frozen=frozen,
+                trust_code=trust_code,
+                device=device,
+                progress=progress,
+            )
+            return data.with_head(applied, progress)
         subject = Path(subject)
         if (gallery is None) != (gallery_labels is None):
             raise ValueError("gallery and gallery_labels go together; give both, or neither.")
@@ -237,6 +268,25 @@ class EvaluationInput:
             provenance=source.provenance,
         )
 
+    def with_head(
+        self, head: Head, progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    ) -> EvaluationInput:
+        """The same queries and gallery after the head. Embeddings that already went through one are refused."""
+        from suprank.embedding import Provenance
+        from suprank.evaluation.embeddings import Embeddings
+        from suprank.workflows.heads import apply_head, head_added
+
+        def applied(side: Embeddings) -> Embeddings:
+            made_by = self.provenance if side.path is None else Provenance.read_beside(side.path)
+            return Embeddings.from_source(apply_head(side, head, made_by, progress), f"{side.name} after the head")
+
+        queries = applied(self.queries)
+        gallery = self.gallery if self.gallery is None else queries
+        if self.gallery is not None and not self.gallery.is_same(self.queries):
+            gallery = applied(self.gallery)
+        provenance = head_added(self.provenance, head)
+        return replace(self, queries=queries, gallery=gallery, provenance=provenance, head=head.fingerprint())
+
     def evaluate(
         self,
         *,
@@ -261,9 +311,19 @@ class EvaluationInput:
             weights=self.weights if weights is None else weights,
             **options,
         )
-        if self.provenance is None:
-            return report
-        return replace(report, settings={**report.settings, PROVENANCE: self.provenance.asdict()})
+        known: dict[str, Any] = {} if self.provenance is None else {PROVENANCE: self.provenance.asdict()}
+        if self.head is not None:
+            known[HEAD] = self.head
+        return replace(report, settings={**report.settings, **known}) if known else report
+
+
+def _arrays_with_head(subject: Any, gallery: Any, head: str | os.PathLike[str] | Head, device: str | None) -> tuple[Any, Any]:
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.workflows.heads import apply_head, load_head
+
+    loaded = load_head(head, device)
+    queries = apply_head(Embeddings.from_source(subject), loaded)
+    return queries, None if gallery is None else apply_head(Embeddings.from_source(gallery, "gallery"), loaded)
 
 
 def read_folder(folder: Path, levels: Sequence[str]) -> QueryGallery:
@@ -293,12 +353,21 @@ def _read_part(folder: Path, name: str) -> EmbeddedPart:
     return part
 
 
-def read_revisited(folder: Path, ground_truth: GroundTruth) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Read queries and gallery in the order in which a revisited dataset's file numbers them, distractors last."""
+def read_revisited(
+    folder: Path, ground_truth: GroundTruth, *, head: str | os.PathLike[str] | Head | None = None, device: str | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Read queries and gallery in the order in which a revisited dataset's file numbers them, distractors last.
+
+    `head`, if given, is applied to both.
+    """
+    from suprank.embedding import Provenance
     from suprank.embedding.parts import read_embedded
     from suprank.embedding.query_gallery import column
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.workflows.heads import apply_head, load_head
 
-    embeddings = []
+    loaded = None if head is None else load_head(head, device)
+    embeddings: list[NDArray[Any]] = []
     for name, expected in (("query", ground_truth.queries), ("gallery", ground_truth.items)):
         part = read_embedded(folder, name)
         ids = column(part.items, "id") or []
@@ -307,5 +376,8 @@ def read_revisited(folder: Path, ground_truth: GroundTruth) -> tuple[NDArray[Any
                 f"{folder / name} does not hold the {len(expected):,} images of the ground truth, in its order and all whole; "
                 f"embed a manifest that `suprank data import` roxford5k or rparis6k made from this very file."
             )
-        embeddings.append(part.embeddings)
+        rows = part.embeddings
+        if loaded is not None:
+            rows = apply_head(Embeddings.from_source(rows, str(folder / name)), loaded, Provenance.read(folder, name))
+        embeddings.append(rows)
     return embeddings[0], embeddings[1]

@@ -78,7 +78,7 @@ def pair_with_folder(
     from suprank.explorer.findings.query_metrics import match_queries
     from suprank.workflows.run_embeddings import open_source
 
-    names = distinct_names(folder, against, frozen=frozen)
+    names = distinct_names(folder, against, frozen=frozen, head=data.head is not None)
     tests = [test if (one / "recipe.toml").is_file() else None for one in (folder, against)]
     how: dict[str, Any] = {"trust_code": trust_code, "device": device, "progress": progress}
     other = EvaluationInput.read(against, test=tests[1], frozen=frozen, **how)
@@ -129,18 +129,31 @@ def pair_with_file(
     """Pair `data`, which was read from `file`, with another file of embeddings of the same images in the same order."""
     other = EvaluationInput.from_files(against, labels, None, None, levels, id_column, fill_gaps=fill_gaps)
     other = replace(other, ks=data.ks, decay=data.decay, weights=data.weights)
-    return EvaluationPair(names=distinct_names(file, against), own=data, other=other, rows=None)
+    names = distinct_names(file, against, head=data.head is not None)
+    return EvaluationPair(names=names, own=data, other=other, rows=None)
 
 
-def distinct_names(one: Path, other: Path, *, frozen: bool = False) -> tuple[str, str]:
+def pair_without_head(data: EvaluationInput, before: EvaluationInput, subject: Path) -> EvaluationPair:
+    """Pair `data`, which was read from `subject` and went through a head, with the same embeddings `before` the head."""
+    return EvaluationPair(names=distinct_names(subject, subject, head=True), own=data, other=before, rows=None)
+
+
+def distinct_names(one: Path, other: Path, *, frozen: bool = False, head: bool = False) -> tuple[str, str]:
     """What to call two folders or files: by their names, with as many of their parent folders as tell them apart.
+
+    With `head`, a head is applied to the first, which may then be the same as the second.
 
     Example:
         >>> from pathlib import Path
         >>> distinct_names(Path("/runs/happier"), Path("/runs/smooth-ap")), distinct_names(Path("/a/test"), Path("/b/test"))
         (('happier', 'smooth-ap'), ('a/test', 'b/test'))
+        >>> distinct_names(Path("clip.npy"), Path("clip.npy"), head=True)
+        ('clip.npy with head', 'clip.npy')
     """
     first, second = one.resolve(), other.resolve()
+    if head:
+        names = (first.name, first.name) if first == second and not frozen else distinct_names(one, other, frozen=frozen)
+        return f"{names[0]} with head", names[1]
     if frozen:
         return first.name, f"{first.name} before training"
     for number in range(1, max(len(first.parts), len(second.parts)) + 1):
