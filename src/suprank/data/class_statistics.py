@@ -50,7 +50,7 @@ def class_statistics(manifest: Manifest) -> ClassStatistics:
         shared={level: _count_shared(counted) for level, counted in images.items()} if _has_both(manifest) else {},
         sizes=_histogram(finest.sum(0)),
         singletons={split: number for split, number in singletons.items() if number},
-        unanswerable=int(finest[_QUERY][finest[_GALLERY] == 0].sum()) if "gallery" in manifest.splits else 0,
+        unanswerable=_count_unanswerable(manifest, finest) if "gallery" in manifest.splits else 0,
         two_parents=tuple(manifest.two_parents()),
     )
 
@@ -58,9 +58,16 @@ def class_statistics(manifest: Manifest) -> ClassStatistics:
 def _count_images(manifest: Manifest, level: int) -> NDArray[np.int64]:
     """How many images each split has of each class of the level: [splits, classes]."""
     labels, number = manifest.labels[:, level], len(manifest.names[manifest.levels[level]])
-    labeled = labels >= 0
-    cells = split_codes(manifest)[labeled] * number + labels[labeled]
+    sets = labels.reshape(len(labels), -1)  # an image counts for each of its labels
+    cells = (split_codes(manifest)[:, None] * number + sets)[sets >= 0]
     return np.bincount(cells, minlength=len(SPLITS) * number).reshape(len(SPLITS), number)
+
+
+def _count_unanswerable(manifest: Manifest, images: NDArray[np.int64]) -> int:
+    """The labeled queries whose finest class, or none of whose finest classes, has an image in the gallery."""
+    labels = manifest.labels[split_codes(manifest) == _QUERY][:, 0].reshape(manifest.splits.get("query", 0), -1)
+    answered = np.append(images[_GALLERY] > 0, False)[labels].any(1)
+    return int(((labels >= 0).any(1) & ~answered).sum())
 
 
 def _count_classes(images: NDArray[np.int64]) -> dict[str, int]:

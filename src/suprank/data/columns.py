@@ -49,8 +49,11 @@ def require_column(names: Sequence[str], column: str, about: str) -> None:
         raise ValueError(f"{about} has no column {column!r}; {guess}")
 
 
-def check_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Table:
-    """Check path, split, labels, id and box. Return the table with these columns typed and in this order, then the others."""
+def check_table(table: pa.Table, labels: Sequence[str], about: str, label_separator: str | None = None) -> pa.Table:
+    """Check path, split, labels, id and box. Return the table with these columns typed and in this order, then the others.
+
+    Label columns of text become dictionary arrays; columns of lists, and of text that `label_separator` divides, lists of them.
+    """
     names = table.column_names
     for name in names:
         if names.count(name) > 1:
@@ -60,7 +63,7 @@ def check_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Table:
     if not table.num_rows:
         raise ValueError(f"{about} has no rows; a manifest has one for each image.")
     columns = {name: _text(table[name], name, about) for name in ("path", "split")}
-    columns |= {name: _label(table[name], name, about) for name in labels}
+    columns |= {name: _label(table[name], name, about, label_separator) for name in labels}
     _check_paths(columns["path"], about)
     _check_splits(columns["split"], about)
     _check_labels(columns, labels, about)
@@ -79,7 +82,33 @@ def decode_dictionaries(table: pa.Table) -> pa.Table:
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+        elif is_label_sets(field.type):
+            table = table.set_column(index, field.name, table.column(index).cast(pa.list_(pa.string())))
     return table
+
+
+def is_label_sets(kind: pa.DataType) -> bool:
+    """Whether a label column of a manifest has this type if images have several labels: lists of dictionary-encoded text."""
+    return bool(pa.types.is_list(kind) and pa.types.is_dictionary(kind.value_type))
+
+
+def split_labels(cells: pa.Array, separator: str) -> pa.ListArray:
+    """Text such as `dog|person` as lists of labels, without white space around them; a blank cell becomes null.
+
+    Example:
+        >>> split_labels(pa.array(["dog|person", "cat", ""]), "|").to_pylist()
+        [['dog', 'person'], ['cat'], None]
+    """
+    if not separator.strip() or separator != separator.strip():
+        raise ValueError(
+            f"label_separator={separator!r} must be a character or more, without white space, which is removed around labels; "
+            f"try '|'."
+        )
+    coded = cells if pa.types.is_dictionary(cells.type) else cells.cast(pa.string()).dictionary_encode()
+    blank = pc.equal(pc.utf8_trim_whitespace(coded.dictionary), "")
+    lists = pc.split_pattern(coded.dictionary, separator)
+    members = pa.ListArray.from_arrays(lists.offsets, pc.utf8_trim_whitespace(lists.values), mask=blank)
+    return members.take(coded.indices)
 
 
 def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
@@ -91,8 +120,15 @@ def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
     return _one_chunk(column.cast(pa.string()))
 
 
-def _label(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
+def _label(column: pa.ChunkedArray, name: str, about: str, separator: str | None) -> pa.Array:
     """Text as a dictionary array; one that is given stays, so that four million names are not expanded to be counted again."""
+    if _is_list(column.type):
+        return _label_sets(_one_chunk(column), name, about)
+    if separator is not None:
+        kind = column.type
+        text = pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)
+        cells = _one_chunk(column.unify_dictionaries()) if text else _text(column, name, about)
+        return _label_sets(split_labels(cells, separator), name, about)
     if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
         column = pa.chunked_array([_text(column, name, about)]).dictionary_encode()
     coded = _one_chunk(column.unify_dictionaries())
@@ -103,6 +139,24 @@ def _label(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
     return pa.DictionaryArray.from_arrays(
         pc.if_else(blank, pa.scalar(None, coded.indices.type), coded.indices), coded.dictionary
     )
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _label_sets(lists: pa.Array, name: str, about: str) -> pa.Array:
+    """Lists of labels as lists of dictionary-encoded text, null for an empty one; if none has two labels, as a plain column."""
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
+    members = _label(pa.chunked_array([lists.flatten()]), name, about, None)
+    blank = np.zeros(len(lengths), bool)
+    blank[np.repeat(np.arange(len(lengths)), lengths)[np.asarray(members.is_null())]] = True
+    _refuse(pa.array(blank), about, f"have a blank among the labels of {name}", "fill it in, or leave it out")
+    offsets = np.append(0, np.cumsum(lengths))
+    if lengths.max() < 2:
+        rows = pa.array(np.where(lengths, offsets[:-1], 0), mask=lengths == 0)
+        return members.take(rows)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), members, mask=pa.array(lengths == 0))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class LabeledEmbeddings(NamedTuple):
-    """Queries or gallery: embeddings `[n, dim]`, labels `[n, levels]`, and ids, equal if two rows are one image."""
+    """Queries or gallery: embeddings `[n, dim]`, labels `[n, levels]`, and ids, equal if two rows are one image.
+
+    Labels are `[n, levels, M]`, with the same M in queries and gallery, if images have up to M labels at a level.
+    """
 
     embeddings: NDArray[Any]
     labels: NDArray[np.int64]
@@ -95,7 +98,16 @@ def _common_labels(manifests: Sequence[Manifest], levels: Sequence[str]) -> list
             joint = [numbers.setdefault(name, len(numbers)) for name in items.names[level]]
             own = items.labels[:, items.levels.index(level)]
             found.append(np.array([*joint, -1])[own])  # −1, no label, is the last of them
-    return [np.stack(found, axis=1) for found in columns]
+    return _match_sets([np.stack(found, axis=1) for found in columns])
+
+
+def _match_sets(labels: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """The labels of all parts as sets of one size, if those of any part are sets."""
+    if all(own.ndim == 2 for own in labels):
+        return labels
+    sets = [own if own.ndim == 3 else own[..., None] for own in labels]
+    most = max(own.shape[2] for own in sets)
+    return [np.pad(own, ((0, 0), (0, 0), (0, most - own.shape[2])), constant_values=-1) for own in sets]
 
 
 def _image_ids(manifests: Sequence[Manifest]) -> list[list[str]]:

@@ -102,13 +102,13 @@ def _check_set_tree(child: Tensor, parent: Tensor, names: Sequence[str]) -> None
     if len(orphans):
         row = int(orphans[0])
         raise ValueError(
-            f"{fine}={int(child[row].max())} has no parent: row {row} has no {coarse}, one of {len(orphans)} such row(s); label "
+            f"{fine}={int(child[row].max())} has no parent: row {row} has no {coarse}, one of {len(orphans)} such rows; label "
             f"the parents too, or set the finer labels to −1."
         )
     for label in classes_with_two_parents(child, parent)[:1].tolist():
         rows = (child == label).any(1).nonzero()[:, 0].tolist()
         raise ValueError(
-            f"labels must form a tree, but the {len(rows)} rows with {fine}={label} (such as {', '.join(map(str, rows[:3]))}) "
+            f"labels must form a tree, but {len(rows)} rows with {fine}={label} (such as {', '.join(map(str, rows[:3]))}) "
             f"have no {coarse} in common that could be its parent; add the parent to each of them, or leave out a level."
         )
 
