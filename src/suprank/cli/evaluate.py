@@ -62,6 +62,7 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Label column; repeatable, finest first.", show_default="columns that begin with label"),
     ] = None,
+    fill_gaps: terminal.FillGaps = False,
     id: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column of ids. A query is not ranked against the item with its own id."),
@@ -153,6 +154,7 @@ def evaluate(
         gallery_labels=gallery_labels,
         levels=level or [],
         id_column=id,
+        fill_gaps=fill_gaps,
         test=test,
         trust_code=trust_code,
         ks=tuple(k) if k else None,

@@ -102,7 +102,8 @@ def _read_pair(options: EvaluateOptions, data: EvaluationInput) -> EvaluationPai
         return None
     if not against.is_dir():
         assert options.labels is not None
-        return pair_with_file(data, subject, against, options.labels, levels=options.levels, id_column=options.id_column)
+        columns: dict[str, Any] = {"levels": options.levels, "id_column": options.id_column, "fill_gaps": options.fill_gaps}
+        return pair_with_file(data, subject, against, options.labels, **columns)
     with terminal.ProgressBars(options.quiet) as bars:
         return pair_with_folder(
             data,

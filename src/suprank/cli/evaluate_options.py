@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ALWAYS = {"embeddings", "embeddings_option", "out", "quiet"}
 WITH = {
     "gap": {
-        *("thresholds", "labels", "gallery", "gallery_labels", "level", "id", "metric", "decay", "weight"),
+        *("thresholds", "labels", "gallery", "gallery_labels", "level", "fill_gaps", "id", "metric", "decay", "weight"),
         *("device", "memory_budget", "test", "trust_code"),
     },
     "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
@@ -38,6 +38,7 @@ class EvaluateOptions:
     gallery_labels: Path | None
     levels: list[str]
     id_column: str | None
+    fill_gaps: bool
     test: str | None
     trust_code: bool
     ks: tuple[int, ...] | None
@@ -78,6 +79,9 @@ class EvaluateOptions:
         if (self.against_frozen or self.test is not None) and not self.is_run:
             text = f"--against-frozen and --test are for a folder of `suprank train`, which {self.subject} is not."
             raise typer.BadParameter(text)
+        if self.fill_gaps and self.labels is None:
+            text = f"{self.subject} has its own labels, so there are no gaps in --labels to fill; leave it out."
+            raise typer.BadParameter(text, param_hint="--fill-gaps")
         if self.every_metric and self.metrics:
             raise typer.BadParameter("--all and --metric both say which metrics to print; give one.")
 
@@ -99,6 +103,7 @@ class EvaluateOptions:
                 self.gallery_labels,
                 levels=self.levels,
                 id_column=self.id_column,
+                fill_gaps=self.fill_gaps,
                 test=self.test,
                 trust_code=self.trust_code,
                 device=self.device,

@@ -28,6 +28,7 @@ class ClassStatistics:
     singletons    train, test → number of finest classes with a single image there, if there are any
     unanswerable  queries whose finest class has no image in the gallery; 0 without a gallery
     two_parents   sentences that name the labels under two parents
+    placeholders  level → number of classes that `fill_gaps` put in place of blanks, if there are any
     """
 
     counts: Mapping[str, Mapping[str, int]]
@@ -36,12 +37,13 @@ class ClassStatistics:
     singletons: Mapping[str, int]
     unanswerable: int
     two_parents: tuple[str, ...]
+    placeholders: Mapping[str, int]
 
 
 def class_statistics(manifest: Manifest) -> ClassStatistics:
     """Count the classes of a manifest."""
     if not manifest.levels:
-        return ClassStatistics({}, {}, {}, {}, 0, ())
+        return ClassStatistics({}, {}, {}, {}, 0, (), {})
     images = {level: _count_images(manifest, column) for column, level in enumerate(manifest.levels)}
     finest = images[manifest.levels[0]]
     singletons = {"train": int((finest[_TRAIN] == 1).sum()), "test": int((finest[_TEST] == 1).sum())}
@@ -52,6 +54,7 @@ def class_statistics(manifest: Manifest) -> ClassStatistics:
         singletons={split: number for split, number in singletons.items() if number},
         unanswerable=_count_unanswerable(manifest, finest) if "gallery" in manifest.splits else 0,
         two_parents=tuple(manifest.two_parents()),
+        placeholders=manifest.placeholders(),
     )
 
 

@@ -9,8 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from suprank.files.label_gaps import (
+    ADVICE,
+    BLANK,
+    describe_conflict,
+    find_conflict,
+    find_gaps,
+    placeholder_names,
+)
+from suprank.files.label_gaps import (
+    fill_gaps as fill_label_gaps,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 PREFIX = "label_"
 """The prefix of label columns; the name of the level follows it."""
@@ -49,10 +63,13 @@ def require_column(names: Sequence[str], column: str, about: str) -> None:
         raise ValueError(f"{about} has no column {column!r}; {guess}")
 
 
-def check_table(table: pa.Table, labels: Sequence[str], about: str, label_separator: str | None = None) -> pa.Table:
+def check_table(
+    table: pa.Table, labels: Sequence[str], about: str, *, fill_gaps: bool = False, label_separator: str | None = None
+) -> pa.Table:
     """Check path, split, labels, id and box. Return the table with these columns typed and in this order, then the others.
 
     Label columns of text become dictionary arrays; columns of lists, and of text that `label_separator` divides, lists of them.
+    With `fill_gaps`, a blank between two labels becomes a placeholder instead of an error: see `suprank.files.label_gaps`.
     """
     names = table.column_names
     for name in names:
@@ -66,6 +83,8 @@ def check_table(table: pa.Table, labels: Sequence[str], about: str, label_separa
     columns |= {name: _label(table[name], name, about, label_separator) for name in labels}
     _check_paths(columns["path"], about)
     _check_splits(columns["split"], about)
+    if fill_gaps:
+        columns |= _fill_gaps({name: columns[name] for name in labels}, about)
     _check_labels(columns, labels, about)
     if "id" in names:
         columns["id"] = _text(table["id"], "id", about)
@@ -196,6 +215,9 @@ def _check_splits(splits: pa.Array, about: str) -> None:
 
 def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: str) -> None:
     distractor = pc.equal(columns["split"], "distractor")
+    gaps = find_gaps(_codes([columns[name] for name in labels])) if len(labels) > 2 else np.zeros((0, 0), bool)
+    for level in np.flatnonzero(gaps.any(0)).tolist():
+        _refuse(pa.array(gaps[:, level]), about, f"have no {labels[level]}, but labels below and above it", ADVICE)
     for fine, name in enumerate(labels):
         blank = columns[name].is_null()
         _refuse(
@@ -212,6 +234,47 @@ def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: st
                 f"have a {below} but no {name}",
                 "every class has a parent at the next level; fill it in, or leave both blank",
             )
+
+
+def _codes(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """The indices of label columns `[rows, levels]`, 0 for several labels; −1 for a blank."""
+    codes = [
+        np.where(column.is_null(), BLANK, 0) if _is_list(column.type) else np.asarray(pc.fill_null(column.indices, BLANK))
+        for column in columns
+    ]
+    return np.stack(codes, axis=1).astype(np.int64)
+
+
+def _fill_gaps(columns: dict[str, pa.Array], about: str) -> dict[str, pa.Array]:
+    """The label columns with placeholders in their gaps."""
+    if len(columns) < 3:
+        return columns
+    for name, column in columns.items():
+        if _is_list(column.type):
+            raise ValueError(
+                f"{about}: fill_gaps needs one label for an image at each level, but images have several {name}; leave "
+                f"fill_gaps out, and fill in the blanks."
+            )
+    codes, levels = _codes(list(columns.values())), [name.removeprefix(PREFIX) for name in columns]
+    dictionaries = [column.dictionary for column in columns.values()]
+    filled, placeholders = fill_label_gaps(codes, [len(dictionary) for dictionary in dictionaries])
+    if not any(placeholders):
+        return columns
+    names = [dictionary.to_pylist() for dictionary in dictionaries]
+    conflict = find_conflict(codes, filled)
+    if conflict is not None:
+        text = describe_conflict(conflict, codes, levels, lambda row, level: names[level][codes[row, level]])
+        raise ValueError(f"{about}: rows {conflict.rows[0]:,} and {conflict.rows[1]:,} {text}")
+    result = dict(columns)
+    for level, texts in enumerate(placeholder_names(placeholders, names, levels)):
+        if texts:
+            coded = pa.DictionaryArray.from_arrays(
+                pa.array(np.maximum(filled[:, level], 0), mask=filled[:, level] == BLANK),
+                pa.concat_arrays([dictionaries[level], pa.array(texts, pa.string())]),
+            )
+            # Through text, because a label may be called like the placeholder.
+            result[PREFIX + levels[level]] = coded.dictionary_decode().dictionary_encode()
+    return result
 
 
 def _boxes(column: pa.ChunkedArray, about: str) -> pa.Array:

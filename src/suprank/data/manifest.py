@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from suprank.data.columns import PREFIX, SPLITS, check_table, is_label_sets, label_columns
 from suprank.data.tree import NO_PARENT, LabelTree
 from suprank.files.atomic import atomic_writer, write_atomically
+from suprank.files.label_gaps import name_start
 from suprank.files.tables import read_table
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Manifest:
         levels: Sequence[str] | None = None,
         about: str = "the manifest",
         names: Mapping[str, Sequence[str]] | None = None,
+        fill_gaps: bool = False,
         label_separator: str | None = None,
     ) -> Manifest:
         """Check the columns and make a manifest of them; errors call it `about`.
@@ -89,10 +91,13 @@ class Manifest:
 
         Refused are a table without rows; a path that is blank, absolute or contains `..`; a split not in `SPLITS`; a blank
         label, except in `distractor` rows; a label whose parent is blank; a blank id; a box that is not x1 < x2, y1 < y2.
+
+        `fill_gaps` puts a placeholder where a row has a blank between two labels, one for each class below it: lynxes with a
+        family and no genus get the genus `(no genus) Felidae: lynx`, which is no other species' genus.
         """
         table = columns if isinstance(columns, pa.Table) else _table(columns, about)
         chosen = label_columns(table.column_names, levels, about)
-        table = check_table(table, chosen, about, label_separator)
+        table = check_table(table, chosen, about, fill_gaps=fill_gaps, label_separator=label_separator)
         for column in chosen:
             given = None if names is None else names.get(column.removeprefix(PREFIX))
             index = table.column_names.index(column)
@@ -107,14 +112,16 @@ class Manifest:
         *,
         root: str | os.PathLike[str] | None = None,
         levels: Sequence[str] | None = None,
+        fill_gaps: bool = False,
         label_separator: str | None = None,
     ) -> Manifest:
         """Read a manifest from a .parquet or .csv file.
 
         Ids, levels and root are those it was saved with: in the metadata of a Parquet file, or in `<name>.csv.json` beside a
         CSV. A CSV without that file gets new ids. `root` overrides where the images are; if the saved root does not exist, it
-        is looked for relative to the manifest. `levels` selects some of the levels. `label_separator` is what stands between
-        the labels of an image that has several at a level; one that was saved with the manifest need not be given.
+        is looked for relative to the manifest. `levels` selects some of the levels. `fill_gaps` is that of `from_columns`.
+        `label_separator` is what stands between the labels of an image that has several at a level; one that was saved with
+        the manifest need not be given.
         """
         path = Path(path)
         if path.suffix.lower() not in (".parquet", ".csv"):
@@ -126,9 +133,10 @@ class Manifest:
         if levels is None and "levels" in meta:
             levels = meta["levels"]
         images = Path(root) if root is not None else _find_root(meta, path.parent)
+        about, names = str(path), meta.get("names")
         separator = label_separator or meta.get("label_separator")
         return cls.from_columns(
-            table, root=images, levels=levels, about=str(path), names=meta.get("names"), label_separator=separator
+            table, root=images, levels=levels, about=about, names=names, fill_gaps=fill_gaps, label_separator=separator
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -261,6 +269,15 @@ class Manifest:
             if len(several) > _SHOWN:
                 sentences.append(f"... and {len(several) - _SHOWN:,} more labels of {self.levels[fine]} have several parents")
         return sentences
+
+    def placeholders(self) -> dict[str, int]:
+        """Level → number of classes of these rows that `fill_gaps` put in place of blanks; levels without any are left out."""
+        found = {}
+        for column, level in enumerate(self.levels):
+            present = np.unique(self.labels[:, column])
+            names = self.names[level]
+            found[level] = sum(names[one].startswith(name_start(level)) for one in present[present >= 0].tolist())
+        return {level: number for level, number in found.items() if number}
 
     def to_tree(self) -> LabelTree:
         """The label tree of these rows; refused if a label has two parents, or if there are no labels."""

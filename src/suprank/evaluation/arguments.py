@@ -81,7 +81,8 @@ def check_tree(labels: Integer[Tensor, "rows depth *set"], names: Sequence[str])
             row = int(orphans[0])
             raise ValueError(
                 f"{names[column]}={int(child[row])} has no parent: its {names[column + 1]} is {int(parent[row])} in "
-                f"{len(orphans)} row(s), and −1 means unlabeled; label the parent too, or set the finer label to −1."
+                f"{len(orphans)} row(s), and −1 means unlabeled; label the parent too (fill_gaps of a manifest or a label file "
+                f"does), or set the finer label to −1."
             )
         twice = classes_with_two_parents(child, parent).tolist()
         if twice:

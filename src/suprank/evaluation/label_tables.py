@@ -8,12 +8,15 @@ import re
 import unicodedata
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from suprank.evaluation.embedding_files import check_file, open_npy, open_parquet
+from suprank.files.label_gaps import ADVICE, describe_conflict, find_conflict
+from suprank.files.label_gaps import fill_gaps as fill_label_gaps
 from suprank.files.tables import DELIMITERS, MalformedError, check_header, records
 
 if TYPE_CHECKING:
@@ -120,7 +123,12 @@ class Labels:
 
 
 def encode_labels(
-    queries: LabelTable, gallery: LabelTable | None = None, *, levels: Sequence[str] = (), without: Iterable[str] = ()
+    queries: LabelTable,
+    gallery: LabelTable | None = None,
+    *,
+    levels: Sequence[str] = (),
+    without: Iterable[str] = (),
+    fill_gaps: bool = False,
 ) -> Labels:
     """Turn label columns of one table, or of two that share their ids, into integers.
 
@@ -129,7 +137,8 @@ def encode_labels(
 
     `levels` names the columns, finest first. Without it they are those that begin with `label`, in the order of the file,
     or else all but `path`, `id`, `split`, `box` and the columns in `without`. A level is called what follows `label_`.
-    Labels must form a tree: every value has one parent at the next level, which is not empty.
+    Labels must form a tree: every value has one parent at the next level, which is not empty. With `fill_gaps`, a cell that is
+    empty between two labels gets a class of its own for each value below it, so that it makes nothing a positive.
     """
     columns = [queries.full_name(level) for level in levels] or _label_columns(queries, set(without))
     for column in columns:
@@ -141,6 +150,8 @@ def encode_labels(
             _check_no_negative(table, column)
     coded = [_joint_ids([table.column(column) for table in tables], column) for column in columns]
     stacked = [np.stack([ids[index] for ids in coded], axis=1) for index in range(len(tables))]
+    if fill_gaps:
+        stacked = np.split(_fill_gaps(columns, tables, np.concatenate(stacked)), [len(queries)])
     _check_tree(columns, tables, np.concatenate(stacked))
     short = tuple(column.removeprefix(PREFIX) or column for column in columns)
     names = short if len(set(short)) == len(short) else tuple(columns)
@@ -222,23 +233,38 @@ def _check_no_negative(table: LabelTable, column: str) -> None:
             )
 
 
+def _place(tables: list[LabelTable], row: int) -> str:
+    inside = row < len(tables[0])
+    return f"{tables[0 if inside else 1].path}, row {row if inside else row - len(tables[0])}"
+
+
+def _value(tables: list[LabelTable], row: int, column: str) -> str:
+    cells = (str(cell) for table in tables for cell in table.column(column))
+    return next(itertools.islice(cells, row, None)).strip()
+
+
+def _fill_gaps(columns: list[str], tables: list[LabelTable], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ids of all tables with placeholders in their gaps; rows of one class must agree about them."""
+    filled, _ = fill_label_gaps(labels, (labels.max(axis=0) + 1).tolist())
+    conflict = find_conflict(labels, filled)
+    if conflict is not None:
+        first, second = (_place(tables, row) for row in conflict.rows)
+        text = describe_conflict(conflict, labels, columns, lambda row, level: _value(tables, row, columns[level]))
+        raise ValueError(f"{first}, and {second}: {text}")
+    return filled
+
+
 def _check_tree(columns: list[str], tables: list[LabelTable], labels: NDArray[np.int64]) -> None:
     """The check that `evaluate` makes on ids, here with errors that name values and files."""
-
-    def place(row: int) -> str:
-        inside = row < len(tables[0])
-        return f"{tables[0 if inside else 1].path}, row {row if inside else row - len(tables[0])}"
-
-    def value(row: int, column: str) -> str:
-        cells = (str(cell) for table in tables for cell in table.column(column))
-        return next(itertools.islice(cells, row, None)).strip()
-
+    place, value = partial(_place, tables), partial(_value, tables)
     for (fine, coarse), (child, parent) in zip(itertools.pairwise(columns), itertools.pairwise(labels.T), strict=True):
         known = np.flatnonzero(child != UNLABELED)
         for row in known[parent[known] == UNLABELED][:1].tolist():
+            is_gap = (labels[row, columns.index(coarse) :] != UNLABELED).any()
+            way_out = ADVICE if is_gap else "fill it in, or empty the finer label too"
             raise ValueError(
                 f"{place(row)}: {fine} is {value(row, fine)!r}, but {coarse} is empty, and levels go from fine to coarse; "
-                f"fill it in, or empty the finer label too."
+                f"{way_out}."
             )
         last = np.full(child.max(initial=-1) + 1, UNLABELED)
         last[child[known]] = parent[known]

@@ -157,7 +157,7 @@ class RetrievalBatch:
             for orphan in child[(child >= 0) & unknown][:1].tolist():
                 return (
                     f"class {orphan} of column {fine} has no parent: column {fine + 1} is −1, no label, so nothing shares its "
-                    f"class; label the parent too."
+                    f"class; label the parent too, or read the manifest with fill_gaps=True."
                 )
             twice = classes_with_two_parents(child, parent)
             if not len(twice):

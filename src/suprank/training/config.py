@@ -46,6 +46,9 @@ class DataConfig(ConfigTable):
     levels: Names | None = None
     """Label levels to train and evaluate with, finest first; by default all."""
 
+    fill_gaps: bool = False
+    """Put a placeholder where a row of `manifest` or `tests` has a blank between two labels, instead of refusing it."""
+
     workers: int | None = Field(default=None, ge=0)
     """Workers that decode images, for each training process; 0 decodes in that process. By default one per core, 16 at most."""
 

@@ -184,7 +184,8 @@ class _Trainer:
         self.config, self.fabric, self.run, self.callback, self.stop = config, fabric, run, callback, stop
         self.position = Position()
         name, root = config.data.manifest, config.data.root
-        read_manifest = partial(open_manifest, name, root, partial(callback.on_prepare_progress, f"drawing {name}"))
+        drawing = partial(callback.on_prepare_progress, f"drawing {name}")
+        read_manifest = partial(open_manifest, name, root, drawing, fill_gaps=config.data.fill_gaps)
         manifest = _run_on_first_process(fabric, read_manifest) or read_manifest()  # the first process draws a new dataset
         processes: dict[str, Any] = {
             "rank": fabric.global_rank,

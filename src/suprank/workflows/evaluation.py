@@ -35,6 +35,7 @@ def evaluate(
     *,
     levels: Sequence[str] = (),
     id_column: str | None = None,
+    fill_gaps: bool = False,
     test: str | None = None,
     frozen: bool = False,
     trust_code: bool = False,
@@ -53,7 +54,8 @@ def evaluate(
       with `trust_code`.
     - a folder of `suprank embed`, which brings labels, gallery and ids.
     - a file of embeddings (.npy, .parquet, .pt), with `labels` in a file (.csv, .tsv, .parquet, .npy) whose columns `levels`
-      names, finest first. Rows with equal `id_column` are one image, which is left out of its own list.
+      names, finest first. Rows with equal `id_column` are one image, which is left out of its own list. `fill_gaps` puts a
+      placeholder where a row has a blank between two labels, as in `suprank.data.Manifest.from_columns`.
     - an array or tensor, with `labels` in an array: `suprank.evaluation.evaluate` is called as it is.
 
     `decay` is that of H-AP and `weights`, by level, those of wAP; they and `ks` are by default those of the run, or 1, equal
@@ -69,8 +71,10 @@ def evaluate(
     if not isinstance(subject, str | os.PathLike):
         if labels is None:
             raise ValueError("embeddings in an array need their labels; give labels=.")
-        if frozen or test is not None or id_column is not None:
-            raise ValueError("id_column, test and frozen are for files and folders; leave them out, or give ids= for ids.")
+        if frozen or test is not None or id_column is not None or fill_gaps:
+            raise ValueError(
+                "id_column, fill_gaps, test and frozen are for files and folders; leave them out, or give ids= for ids."
+            )
         arrays: tuple[Any, Any, Any, Any] = (subject, labels, gallery, gallery_labels)
         return evaluation.evaluate(
             *arrays,
@@ -88,6 +92,7 @@ def evaluate(
         gallery_labels,
         levels=levels,
         id_column=id_column,
+        fill_gaps=fill_gaps,
         test=test,
         frozen=frozen,
         trust_code=trust_code,
@@ -120,6 +125,7 @@ class EvaluationInput:
         *,
         levels: Sequence[str] = (),
         id_column: str | None = None,
+        fill_gaps: bool = False,
         test: str | None = None,
         frozen: bool = False,
         trust_code: bool = False,
@@ -132,12 +138,14 @@ class EvaluationInput:
             raise ValueError("gallery and gallery_labels go together; give both, or neither.")
         if subject.is_dir() and any(given is not None for given in (labels, gallery, id_column)):
             raise ValueError(f"{subject} is a folder, which has its own labels, gallery and ids; to use others, name files.")
+        if fill_gaps and labels is None:
+            raise ValueError(f"fill_gaps is for a file of labels, and {subject} has its own; leave it out.")
         if (subject / "recipe.toml").is_file():
             return cls.from_run(subject, test, levels, device, progress, frozen=frozen, trust_code=trust_code)
         if frozen or test is not None:
             raise ValueError(f"frozen and test are for a folder of `suprank train`, which {subject} is not; leave them out.")
         if labels is not None:
-            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column)
+            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column, fill_gaps=fill_gaps)
         if not subject.exists():
             raise FileNotFoundError(
                 f"{subject} does not exist; name a folder of `suprank train` or `suprank embed`, or a file."
@@ -155,6 +163,8 @@ class EvaluationInput:
         gallery_labels: Path | None,
         levels: Sequence[str],
         id_column: str | None,
+        *,
+        fill_gaps: bool = False,
     ) -> EvaluationInput:
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_tables import encode_labels, item_ids, read_label_table
@@ -162,7 +172,8 @@ class EvaluationInput:
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
         table = read_label_table(Path(labels))
         gallery_table = None if gallery_labels is None else read_label_table(Path(gallery_labels))
-        coded = encode_labels(table, gallery_table, levels=levels, without=[] if id_column is None else [id_column])
+        without = [] if id_column is None else [id_column]
+        coded = encode_labels(table, gallery_table, levels=levels, without=without, fill_gaps=fill_gaps)
         ids = None if id_column is None else item_ids(table, id_column)
         gallery_ids = None if id_column is None or gallery_table is None else item_ids(gallery_table, id_column)
         queries = Embeddings.from_source(embeddings, "embeddings")

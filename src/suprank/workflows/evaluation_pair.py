@@ -117,10 +117,17 @@ def _warn_of_other_classes(
 
 
 def pair_with_file(
-    data: EvaluationInput, file: Path, against: Path, labels: Path, *, levels: Sequence[str] = (), id_column: str | None = None
+    data: EvaluationInput,
+    file: Path,
+    against: Path,
+    labels: Path,
+    *,
+    levels: Sequence[str] = (),
+    id_column: str | None = None,
+    fill_gaps: bool = False,
 ) -> EvaluationPair:
     """Pair `data`, which was read from `file`, with another file of embeddings of the same images in the same order."""
-    other = EvaluationInput.from_files(against, labels, None, None, levels, id_column)
+    other = EvaluationInput.from_files(against, labels, None, None, levels, id_column, fill_gaps=fill_gaps)
     other = replace(other, ks=data.ks, decay=data.decay, weights=data.weights)
     return EvaluationPair(names=distinct_names(file, against), own=data, other=other, rows=None)
 

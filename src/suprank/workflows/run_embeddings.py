@@ -179,7 +179,9 @@ def _default_test_set(run: Path, config: TrainConfig) -> str:
 def _manifest(config: TrainConfig, name: str) -> Manifest:
     from suprank.training.manifests import open_manifest
 
-    return open_manifest(config.data.manifest, config.data.root) if name == OWN else open_manifest(config.data.tests[name])
+    data = config.data
+    file, root = (data.manifest, data.root) if name == OWN else (data.tests[name], None)
+    return open_manifest(file, root, fill_gaps=data.fill_gaps)
 
 
 def _is_complete(run: Path, name: str) -> bool:

@@ -15,6 +15,7 @@ from suprank.data.archives import Archive
 from suprank.data.columns import PREFIX
 from suprank.data.importers.base import Importer
 from suprank.data.manifest import Manifest
+from suprank.files.label_gaps import ADVICE, BLANK, find_gaps
 from suprank.files.tables import Table, parse_table, read_table
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -36,6 +37,7 @@ def read(
     levels: Sequence[str] | None = None,
     id: str | None = None,
     box: str | Sequence[str] | None = None,
+    fill_gaps: bool = False,
 ) -> dict[str, Manifest]:
     """The manifest that a table describes; columns without a meaning here are kept after the others.
 
@@ -49,7 +51,7 @@ def read(
 
     White space around paths, splits and labels is removed, and splits are converted to lower case. Labels get one spelling:
     composed accents, and 1 for 1.0 if all are numbers. Blank cells are refused with their line: labels may be blank, or the
-    number −1, only in `distractor` rows.
+    number −1, only in `distractor` rows; with `fill_gaps`, also between two labels: see `Manifest.from_columns`.
     """
     root = Path(root)
     if not root.exists():
@@ -60,8 +62,7 @@ def read(
     box = "box" if box is None and "box" in file.names else box
     corners = (box,) if isinstance(box, str) else tuple(box or ())
     columns = {"path": _paths(file, path, root), "split": _splits(file, split, constant_split)}
-    may_be_blank = pc.equal(columns["split"], "distractor")
-    columns |= {label: _label(file, column, may_be_blank) for label, column in labels.items()}
+    columns |= _labels(file, labels, pc.equal(columns["split"], "distractor"), fill_gaps=fill_gaps)
     if id is not None:
         columns["id"] = _nonblank(file, id)
     if corners:
@@ -69,7 +70,8 @@ def read(
     used = {path, id, *labels.values(), *corners, None if constant_split else split}
     columns |= {name: file.column(name) for name in _others(file, used, columns)}
     levels = [label.removeprefix(PREFIX) for label in labels]
-    return {"": Manifest.from_columns(columns, root=root if root.is_dir() else root.parent, levels=levels, about=file.about)}
+    images = root if root.is_dir() else root.parent
+    return {"": Manifest.from_columns(columns, root=images, levels=levels, about=file.about, fill_gaps=fill_gaps)}
 
 
 def _file(root: Path, table: str | Path | None) -> Table:
@@ -147,13 +149,27 @@ def _label_columns(file: Table, levels: Sequence[str] | None) -> dict[str, str]:
     return labels
 
 
-def _label(file: Table, name: str, may_be_blank: pa.Array) -> pa.Array:
-    cells = _normalize_spelling(file, name)
-    file.refuse(
-        pc.and_not(pc.equal(cells, ""), may_be_blank),
-        lambda row: f"{name!r} is blank; fill it in, leave the row out, or give it the split distractor.",
-    )
-    return cells.dictionary_encode()
+def _labels(file: Table, columns: dict[str, str], distractor: pa.Array, *, fill_gaps: bool) -> dict[str, pa.Array]:
+    """The label columns. A blank is refused with its line, except in distractors, and in gaps that will be filled."""
+    cells = {label: _normalize_spelling(file, column) for label, column in columns.items()}
+    if not cells:
+        return {}
+    blank = np.stack([np.asarray(pc.equal(column, "")) for column in cells.values()], axis=1)
+    gaps = find_gaps(np.where(blank, BLANK, 0))
+    for level, column in enumerate(columns.values()):
+        _refuse_blanks(file, column, blank[:, level] & ~gaps[:, level] & ~np.asarray(distractor))
+        if not fill_gaps:
+            _refuse_gaps(file, column, gaps[:, level])
+    return {label: column.dictionary_encode() for label, column in cells.items()}
+
+
+def _refuse_blanks(file: Table, name: str, blank: NDArray[np.bool_]) -> None:
+    way_out = "fill it in, leave the row out, or give it the split distractor"
+    file.refuse(blank, lambda row: f"{name!r} is blank; {way_out}.")
+
+
+def _refuse_gaps(file: Table, name: str, gaps: NDArray[np.bool_]) -> None:
+    file.refuse(gaps, lambda row: f"{name!r} is blank between two labels; {ADVICE}.")
 
 
 def _normalize_spelling(file: Table, name: str) -> pa.Array:
