@@ -141,7 +141,7 @@ def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
 
 def _label(column: pa.ChunkedArray, name: str, about: str, separator: str | None) -> pa.Array:
     """Text as a dictionary array; one that is given stays, so that four million names are not expanded to be counted again."""
-    if _is_list(column.type):
+    if is_list(column.type):
         return _label_sets(_one_chunk(column), name, about)
     if separator is not None:
         kind = column.type
@@ -160,7 +160,8 @@ def _label(column: pa.ChunkedArray, name: str, about: str, separator: str | None
     )
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists of any kind."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -239,7 +240,7 @@ def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: st
 def _codes(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
     """The indices of label columns `[rows, levels]`, 0 for several labels; −1 for a blank."""
     codes = [
-        np.where(column.is_null(), BLANK, 0) if _is_list(column.type) else np.asarray(pc.fill_null(column.indices, BLANK))
+        np.where(column.is_null(), BLANK, 0) if is_list(column.type) else np.asarray(pc.fill_null(column.indices, BLANK))
         for column in columns
     ]
     return np.stack(codes, axis=1).astype(np.int64)
@@ -250,7 +251,7 @@ def _fill_gaps(columns: dict[str, pa.Array], about: str) -> dict[str, pa.Array]:
     if len(columns) < 3:
         return columns
     for name, column in columns.items():
-        if _is_list(column.type):
+        if is_list(column.type):
             raise ValueError(
                 f"{about}: fill_gaps needs one label for an image at each level, but images have several {name}; leave "
                 f"fill_gaps out, and fill in the blanks."

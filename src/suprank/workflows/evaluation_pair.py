@@ -125,9 +125,12 @@ def pair_with_file(
     levels: Sequence[str] = (),
     id_column: str | None = None,
     fill_gaps: bool = False,
+    label_separator: str | None = None,
 ) -> EvaluationPair:
     """Pair `data`, which was read from `file`, with another file of embeddings of the same images in the same order."""
-    other = EvaluationInput.from_files(against, labels, None, None, levels, id_column, fill_gaps=fill_gaps)
+    other = EvaluationInput.from_files(
+        against, labels, None, None, levels, id_column, fill_gaps=fill_gaps, label_separator=label_separator
+    )
     other = replace(other, ks=data.ks, decay=data.decay, weights=data.weights)
     return EvaluationPair(names=distinct_names(file, against), own=data, other=other, rows=None)
 
