@@ -88,6 +88,7 @@ def test_an_imported_table_knows_its_sets():
     again = Manifest.read("m.csv")
     assert again.labels.tolist() == Manifest.read("sets.csv", root="photos", label_separator="|").labels.tolist()
     output = done("data", "check", "m.csv", "-q").stdout
+    assert "images with several labels: 24 thing, 6 kind" in output
     assert "thing classes: 8 train, 8 test; 8 of train's in evaluation" in output
     assert "t0" in done("data", "show", "m.csv", "--out", "sheet.png").stdout
     assert "a split by classes needs one label" in refused(

@@ -14,7 +14,7 @@ from suprank.losses import (
     SupHAP,
     collection_loss,
 )
-from suprank.ranking import IGNORED
+from suprank.ranking import IGNORED, relevance
 from tests import reference
 from tests.losses.batches import DIM, LOSSES, RANDOM, WITH_PROXIES, batch, build, gradient_of
 
@@ -147,3 +147,20 @@ def test_sets_that_form_no_tree_warn():
 def test_other_labels_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         SupAP()(embeddings(), labels)
+
+
+def test_on_a_gpu_sets_are_left_to_plain_torch(monkeypatch):
+    """The kernel of levels takes one label; here it would fail."""
+    monkeypatch.setattr(relevance, "runs_kernels", lambda labels: True)
+    monkeypatch.setattr(relevance, "fused_levels", None)
+    assert RetrievalBatch.from_embeddings(embeddings(), SETS).level()[0].tolist() == [-1, 2, 0, 0, 0, 0]
+    with pytest.raises(TypeError):
+        RetrievalBatch.from_embeddings(embeddings(), SETS[..., 0]).level()
+
+
+@pytest.mark.filterwarnings("default")  # torch.compile warns of itself
+def test_a_compiled_loss_takes_sets():
+    loss = SupHAP(using="definition")
+    torch.compiler.reset()
+    compiled = torch.compile(loss, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(embeddings(), SETS), loss(embeddings(), SETS))
