@@ -39,6 +39,10 @@ def settings(**tables):
 def test_a_run_trains_evaluates_and_embeds_to_the_same_digits():
     result = train(settings(), "runs/sets")
     values = result.reports["test"].values
+    needs = "of sets needs one label for an image at each level, but images have several thing"
+    assert f"the report {needs}" in refused("report", "runs/sets", "--device", "cpu")
+    assert f"the explorer page {needs}" in refused("explore", "runs/sets", "--device", "cpu")
+    assert not Path("runs/sets/embeddings").exists()
     assert suprank.evaluate("runs/sets", metrics=list(values), device="cpu").values == values
     done(
         "embed",

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 RECIPE, METRICS, EMBEDDINGS, OWN_TEST = "recipe.toml", "metrics.jsonl", "embeddings", "test"
 FROZEN = "frozen"
 """Subfolder of a run with the embeddings of its backbone before training."""
+SHOWN_INSTEAD = "measure it with `suprank evaluate`"
+"""What to do if images have several labels, which the pages do not show."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +219,7 @@ class Source:
     def require_single_labels(self, what: str) -> None:
         """Raise if images have several labels at a level, for `what` cannot show them."""
         for side in dict.fromkeys((self.queries, self.gallery)):
-            side.manifest.require_single_labels(f"{what} of {self.name}", "measure it with `suprank evaluate`")
+            side.manifest.require_single_labels(f"{what} of {self.name}", SHOWN_INSTEAD)
 
     @property
     def against_each_other(self) -> bool:

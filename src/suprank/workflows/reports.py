@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,9 +68,10 @@ def report(
     if find_spec("openTSNE") is None:  # checked before minutes of embedding
         raise ModuleNotFoundError("the map of the classes needs openTSNE", name="openTSNE")
     show = progress or (lambda what, done, total: None)
-    sources = [open_source(folder, test, device, show, trust_code=trust_code) for folder in folders]
+    how: dict[str, Any] = {"trust_code": trust_code, "shown_in": "the report"}
+    sources = [open_source(folder, test, device, show, **how) for folder in folders]
     if against_frozen:
-        sources.append(open_source(folders[0], test, device, show, frozen=True, trust_code=trust_code))
+        sources.append(open_source(folders[0], test, device, show, frozen=True, **how))
     if len(sources) > 1 and (warning := comparison_warning(*sources)):
         _log.warning("%s", warning)
     page = report_page(
