@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.evaluation import evaluate
+from suprank.evaluation import Qrels, evaluate
 from suprank.evaluation import positives as positives_module
 from suprank.evaluation.positives import SetPositives
 from suprank.ranking.exact import compiled, plain
@@ -157,6 +157,22 @@ def test_levels_are_those_of_the_definition():
     dense = torch.zeros(20, 31, dtype=torch.int8).scatter(1, listed.item.where(listed.item >= 0, 30), listed.level)[:, :30]
     assert torch.equal(dense, expected)
     assert found.sizes(torch.tensor([3]))[0].tolist() == [[int((expected[3] >= level).sum()) for level in (1, 2, 3)]]
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 1000), depth=st.integers(1, 3))
+def test_in_a_tree_the_level_is_that_of_the_closest_pair_of_labels(seed, depth):
+    random = np.random.default_rng(seed)
+    paths = [[[one >> column for column in range(depth)] for one in random.choice(9, 3, replace=False)] for _ in range(8)]
+    found = common_level(torch.tensor(paths).transpose(1, 2))
+    assert found.tolist() == [
+        [max(reference.common_level(mine, theirs) for mine in own for theirs in other) for other in paths] for own in paths
+    ]
+
+
+def test_judgments_are_the_levels_of_the_sets():
+    judged = Qrels.from_labels(sets([0, 1], [1], [2]))
+    assert judged.to_dict() == {"0": {"1": 1}, "1": {"0": 1}}
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def match_sets(
     return padded[0], padded[1]
 
 
-def refuse_label_sets(labels: Integer[Tensor, "rows ..."], what: str, instead: str) -> None:
+def refuse_label_sets(labels: Tensor, what: str, instead: str) -> None:
     """Raise if the labels are sets `[N, L, M]`, for `what` cannot use them; `instead` says what to do."""
     if labels.ndim == 3:
         raise ValueError(
