@@ -69,6 +69,14 @@ def test_a_run_trains_evaluates_and_embeds_to_the_same_digits():
     assert "different classes" not in done("evaluate", "runs/sets", "--against-frozen", "--device", "cpu").output
 
 
+def test_a_level_of_one_label_an_image_trains_with_proxies():
+    rows = [line.split(",") for line in Path("sets.csv").read_text().splitlines()]
+    Path("sets.csv").write_text("\n".join(",".join([*row[:3], row[3].partition("|")[0]]) for row in rows) + "\n")
+    data = {"manifest": "sets.csv", "root": "photos", "workers": 0, "label_separator": "|", "levels": ("kind",)}
+    run = {"run": {"epochs": 1}, "evaluation": {"metrics": ("AP",), "every": 1}, "batch": {"size": 16, "images_per_class": 8}}
+    assert np.isfinite(train(recipe("", data=data, loss={"name": "nsm"}, **run), "runs/kind").reports["test"]["AP"])
+
+
 @pytest.mark.parametrize("tables", [{"memory": {"size": 32}}, {"loss": {"name": "roadmap", "decomposability": "pairs"}}])
 def test_memory_and_pair_calibration_train(tables):
     assert np.isfinite(train(settings(**tables), "runs/sets").reports["test"]["AP"])
@@ -112,8 +120,14 @@ def test_label_files_and_arrays_give_the_numbers_of_the_manifest(tmp_path):
     np.save("e.npy", np.random.default_rng(0).normal(size=(len(manifest), 4)).astype(np.float32))
     np.save("labels.npy", manifest.labels)
     manifest.save("labels.parquet")
+    manifest.save("labels.csv")
     expected = suprank.evaluation.evaluate(np.load("e.npy"), manifest.labels, device="cpu", level_names=manifest.levels)
-    for labels, separator in (("sets.csv", ("--label-separator", "|")), ("labels.parquet", ()), ("labels.npy", ())):
+    for labels, separator in (
+        ("sets.csv", ("--label-separator", "|")),
+        ("labels.csv", ()),
+        ("labels.parquet", ()),
+        ("labels.npy", ()),
+    ):
         done("evaluate", "e.npy", "--labels", labels, *separator, "--device", "cpu", "--out", "r.json")
         found = suprank.evaluation.Report.load("r.json").values
         assert list(found.values()) == list(expected.values.values())
@@ -137,7 +151,9 @@ def test_label_files_and_arrays_give_the_numbers_of_the_manifest(tmp_path):
 def test_label_files_that_are_no_sets_are_refused(rows, message):
     Path("bad.csv").write_text("\n".join(["label_x,label_y", *rows]) + "\n")
     np.save("e.npy", np.ones((len(rows), 2), np.float32))
-    assert message in refused("evaluate", "e.npy", "--labels", "bad.csv", "--label-separator", "|", "--device", "cpu")
+    command = ("evaluate", "e.npy", "--labels", "bad.csv", "--device", "cpu", "--label-separator")
+    assert message in refused(*command, "|")
+    assert "label_separator='' must be a character" in refused(*command, "")
 
 
 def test_what_shows_classes_says_that_it_needs_one_label():

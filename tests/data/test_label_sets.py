@@ -76,6 +76,18 @@ def test_subsets_keep_ids_and_new_columns_keep_labels():
     assert found.names == manifest().names
 
 
+def test_a_subset_or_a_level_of_one_label_an_image_has_single_labels():
+    found = manifest()
+    assert found.take([1, 3]).labels.tolist() == [[2, 1], [-1, -1]]
+    assert not found.take([1]).has_label_sets
+    single = manifest(label_kind=["living", "living", "living", ""])
+    assert single.labels.ndim == 3
+    assert single.labels_at(["kind"]).tolist() == [[0], [0], [0], [-1]]
+    single.require_single_labels("a thing", levels=["kind"])
+    with pytest.raises(ValueError, match="a thing needs one label for an image at each level, but images have several thing"):
+        single.require_single_labels("a thing")
+
+
 def test_labels_that_every_csv_separator_occurs_in_need_parquet(tmp_path):
     found = manifest(None, label_thing=[["|", ";"], ["~"], ["^", "§"], []], label_kind=["k", "k", "k", ""])
     with pytest.raises(ValueError, match=r"save the manifest as \.parquet"):

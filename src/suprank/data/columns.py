@@ -20,6 +20,7 @@ from suprank.files.label_gaps import (
 from suprank.files.label_gaps import (
     fill_gaps as fill_label_gaps,
 )
+from suprank.files.label_separator import check_separator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,11 +119,7 @@ def split_labels(cells: pa.Array, separator: str) -> pa.ListArray:
         >>> split_labels(pa.array(["dog|person", "cat", ""]), "|").to_pylist()
         [['dog', 'person'], ['cat'], None]
     """
-    if not separator.strip() or separator != separator.strip():
-        raise ValueError(
-            f"label_separator={separator!r} must be a character or more, without white space, which is removed around labels; "
-            f"try '|'."
-        )
+    check_separator(separator)
     coded = cells if pa.types.is_dictionary(cells.type) else cells.cast(pa.string()).dictionary_encode()
     blank = pc.equal(pc.utf8_trim_whitespace(coded.dictionary), "")
     lists = pc.split_pattern(coded.dictionary, separator)

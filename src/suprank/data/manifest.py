@@ -134,7 +134,7 @@ class Manifest:
             levels = meta["levels"]
         images = Path(root) if root is not None else _find_root(meta, path.parent)
         about, names = str(path), meta.get("names")
-        separator = label_separator or meta.get("label_separator")
+        separator = meta.get("label_separator") if label_separator is None else label_separator
         return cls.from_columns(
             table, root=images, levels=levels, about=about, names=names, fill_gaps=fill_gaps, label_separator=separator
         )
@@ -146,7 +146,7 @@ class Manifest:
             raise ValueError(f"{path}: a manifest is saved as .parquet or .csv, not as {path.suffix or 'no extension'!r}.")
         path.parent.mkdir(parents=True, exist_ok=True)
         content = self._meta(path.parent)
-        if path.suffix.lower() == ".csv" and self.has_label_sets:
+        if path.suffix.lower() == ".csv" and any(is_label_sets(field.type) for field in self.table.schema):
             content["label_separator"] = self._free_separator()
         meta = json.dumps(content, ensure_ascii=False)
         if path.suffix.lower() == ".csv":
@@ -181,15 +181,26 @@ class Manifest:
         """Level → the name of each id. A subset has all names of the manifest it is from, so that ids stay the same."""
         return {level: tuple(_dictionary(self.table[PREFIX + level]).to_pylist()) for level in self.levels}
 
-    @property
+    @cached_property
     def has_label_sets(self) -> bool:
-        """Whether images have several labels at a level; a subset of such a manifest has it too."""
-        return any(is_label_sets(self.table[PREFIX + level].type) for level in self.levels)
+        """Whether some of these images have several labels at a level, so that `labels` are sets."""
+        return any(self._most_labels(level) > 1 for level in self.levels)
 
-    def require_single_labels(self, what: str, instead: str = "use a manifest with one label at each level") -> None:
-        """Raise if images have several labels at a level, for `what` cannot use them; `instead` says what to do."""
-        for level in self.levels:
-            if is_label_sets(self.table[PREFIX + level].type):
+    def _most_labels(self, level: str) -> int:
+        """The most labels that an image has at a level."""
+        column = self.table[PREFIX + level]
+        return (pc.max(pc.list_value_length(column)).as_py() or 0) if is_label_sets(column.type) else 1
+
+    def require_single_labels(
+        self,
+        what: str,
+        instead: str = "use a manifest with one label at each level",
+        *,
+        levels: Sequence[str] | None = None,
+    ) -> None:
+        """Raise if images have several labels at one of the levels, for `what` cannot use them; `instead` says what to do."""
+        for level in self.levels if levels is None else levels:
+            if self._most_labels(level) > 1:
                 raise ValueError(
                     f"{what} needs one label for an image at each level, but images have several {level}; {instead}."
                 )
@@ -200,15 +211,19 @@ class Manifest:
 
         If images have several labels at a level: `[images, levels, M]`, the sets ascending, padded with −1.
         """
-        if self.has_label_sets:
-            return self._label_sets()
-        columns = [pc.fill_null(self.table[PREFIX + level].chunk(0).indices, -1) for level in self.levels]
+        return self.labels_at(self.levels)
+
+    def labels_at(self, levels: Sequence[str]) -> NDArray[np.int64]:
+        """The `labels` of some of the levels: sets only if images have several labels at one of these."""
+        columns = [self.table[PREFIX + level].chunk(0) for level in levels]
+        if any(is_label_sets(column.type) for column in columns):
+            sets = self._label_sets(columns)
+            return sets[..., 0] if sets.shape[2] == 1 else sets
         if not columns:
             return np.empty((len(self), 0), np.int64)
-        return np.stack([np.asarray(column, np.int64) for column in columns], axis=1)
+        return np.stack([np.asarray(pc.fill_null(column.indices, -1), np.int64) for column in columns], axis=1)
 
-    def _label_sets(self) -> NDArray[np.int64]:
-        columns = [self.table[PREFIX + level].chunk(0) for level in self.levels]
+    def _label_sets(self, columns: Sequence[pa.Array]) -> NDArray[np.int64]:
         lengths, members = [], []
         for column in columns:
             lists = is_label_sets(column.type)

@@ -91,14 +91,13 @@ def column(items: Manifest, name: str) -> list[Any] | None:
 
 def _common_labels(manifests: Sequence[Manifest], levels: Sequence[str]) -> list[NDArray[np.int64]]:
     """Label ids that agree by name, because parts from two manifests may number their classes differently."""
-    columns: list[list[NDArray[np.int64]]] = [[] for _ in manifests]
-    for level in levels:
+    labels = [items.labels_at(levels).copy() for items in manifests]
+    for column, level in enumerate(levels):
         numbers: dict[str, int] = {}
-        for items, found in zip(manifests, columns, strict=True):
+        for items, own in zip(manifests, labels, strict=True):
             joint = [numbers.setdefault(name, len(numbers)) for name in items.names[level]]
-            own = items.labels[:, items.levels.index(level)]
-            found.append(np.array([*joint, -1])[own])  # −1, no label, is the last of them
-    return _match_sets([np.stack(found, axis=1) for found in columns])
+            own[:, column] = np.array([*joint, -1])[own[:, column]]  # −1, no label, is the last of them
+    return _match_sets(labels)
 
 
 def _match_sets(labels: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:

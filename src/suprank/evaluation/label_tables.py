@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import re
 import unicodedata
 import warnings
@@ -18,6 +19,7 @@ import torch
 from suprank.evaluation.embedding_files import check_file, open_npy, open_parquet
 from suprank.files.label_gaps import ADVICE, describe_conflict, find_conflict
 from suprank.files.label_gaps import fill_gaps as fill_label_gaps
+from suprank.files.label_separator import check_separator
 from suprank.files.tables import DELIMITERS, MalformedError, check_header, records
 from suprank.ranking.relevance import classes_with_two_parents
 
@@ -65,12 +67,16 @@ class ListColumn:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Columns of strings or integers, or of lists of them, and their file. `left_out` maps other columns to their types."""
+    """Columns of strings or integers, or of lists of them, and their file. `left_out` maps other columns to their types.
+
+    `label_separator` is what stands between several labels in a cell, if the file says so.
+    """
 
     path: Path
     names: tuple[str, ...]
     columns: tuple[Cells | ListColumn, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    label_separator: str | None = None
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
@@ -168,8 +174,11 @@ def encode_labels(
     Labels must form a tree: every value has one parent at the next level, which is not empty. With `fill_gaps`, a cell that is
     empty between two labels gets a class of its own for each value below it, so that it makes nothing a positive.
 
-    A row has several labels at a level if its column holds lists, or text that `label_separator` divides: `dog|person`.
+    A row has several labels at a level if its column holds lists, or text that `label_separator` divides: `dog|person`. A
+    manifest that suprank saved as CSV has its separator beside it.
     """
+    if label_separator is not None:
+        check_separator(label_separator)
     columns = [queries.full_name(level) for level in levels] or _label_columns(queries, set(without))
     for column in columns:
         if columns.count(column) > 1:
@@ -177,14 +186,13 @@ def encode_labels(
     tables = [queries] if gallery is None else [queries, gallery]
     short = tuple(column.removeprefix(PREFIX) or column for column in columns)
     names = short if len(set(short)) == len(short) else tuple(columns)
-    if label_separator is not None or any(
-        isinstance(table.label_column(one), ListColumn) for table in tables for one in columns
-    ):
+    separators = [label_separator or table.label_separator for table in tables]
+    if any(separators) or any(isinstance(table.label_column(one), ListColumn) for table in tables for one in columns):
         if fill_gaps:
             raise ValueError(
                 f"{queries.path}: fill_gaps needs one label in a row at each level; leave it out, or fill the gaps in."
             )
-        sets = _encode_sets(columns, tables, label_separator)
+        sets = _encode_sets(columns, tables, separators)
         return Labels(names, sets[0], None if gallery is None else sets[1])
     for table in tables:
         for column in columns:
@@ -263,11 +271,11 @@ def _joint_ids(columns: Sequence[Cells], name: str) -> list[NDArray[np.int64]]:
     return coded
 
 
-def _encode_sets(columns: list[str], tables: list[LabelTable], separator: str | None) -> list[NDArray[np.int64]]:
+def _encode_sets(columns: list[str], tables: list[LabelTable], separators: Sequence[str | None]) -> list[NDArray[np.int64]]:
     """The ids of each table's sets of labels, `[N, L, M]`, padded with −1."""
     levels: list[tuple[list[ListColumn], list[NDArray[np.int64]]]] = []
     for column in columns:
-        lists = [_as_lists(table, column, separator) for table in tables]
+        lists = [_as_lists(table, column, separator) for table, separator in zip(tables, separators, strict=True)]
         levels.append((lists, _joint_ids([one.members for one in lists], column)))
     most = max(int(one.lengths.max(initial=0)) for lists, _ in levels for one in lists)
     stacked = []
@@ -409,7 +417,18 @@ def _delimited(path: Path) -> LabelTable:
             )
         for column, cell in zip(columns, cells, strict=True):
             column.append(cell)
-    return LabelTable(path, names, columns)
+    return LabelTable(path, names, columns, label_separator=_saved_separator(path))
+
+
+def _saved_separator(path: Path) -> str | None:
+    """The separator that a manifest in CSV was saved with, in the .csv.json beside it."""
+    beside = path.with_name(path.name + ".json")
+    try:
+        meta = json.loads(beside.read_bytes()) if beside.is_file() else {}
+    except ValueError:
+        meta = {}  # not of suprank
+    separator = meta.get("label_separator") if isinstance(meta, dict) else None
+    return separator if isinstance(separator, str) and separator else None
 
 
 def _npy(path: Path) -> LabelTable:

@@ -219,7 +219,7 @@ class Source:
     def require_single_labels(self, what: str) -> None:
         """Raise if images have several labels at a level, for `what` cannot show them."""
         for side in dict.fromkeys((self.queries, self.gallery)):
-            side.manifest.require_single_labels(f"{what} of {self.name}", SHOWN_INSTEAD)
+            side.manifest.require_single_labels(f"{what} of {self.name}", SHOWN_INSTEAD, levels=self.levels)
 
     @property
     def against_each_other(self) -> bool:

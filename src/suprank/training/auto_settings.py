@@ -91,7 +91,7 @@ def _images_per_class(tables: Mapping[str, Any]) -> NDArray[np.int64]:
         return _UNKNOWN
     train = manifest.split("train")
     finest = levels[0] if levels and levels[0] in train.levels else train.levels[0]
-    labels = train.labels[:, train.levels.index(finest)]
+    labels = train.labels_at((finest,))
     counts = np.unique(labels[labels >= 0], return_counts=True)[1]
     if len(counts) < 2:
         raise ValueError(

@@ -107,7 +107,7 @@ class TrainBatches:
             raise ValueError(f"{config.data.manifest} has no images to train on, only {splits}; mark some of them as train.")
         images = manifest.split("train")
         levels = _chosen_levels(config, images)
-        labels = _renumber(images.labels[:, [images.levels.index(level) for level in levels]])
+        labels = _renumber(images.labels_at(levels))
         _warn_if_no_tree(labels, levels, config.data.manifest)
         sampler = _sampler(config, labels, levels, world_size)
         crops = config.images

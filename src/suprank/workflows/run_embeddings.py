@@ -81,7 +81,9 @@ def open_source(
         outdated = not _is_complete(folder, name) or _has_another_model(folder, name, trust_code)
     if outdated:
         if shown_in is not None:
-            _manifest(config, name).require_single_labels(f"{shown_in} of {folder.resolve().name}", SHOWN_INSTEAD)
+            manifest = _manifest(config, name)
+            levels = [level for level in config.data.levels or manifest.levels if level in manifest.levels]
+            manifest.require_single_labels(f"{shown_in} of {folder.resolve().name}", SHOWN_INSTEAD, levels=levels)
         _embed(folder, config, name, device, progress, frozen=frozen, trust_code=trust_code)
     return Source.read(folder, name, frozen=frozen)
 
