@@ -75,8 +75,8 @@ def evaluate(
             raise ValueError("embeddings in an array need their labels; give labels=.")
         if frozen or test is not None or id_column is not None or fill_gaps or label_separator is not None:
             raise ValueError(
-                "id_column, test and frozen are for files and folders, and so are fill_gaps and label_separator; leave them out, "
-                "or give ids= for ids."
+                "id_column, test and frozen are for files and folders, and so are fill_gaps and label_separator; leave them "
+                "out, or give ids= for ids."
             )
         arrays: tuple[Any, Any, Any, Any] = (subject, labels, gallery, gallery_labels)
         return evaluation.evaluate(
