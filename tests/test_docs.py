@@ -116,6 +116,7 @@ PAGES = [
     "docs/training",
     "docs/evaluation",
     "docs/losses",
+    "docs/own-loops",
     "docs/ranking",
     "docs/searching",
     "docs/hierarchies",

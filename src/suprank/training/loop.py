@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 import torch
 
 from suprank.evaluation import Report
+from suprank.losses import gather
 from suprank.system import custom_code
 from suprank.training import checkpoint, code_copies, distributed
 from suprank.training.batches import TrainBatches
@@ -422,7 +423,7 @@ class _Trainer:
 
     def _non_finite_message(self, error: NonFiniteError, group: list[TrainBatch]) -> str:
         """Where training stopped, and what to do; the first process writes the images of the batch to a file."""
-        rows = distributed.all_gather(torch.cat([batch.ids for batch in group]).to(self.fabric.device)).tolist()
+        rows = gather(torch.cat([batch.ids for batch in group]).to(self.fabric.device), equal_sizes=True).tolist()
         position = self.position
         images = ""
         if self.fabric.is_global_zero:

@@ -21,7 +21,7 @@ from suprank.evaluation import evaluate
 from suprank.evaluation.arguments import check_tree, parse_metrics
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.metrics import default_metrics
-from suprank.training import distributed
+from suprank.losses import gather
 from suprank.training.manifests import open_manifest
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Validator:
             return local
         parts = []
         for some in local.split(_ROWS_PER_GATHER):
-            rows = distributed.all_gather(some.to(device)).cpu()
+            rows = gather(some.to(device), equal_sizes=True).cpu()
             parts.append(rows.unflatten(0, (self._world_size, -1)).transpose(0, 1).flatten(0, 1))
         return torch.cat(parts)
 
