@@ -852,7 +852,7 @@ def test_products_beyond_float32_are_refused():
         ({"labels": torch.zeros(3, 2)}, TypeError, "labels have dtype .*float32, but must be integers"),
         ({"labels": torch.zeros(3, 2, dtype=torch.bool)}, TypeError, "labels have dtype .*bool"),
         ({"labels": [["a", "b"]] * 3}, TypeError, "labels have dtype <U1"),
-        ({"labels": np.zeros((3, 2, 1), int)}, ValueError, r"labels have shape \(3, 2, 1\).*\[N, L\]"),
+        ({"labels": np.zeros((3, 2, 1, 1), int)}, ValueError, r"labels have shape \(3, 2, 1, 1\).*\[N, L\]"),
         ({"labels": np.zeros((3, 0), int)}, ValueError, r"labels have shape \(3, 0\).*1 to 127"),
         ({"labels": np.zeros((3, 128), int)}, ValueError, r"labels have shape \(3, 128\).*1 to 127"),
         ({"labels": torch.tensor(0)}, ValueError, r"labels have shape \(\)"),

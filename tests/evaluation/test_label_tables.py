@@ -257,7 +257,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     [
         (np.ones((3, 2)), TypeError, "holds float64, but labels are integers; is this a file of embeddings"),
         (np.array([{}]), TypeError, "holds Python objects"),
-        (np.ones((3, 2, 1), int), ValueError, r"has shape \(3, 2, 1\), but labels must be \[N\] or \[N, L\]"),
+        (np.ones((3, 2, 1, 1), int), ValueError, r"has shape \(3, 2, 1, 1\), but labels must be \[N\] or \[N, L\]"),
         (np.ones((3, 0), int), ValueError, r"has shape \(3, 0\)"),
         (np.ones(0, int), ValueError, "has no rows"),
     ],

@@ -102,6 +102,7 @@ def evaluate(
         typer.Option(help="Label column; repeatable, finest first.", show_default="columns that begin with label"),
     ] = None,
     fill_gaps: terminal.FillGaps = False,
+    label_separator: terminal.LabelSeparator = None,
     id: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column of ids. A query is not ranked against the item with its own id."),
@@ -203,6 +204,7 @@ def evaluate(
         levels=level or [],
         id_column=id,
         fill_gaps=fill_gaps,
+        label_separator=label_separator,
         test=test,
         trust_code=trust_code,
         head=head,

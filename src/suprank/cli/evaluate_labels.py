@@ -106,8 +106,16 @@ def _read_pair(options: EvaluateOptions, data: EvaluationInput) -> EvaluationPai
         return pair_without_head(data, options.read(without_head=True), subject)
     if not against.is_dir():
         assert options.labels is not None
-        columns: dict[str, Any] = {"levels": options.levels, "id_column": options.id_column, "fill_gaps": options.fill_gaps}
-        return pair_with_file(data, subject, against, options.labels, **columns)
+        return pair_with_file(
+            data,
+            subject,
+            against,
+            options.labels,
+            levels=options.levels,
+            id_column=options.id_column,
+            fill_gaps=options.fill_gaps,
+            label_separator=options.label_separator,
+        )
     with terminal.ProgressBars(options.quiet) as bars:
         return pair_with_folder(
             data,

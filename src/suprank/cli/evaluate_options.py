@@ -19,7 +19,7 @@ ALWAYS = {"embeddings", "embeddings_option", "out", "quiet"}
 WITH = {
     "gap": {
         *("thresholds", "labels", "gallery", "gallery_labels", "level", "fill_gaps", "id", "metric", "decay", "weight"),
-        *("device", "memory_budget", "test", "trust_code", "head"),
+        *("label_separator", "device", "memory_budget", "test", "trust_code", "head"),
     },
     "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
     "run": {
@@ -44,6 +44,7 @@ class EvaluateOptions:
     levels: list[str]
     id_column: str | None
     fill_gaps: bool
+    label_separator: str | None
     test: str | None
     trust_code: bool
     head: Path | None
@@ -93,6 +94,9 @@ class EvaluateOptions:
         if self.fill_gaps and self.labels is None:
             text = f"{self.subject} has its own labels, so there are no gaps in --labels to fill; leave it out."
             raise typer.BadParameter(text, param_hint="--fill-gaps")
+        if self.label_separator is not None and self.labels is None:
+            text = f"{self.subject} has its own labels, so there are no cells of --labels to divide; leave it out."
+            raise typer.BadParameter(text, param_hint="--label-separator")
         if self.every_metric and self.metrics:
             raise typer.BadParameter("--all and --metric both say which metrics to print; give one.")
 
@@ -115,6 +119,7 @@ class EvaluateOptions:
                 levels=self.levels,
                 id_column=self.id_column,
                 fill_gaps=self.fill_gaps,
+                label_separator=self.label_separator,
                 test=self.test,
                 trust_code=self.trust_code,
                 head=None if without_head else self.head,

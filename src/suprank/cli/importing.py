@@ -102,6 +102,7 @@ def csv(
         typer.Option(metavar="COLUMN", help="Column of crop boxes 'x1 y1 x2 y2'; or --box four times, for x1, y1, x2, y2."),
     ] = None,
     fill_gaps: terminal.FillGaps = False,
+    label_separator: terminal.LabelSeparator = None,
     holdout_classes: Holdout = None,
     shared: Shared = None,
     seed: Seed = 0,
@@ -126,7 +127,7 @@ def csv(
         "id": id,
         "box": corners,
     }
-    reader = partial(read, **names, fill_gaps=fill_gaps)
+    reader = partial(read, **names, fill_gaps=fill_gaps, label_separator=label_separator)
     _run(CSV, reader, _root(root, root_option), out, _holdout(holdout_classes, shared, seed))
 
 

@@ -30,6 +30,16 @@ FillGaps = Annotated[
 ]
 """An option of every command that reads labels."""
 
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="What stands between the labels of an image that has several at a level, such as '|' in dog|person.",
+        show_default="a label is the whole cell",
+    ),
+]
+"""An option of every command that reads labels."""
+
 
 @contextmanager
 def plain_errors(smaller: str) -> Iterator[None]:

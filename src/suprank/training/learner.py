@@ -69,7 +69,10 @@ class Learner:
         memory = None
         if config.memory.size:
             size = len(batches.labels) if config.memory.size == "all" else config.memory.size
-            memory = EmbeddingMemory(size, self.embedder.dim, len(batches.levels), per_item=config.memory.per_item)
+            _, levels, *sets = batches.labels.shape
+            memory = EmbeddingMemory(
+                size, self.embedder.dim, levels, max_labels=sets[0] if sets else None, per_item=config.memory.per_item
+            )
         replay = replays_loss(loss, config, fabric)
         self.loss = LossWithMemory(loss, memory, config.memory.weight, replay=replay).to(fabric.device)
         distributed.broadcast_from_first(value.data for value in (*loss.parameters(), *loss.buffers()))

@@ -114,7 +114,8 @@ class Validator:
         for name, file in config.data.tests.items():
             if name in manifests:
                 raise ValueError(f"data.tests has a {name!r}, the name of the test set of {config.data.manifest}; rename it.")
-            manifests[name] = (open_manifest(file, fill_gaps=config.data.fill_gaps), file)
+            cells: dict[str, Any] = {"fill_gaps": config.data.fill_gaps, "label_separator": config.data.label_separator}
+            manifests[name] = (open_manifest(file, **cells), file)
         sets = {name: _test_set(whole, about, config, loading, progress) for name, (whole, about) in manifests.items()}
         _check_weighted_levels(config.evaluation.level_weights, sets)
         best = _best(next(iter(sets.values())), config.evaluation.best) if sets else ""

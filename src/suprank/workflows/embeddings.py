@@ -29,6 +29,7 @@ def embed(
     root: str | PathLike[str] | None = None,
     splits: Sequence[str] | None = None,
     fill_gaps: bool = False,
+    label_separator: str | None = None,
     size: int | None = None,
     resize: int | None = None,
     squash: bool | None = None,
@@ -48,9 +49,9 @@ def embed(
     `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, or a backbone of your own such as
     `mine.py:build`. A saved embedder with such a backbone is loaded only with `trust_code`. `head`, a folder of `suprank adapt`
     or a `Head`, is put on top of it. `manifest` is a `Manifest` or its file; `fill_gaps` puts a placeholder where a row of the
-    file has a blank between two labels. What is None is as the model was saved, or a sensible default. An interrupted call
-    continues where it stopped. Under torchrun the processes share the images. `progress(split, done, total)` is called as
-    images are embedded, on rank 0 only.
+    file has a blank between two labels, and `label_separator` is what stands between several labels. What else is None is as
+    the model was saved, or a sensible default. An interrupted call continues where it stopped. Under torchrun the processes
+    share the images. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -63,7 +64,9 @@ def embed(
 
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
-    collection = manifest if isinstance(manifest, Manifest) else Manifest.read(manifest, root=root, fill_gaps=fill_gaps)
+    collection = manifest
+    if not isinstance(collection, Manifest):
+        collection = Manifest.read(collection, root=root, fill_gaps=fill_gaps, label_separator=label_separator)
     embedder = load_embedder(model, weights, trust_code=trust_code)
     if head is not None:
         embedder = embedder_with_head(embedder, head)

@@ -40,6 +40,7 @@ def evaluate(
     levels: Sequence[str] = (),
     id_column: str | None = None,
     fill_gaps: bool = False,
+    label_separator: str | None = None,
     test: str | None = None,
     frozen: bool = False,
     trust_code: bool = False,
@@ -60,7 +61,8 @@ def evaluate(
     - a folder of `suprank embed`, which brings labels, gallery and ids.
     - a file of embeddings (.npy, .parquet, .pt), with `labels` in a file (.csv, .tsv, .parquet, .npy) whose columns `levels`
       names, finest first. Rows with equal `id_column` are one image, which is left out of its own list. `fill_gaps` puts a
-      placeholder where a row has a blank between two labels, as in `suprank.data.Manifest.from_columns`.
+      placeholder where a row has a blank between two labels, as in `suprank.data.Manifest.from_columns`. `label_separator` is
+      what stands between the labels of an image that has several at a level.
     - an array or tensor, with `labels` in an array: `suprank.evaluation.evaluate` is called as it is.
 
     `head`, a folder of `suprank adapt` or a `Head`, is applied to queries and gallery first.
@@ -78,9 +80,10 @@ def evaluate(
     if not isinstance(subject, str | os.PathLike):
         if labels is None:
             raise ValueError("embeddings in an array need their labels; give labels=.")
-        if frozen or test is not None or id_column is not None or fill_gaps:
+        if frozen or test is not None or id_column is not None or fill_gaps or label_separator is not None:
             raise ValueError(
-                "id_column, fill_gaps, test and frozen are for files and folders; leave them out, or give ids= for ids."
+                "id_column, test and frozen are for files and folders, and so are fill_gaps and label_separator; leave them "
+                "out, or give ids= for ids."
             )
         queries, items = (subject, gallery) if head is None else _arrays_with_head(subject, gallery, head, device)
         arrays: tuple[Any, Any, Any, Any] = (queries, labels, items, gallery_labels)
@@ -101,6 +104,7 @@ def evaluate(
         levels=levels,
         id_column=id_column,
         fill_gaps=fill_gaps,
+        label_separator=label_separator,
         test=test,
         frozen=frozen,
         trust_code=trust_code,
@@ -139,6 +143,7 @@ class EvaluationInput:
         levels: Sequence[str] = (),
         id_column: str | None = None,
         fill_gaps: bool = False,
+        label_separator: str | None = None,
         test: str | None = None,
         frozen: bool = False,
         trust_code: bool = False,
@@ -157,6 +162,7 @@ class EvaluationInput:
                 levels=levels,
                 id_column=id_column,
                 fill_gaps=fill_gaps,
+                label_separator=label_separator,
                 test=test,
                 frozen=frozen,
                 trust_code=trust_code,
@@ -171,12 +177,15 @@ class EvaluationInput:
             raise ValueError(f"{subject} is a folder, which has its own labels, gallery and ids; to use others, name files.")
         if fill_gaps and labels is None:
             raise ValueError(f"fill_gaps is for a file of labels, and {subject} has its own; leave it out.")
+        if label_separator is not None and labels is None:
+            raise ValueError(f"label_separator is for a file of labels, and {subject} has its own; leave it out.")
         if (subject / "recipe.toml").is_file():
             return cls.from_run(subject, test, levels, device, progress, frozen=frozen, trust_code=trust_code)
         if frozen or test is not None:
             raise ValueError(f"frozen and test are for a folder of `suprank train`, which {subject} is not; leave them out.")
         if labels is not None:
-            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column, fill_gaps=fill_gaps)
+            cells: dict[str, Any] = {"fill_gaps": fill_gaps, "label_separator": label_separator}
+            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column, **cells)
         if not subject.exists():
             raise FileNotFoundError(
                 f"{subject} does not exist; name a folder of `suprank train` or `suprank embed`, or a file."
@@ -196,6 +205,7 @@ class EvaluationInput:
         id_column: str | None,
         *,
         fill_gaps: bool = False,
+        label_separator: str | None = None,
     ) -> EvaluationInput:
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_tables import encode_labels, item_ids, read_label_table
@@ -204,7 +214,9 @@ class EvaluationInput:
         table = read_label_table(Path(labels))
         gallery_table = None if gallery_labels is None else read_label_table(Path(gallery_labels))
         without = [] if id_column is None else [id_column]
-        coded = encode_labels(table, gallery_table, levels=levels, without=without, fill_gaps=fill_gaps)
+        coded = encode_labels(
+            table, gallery_table, levels=levels, without=without, fill_gaps=fill_gaps, label_separator=label_separator
+        )
         ids = None if id_column is None else item_ids(table, id_column)
         gallery_ids = None if id_column is None or gallery_table is None else item_ids(gallery_table, id_column)
         queries = Embeddings.from_source(embeddings, "embeddings")

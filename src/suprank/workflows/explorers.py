@@ -168,7 +168,7 @@ def _source(
         if manifest is None:
             raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with --manifest.")
         return Source.from_files(folder, manifest), folder.with_suffix(".index")
-    source = open_source(folder, test, device, progress, trust_code=trust_code)
+    source = open_source(folder, test, device, progress, trust_code=trust_code, shown_in="the explorer page")
     return source, (folder if source.recipe is None else embeddings_folder(folder, source.test)) / "index"
 
 

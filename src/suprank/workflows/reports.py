@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,11 +75,12 @@ def report(
         raise ModuleNotFoundError("the map of the classes needs openTSNE", name="openTSNE")
     loaded = None if head is None else load_head(head, device)
     show = progress or (lambda what, done, total: None)
-    sources = [open_source(folder, test, device, show, trust_code=trust_code) for folder in folders]
+    how: dict[str, Any] = {"trust_code": trust_code, "shown_in": "the report"}
+    sources = [open_source(folder, test, device, show, **how) for folder in folders]
     if loaded is not None:
         sources[0] = with_head(sources[0], loaded, show)
     if against_frozen:
-        sources.append(open_source(folders[0], test, device, show, frozen=True, trust_code=trust_code))
+        sources.append(open_source(folders[0], test, device, show, frozen=True, **how))
     if len(sources) > 1 and (warning := comparison_warning(*sources)):
         _log.warning("%s", warning)
     page = report_page(
