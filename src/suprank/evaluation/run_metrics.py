@@ -99,8 +99,8 @@ def evaluate_run(
         )
     if judgments.grades[-1] > MAX_NDCG_GRADE and any(metric.name == "NDCG" for metric in chosen):
         raise ValueError(
-            f"{judgments.source} has grade {judgments.grades[-1]}, too high for the gain 2^grade − 1 of NDCG, which takes grades "
-            f"up to {MAX_NDCG_GRADE}; choose NDCG-linear, whose gain is the grade."
+            f"{judgments.source} has grade {judgments.grades[-1]}, too high for the gain 2^grade − 1 of NDCG, which takes "
+            f"grades up to {MAX_NDCG_GRADE}; choose NDCG-linear, whose gain is the grade."
         )
     places, in_run = _positions(ranked, judgments)
     settings = MetricSettings((), 1.0, (), grades=tuple(judgments.grades.tolist()), flat_level=level)
