@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.evaluation import Qrels, RankingRun, Report, evaluate, evaluate_run, run_metrics, top_k
+from suprank.evaluation.quoted_metrics import distinct_keys
 from suprank.evaluation.run_metrics import RUN_METRICS
 from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
@@ -415,3 +416,9 @@ def test_blocks_of_queries_shrink_with_the_number_of_grades(monkeypatch):
         qrels = {f"q{query}": {"a": 1 + query % grades} for query in range(12)}
         evaluate_run({query: {"a": 1.0} for query in qrels}, qrels, ["P@1"])
     assert rows == [12, 4, 4, 4]
+
+
+def test_both_ndcgs_of_graded_judgments_are_shown_even_if_their_values_agree():
+    report = evaluate_run({"q": {"a": 2.0, "b": 1.0}}, {"q": {"a": 3, "b": 1}}, ["NDCG@10", "NDCG-linear@10"])
+    assert report.values == {"NDCG@10": 1, "NDCG-linear@10": 1}
+    assert distinct_keys(report) == ["NDCG@10", "NDCG-linear@10"]

@@ -70,7 +70,7 @@ def evaluate_run(
     All queries with a judgment are averaged. One that the run does not have counts as 0 (trec_eval's -c), or is left out with
     `missing="skip"` (trec_eval without -c). One without a relevant item counts as 0, as in trec_eval and ranx, or is left out
     with `no_positives="skip"`, as in `evaluate`. Queries of the run without judgments are ignored. `Report.settings` has the
-    numbers of all three.
+    numbers of all three, and the grades above 0 that occur.
 
     `per_query` keeps each query's values, in the order of the judgments, NaN where it is left out; `bootstrap=1000` adds 95 %
     intervals over queries, drawn with `seed`. `Report.compare` tests the difference of two runs, query by query.
@@ -119,6 +119,7 @@ def evaluate_run(
         without_positives={name: int(without.sum()) if no_positives == "skip" else 0},
         settings={
             "ks": sorted({metric.k for metric in chosen if metric.k is not None}),
+            "grades": judgments.grades.tolist(),
             "relevance_threshold": threshold,
             "missing": missing,
             "no_positives": no_positives,
