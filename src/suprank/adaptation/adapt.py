@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from suprank.adaptation.class_splits import BatchShape, batch_shape, split_classes
-from suprank.adaptation.config import WHOLE, AdaptConfig
+from suprank.adaptation.config import AdaptConfig
 from suprank.adaptation.evaluation_set import EvaluationSet
 from suprank.adaptation.head_folder import HeadFolder
 from suprank.adaptation.head_trainer import HeadTrainer
@@ -44,6 +44,9 @@ MAX_DIM = 512
 
 STEPS, WHOLE_STEPS = 600, 100
 """The default number of steps, with batches and with the whole collection."""
+
+LEARNING_RATE, WHOLE_LEARNING_RATE = 2e-4, 1e-3
+"""The default learning rate, likewise: fewer steps have to be longer."""
 
 _VALIDATIONS = 24  # of a run
 _WEIGHTS = 3  # place of a derived seed
@@ -138,9 +141,9 @@ class _Data(NamedTuple):
 
     def fingerprint(self, config: AdaptConfig) -> dict[str, Any]:
         """What a checkpoint depends on."""
-        digest = hashlib.blake2b(np.ascontiguousarray(self.embeddings), digest_size=16)
-        digest.update(np.ascontiguousarray(self.labels))
-        digest.update(np.concatenate(self.split[:2]))  # with a test set, all classes but those for validation are trained on
+        digest = hashlib.blake2b(digest_size=16)
+        for values in (self.embeddings, self.labels, self.split.training, self.split.validation):
+            digest.update(np.ascontiguousarray(values).data)
         return {**config.model_dump(mode="json"), "embeddings and labels": digest.hexdigest()}
 
     def count_classes(self) -> dict[str, int]:
@@ -159,7 +162,7 @@ def _train_and_test(
     metric = str(config.metric)
     raw = data.validate(None, metric)
     torch.manual_seed(derive_seed(config.seed, _WEIGHTS))
-    embeddings, labels = (values[data.split.training] for values in (data.embeddings, data.labels))
+    embeddings, labels = data.embeddings[data.split.training], data.labels[data.split.training]
     starts = principal_heads(embeddings, _head_config(config, embeddings.shape[1]))
     device = data.options["device"]
     quality = {name: data.validate(head.to(device), metric) for name, head in starts.items()}
@@ -234,7 +237,7 @@ class _Training:
     def _run(self, seed: int) -> AdaptationRun:
         config, head = self.config, copy.deepcopy(self.start)
         shape = None
-        if config.batch != WHOLE:
+        if isinstance(config.batch, int):
             assert config.images_per_class is not None
             shape = BatchShape(config.batch, config.images_per_class)
         trainer = HeadTrainer(head, self.embeddings, self.labels, config, steps=self.steps, shape=shape, seed=seed)
@@ -272,21 +275,21 @@ def _with_defaults(config: AdaptConfig, width: int, labels: NDArray[np.int64]) -
     """The config with values in place of None, and with a batch that the training images can fill."""
     if config.dim is not None and config.dim > width:
         raise ValueError(f"dim={config.dim} is more than the {width} numbers of an embedding; use {width} at most.")
-    whole = config.batch == WHOLE
-    steps = config.steps or (WHOLE_STEPS if whole else STEPS)
+    default_steps, default_lr = (STEPS, LEARNING_RATE) if config.batch != "whole" else (WHOLE_STEPS, WHOLE_LEARNING_RATE)
+    steps = config.steps or default_steps
     levels = labels.shape[1]
     values: dict[str, Any] = {
         "dim": config.dim or min(MAX_DIM, width),
         "steps": steps,
+        "lr": config.lr or default_lr,
         "every": config.every or max(1, steps // _VALIDATIONS),
         "metric": config.metric or ("H-AP" if levels > 1 and isinstance(config.loss, HierarchyKeys) else "mAP@R"),
     }
-    if config.batch == WHOLE:
-        if config.images_per_class is not None:
-            raise ValueError("images_per_class is for batches, and batch='whole' has all images of every class; leave it out.")
-    else:
+    if isinstance(config.batch, int):
         shape = batch_shape(labels[:, 0], config.batch, config.images_per_class)
         values |= {"batch": shape.size, "images_per_class": shape.images_per_class}
+    elif config.images_per_class is not None:
+        raise ValueError("images_per_class is for batches, and batch='whole' has all images of every class; leave it out.")
     return config.model_copy(update=values)
 
 

@@ -62,8 +62,8 @@ def split_classes(labels: NDArray[np.int64], config: AdaptConfig, *, with_test: 
     rows = np.cumsum(sizes[np.searchsorted(classes, validation)])
     validation = validation[: max(LEAST, int(np.searchsorted(rows, MOST_VALIDATION_ROWS, side="right")))]
     training = drawn[len(validation) :]
-    found = [np.flatnonzero(np.isin(fine, some)) for some in (training, validation, test)]
-    return ClassSplit(*found, left_out=len(fine) - sum(map(len, found)))
+    rows_of = [np.flatnonzero(np.isin(fine, some)) for some in (training, validation, test)]
+    return ClassSplit(rows_of[0], rows_of[1], rows_of[2], left_out=len(fine) - sum(map(len, rows_of)))
 
 
 def _count(share: float, classes: int, most: int) -> int:

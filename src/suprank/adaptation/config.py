@@ -9,9 +9,6 @@ from pydantic import Field
 from suprank.training.config_types import ConfigTable, Count, NotNegative, Positive
 from suprank.training.loss_specs import AnyLossSpec, loss_specs
 
-WHOLE = "whole"
-"""The value of `batch` with which every step computes the loss of the whole collection."""
-
 BelowOne = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -39,8 +36,8 @@ class AdaptConfig(ConfigTable):
     steps: Count | None = None
     """Steps of the optimizer; by default 600, or 100 with `batch = "whole"`."""
 
-    lr: Positive = 2e-4
-    """Learning rate of the head (AdamW), which falls to 0 as a cosine."""
+    lr: Positive | None = None
+    """Learning rate of the head (AdamW), which falls to 0 as a cosine; by default 2e-4, or 1e-3 with `batch = "whole"`."""
 
     proxies_lr: Positive = 1e-2
     """Learning rate of the parameters of the loss, if it has any."""

@@ -78,7 +78,7 @@ class HeadTrainer:
         torch.manual_seed(derive_seed(self.seed, _STEP, self.step_number))  # the loss may draw numbers
         value = self._whole_loss() if rows is None else self._batch_loss(rows)
         self.optimizer.zero_grad()
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         self.optimizer.step()
         self.step_number += 1
         return value.detach()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report
     from suprank.models.head import Head
 
+_ROUNDING = 1e-4  # of a metric, if a rotation of the embeddings swaps items of equal scores
+
 
 @dataclass(frozen=True, eq=False)
 class SeedResult:
@@ -68,8 +70,8 @@ class AdaptResult:
 
     @property
     def improved(self) -> bool:
-        """Whether the head ranks the validation classes better than the embeddings themselves do."""
-        return self.kept.best.value > self.raw
+        """Whether the head ranks the validation classes better than the embeddings themselves do, by more than rounding."""
+        return self.kept.best.value > self.raw + _ROUNDING
 
     def seed_spread(self, metric: str) -> tuple[float, float]:
         """Mean and standard deviation over the seeds of a metric of the test set; NaN for the deviation of one seed."""

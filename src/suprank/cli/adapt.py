@@ -84,7 +84,10 @@ def adapt(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Steps of the optimizer.", show_default="600; 100 with --batch whole")
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate of the head.", show_default="0.0002")] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate of the head.", show_default="0.0002; 0.001 with --batch whole"),
+    ] = None,
     proxies_lr: Annotated[
         float | None, typer.Option(help="Learning rate of the loss's own parameters.", show_default="0.01")
     ] = None,
