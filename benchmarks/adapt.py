@@ -123,9 +123,7 @@ def main() -> None:
         "command": f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', '')} python benchmarks/adapt.py "
         f"--device {options.device} --items {options.items} --width {options.width} --loss {options.loss} "
         f"--whole-steps {options.whole_steps}",
-        "machine": torch.cuda.get_device_name()
-        if on_gpu
-        else f"{os.cpu_count()} cores, torch threads: {torch.get_num_threads()}",
+        "machine": torch.cuda.get_device_name() if options.device.startswith("cuda") else cpu,
         "load": load,
         "versions": f"torch {torch.__version__}, suprank {__version__}",
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

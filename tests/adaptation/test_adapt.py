@@ -35,7 +35,7 @@ def test_training_validation_and_test_share_no_class_and_the_counts_add_up(resul
 def test_the_report_is_that_of_the_saved_head_and_evaluate_to_the_last_digit(tmp_path):
     embeddings, labels = clustered()
     test = EvaluationSet(*clustered(classes=10, seed=1))
-    result = adapt(embeddings, labels, AdaptConfig(**QUICK), test=EvaluationSet(test.queries, test.labels[:, None] + 100),
+    result = adapt(embeddings, labels, AdaptConfig(**QUICK), test=EvaluationSet(test.queries, test.labels[:, 0] + 100),
                    folder=tmp_path / "head", device="cpu")  # fmt: skip
     head = Head.load(tmp_path / "head")
     assert dict(result.after) == dict(evaluate(head.transform(test.queries), test.labels, progress=False, device="cpu"))

@@ -98,7 +98,8 @@ def test_a_signal_stops_it_and_the_same_command_continues(files, tmp_path, monke
         (("--out", "h", "batch.size=1"), "'batch.size=1' is not a key of the loss; write loss.KEY=VALUE"),
         (("--out", "h", "--level", "order"), "has no column 'order'"),
         (("--out", "h", "--test", "t.npy"), "the test embeddings and their labels go together"),
-        (("--out", "h", "--dim", 100), "dim=100 is more than the 12 numbers of an embedding"),
+        (("--out", "h", "--dim", 100), "--dim 100 is more than the 12 numbers of an embedding"),
+        (("--out", "h", "--batch", "whole", "--images-per-class", 2), "--batch whole has all images of every class"),
         (("--out", "h", "--batch", "whole", "loss.mixup=true"), "SimilarityMixup"),
     ],
 )

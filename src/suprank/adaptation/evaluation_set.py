@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from suprank.evaluation import evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSet:
-    """Queries `[n, width]` with labels `[n, levels]`, ranked against a gallery, or against each other if there is none."""
+    """Queries `[n, width]` with labels `[n]` or `[n, levels]`, ranked against a gallery, or each other if there is none."""
 
     queries: NDArray[Any]
     labels: NDArray[np.int64]
@@ -27,6 +28,9 @@ class EvaluationSet:
     gallery_labels: NDArray[np.int64] | None = None
     ids: Sequence[str] | None = None
     gallery_ids: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", np.asarray(self.labels).reshape(len(self.labels), -1))
 
     def evaluate(self, head: Head | None = None, **options: Any) -> Report:
         """The report of the embeddings as they are, or as the head converts them."""

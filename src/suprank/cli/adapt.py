@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from enum import StrEnum
 from pathlib import Path
@@ -174,12 +175,25 @@ def adapt(
                     device=device,
                     progress=bars,
                 )
+        except ValueError as error:
+            raise typer.BadParameter(_in_options(str(error))) from error
         except AdaptationStopped as stopped:
             terminal.echo(f"{stopped}; give the same command again to continue.", err=True)
             raise typer.Exit(128 + stopped.signal) from None
         if not quiet:
             _print(result)
             terminal.echo(f"head: {out}")
+
+
+def _in_options(text: str) -> str:
+    """An error of the library with options in place of settings: --images-per-class 2 for images_per_class=2.
+
+    Example:
+        >>> _in_options("dim=13 is too wide; leave images_per_class out.")
+        '--dim 13 is too wide; leave --images-per-class out.'
+    """
+    named = re.sub(r"\b(dim|batch|images_per_class)='?(\w+)'?", lambda found: f"--{found[1]} {found[2]}", text)
+    return re.sub(r"(--)?images_per_class", "--images-per-class", named)
 
 
 def _parse_batch(text: str) -> int | str:
@@ -211,8 +225,12 @@ def _print(result: AdaptResult) -> None:
     """Print which classes trained, chose and tested; the metrics before and after; and what was chosen."""
     from suprank.evaluation.quoted_metrics import quoted_keys
 
-    for text in (_split_text(result), "", *_table(result, quoted_keys(result.before)), "", *_notes(result)):
-        terminal.echo(textwrap.fill(text, _WIDTH) if not text.startswith((" ", "%")) and len(text) > _WIDTH else text)
+    table = _table(result, quoted_keys(result.before))
+    terminal.echo("\n".join([_wrapped(_split_text(result)), "", *table, "", *map(_wrapped, _notes(result))]))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, break_on_hyphens=False)
 
 
 def _split_text(result: AdaptResult) -> str:
