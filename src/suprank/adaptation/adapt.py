@@ -45,9 +45,6 @@ MAX_DIM = 512
 STEPS, WHOLE_STEPS = 600, 100
 """The default number of steps, with batches and with the whole collection."""
 
-LEARNING_RATE, WHOLE_LEARNING_RATE = 2e-4, 1e-3
-"""The default learning rate, likewise: fewer steps have to be longer."""
-
 _VALIDATIONS = 24  # of a run
 _WEIGHTS = 3  # place of a derived seed
 
@@ -275,13 +272,11 @@ def _with_defaults(config: AdaptConfig, width: int, labels: NDArray[np.int64]) -
     """The config with values in place of None, and with a batch that the training images can fill."""
     if config.dim is not None and config.dim > width:
         raise ValueError(f"dim={config.dim} is more than the {width} numbers of an embedding; use {width} at most.")
-    default_steps, default_lr = (STEPS, LEARNING_RATE) if config.batch != "whole" else (WHOLE_STEPS, WHOLE_LEARNING_RATE)
-    steps = config.steps or default_steps
+    steps = config.steps or (STEPS if isinstance(config.batch, int) else WHOLE_STEPS)
     levels = labels.shape[1]
     values: dict[str, Any] = {
         "dim": config.dim or min(MAX_DIM, width),
         "steps": steps,
-        "lr": config.lr or default_lr,
         "every": config.every or max(1, steps // _VALIDATIONS),
         "metric": config.metric or ("H-AP" if levels > 1 and isinstance(config.loss, HierarchyKeys) else "mAP@R"),
     }

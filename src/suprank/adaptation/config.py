@@ -36,8 +36,8 @@ class AdaptConfig(ConfigTable):
     steps: Count | None = None
     """Steps of the optimizer; by default 600, or 100 with `batch = "whole"`."""
 
-    lr: Positive | None = None
-    """Learning rate of the head (AdamW), which falls to 0 as a cosine; by default 2e-4, or 1e-3 with `batch = "whole"`."""
+    lr: Positive = 2e-4
+    """Learning rate of the head (AdamW), which falls to 0 as a cosine."""
 
     proxies_lr: Positive = 1e-2
     """Learning rate of the parameters of the loss, if it has any."""

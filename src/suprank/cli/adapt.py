@@ -87,7 +87,7 @@ def adapt(
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Learning rate of the head.", show_default="0.0002; 0.001 with --batch whole"),
+        typer.Option(help="Learning rate of the head.", show_default="0.0002"),
     ] = None,
     proxies_lr: Annotated[
         float | None, typer.Option(help="Learning rate of the loss's own parameters.", show_default="0.01")
