@@ -141,6 +141,11 @@ def mean_recall(scores: Numbers, level: Numbers, cuts: Sequence[int], plus: Step
     return sum(recall_at(scores, level, cut, plus, minus, inside) for cut in cuts) / len(cuts)
 
 
+def reciprocal_rank(scores: Numbers, level: Numbers, plus: Step = heaviside, minus: Step = heaviside) -> float:
+    """One over the lowest rank of a positive."""
+    return 1 / min((rank(k, scores, level, plus, minus) for k in positives(level)), default=math.nan)
+
+
 def hit_rate_at(scores: Numbers, level: Numbers, cut: int) -> float:
     """R@k = 1 if a positive is in the top k (sec:recall_loss)."""
     wanted = positives(level)

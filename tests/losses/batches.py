@@ -18,11 +18,13 @@ from suprank.losses import (
     SimilarityMixup,
     SmoothAP,
     SmoothHAP,
+    SmoothMRR,
     SmoothNDCG,
     SmoothRecall,
     SumOverLevels,
     SupAP,
     SupHAP,
+    SupMRR,
     SupNDCG,
     SupRecall,
     happier,
@@ -66,6 +68,8 @@ TREE = torch.tensor([[one, one // 2, one // 6] for one in range(12)])  # classes
 # Every loss, given the labels of each class [classes, levels] and the size of the embeddings.
 LOSSES: dict[str, Callable[[Tensor, int], RetrievalLoss]] = {
     **{name: lambda tree, dim, make=make: make() for name, make in RANK_LOSSES.items()},
+    "SupMRR": lambda tree, dim: SupMRR(),
+    "SmoothMRR": lambda tree, dim: SmoothMRR(),
     "PairCalibration": lambda tree, dim: PairCalibration(),
     "ProxySoftmax": lambda tree, dim: ProxySoftmax(len(tree), dim),
     "ROADMAP": lambda tree, dim: roadmap(len(tree), dim),
@@ -166,6 +170,8 @@ def slow_loss_of_lists(name: str, lists, depth: int, minus=None) -> float:
         elif measure == "HAP":
             relevance = reference.tree_relevance(level, depth=depth)
             values.append(reference.h_average_precision(scores, level, relevance, plus, minus))
+        elif measure == "MRR":
+            values.append(reference.reciprocal_rank(scores, fine, plus, minus))
         else:
             values.append(reference.ndcg(scores, level, reference.exponential_gain(level), plus, minus))
     assert all(not math.isinf(value) for value in values)

@@ -374,7 +374,7 @@ def reciprocal_rank(batch, ranks, include_self):
     return 1 / ranks(level).total.amin(-1), (level > 0).sum(-1)
 
 
-class SupMRR(RankLoss):
+class OwnMRR(RankLoss):
     """A loss of one's own, in a few lines."""
 
     def __init__(self, **step: Unpack[SupStepOptions]) -> None:
@@ -390,9 +390,9 @@ def test_a_new_rank_loss_is_a_measure_of_a_few_lines_and_trains():
         for scores, level in lists
     ]
     for loss in (
-        SupMRR(tau=0.02),
+        OwnMRR(tau=0.02),
         RankLoss(reciprocal_rank, minus=SupStep(tau=0.02)),
-        pickle.loads(pickle.dumps(SupMRR(tau=0.02))),
+        pickle.loads(pickle.dumps(OwnMRR(tau=0.02))),
     ):
         assert isinstance(loss, RankLoss)
         assert loss(embeddings, labels).item() == pytest.approx(reference.mean_loss(values), rel=1e-4)

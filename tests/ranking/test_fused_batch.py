@@ -12,7 +12,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from suprank.losses import SmoothHAP, SmoothRecall, SupAP, SupNDCG
+from suprank.losses import ScoreBatch, SmoothHAP, SmoothNDCG, SmoothRecall, SupAP, SupHAP, SupNDCG
+from suprank.losses.score_batch import MOST_LEVELS
 from suprank.ranking import average_precision, definition, hierarchical_average_precision, tree_relevance, weighted_ap_relevance
 from suprank.ranking import fused_batch as module
 from suprank.ranking.relevance import listed_level
@@ -125,3 +126,26 @@ def test_a_loss_made_of_the_kernels_is_the_plain_one_in_value_and_gradient(kerne
     torch.testing.assert_close(differentiable, gradient, rtol=1e-4, atol=1e-6)
     assert loss.log["queries_without_positives"] == exact.log["queries_without_positives"]
     torch.autograd.grad(differentiable.square().sum(), embeddings)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [SupAP, SmoothHAP, partial(SupHAP, weights=(0.5, 0.3, 0.2)), partial(SmoothRecall, ks=(1, 3, 8)), SmoothNDCG, SupNDCG],
+)
+@pytest.mark.parametrize("using", ["definition", "fused"])
+def test_lists_of_scores_with_padding_are_the_plain_ones_in_value_and_gradient(kernels, make, using):
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.rand(4, 21, generator=generator).to(DEVICE).requires_grad_()
+    level = torch.randint(-1, 4, (21, 4), generator=generator).to(DEVICE).T  # strides of their own
+    mask = (torch.rand(4, 21, generator=generator) < 0.7).to(DEVICE)
+    mask[1], level[2] = False, 0
+    loss, exact = make(using=using), make(using="definition")
+    batch = ScoreBatch.from_scores(scores, level, mask)
+    value = loss.compute_lists(ScoreBatch(batch.scores, batch.grades, MOST_LEVELS))  # a GPU does not read the deepest level
+    (gradient,) = torch.autograd.grad(value, scores)
+    wanted = exact.from_scores(scores.double(), level, mask)  # kernels take float32
+    (slope,) = torch.autograd.grad(wanted, scores)
+    torch.testing.assert_close(value.double(), wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, slope, rtol=1e-4, atol=1e-5)
+    assert not gradient[~mask].any()
+    assert loss.log["queries_without_positives"].item() == 2

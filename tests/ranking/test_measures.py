@@ -272,15 +272,51 @@ def test_ap_is_scikit_learns_even_at_ties(drawn):
 
 
 @SOME
-@given(drawn=rankings(tied=False, lowest=0).filter(lambda drawn: drawn.scores.shape[1] > 1))
-def test_ndcg_is_scikit_learns(drawn):
+@given(
+    drawn=rankings(tied=False, lowest=0).filter(lambda drawn: drawn.scores.shape[1] > 1), k=st.sampled_from([None, 1, 3, 20])
+)
+def test_ndcg_is_scikit_learns(drawn, k):
     from sklearn.metrics import ndcg_score
 
     gain = exponential_gain(drawn.level, dtype=torch.float64)
-    found = ndcg(exact(*drawn), gain)
+    found = ndcg(exact(*drawn), gain, k=k)
     for query, (s, gains) in enumerate(zip(drawn.scores.numpy(), gain.numpy(), strict=True)):
         if gains.any():
-            assert found[query].item() == pytest.approx(ndcg_score(gains[None], s[None], ignore_ties=True))
+            assert found[query].item() == pytest.approx(ndcg_score(gains[None], s[None], k=k, ignore_ties=True))
+
+
+@SOME
+@given(drawn=rankings(), k=st.sampled_from([1, 2, 5]), tau=st.sampled_from([1e-3, 0.7]))
+def test_a_smooth_cut_counts_places_in_the_measure_and_in_its_ideal(drawn, k, tau):
+    step, ranked = Sigmoid(tau), exact(*drawn)
+    gain = exponential_gain(drawn.level, dtype=torch.float64)
+    ideal = ideal_dcg(drawn.level, 4, k=k, step=step, dtype=torch.float64)
+    by_levels, by_sorting = ndcg(ranked, gain, ideal, k=k, step=step), ndcg(ranked, gain, k=k, step=step)
+    torch.testing.assert_close(by_levels, by_sorting, equal_nan=True)
+    binary = exact(drawn.scores, at_least(drawn.level, 1))
+    ap = average_precision_at(binary, drawn.level > 0, k, step=step)
+    for query, (s, levels) in enumerate(zip(drawn.scores.tolist(), drawn.level.tolist(), strict=True)):
+        positives = reference.positives(levels)
+        if not positives:
+            assert by_sorting[query].isnan()
+            assert ap[query].isnan()
+            continue
+
+        def cut(rank):
+            return reference.sigmoid((k + 0.5 - rank) / tau)
+
+        gains = reference.exponential_gain(levels)
+        rank = {p: reference.rank(p, s, levels) for p in positives}
+        dcg = sum(gains[p] * cut(rank[p]) / math.log2(1 + rank[p]) for p in positives)
+        best = sum(one * cut(place) / math.log2(1 + place) for place, one in enumerate(sorted(gains, reverse=True), start=1))
+        assert by_sorting[query].item() == pytest.approx(dcg / best)
+        flat = reference.binary(levels, 1)
+        found = [(reference.rank_plus(p, s, flat), reference.rank(p, s, flat)) for p in positives]
+        precision = sum(cut(whole) * plus / whole for plus, whole in found)
+        assert ap[query].item() == pytest.approx(precision / sum(cut(place + 1) for place in range(len(positives))))
+    if tau < 0.01:  # the cut itself
+        torch.testing.assert_close(by_sorting, ndcg(ranked, gain, k=k), equal_nan=True)
+        torch.testing.assert_close(ap, average_precision_at(binary, drawn.level > 0, k), equal_nan=True)
 
 
 @SOME

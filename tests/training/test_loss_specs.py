@@ -21,6 +21,7 @@ RECALL = {"ks": (1, 3), "rank_tau": 0.7}
 PAIRS = {"decomposability": "pairs"}
 PAIR_KEYS = {"positive_floor": 0.8, "negative_ceiling": 0.3, "average": "violating"}
 HOT = {"temperature": 0.2}
+CUT = {"k": 2, "rank_tau": 0.7}
 
 
 def proxies():
@@ -29,19 +30,19 @@ def proxies():
 
 # Keys of a recipe, each with another value than its default, beside the loss built by hand.
 BY_HAND = {
-    "sup-ap": (SUP, lambda: losses.SupAP(**SUP)),
+    "sup-ap": (SUP | CUT, lambda: losses.SupAP(**SUP, **CUT)),
     "sup-recall": (SUP | RECALL, lambda: losses.SupRecall(**SUP, **RECALL)),
     "sup-hap": ({**SUP, "decay": 2.0}, lambda: losses.SupHAP(**SUP, decay=2.0)),
-    "sup-ndcg": (SUP, lambda: losses.SupNDCG(**SUP)),
-    "smooth-ap": (SMOOTH, lambda: losses.SmoothAP(**SMOOTH)),
+    "sup-ndcg": (SUP | CUT, lambda: losses.SupNDCG(**SUP, **CUT)),
+    "smooth-ap": (SMOOTH | CUT, lambda: losses.SmoothAP(**SMOOTH, **CUT)),
     "smooth-recall": (SMOOTH | RECALL, lambda: losses.SmoothRecall(**SMOOTH, **RECALL)),
     "smooth-hap": ({**SMOOTH, "decay": 2.0}, lambda: losses.SmoothHAP(**SMOOTH, decay=2.0)),
-    "smooth-ndcg": (SMOOTH, lambda: losses.SmoothNDCG(**SMOOTH)),
+    "smooth-ndcg": (SMOOTH | CUT, lambda: losses.SmoothNDCG(**SMOOTH, **CUT)),
     "pair-calibration": (PAIR_KEYS, lambda: losses.PairCalibration(**PAIR_KEYS)),
     "nsm": (HOT, proxies),
     "roadmap": (
-        {**SUP, **PAIRS, **PAIR_KEYS, "weight": 0.3},
-        lambda: losses.roadmap(decomposability=losses.PairCalibration(**PAIR_KEYS), decomposability_weight=0.3, **SUP),
+        {**SUP, **CUT, **PAIRS, **PAIR_KEYS, "weight": 0.3},
+        lambda: losses.roadmap(decomposability=losses.PairCalibration(**PAIR_KEYS), decomposability_weight=0.3, **SUP, **CUT),
     ),
     "rod-recall": (
         {**SUP, **RECALL, **PAIRS, **PAIR_KEYS, "weight": 0.3},
@@ -54,8 +55,8 @@ BY_HAND = {
         lambda: losses.happier(decomposability=proxies(), decay=2.0, decomposability_weight=0.3, **SUP),
     ),
     "rod-ndcg": (
-        {**SUP, **HOT, "weight": 0.3},
-        lambda: losses.rod_ndcg(decomposability=proxies(), decomposability_weight=0.3, **SUP),
+        {**SUP, **CUT, **HOT, "weight": 0.3},
+        lambda: losses.rod_ndcg(decomposability=proxies(), decomposability_weight=0.3, **SUP, **CUT),
     ),
     "fast-ap": ({"bins": 7, "include_self": True}, lambda: losses.FastAP(bins=7, include_self=True)),
     "softbin-ap": ({"bins": 7, "include_self": True}, lambda: losses.SoftBinAP(bins=7, include_self=True)),
@@ -141,7 +142,15 @@ def test_each_key_of_a_loss_has_an_effect(name):
 
     with_all = slopes(keys)
     for key in keys.keys() - {"decomposability"}:
-        assert not torch.equal(with_all, slopes({other: keys[other] for other in keys if other != key})), key
+        without = {key, "rank_tau"} if key == "k" else {key}  # which is refused without k
+        assert not torch.equal(with_all, slopes({other: keys[other] for other in keys if other not in without})), key
+
+
+def test_the_cut_needs_k():
+    with pytest.raises(ValidationError, match="rank_tau has no effect without k; set k, or leave rank_tau out"):
+        parse_loss({"name": "sup-ndcg", "rank_tau": 0.5})
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        parse_loss({"name": "sup-ndcg", "k": 0})
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -230,7 +239,11 @@ def test_the_step_is_spelled_once_for_every_loss_that_has_one():
         ({"name": "xyz"}, "name", "there is no loss 'xyz'; choose from sup-ap, .*, or name your own as FILE.py:CLASS"),
         ({}, "name", "Field required"),
         ({"name": 3}, "name", "valid string"),
-        ({"name": "smooth-ap", "rho": 3}, "rho", "no key 'rho'; leave it out: its keys are include_self, mixup, tau$"),
+        (
+            {"name": "smooth-ap", "rho": 3},
+            "rho",
+            "no key 'rho'; leave it out: its keys are include_self, mixup, tau, k, rank_tau$",
+        ),
         ({"name": "nsm", "weight": 0.3}, "weight", "nsm has no key 'weight'; leave it out: its keys are temperature$"),
         ({"name": "triplet-sh", "margn": 0.3}, "margn", "no key 'margn'; did you mean margin[?] its keys are margin$"),
         (

@@ -26,14 +26,18 @@ from suprank.losses.memory import EmbeddingMemory
 from suprank.losses.mixup import SimilarityMixup
 from suprank.losses.rank_measures import RankMeasure
 from suprank.losses.replay import ReplayedLoss
+from suprank.losses.score_batch import ScoreBatch
+from suprank.losses.score_scale import scaled_step, suggest_tau
 from suprank.losses.surrogate import (
     RankLoss,
     SmoothAP,
     SmoothHAP,
+    SmoothMRR,
     SmoothNDCG,
     SmoothRecall,
     SupAP,
     SupHAP,
+    SupMRR,
     SupNDCG,
     SupRecall,
 )
@@ -63,15 +67,18 @@ __all__ = [
     "ReplayedLoss",
     "RetrievalBatch",
     "RetrievalLoss",
+    "ScoreBatch",
     "SimilarityMixup",
     "SmoothAP",
     "SmoothHAP",
+    "SmoothMRR",
     "SmoothNDCG",
     "SmoothRecall",
     "SoftBinAP",
     "SumOverLevels",
     "SupAP",
     "SupHAP",
+    "SupMRR",
     "SupNDCG",
     "SupRecall",
     "TripletSemiHard",
@@ -80,5 +87,7 @@ __all__ = [
     "roadmap",
     "rod_ndcg",
     "rod_recall",
+    "scaled_step",
     "skip_value_checks",
+    "suggest_tau",
 ]

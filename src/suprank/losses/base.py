@@ -12,14 +12,17 @@ import torch
 from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
+from suprank.losses.score_batch import ScoreBatch
 from suprank.losses.value_checks import may_read_values, reading_once
 from suprank.ranking.fused_batch import fused_mean, runs_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Float, Integer, Shaped
+    from jaxtyping import Bool, Float, Integer, Shaped
     from torch import Tensor
+
+    from suprank.losses.score_batch import RankingBatch
 
 _CHECKED_BATCHES = 10  # whether label columns form a tree is checked on so many batches
 _MOST_LOGGED = 32  # values of a log that a compiled loss keeps
@@ -57,11 +60,12 @@ class RetrievalLoss(nn.Module):
 
     `ranks_items` says whether a query is compared with other images, so that a memory of them is of use. Losses that
     compare it with proxies only set it to False. `recordable` says whether a CUDA graph can record the loss: not one that reads
-    values, or draws random numbers on the host.
+    values, or draws random numbers on the host. `cosines_only` says that `from_scores` takes only scores from −1 to 1.
     """
 
     ranks_items: ClassVar[bool] = True
     recordable: ClassVar[bool] = True
+    cosines_only: ClassVar[bool] = False
     _label_trees_checked = 0
     _logged: Tensor
 
@@ -103,6 +107,43 @@ class RetrievalLoss(nn.Module):
             checks.copy()
             return self._compute(batch)
 
+    def from_scores(
+        self,
+        scores: Float[Tensor, "queries items"],
+        relevance: Shaped[Tensor, "queries items"],
+        mask: Bool[Tensor, "queries items"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """The loss of lists of items with these scores, one list for each query, from any model.
+
+        `relevance` in integers are levels, as labels give them: 0 is a negative, NDCG has the gain 2^l − 1, and H-AP weighs
+        levels by `decay` or `weights`. In floats it is the relevance of H-AP and the gain of NDCG itself. AP, R@k and MRR take
+        all above 0 as positives. `mask` is False for padding, and a relevance below 0 is padding too: whatever it holds, NaN
+        included, changes nothing, and its gradient is 0. Queries without positives are left out of the mean, as in a call, and
+        are counted in `log`.
+
+        τ is a difference of scores: the default, 0.01, suits cosines. `suggest_tau` proposes one for other scores, and
+        `scaled_step` scales the other parameters of a Sup-loss with it. Scores are ranked in float32, or float64 if they are.
+
+        Rank losses take any scores, `FastAP` and `SoftBinAP` cosines, and `Combined` what its parts do; other losses need
+        embeddings and labels.
+
+        Example:
+            >>> from suprank.losses import SmoothNDCG
+            >>> scores = torch.tensor([[2.0, 1.0, 0.5], [0.3, 0.9, 0.0]], requires_grad=True)
+            >>> grades = torch.tensor([[2, 0, 1], [1, 0, 0]])
+            >>> mask = torch.tensor([[True, True, True], [True, True, False]])
+            >>> SmoothNDCG(tau=0.1).from_scores(scores, grades, mask).backward()
+            >>> scores.grad[1, 2].item()
+            0.0
+        """
+        cosines = any(part.cosines_only for part in self.modules() if isinstance(part, RetrievalLoss))
+        if torch.compiler.is_compiling():
+            return self.compute_lists(ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines))
+        with reading_once() as checks:
+            batch = ScoreBatch.from_scores(scores, relevance, mask, cosines=cosines)
+            checks.copy()
+            return self.compute_lists(batch)
+
     def _compute(self, batch: RetrievalBatch) -> Tensor:
         self.check_label_tree(batch, stacklevel=_CALLER)
         return self.compute(batch)
@@ -120,6 +161,13 @@ class RetrievalLoss(nn.Module):
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         """The loss on a batch that has been checked and normalized; by default the sum of its `means`."""
         return reduce(add, [mean.value for mean in self.means(batch)])
+
+    def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
+        """The loss on lists of scored items that have been checked. A loss that reads embeddings or labels has none."""
+        raise TypeError(
+            f"{type(self).__name__} reads embeddings or labels, and from_scores has none; use a rank loss, such as SmoothNDCG "
+            f"or SupAP, or Combined(SupAP(), PairCalibration())."
+        )
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         """The means whose sum is the loss. Queries must not depend on one another, but for the items that they share."""
@@ -146,7 +194,7 @@ class MeasureLoss(RetrievalLoss):
 
     A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients. How many
     were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own list
-    as a positive, as the authors' training code does.
+    as a positive, as the authors' training code does; lists of `from_scores` have no such item.
     """
 
     def __init__(self, *, include_self: bool = False) -> None:
@@ -154,11 +202,11 @@ class MeasureLoss(RetrievalLoss):
         self.include_self = include_self
         self.log: dict[str, Tensor] = {}
 
-    def per_query(self, batch: RetrievalBatch) -> tuple[Float[Tensor, " queries"], Shaped[Tensor, " queries"]]:
+    def per_query(self, batch: RankingBatch) -> tuple[Float[Tensor, " queries"], Shaped[Tensor, " queries"]]:
         """The measure of every query, and what it was divided by: 0 for a query without positives."""
         raise NotImplementedError
 
-    def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
+    def compute(self, batch: RankingBatch) -> Float[Tensor, ""]:
         value, weight = self.per_query(batch)
         if runs_kernels(value):
             loss, skipped = fused_mean(value, weight, complement=True)
@@ -168,6 +216,9 @@ class MeasureLoss(RetrievalLoss):
             loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
         self.log = self.loggable({"queries_without_positives": skipped})
         return loss
+
+    def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
+        return self.compute(batch)
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         value, weight = self.per_query(batch)

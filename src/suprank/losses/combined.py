@@ -8,7 +8,7 @@ import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.decomposability import ProxySoftmax
-from suprank.losses.rank_measures import HAPMeasure, RecallMeasure
+from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
 from suprank.losses.surrogate import SupAP, SupHAP, SupNDCG, SupRecall
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from suprank.losses.base import QueryMean
     from suprank.losses.batch import RetrievalBatch
+    from suprank.losses.score_batch import ScoreBatch
     from suprank.losses.surrogate import SupLossOptions
 
 
@@ -27,7 +28,7 @@ class Combined(RetrievalLoss):
 
     The batch is checked, normalized and scored once for both. After a call, `log` holds both values before weighting,
     under their class names, and the total under "loss": detached tensors, ready for a logger. A compiled loss writes the next
-    values into the same tensors.
+    values into the same tensors. `from_scores` takes scores if both parts do.
     """
 
     def __init__(self, surrogate: RetrievalLoss, decomposability: RetrievalLoss, decomposability_weight: float = 0.1) -> None:
@@ -52,7 +53,12 @@ class Combined(RetrievalLoss):
         return f"decomposability_weight={self.decomposability_weight}"
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
-        rank, calibration = self.surrogate.compute(batch), self.decomposability.compute(batch)
+        return self._combine(self.surrogate.compute(batch), self.decomposability.compute(batch))
+
+    def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
+        return self._combine(self.surrogate.compute_lists(batch), self.decomposability.compute_lists(batch))
+
+    def _combine(self, rank: Tensor, calibration: Tensor) -> Tensor:
         dtype = torch.promote_types(rank.dtype, calibration.dtype)  # a loss of the user's own may follow autocast
         loss = rank.to(dtype).lerp(calibration.to(dtype), self.decomposability_weight)
         names = [type(self.surrogate).__name__, type(self.decomposability).__name__]
@@ -81,12 +87,15 @@ def roadmap(
     *,
     decomposability: RetrievalLoss | None = None,
     decomposability_weight: float = 0.1,
+    k: int | None = None,
+    rank_tau: float = APMeasure.rank_tau,
     **options: Unpack[SupLossOptions],
 ) -> Combined:
     """ROADMAP: (1 − λ)·L_Sup-AP + λ·L*_DG (eq:roadmap with eq:cluster_loss), as the recipes `*/roadmap` train it.
 
     L*_DG is `ProxySoftmax(num_classes, embedding_size)`, whose proxies are parameters to optimize. To calibrate pairs instead
-    (eq:labs), as eq:roadmap first has it, give `decomposability=PairCalibration()`. `options` are those of `SupAP`.
+    (eq:labs), as eq:roadmap first has it, give `decomposability=PairCalibration()`. `k`, `rank_tau` and `options` are those of
+    `SupAP`.
 
     Example:
         >>> loss = roadmap(num_classes=4, embedding_size=16)
@@ -96,7 +105,7 @@ def roadmap(
         ['ProxySoftmax', 'SupAP', 'loss', 'queries_without_positives']
     """
     decomposability = _decomposability("roadmap", num_classes, embedding_size, decomposability)
-    return Combined(SupAP(**options), decomposability, decomposability_weight)
+    return Combined(SupAP(k=k, rank_tau=rank_tau, **options), decomposability, decomposability_weight)
 
 
 def rod_recall(
@@ -141,11 +150,13 @@ def rod_ndcg(
     *,
     decomposability: RetrievalLoss | None = None,
     decomposability_weight: float = 0.1,
+    k: int | None = None,
+    rank_tau: float = NDCGMeasure.rank_tau,
     **options: Unpack[SupLossOptions],
 ) -> Combined:
-    """ROD-NDCG: (1 − λ)·L_Sup-NDCG + λ·L*_DG (sec:ndcg). Arguments are those of `roadmap`."""
+    """ROD-NDCG: (1 − λ)·L_Sup-NDCG + λ·L*_DG (sec:ndcg). Arguments are those of `roadmap` and `SupNDCG`."""
     decomposability = _decomposability("rod_ndcg", num_classes, embedding_size, decomposability)
-    return Combined(SupNDCG(**options), decomposability, decomposability_weight)
+    return Combined(SupNDCG(k=k, rank_tau=rank_tau, **options), decomposability, decomposability_weight)
 
 
 def _decomposability(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.losses.batch import RetrievalBatch
+    from suprank.losses.score_batch import RankingBatch, ScoreBatch
 
 
 class PairCalibration(RetrievalLoss):
@@ -28,7 +31,8 @@ class PairCalibration(RetrievalLoss):
 
     Positives share the finest class, all other items are negatives, the query itself is neither. Each of the two terms
     is averaged over the queries that have such pairs. `average="violating"` pools the pairs of the batch and divides by
-    the number that violate their threshold, as the authors' code does.
+    the number that violate their threshold, as the authors' code does. Thresholds are cosines, or what the scores given to
+    `from_scores` are.
     """
 
     def __init__(
@@ -49,7 +53,10 @@ class PairCalibration(RetrievalLoss):
     def extra_repr(self) -> str:
         return f"positive_floor={self.positive_floor}, negative_ceiling={self.negative_ceiling}, average={self.average!r}"
 
-    def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
+    def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:
+        return reduce(add, [mean.value for mean in self.means(batch)])
+
+    def means(self, batch: RankingBatch) -> Sequence[QueryMean]:
         level = batch.fine_level()
         too_far = (self.positive_floor - batch.scores).clamp(min=0).where(level > 0, 0)
         too_close = (batch.scores - self.negative_ceiling).clamp(min=0).where(level == 0, 0)

@@ -1,4 +1,4 @@
-"""The measures that rank losses optimize: AP, R@k, H-AP and NDCG of a batch, given a way to rank it."""
+"""The measures that rank losses optimize: AP, R@k, H-AP, NDCG and MRR of a batch, given a way to rank it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from suprank.losses.score_batch import ScoreBatch
+from suprank.losses.value_checks import check_values
 from suprank.ranking import (
     Ranks,
     Sigmoid,
     average_precision,
+    average_precision_at,
     exponential_gain,
     hierarchical_average_precision,
     ideal_dcg,
@@ -25,7 +28,7 @@ from suprank.ranking.fused_batch import fused_ndcg, fused_ratio, fused_recall, r
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from suprank.losses.batch import RetrievalBatch
+    from suprank.losses.score_batch import RankingBatch
 
 _MOST_KS = 16  # cut-offs: a tile of the kernel has a row for each
 
@@ -37,21 +40,33 @@ class RankFunction(Protocol):
 
 
 class RankMeasure(Protocol):
-    """A measure of ranks. It returns the value of every query, and what that was divided by: 0 for one without positives."""
+    """A measure of ranks. It returns the value of every query, and what that was divided by: 0 for one without positives.
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]: ...
+    It is given a `RetrievalBatch`, or a `ScoreBatch` by `from_scores`, and may read what both have: `scores`, `relevance`,
+    `depth`, `level()` and `fine_level()`.
+    """
+
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
 class APMeasure:
-    """AP, positives being the items of the query's fine class."""
+    """AP, positives being the items of the query's fine class; with `k` AP@k, whose cut is a sigmoid of `rank_tau`."""
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+    k: int | None = None
+    rank_tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_cut(self.k, self.rank_tau)
+
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
         ranked = ranks(level)
+        positive = level > 0
+        if self.k is not None:
+            return average_precision_at(ranked, positive, self.k, step=Sigmoid(self.rank_tau)), positive.sum(-1)
         if runs_kernels(ranked.plus):
             return fused_ratio(ranked.plus, ranked.minus)
-        positive = level > 0
         return average_precision(ranked, positive), positive.sum(-1)
 
 
@@ -66,10 +81,9 @@ class RecallMeasure:
         object.__setattr__(self, "ks", tuple(self.ks))
         if not self.ks or min(self.ks) < 1:
             raise ValueError(f"ks={self.ks} must be one or more cut-offs from 1 on; the authors use (1, 2, 4, 8, 16).")
-        if not 0 < self.rank_tau < math.inf:
-            raise ValueError(f"rank_tau={self.rank_tau} must be a finite number above 0; the authors' code has 1.")
+        _check_rank_tau(self.rank_tau)
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=include_self)
         ranked = ranks(level)
         if runs_kernels(ranked.plus) and len(self.ks) <= _MOST_KS:
@@ -97,7 +111,7 @@ class HAPMeasure:
             object.__setattr__(self, "weights", tuple(self.weights))
             weighted_ap_relevance(nothing, self.weights)
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
         relevance = self._relevance(batch, level)
         ranked = ranks(level, relevance)
@@ -105,39 +119,82 @@ class HAPMeasure:
             return fused_ratio(ranked.plus, ranked.minus, ranked.hierarchical, relevance)
         return hierarchical_average_precision(ranked, relevance), relevance.sum(-1)
 
-    def _relevance(self, batch: RetrievalBatch, level: Tensor) -> Tensor:
+    def _relevance(self, batch: RankingBatch, level: Tensor) -> Tensor:
         if batch.relevance is not None:
             return level.clamp(min=0)
         if self.weights is None:
             return tree_relevance(level, self.decay, depth=batch.depth, dtype=batch.scores.dtype)
-        if len(self.weights) != batch.depth:
-            raise ValueError(
-                f"weights={self.weights} are {len(self.weights)}, but labels have {batch.depth} level(s); "
-                f"give one weight for each level, finest first."
-            )
+        _check_weights(self.weights, batch)
         return weighted_ap_relevance(level, self.weights, dtype=batch.scores.dtype)
+
+
+def _check_weights(weights: tuple[float, ...], batch: RankingBatch) -> None:
+    """Raise unless there is one weight for each level. Levels without labels may be fewer in a batch than in others."""
+    if isinstance(batch, ScoreBatch):
+        level = batch.grades
+        check_values(level, lambda: len(weights) - 1 - level.max(), lambda: _check_deepest(weights, level))
+    elif len(weights) != batch.depth:
+        raise ValueError(
+            f"weights={weights} are {len(weights)}, but labels have {batch.depth} level(s); "
+            f"give one weight for each level, finest first."
+        )
+
+
+def _check_deepest(weights: tuple[float, ...], level: Tensor) -> None:
+    if int(level.max()) > len(weights):
+        raise ValueError(
+            f"weights={weights} are {len(weights)}, but relevance reaches level {int(level.max())}; "
+            f"give one weight for each level, finest first."
+        )
 
 
 @dataclass(frozen=True)
 class NDCGMeasure:
-    """NDCG with the gain 2^l − 1; a user's relevance is the gain itself."""
+    """NDCG with the gain 2^l − 1, or a user's relevance as the gain; with `k` NDCG@k, whose cut is a sigmoid of `rank_tau`."""
 
-    def __call__(self, batch: RetrievalBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+    k: int | None = None
+    rank_tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_cut(self.k, self.rank_tau)
+
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
         ranked = ranks(level)
         if batch.relevance is not None:
             gain = level.clamp(min=0)
-            return ndcg(ranked, gain), gain.sum(-1)
+            return ndcg(ranked, gain, k=self.k, step=Sigmoid(self.rank_tau)), gain.sum(-1)
         depth = batch.depth
-        if runs_relevance(level, depth) and runs_kernels(ranked.plus):
-            return fused_ndcg(ranked.plus, ranked.minus, level, depth, lambda total: _ndcg(_of_total(total), level, depth)[0])
-        return _ndcg(ranked, level, depth)
+        if self.k is None and runs_relevance(level, depth) and runs_kernels(ranked.plus):
+            return fused_ndcg(
+                ranked.plus, ranked.minus, level, depth, lambda total: self._of_levels(_of_total(total), level, depth)[0]
+            )
+        return self._of_levels(ranked, level, depth)
+
+    def _of_levels(self, ranked: Ranks, level: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+        step, dtype = Sigmoid(self.rank_tau), ranked.plus.dtype
+        ideal = ideal_dcg(level, depth, k=self.k, step=step, dtype=dtype)
+        return ndcg(ranked, exponential_gain(level, dtype=dtype), ideal, k=self.k, step=step), ideal
 
 
-def _ndcg(ranked: Ranks, level: Tensor, depth: int) -> tuple[Tensor, Tensor]:
-    gain = exponential_gain(level, dtype=ranked.plus.dtype)
-    ideal = ideal_dcg(level, depth, dtype=ranked.plus.dtype)
-    return ndcg(ranked, gain, ideal), ideal
+@dataclass(frozen=True)
+class MRRMeasure:
+    """The reciprocal rank of the first positive of the query's fine class."""
+
+    def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
+        level = batch.fine_level(include_self=include_self)
+        return 1 / ranks(level).total.amin(-1), (level > 0).sum(-1)
+
+
+def _check_cut(k: int | None, rank_tau: float) -> None:
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+        raise ValueError(f"k={k!r} must be a whole number from 1 on; leave it out for a measure of the full ranking.")
+    _check_rank_tau(rank_tau)
+
+
+def _check_rank_tau(rank_tau: float) -> None:
+    if not 0 < rank_tau < math.inf:
+        raise ValueError(f"rank_tau={rank_tau} must be a finite number above 0; the authors' code has 1.")
 
 
 def _of_total(total: Tensor) -> Ranks:

@@ -17,7 +17,7 @@ from suprank.ranking.recording import grids_so_far, rehearsal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from jaxtyping import Float, Integer
+    from jaxtyping import Bool, Float, Integer, Shaped
     from torch import Tensor
 
     Function = Callable[..., list[Tensor]]
@@ -44,16 +44,17 @@ class ReplayedLoss:
         replayed = ReplayedLoss(loss)                 # optimize loss.parameters(), as without it
         replayed(embeddings, labels).backward()
 
-    It is called as the loss is, with references by name, and gives the same numbers. A shape is recorded when it comes for the
-    third time; other shapes, and shapes whose ranks were computed on a grid, which is chosen by values, are computed as without
-    recording. So is everything on a CPU, and a loss that reads values, which cannot be recorded; a warning says so. A replayed
-    loss does not check values: look for NaN in the loss yourself. Gradients are for `embeddings` and for the parameters of the
-    loss. Python code does not run again in a replay, so after changing a hyper-parameter, such as `loss.tau`, call `forget`.
-    After a call `log` holds the loss's log.
+    It is called as the loss is, with references by name, or by `from_scores`, and gives the same numbers. A shape is recorded
+    when it comes for the third time; other shapes, and shapes whose ranks were computed on a grid, which is chosen by values,
+    are computed as without recording. So is everything on a CPU, and a loss that reads values, which cannot be recorded; a
+    warning says so. A replayed loss does not check values: look for NaN in the loss yourself. Gradients are for `embeddings`
+    (or `scores`) and for the parameters of the loss. Python code does not run again in a replay, so after changing a
+    hyper-parameter, such as `loss.tau`, call `forget`. After a call `log` holds the loss's log.
     """
 
     def __init__(self, loss: nn.Module, *, recorder: Recorder | None = None) -> None:
         self.loss = loss
+        self._of_scores = _OfScores(loss)
         self.log: dict[str, Tensor] = {}
         self._recorder = recorder
         self.forget()
@@ -71,48 +72,58 @@ class ReplayedLoss:
         labels: Integer[Tensor, "queries ..."] | None = None,
         **options: Any,
     ) -> Float[Tensor, ""]:
-        inputs = {"embeddings": embeddings, "labels": labels, **options}
-        key = self._key(inputs) if self._may_replay(inputs) else None
-        recording = None if key is None else self._recording(key, inputs)
+        return self._call(self.loss, {"embeddings": embeddings, "labels": labels, **options})
+
+    def from_scores(
+        self,
+        scores: Float[Tensor, "queries items"],
+        relevance: Shaped[Tensor, "queries items"],
+        mask: Bool[Tensor, "queries items"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """`loss.from_scores`, recorded and replayed in the same way."""
+        return self._call(self._of_scores, {"scores": scores, "relevance": relevance, "mask": mask})
+
+    def _call(self, module: nn.Module, inputs: dict[str, Tensor | None]) -> Tensor:
+        """Call `module` with the inputs, the first two by position, or replay it. Gradients are for the first."""
+        key = self._key(module, inputs) if self._may_replay(inputs) else None
+        recording = None if key is None else self._recording(module, key, inputs)
         if recording is None:
             before = grids_so_far()
-            value = self.loss(embeddings, labels, **options)
+            first, second, *_ = inputs.values()
+            value = module(first, second, **dict(list(inputs.items())[2:]))
             if grids_so_far() > before:
                 self._on_a_grid.add(key)
             self.log = dict(getattr(self.loss, "log", {}))
             return value
-        others = [inputs[name] for name in recording.names[1:]]
-        value, *log = _Replay.apply(recording, others, embeddings, *recording.parameters)
+        first, *others = (inputs[name] for name in recording.names)
+        value, *log = _Replay.apply(recording, others, first, *recording.parameters)
         self.log = dict(zip(recording.log, log, strict=True))
         return value
 
     def _may_replay(self, inputs: dict[str, Any]) -> bool:
-        embeddings = inputs["embeddings"]
+        first = next(iter(inputs.values()))
         if self._cannot_record or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return False
-        if self._recorder is None and not (embeddings.is_cuda and not torch.cuda.is_current_stream_capturing()):
+        if self._recorder is None and not (first.is_cuda and not torch.cuda.is_current_stream_capturing()):
             return False
         given = [value for value in inputs.values() if value is not None]
         tensors_alone = all(isinstance(value, torch.Tensor) for value in given)
-        return tensors_alone and not any(value.requires_grad for value in given if value is not embeddings)
+        return tensors_alone and not any(value.requires_grad for value in given if value is not first)
 
-    def _key(self, inputs: dict[str, Tensor | None]) -> object:
+    def _key(self, module: nn.Module, inputs: dict[str, Tensor | None]) -> object:
         """What must be the same in two calls for one recording to serve both."""
-        embeddings = inputs["embeddings"]
-        assert embeddings is not None
-        device = embeddings.device.type
+        first = next(iter(inputs.values()))
+        assert first is not None
+        device = first.device.type
         return (
             tuple((name, value.shape, value.dtype, value.device) for name, value in inputs.items() if value is not None),
-            tuple((name, value.data_ptr()) for name, value in self._parameters().items()),
-            embeddings.requires_grad,
+            tuple((name, value.data_ptr()) for name, value in _parameters(module).items()),
+            first.requires_grad,
             torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
             self.loss.training,
         )
 
-    def _parameters(self) -> dict[str, nn.Parameter]:
-        return {name: value for name, value in self.loss.named_parameters() if value.requires_grad}
-
-    def _recording(self, key: object, inputs: dict[str, Tensor | None]) -> _Recording | None:
+    def _recording(self, module: nn.Module, key: object, inputs: dict[str, Tensor | None]) -> _Recording | None:
         if key not in self._recordings:
             if key in self._on_a_grid:
                 return None
@@ -123,7 +134,7 @@ class ReplayedLoss:
                 return None
             try:
                 given = {name: value for name, value in inputs.items() if value is not None}
-                self._recordings[key] = self._record(given, self._parameters())
+                self._recordings[key] = self._record(module, given)
             except ReplayError as error:
                 self._cannot_record = True
                 warnings.warn(
@@ -133,8 +144,9 @@ class ReplayedLoss:
                 return None
         return self._recordings[key]
 
-    def _record(self, given: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> _Recording:
+    def _record(self, module: nn.Module, given: Mapping[str, Tensor]) -> _Recording:
         log: list[str] = []
+        parameters = _parameters(module)
 
         def step(*tensors: Tensor) -> list[Tensor]:
             """The value, the log in one tensor, and the gradients.
@@ -142,27 +154,42 @@ class ReplayedLoss:
             Gradients are taken with respect to leaves made here: those of a parameter itself would be sent to the stream on
             which it was first used, which is not the one that records.
             """
-            embeddings, *others = tensors
-            leaf = embeddings.detach().requires_grad_()
+            first, *others = tensors
+            leaf = first.detach().requires_grad_()
             leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
             named = dict(zip(list(given)[1:], others, strict=True))
-            positional = (leaf, named.pop("labels", None))
+            second = named.pop("labels", None) if module is self.loss else named.pop("relevance")
             with skip_value_checks():
-                value = torch.func.functional_call(self.loss, leaves, positional, named)
+                value = torch.func.functional_call(module, leaves, (leaf, second), named)
             with without_autocast(leaf):  # a training loop calls backward outside of it
                 gradients = torch.autograd.grad(value, [leaf, *leaves.values()], allow_unused=True, materialize_grads=True)
             logged = getattr(self.loss, "log", {}).items()
             parts = {name: part for name, part in logged if isinstance(part, torch.Tensor) and part.numel() == 1}
             log[:] = parts
             numbers = [part.detach().reshape(()).to(value.dtype) for part in parts.values()]
-            for module in self.loss.modules():
-                if isinstance(module.__dict__.get("log"), dict):
-                    module.__dict__["log"] = {}  # not tensors that the next replay writes over
+            for part in self.loss.modules():
+                if isinstance(part.__dict__.get("log"), dict):
+                    part.__dict__["log"] = {}  # not tensors that the next replay writes over
             return [value.detach(), torch.stack(numbers) if numbers else value.new_empty(0), *gradients]
 
         inputs = [value.detach() for value in given.values()]
         replay = (self._recorder or record_cuda_graph)(step, inputs)
         return _Recording(replay, list(given), list(parameters.values()), log)
+
+
+class _OfScores(nn.Module):
+    """A loss that is called with scores."""
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss: Any = loss
+
+    def forward(self, scores: Tensor, relevance: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.loss.from_scores(scores, relevance, mask)
+
+
+def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
 
 
 class _Recording(NamedTuple):
@@ -174,9 +201,9 @@ class _Recording(NamedTuple):
 
 class _Replay(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, recording: _Recording, others: list[Tensor], embeddings: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, recording: _Recording, others: list[Tensor], first: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
         # The next replay writes over its results, and may come before the backward pass.
-        value, numbers, *gradients = (result.clone() for result in recording.replay(embeddings, *others))
+        value, numbers, *gradients = (result.clone() for result in recording.replay(first, *others))
         ctx.save_for_backward(*gradients)
         log = numbers.unbind()
         ctx.mark_non_differentiable(*log)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from suprank.losses.base import MeasureLoss
-from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
+from suprank.losses.rank_measures import APMeasure, HAPMeasure, MRRMeasure, NDCGMeasure, RecallMeasure
 from suprank.ranking import Sigmoid, SupStep, heaviside, ranks
 from suprank.ranking.ranks import resolve_implementation
 from suprank.ranking.steps import SupStepOptions
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from suprank.losses.batch import RetrievalBatch
     from suprank.losses.rank_measures import RankMeasure
+    from suprank.losses.score_batch import RankingBatch
     from suprank.ranking import Implementation, ImplementationName, Step
 
 _PARTS = ("measure", "minus", "plus")
@@ -57,7 +57,7 @@ class RankLoss(MeasureLoss):
             resolve_implementation(using)  # refuses an unknown name: better here than in the first step
         self.measure, self.plus, self.minus, self.using = measure, plus, minus, using
 
-    def per_query(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
+    def per_query(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         ranks_of_batch = partial(ranks, batch.scores, plus=self.plus, minus=self.minus, using=self.using)
         return self.measure(batch, ranks_of_batch, include_self=self.include_self)
 
@@ -96,32 +96,41 @@ class SupAP(RankLoss):
     """L_Sup-AP = 1 − mean_i 1/|Ω⁺| Σ_{k∈Ω⁺} rank⁺(k) / (rank⁺(k) + rank⁻ₛ(k))   (eq:SupAP), positives of the fine class.
 
     It bounds 1 − AP from above, as its step bounds Heaviside's. `step` are the parameters of `SupStep`: `tau`, `rho`, ...
+
+    With `k` the measure is AP@k: a positive counts by σ((k + ½ − rank)/τ*), τ* = `rank_tau`, and the divisor |Ω⁺| becomes the
+    sum of this over the first |Ω⁺| places, so that a perfect ranking has 1. As τ* goes to 0, that is the cut at k and
+    min(k, |Ω⁺|). It bounds nothing, because positives just below k count too, and those far below get almost no gradient.
     """
 
     def __init__(
         self,
         *,
+        k: int | None = None,
+        rank_tau: float = APMeasure.rank_tau,
         include_self: bool = False,
         using: Implementation | ImplementationName | None = None,
         **step: Unpack[SupStepOptions],
     ) -> None:
-        super().__init__(APMeasure(), minus=SupStep(**step), include_self=include_self, using=using)
+        super().__init__(APMeasure(k, rank_tau), minus=SupStep(**step), include_self=include_self, using=using)
 
 
 class SmoothAP(RankLoss):
     """Smooth-AP: 1 − AP with σ(t/τ) in both rank sums, for any class sizes; gradients flow through rank⁺ too.
 
-    Like all losses with the sigmoid it bounds nothing.
+    Like all losses with the sigmoid it bounds nothing. `k` and `rank_tau` are as in `SupAP`.
     """
 
     def __init__(
         self,
         *,
+        k: int | None = None,
+        rank_tau: float = APMeasure.rank_tau,
         tau: float = Sigmoid.tau,
         include_self: bool = False,
         using: Implementation | ImplementationName | None = None,
     ) -> None:
-        super().__init__(APMeasure(), plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)
+        measure = APMeasure(k, rank_tau)
+        super().__init__(measure, plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)
 
 
 class SupRecall(RankLoss):
@@ -200,27 +209,64 @@ class SmoothHAP(RankLoss):
 class SupNDCG(RankLoss):
     """L_Sup-NDCG = 1 − mean_i DCG_s/iDCG with gain 2^l − 1 (sec:ndcg); a user's relevance is taken as the gain itself.
 
-    `step` are the parameters of `SupStep`.
+    It bounds 1 − NDCG from above. `step` are the parameters of `SupStep`.
+
+    With `k` the measure is NDCG@k: a gain counts by σ((k + ½ − rank)/τ*), τ* = `rank_tau`, in DCG and in iDCG, so that a
+    perfect ranking has 1, and as τ* goes to 0 that is the cut at k. It bounds nothing, because items just below k count too.
+    Items far below k get almost no gradient: with a large `rank_tau` more of them do.
     """
 
     def __init__(
         self,
         *,
+        k: int | None = None,
+        rank_tau: float = NDCGMeasure.rank_tau,
         include_self: bool = False,
         using: Implementation | ImplementationName | None = None,
         **step: Unpack[SupStepOptions],
     ) -> None:
-        super().__init__(NDCGMeasure(), minus=SupStep(**step), include_self=include_self, using=using)
+        super().__init__(NDCGMeasure(k, rank_tau), minus=SupStep(**step), include_self=include_self, using=using)
 
 
 class SmoothNDCG(RankLoss):
-    """Smooth-NDCG: as `SupNDCG`, with σ(t/τ) in both rank sums."""
+    """Smooth-NDCG: as `SupNDCG`, with σ(t/τ) in both rank sums. It is ApproxNDCG (Qin et al., 2010), whose α is 1/τ."""
+
+    def __init__(
+        self,
+        *,
+        k: int | None = None,
+        rank_tau: float = NDCGMeasure.rank_tau,
+        tau: float = Sigmoid.tau,
+        include_self: bool = False,
+        using: Implementation | ImplementationName | None = None,
+    ) -> None:
+        measure = NDCGMeasure(k, rank_tau)
+        super().__init__(measure, plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)
+
+
+class SupMRR(RankLoss):
+    """L_Sup-MRR = 1 − mean_i 1 / min_{k∈Ω⁺} (rank⁺(k) + rank⁻ₛ(k)), one minus the mean reciprocal rank of the first positive.
+
+    It bounds 1 − MRR from above. The gradient is that of the first positive alone. `step` are the parameters of `SupStep`.
+    There is no `include_self`: the query would always be the first.
+    """
+
+    def __init__(
+        self,
+        *,
+        using: Implementation | ImplementationName | None = None,
+        **step: Unpack[SupStepOptions],
+    ) -> None:
+        super().__init__(MRRMeasure(), minus=SupStep(**step), using=using)
+
+
+class SmoothMRR(RankLoss):
+    """Smooth-MRR: as `SupMRR`, with σ(t/τ) in both rank sums."""
 
     def __init__(
         self,
         *,
         tau: float = Sigmoid.tau,
-        include_self: bool = False,
         using: Implementation | ImplementationName | None = None,
     ) -> None:
-        super().__init__(NDCGMeasure(), plus=Sigmoid(tau), minus=Sigmoid(tau), include_self=include_self, using=using)
+        super().__init__(MRRMeasure(), plus=Sigmoid(tau), minus=Sigmoid(tau), using=using)

@@ -23,16 +23,24 @@ def average_precision(ranks: Ranks, positive: Bool[Tensor, "queries items"]) -> 
 
 
 def average_precision_at(
-    ranks: Ranks, positive: Bool[Tensor, "queries items"], k: int | Integer[Tensor, " queries"]
+    ranks: Ranks,
+    positive: Bool[Tensor, "queries items"],
+    k: int | Integer[Tensor, " queries"],
+    *,
+    step: Step = heaviside,
 ) -> Float[Tensor, " queries"]:
     """AP@k = 1/min(k, |Ω⁺|) · Σ_{p∈Ω⁺, rank(p) ≤ k} rank⁺(p) / rank(p), GLDv2's definition.
 
     With k = |Ω⁺|, query by query, it is mAP@R, which divides by R: `average_precision_at(ranks, positive, positive.sum(-1))`.
+
+    `step` stands for H in the cut H(k + ½ − rank), as in `ndcg`; the divisor is then the sum of a perfect ranking under the
+    same cut, Σ_{i ≤ |Ω⁺|} step(k + ½ − i).
     """
-    cut = torch.as_tensor(k, device=positive.device)
-    retrieved = ranks.total <= cut[..., None]
-    precision = (ranks.plus / ranks.total).where(retrieved, 0)
-    return _ratio(precision.sum(-1), torch.minimum(positive.sum(-1), cut))
+    cut = k if isinstance(k, int) else k[:, None]
+    precision = (ranks.plus / ranks.total) * _cut(ranks.total, cut, step)
+    places = _places(precision)
+    ideal = _cut(places, cut, step).where(places <= positive.sum(-1, keepdim=True), 0).sum(-1)
+    return _ratio(precision.sum(-1), ideal)
 
 
 def recall_at(
@@ -76,37 +84,62 @@ def hierarchical_precision_at(ranks: Ranks, relevance: Float[Tensor, "queries it
 
 
 def ndcg(
-    ranks: Ranks, gain: Float[Tensor, "queries items"], ideal: Float[Tensor, " queries"] | None = None
+    ranks: Ranks,
+    gain: Float[Tensor, "queries items"],
+    ideal: Float[Tensor, " queries"] | None = None,
+    *,
+    k: int | None = None,
+    step: Step = heaviside,
 ) -> Float[Tensor, " queries"]:
     """NDCG = DCG/iDCG, DCG = Σ_{k∈Ω⁺} gain(k) / log2(1 + rank(k)), over the full ranking (sec:ndcg).
 
     The paper's gain is `exponential_gain`. iDCG is the DCG of the ranking by decreasing gain; it comes from sorting,
     unless given (`ideal_dcg` gets it from levels without a sort).
+
+    With `k` it is NDCG@k: an item counts in both sums by H(k + ½ − rank), so that those of rank k or less do. `step` stands for
+    H: under a smooth one, a perfect ranking still has NDCG@k = 1, as DCG and iDCG have the same cut.
     """
     gain = _ranked_only(gain, ranks)
     if ideal is None:
-        ideal = (gain.sort(-1, descending=True).values / _discounts(gain)).sum(-1)
-    return _ratio((gain / torch.log2(1 + ranks.total)).sum(-1), ideal)
+        ideal = (gain.sort(-1, descending=True).values * _worth(_places(gain), k, step)).sum(-1)
+    return _ratio((gain * _worth(ranks.total, k, step)).sum(-1), ideal)
 
 
 def ideal_dcg(
-    level: Integer[Tensor, "queries items"], depth: int, *, dtype: torch.dtype | None = None
+    level: Integer[Tensor, "queries items"],
+    depth: int,
+    *,
+    k: int | None = None,
+    step: Step = heaviside,
+    dtype: torch.dtype | None = None,
 ) -> Float[Tensor, " queries"]:
     """iDCG of the gain 2^l − 1, l = 1..depth: max over rankings of DCG (sec:ndcg), from the number of items at each level.
 
     Deeper levels rank first, so the |Ω^{+,l}| items of level l or more fill the first places, and each of those places
-    is worth 2^(l−1) more than at level l − 1: iDCG = Σ_l 2^(l−1) · Σ_{i ≤ |Ω^{+,l}|} 1/log2(1 + i).
+    is worth 2^(l−1) more than at level l − 1: iDCG = Σ_l 2^(l−1) · Σ_{i ≤ |Ω^{+,l}|} 1/log2(1 + i). With `k`, places count by
+    step(k + ½ − i), as in `ndcg`.
     """
     zero = torch.zeros(level.shape[-1] + 1, dtype=dtype or torch.get_default_dtype(), device=level.device)
     prefix = zero.clone()
-    prefix[1:] = (1 / _discounts(zero[1:])).cumsum(0)
+    prefix[1:] = _worth(_places(zero[1:]), k, step).cumsum(0)
     per_level = [2.0 ** (current - 1) * prefix[(level >= current).sum(-1)] for current in range(1, depth + 1)]
     return torch.stack(per_level).sum(0)
 
 
-def _discounts(values: Tensor) -> Tensor:
-    """log2(1 + i) for the positions i = 1, 2, … along the last dimension."""
-    return torch.log2(torch.arange(2, values.shape[-1] + 2, device=values.device, dtype=values.dtype))
+def _worth(rank: Tensor, k: int | None, step: Step) -> Tensor:
+    """What a gain of 1 at a rank adds to DCG, or to DCG@k."""
+    worth = 1 / torch.log2(1 + rank)
+    return worth if k is None else worth * _cut(rank, k, step)
+
+
+def _cut(rank: Tensor, k: int | Tensor, step: Step) -> Tensor:
+    """Whether a rank is within the first k: 1 or 0, or between under a smooth step."""
+    return step((k + 0.5) - rank)
+
+
+def _places(values: Tensor) -> Tensor:
+    """The places 1, 2, … along the last dimension, in the dtype of the values."""
+    return torch.arange(1, values.shape[-1] + 1, device=values.device, dtype=values.dtype)
 
 
 def at_least(level: Integer[Tensor, "queries items"], current: int) -> Integer[Tensor, "queries items"]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Integer
     from torch import Tensor
 
-    from suprank.losses.batch import RetrievalBatch
+    from suprank.losses.score_batch import RankingBatch
 
 
 # Pairs handled at a time. On a CPU they stay in its caches: histograms of 4,096 images take a seventh of the time that one
@@ -31,6 +31,7 @@ class _BinnedAP(MeasureLoss):
     Positives are of the fine class. Memory is a few tensors of queries × items, whatever the number of knots.
     """
 
+    cosines_only = True
     default_bins: ClassVar[int]
     extra_knots: ClassVar[int] = 0
 
@@ -52,7 +53,7 @@ class _BinnedAP(MeasureLoss):
         """The number of knots, evenly spaced from −1 to 1."""
         return self.bins + self.extra_knots
 
-    def per_query(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
+    def per_query(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=self.include_self)
         positives, all_items = soft_histograms(batch.scores, level, self.knots)
         positives_so_far, items_so_far = positives.cumsum(-1), all_items.cumsum(-1)

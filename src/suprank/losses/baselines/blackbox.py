@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Integer
     from torch import Tensor
 
-    from suprank.losses.batch import RetrievalBatch
+    from suprank.losses.score_batch import RankingBatch
 
 
 class BlackBoxAP(MeasureLoss):
@@ -46,7 +46,7 @@ class BlackBoxAP(MeasureLoss):
     def extra_repr(self) -> str:
         return f"interpolation={self.interpolation}, margin={self.margin}, include_self={self.include_self}"
 
-    def per_query(self, batch: RetrievalBatch) -> tuple[Tensor, Tensor]:
+    def per_query(self, batch: RankingBatch) -> tuple[Tensor, Tensor]:
         level = batch.fine_level(include_self=self.include_self)
         scores = batch.scores
         if self.margin:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from suprank import losses
 from suprank.ranking import Sigmoid, SupStep
-from suprank.training.config_types import ConfigTable, Counts, NotNegative, NotNegatives, Positive, Share
+from suprank.training.config_types import ConfigTable, Count, Counts, NotNegative, NotNegatives, Positive, Share
 from suprank.training.loss_specs.base import ItemLossSpec, ProxyLossSpec, default
 
 if TYPE_CHECKING:
@@ -67,6 +67,21 @@ class RecallKeys(RankLossSpec):
     """τ* of recall at k."""
 
 
+class CutKeys(RankLossSpec):
+    """The measure is of the full ranking, or of its first k places."""
+
+    k: Count | None = None
+    """Optimize the measure of the first k places, AP@k or NDCG@k; by default of the full ranking."""
+
+    rank_tau: Positive = default(losses.SupNDCG, "rank_tau")
+    """τ* of the sigmoid that stands for the cut at `k`."""
+
+    def _check_keys(self) -> None:
+        super()._check_keys()
+        if self.k is None and "rank_tau" in self.changed_keys():
+            raise ValueError("rank_tau has no effect without k; set k, or leave rank_tau out")
+
+
 class HierarchyKeys(RankLossSpec):
     """The measure is H-AP."""
 
@@ -98,7 +113,7 @@ class HierarchyKeys(RankLossSpec):
             raise ValueError("level_weights takes the place of decay, so only one of them may be set; leave one out")
 
 
-class SupAPSpec(SupSpec):
+class SupAPSpec(CutKeys, SupSpec):
     """Sup-AP (eq:SupAP)."""
 
     loss_class = losses.SupAP
@@ -119,14 +134,14 @@ class SupHAPSpec(HierarchyKeys, SupSpec):
     name: Literal["sup-hap"] = "sup-hap"
 
 
-class SupNDCGSpec(SupSpec):
+class SupNDCGSpec(CutKeys, SupSpec):
     """Sup-NDCG (sec:ndcg)."""
 
     loss_class = losses.SupNDCG
     name: Literal["sup-ndcg"] = "sup-ndcg"
 
 
-class SmoothAPSpec(SmoothSpec):
+class SmoothAPSpec(CutKeys, SmoothSpec):
     """Smooth-AP: sigmoids in place of the bound."""
 
     loss_class = losses.SmoothAP
@@ -147,7 +162,7 @@ class SmoothHAPSpec(HierarchyKeys, SmoothSpec):
     name: Literal["smooth-hap"] = "smooth-hap"
 
 
-class SmoothNDCGSpec(SmoothSpec):
+class SmoothNDCGSpec(CutKeys, SmoothSpec):
     """Smooth-NDCG."""
 
     loss_class = losses.SmoothNDCG
@@ -228,7 +243,7 @@ class CombinedSpec(PairKeys, TemperatureKey, SupSpec):
             )
 
 
-class RoadmapSpec(CombinedSpec):
+class RoadmapSpec(CutKeys, CombinedSpec):
     """ROADMAP: Sup-AP and a decomposability loss (eq:roadmap)."""
 
     loss_class = losses.SupAP
@@ -249,7 +264,7 @@ class HappierSpec(HierarchyKeys, CombinedSpec):
     name: Literal["happier"] = "happier"
 
 
-class RodNDCGSpec(CombinedSpec):
+class RodNDCGSpec(CutKeys, CombinedSpec):
     """ROD-NDCG: Sup-NDCG and a decomposability loss (sec:ndcg)."""
 
     loss_class = losses.SupNDCG
