@@ -23,6 +23,7 @@ default_role = "py:obj"  # `ranks` in a docstring links to it where it can, and 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+autodoc_mock_imports = ["sentence_transformers"]  # large, and only its names are needed
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

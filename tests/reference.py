@@ -321,9 +321,12 @@ def listed_h_precision(relevance: Numbers, cut: int) -> float:
     return sum(min(rel, own) for rel in relevance[:cut]) / (cut * own)
 
 
-def listed_ndcg(levels: Sequence[int]) -> float:
+def listed_ndcg(levels: Sequence[int], cut: int | None = None, *, linear: bool = False) -> float:
+    """NDCG of the first `cut` items; the gain of level l is 2^l − 1, or l."""
+
     def dcg(order: Sequence[int]) -> float:
-        return sum((2.0**own - 1) / math.log2(1 + place) for place, own in enumerate(order, start=1))
+        gains = [own if linear else 2.0**own - 1 for own in order[:cut]]
+        return sum(gain / math.log2(1 + place) for place, gain in enumerate(gains, start=1))
 
     return dcg(levels) / dcg(sorted(levels, reverse=True))
 
@@ -342,6 +345,9 @@ def listed_metrics(
         "ASI": lambda hits: listed_intersection([int(hit) for hit in hits]),
     }
     for k in ks:
+        measures[f"recall-all@{k}"] = lambda hits, k=k: sum(hits[:k]) / sum(hits)
+        measures[f"AP-all@{k}"] = lambda hits, k=k: listed_ap(hits, k) * min(k, sum(hits)) / sum(hits)
+        measures[f"MRR@{k}"] = lambda hits, k=k: listed_reciprocal_rank(hits) if any(hits[:k]) else 0.0
         measures[f"R@{k}"] = lambda hits, k=k: float(any(hits[:k]))
         measures[f"TR@{k}"] = lambda hits, k=k: sum(hits[:k]) / min(k, sum(hits))
         measures[f"P@{k}"] = lambda hits, k=k: listed_precision(hits, k)
@@ -359,8 +365,11 @@ def listed_metrics(
     relevance = tree_relevance(levels, decay, depth)
     found["H-AP"] = listed_h_ap(relevance) if present else math.nan
     found["NDCG"] = listed_ndcg(levels) if present else math.nan
+    found["NDCG-linear"] = listed_ndcg(levels, linear=True) if present else math.nan
     found["ASI"] = listed_intersection(levels) if present else math.nan
     for k in ks:
+        found[f"NDCG@{k}"] = listed_ndcg(levels, k) if present else math.nan
+        found[f"NDCG-linear@{k}"] = listed_ndcg(levels, k, linear=True) if present else math.nan
         found[f"H-P@{k}"] = listed_h_precision(relevance, k) if present else math.nan
         found[f"H-R@{k}"] = sum(relevance[:k]) / sum(relevance) if present else math.nan
     return found

@@ -117,6 +117,7 @@ PAGES = [
     "docs/adapting",
     "docs/evaluation",
     "docs/losses",
+    "docs/own-loops",
     "docs/ranking",
     "docs/searching",
     "docs/hierarchies",

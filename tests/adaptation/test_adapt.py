@@ -179,6 +179,7 @@ def test_classes_of_the_test_set_that_were_trained_on_are_counted():
         ({"labels": np.arange(240) % 4}, "there are 4 classes of two images or more, and adapt needs 6"),
         ({"labels": np.arange(239)}, "239 labels and 240 embeddings"),
         ({"labels": np.zeros(240)}, "must be integers"),
+        ({"labels": np.zeros((240, 1, 2), int)}, "images have several labels at a level"),
         ({"dim": 13}, "dim=13 is more than the 12 numbers of an embedding"),
         ({"images_per_class": 2}, "batch=64 has room for 32 classes of images_per_class=2, but 18 are trained on"),
         ({"batch": "whole", "images_per_class": 2}, "images_per_class is for batches"),

@@ -98,7 +98,7 @@ def test_queries_rank_the_gallery_and_its_distractors_but_never_their_own_image(
     query, gallery = (read_embedded("e", part) for part in ("query", "gallery"))
     assert (len(query.items), len(gallery.items)) == (6, 13)
     assert gallery.items.splits == {"gallery": 11, "distractor": 2}
-    done("evaluate", "--embeddings", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--run", "run.json")
+    done("evaluate", "--embeddings", "e", "--device", "cpu", "--per-query", "--out", "r.json", "--save-run", "run.json")
     found = Report.load("r.json")
     assert found.query_ids.tolist() == [f"photograph {3 * place}" for place in range(6)]
     first = dict(evaluation.RankingRun.load("run.json"))["photograph 0"]

@@ -234,7 +234,7 @@ def test_a_comparison_with_other_queries_is_refused():
 
 @pytest.mark.parametrize("extension", ["trec", "json", "csv"])
 def test_rankings_are_saved(extension):
-    evaluated("--run", f"run.{extension}", "--run-k", 2, "--id", "image", "--metric", "R@1")
+    evaluated("--save-run", f"run.{extension}", "--save-run-k", 2, "--id", "image", "--metric", "R@1")
     run = evaluation.RankingRun.load(f"run.{extension}")
     found = {query: [item for item, _ in items] for query, items in run}
     assert found == {
@@ -246,7 +246,7 @@ def test_rankings_are_saved(extension):
 
 
 def test_rankings_without_ids_go_by_row():
-    evaluated("--run", "run.json", "--run-k", 1, "--metric", "R@1")
+    evaluated("--save-run", "run.json", "--save-run-k", 1, "--metric", "R@1")
     with Path("run.json").open() as file:
         assert {query: list(items) for query, items in json.load(file).items()} == {
             "0": ["1"],
@@ -297,7 +297,7 @@ def test_help_lists_the_options_and_shows_examples():
     result = invoke("--help")
     assert result.exit_code == 0
     options = "labels gallery gallery-labels level id k metric decay weight device memory-budget bootstrap per-query"
-    for option in f"{options} all out csv latex against comparison run run-k quiet".split():
+    for option in f"{options} all out csv latex against comparison run qrels missing save-run save-run-k quiet".split():
         assert f"--{option} " in result.output
     assert "suprank evaluate test.npy --labels test.csv" in result.output
 
@@ -341,7 +341,7 @@ def test_help_lists_the_options_and_shows_examples():
             "means.json holds no values per query, which a comparison needs; compute it again with --per-query",
         ),
         (("--against", "q.csv"), "q.csv is not a complete JSON file"),
-        (("--run", "run.xyz"), "run.xyz must end in one of .trec, .run, .txt, .json, .csv"),
+        (("--save-run", "run.xyz"), "run.xyz must end in one of .trec, .run, .txt, .json, .csv"),
         (("--out", "q.csv/r.json"), "q.csv/r.json cannot be written: the folder cannot be made (File exists); name another"),
         (("--out", "."), ". is a folder; name a file in it"),
     ],
@@ -413,7 +413,7 @@ def test_an_earlier_report_is_read_before_anything_is_computed(monkeypatch):
 @pytest.mark.filterwarnings("always::suprank.evaluation.QueryInGalleryWarning")
 def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_the_command_line():
     same = ("--embeddings", "q.npy", "--labels", "q.csv", "--gallery", "q.npy", "--gallery-labels", "q.csv", "--device", "cpu")
-    result = invoke(*same, "--run", "run.trec")
+    result = invoke(*same, "--save-run", "run.trec")
     assert result.exit_code == 0, result.output
     output = [line for line in result.stderr.splitlines() if "warning" in line]
     assert len(output) == 1, "once, though evaluation and the rankings both see it"

@@ -79,7 +79,7 @@ def test_rankings_that_evaluate_saves_can_be_scored():
     Path("q.csv").write_text("id,label\nq2,1\nq4,2\n")
     Path("g.csv").write_text("id,label\na,1\nb,1\nc,2\n")
     files = ("q.npy", "--labels", "q.csv", "--gallery", "g.npy", "--gallery-labels", "g.csv", "--id", "id")
-    done("evaluate", *files, "--run", "predictions.csv", "--quiet")
+    done("evaluate", *files, "--save-run", "predictions.csv", "--quiet")
     assert "66.67" in done(*FILES).stdout  # q2 and q4 are perfect, q3 is not answered
 
 
@@ -90,7 +90,7 @@ def test_rankings_that_evaluate_saves_can_be_scored():
         (("--usage", "Test"), "'Test' is not Public or Private; leave it out for both"),
         (("--labels", "q.csv"), "--labels cannot be combined with --solution"),
         (("--ground-truth", "gnd.pkl"), "--ground-truth cannot be combined with --solution"),
-        (("--metric", "AP", "--run", "run.csv"), "--metric, --run cannot be combined with --solution"),
+        (("--metric", "AP", "--save-run", "run.csv"), "--metric, --save-run cannot be combined with --solution"),
         (("--per-query",), "values per query are saved beside the report; add --out"),
         (("--out", "."), ". is a folder; name a file in it"),
         (("--solution", "gone.csv"), "gone.csv: there is no such file"),

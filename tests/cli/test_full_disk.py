@@ -46,7 +46,7 @@ WRITING = {
     "index build": (("index", "build", "more.npy", "--out", "j", "-q"), "j/index.1.faiss", 4000),
     "evaluate --out": (("evaluate", "--embeddings", "e", "--out", "r.json", "-q"), "r.json", 100),
     "evaluate --csv": (("evaluate", "--embeddings", "e", "--csv", "r.csv", "-q"), "r.csv", 100),
-    "evaluate --run": (("evaluate", "--embeddings", "e", "--run", "r.trec", "-q"), "r.trec", 1000),
+    "evaluate --save-run": (("evaluate", "--embeddings", "e", "--save-run", "r.trec", "-q"), "r.trec", 1000),
     "data import": (("data", "import", "folder", "photos", "--split", "test", "--out", "n.csv"), "n.csv", 500),
     "data import parquet": (("data", "import", "folder", "photos", "--out", "n.parquet"), "n.parquet", 500),
     "data check": (("data", "check", "m.parquet", "--out", "c.json", "-q"), "c.json", 100),
@@ -88,7 +88,7 @@ NOWHERE = "/proc/nowhere"  # in which not even root can make files
     [
         ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--out", f"{NOWHERE}.json"),
         ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--csv", f"{NOWHERE}.csv"),
-        ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--run", f"{NOWHERE}.trec"),
+        ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--save-run", f"{NOWHERE}.trec"),
         ("report", "none", "--out", f"{NOWHERE}.html"),
         ("embed", "--model", "none", "--manifest", "none.parquet", "--out", NOWHERE),
         ("bench", "losses", "--device", "cpu", "--out", NOWHERE),

@@ -101,7 +101,7 @@ def test_backbones_are_listed_by_pattern():
         (("pca", "--dim", "500"), "--dim 500 is more than the 96 features of model"),
         (("pca", "--dim", "50"), "dim=50 is more than the 19 directions in which 20 features"),
         (("pca", "--dim", "5", "--split", "query"), "there is no split 'query' here; choose from train, test."),
-        (("export", "--out", "m.zip"), "m.zip must end in .onnx or .pt2."),
+        (("export", "--out", "m.zip"), "m.zip must end in .onnx or .pt2, or for a head in .npz."),
         (("export", "--model", "photos", "--out", "m.onnx"), "photos is not a folder of a saved embedder"),
     ],
 )

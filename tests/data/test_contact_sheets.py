@@ -40,6 +40,14 @@ def test_a_row_is_a_class_and_its_images_are_uncut_in_the_middle(tmp_path):
     assert (np.asarray(sheet)[:, :240] < 128).any(), "no text was written"
 
 
+def test_an_image_with_two_labels_is_in_the_row_of_each(tmp_path):
+    manifest = colored(tmp_path, [(BLUE, ["b", "a"], ["c", "d"]), (RED, ["a"], ["c"])])
+    sheet = contact_sheet(manifest, size=32, per_class=5)
+    assert [(thumbnail(sheet, 0, column)[8:24] == color).all() for column, color in enumerate((BLUE, RED))] == [True, True]
+    assert (thumbnail(sheet, 1, 0)[8:24] == BLUE).all()
+    assert (thumbnail(sheet, 1, 1) == 255).all()
+
+
 def test_the_same_seed_gives_the_same_sheet_and_another_one_another(tmp_path):
     manifest = folder(tmp_path, count=40)
     first, again, other = (contact_sheet(manifest, classes=3, size=32, seed=seed) for seed in (0, 0, 1))

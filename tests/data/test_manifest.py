@@ -200,6 +200,69 @@ def test_a_blank_above_a_label_is_refused_even_for_a_distractor():
         birds(split=["train", "train", "test", "distractor"], label_family=["C", "C", "T", ""])
 
 
+CATS = {
+    "path": ["a", "b", "c", "d", "e"],
+    "split": ["train", "train", "test", "test", "distractor"],
+    "label_species": ["lynx", "lynx", "puma", "lion", None],
+    "label_genus": ["", None, "", "Panthera", None],
+    "label_family": ["Felidae", "Felidae", "Felidae", "Felidae", None],
+}
+
+
+def cats(**changed):
+    return Manifest.from_columns(CATS | changed, root="photos", fill_gaps=True)
+
+
+def test_a_gap_gets_a_placeholder_of_its_own_for_every_class_below_it():
+    manifest = cats()
+    assert manifest.names["genus"] == ("(no genus) Felidae: lynx", "(no genus) Felidae: puma", "Panthera")
+    assert manifest.labels.tolist() == [[1, 0, 0], [1, 0, 0], [2, 1, 0], [0, 2, 0], [-1, -1, -1]]
+    assert manifest.placeholders() == {"genus": 2}
+    assert manifest.split("train").placeholders() == {"genus": 1}
+    assert manifest.to_tree().path(1) == ("lynx", "(no genus) Felidae: lynx", "Felidae")
+
+
+def test_a_filled_manifest_is_read_with_and_without_filling(tmp_path):
+    cats().save(tmp_path / "cats.csv")
+    for fill_gaps in (False, True):
+        again = Manifest.read(tmp_path / "cats.csv", fill_gaps=fill_gaps)
+        assert (again.names, again.labels.tolist()) == (cats().names, cats().labels.tolist())
+
+
+def test_filling_changes_nothing_where_there_are_no_gaps():
+    assert Manifest.from_columns(BIRDS, root="photos", fill_gaps=True).table.equals(birds().table)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"label_species": ["", "lynx", "puma", "lion", None]}, r"1 of 5 rows \(0\) have no label_species; fill it in"),
+        ({"label_family": [*["Felidae"] * 3, None, None]}, r"1 of 5 rows \(3\) have no label_family; fill it in"),
+        (
+            {"label_genus": ["", "Lynx", "", "Panthera", None]},
+            "rows 0 and 1 both have species 'lynx', but genus is blank and 'Lynx'",
+        ),
+        (
+            {"label_family": ["Felidae", "Canidae", "Felidae", "Felidae", None]},
+            "rows 0 and 1 both have species 'lynx', but family is 'Felidae' and 'Canidae'; give all rows of one class",
+        ),
+    ],
+)
+def test_filling_refuses_blanks_at_the_ends_and_rows_that_disagree(changed, message):
+    with pytest.raises(ValueError, match=message):
+        cats(**changed)
+
+
+def test_a_distractor_with_a_gap_is_refused_or_filled():
+    columns = CATS | {"label_genus": ["L", "L", "P", "Panthera", None]}
+    columns |= {"label_species": ["lynx", "lynx", "puma", "lion", "dog"], "label_family": ["Felidae"] * 4 + ["Canidae"]}
+    with pytest.raises(
+        ValueError, match=r"1 of 5 rows \(4\) have no label_genus, but labels below and above it; .*--fill-gaps"
+    ):
+        Manifest.from_columns(columns, root=".")
+    assert "(no genus) Canidae: dog" in Manifest.from_columns(columns, root=".", fill_gaps=True).names["genus"]
+
+
 def test_floats_are_no_labels():
     with pytest.raises(TypeError, match="column 'label_species' holds double"):
         birds(label_species=[0.5, 1.0, 2.0, 3.0])

@@ -358,7 +358,7 @@ TWO = np.stack([FEW, FEW // 10], axis=1)
         ({"batch_size": 40, "batches": 0}, "batches=0 must be 1 or more"),
         ({"batch_size": 40, "seed": -1}, "seed=-1 must be 0 or more"),
         ({"batch_size": 40, "labels": FEW - 1}, "10 of 500 images, first in row 0, are unlabeled"),
-        ({"batch_size": 40, "labels": []}, r"shape \[0\], but must be \[N\] or \[N, L\]"),
+        ({"batch_size": 40, "labels": []}, r"shape \[0\], but must be \[N\], \[N, L\] or \[N, L, M\]"),
     ],
 )
 def test_impossible_requests_say_what_is_possible(settings, says):

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from tests.evaluation.random_collections import (
 pytestmark = pytest.mark.filterwarnings("ignore::suprank.evaluation.QueryInGalleryWarning")
 
 FLAT_AT_K = ["R@{}", "TR@{}", "P@{}", "mAP@{}"]
+NAMED_AT_K = ["NDCG@{}", "NDCG-linear@{}", "MRR@{}", "recall-all@{}", "AP-all@{}"]  # computed where they are named
 FLAT = ["AP", "mAP@R", "R-P", "MRR"]
 
 
@@ -169,6 +171,10 @@ def test_every_metric_of_every_query_equals_the_loops(ordering, collection, deca
     weights = data.draw(st.lists(st.integers(0, 3), min_size=collection.depth, max_size=collection.depth).filter(any))
     with using(ordering):
         report = collection.evaluated(decay=decay, weights=weights)
+        named = collection.evaluated(
+            metrics=["AP", "NDCG-linear", *(name.format(k) for name in NAMED_AT_K for k in (1, 3, 100))]
+        )
+    report = replace(report, values=report.values | named.values, per_query=report.per_query | named.per_query)
     expected = collection.expected(decay=decay, weights=weights)
     for query, values in enumerate(expected):
         found = {key: report.per_query[key][query] for key in report}
@@ -185,7 +191,7 @@ def test_every_metric_of_every_query_equals_the_loops(ordering, collection, deca
 @SOME
 @given(collection=collections())
 def test_metrics_at_k_alone_equal_the_loops_also_where_equal_scores_straddle_k(ordering, collection):
-    names = [*FLAT_AT_K, "H-P@{}", "H-R@{}"]
+    names = [*FLAT_AT_K, *NAMED_AT_K, "H-P@{}", "H-R@{}"]
     expected = collection.expected()
     for ks in ((1,), (2,), (3, 1), (100, 5)):
         keys = [name.format(k) for name in names for k in ks]
@@ -846,7 +852,7 @@ def test_products_beyond_float32_are_refused():
         ({"labels": torch.zeros(3, 2)}, TypeError, "labels have dtype .*float32, but must be integers"),
         ({"labels": torch.zeros(3, 2, dtype=torch.bool)}, TypeError, "labels have dtype .*bool"),
         ({"labels": [["a", "b"]] * 3}, TypeError, "labels have dtype <U1"),
-        ({"labels": np.zeros((3, 2, 1), int)}, ValueError, r"labels have shape \(3, 2, 1\).*\[N, L\]"),
+        ({"labels": np.zeros((3, 2, 1, 1), int)}, ValueError, r"labels have shape \(3, 2, 1, 1\).*\[N, L\]"),
         ({"labels": np.zeros((3, 0), int)}, ValueError, r"labels have shape \(3, 0\).*1 to 127"),
         ({"labels": np.zeros((3, 128), int)}, ValueError, r"labels have shape \(3, 128\).*1 to 127"),
         ({"labels": torch.tensor(0)}, ValueError, r"labels have shape \(\)"),

@@ -56,6 +56,24 @@ def test_empty_cells_nulls_and_minus_one_have_no_class(tmp_path):
     assert encode_labels(read_label_table(path)).queries.tolist() == [[0, 0], [-1, -1], [-1, 1]]
 
 
+def test_gaps_are_filled_in_queries_and_gallery_together():
+    queries = table(label_s=["lynx", "puma", "lion"], label_g=["", "-1", "Panthera"], label_f=["F", "F", "F"])
+    gallery = table(label_s=["puma", "", "lynx"], label_g=["", "", ""], label_f=["F", "", "F"])
+    labels = encode_labels(queries, gallery, fill_gaps=True)
+    assert labels.queries.tolist() == [[0, 1, 0], [1, 2, 0], [2, 0, 0]]
+    assert labels.gallery.tolist() == [[1, 2, 0], [-1, -1, -1], [0, 1, 0]]
+    with pytest.raises(ValueError, match="label_s is 'lynx', but label_g is empty, .*; fill it in, or let --fill-gaps"):
+        encode_labels(queries, gallery)
+    with pytest.raises(
+        ValueError, match="row 0: label_g is 'Panthera', but label_f is empty, .*; fill it in, or empty the finer"
+    ):
+        encode_labels(table(label_g=["Panthera"], label_f=[""]), fill_gaps=True)
+    named = table(label_s=["lynx"], label_g=["Lynx"], label_f=["F"])
+    complaint = "made.csv, row 0, and made.csv, row 0: both have label_s 'lynx', but label_g is blank and 'Lynx'; give all rows"
+    with pytest.raises(ValueError, match=complaint):
+        encode_labels(queries, named, fill_gaps=True)
+
+
 cells = st.text(alphabet="abé,\"'\t\n;-1 ", max_size=4) | st.integers(-3, 3).map(str)
 labels = cells.filter(lambda cell: not re.fullmatch(r"\s*-0*([2-9]|\d{2,})\s*", cell))
 
@@ -239,7 +257,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     [
         (np.ones((3, 2)), TypeError, "holds float64, but labels are integers; is this a file of embeddings"),
         (np.array([{}]), TypeError, "holds Python objects"),
-        (np.ones((3, 2, 1), int), ValueError, r"has shape \(3, 2, 1\), but labels must be \[N\] or \[N, L\]"),
+        (np.ones((3, 2, 1, 1), int), ValueError, r"has shape \(3, 2, 1, 1\), but labels must be \[N\] or \[N, L\]"),
         (np.ones((3, 0), int), ValueError, r"has shape \(3, 0\)"),
         (np.ones(0, int), ValueError, "has no rows"),
     ],

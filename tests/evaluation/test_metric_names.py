@@ -15,7 +15,7 @@ LINES = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), min_siz
 @st.composite
 def metrics(draw):
     name = draw(st.sampled_from(AT_K + FULL))
-    k = draw(st.integers(1, 10**6)) if name in AT_K else None
+    k = draw(st.integers(1, 10**6)) if name not in FULL or (name in AT_K and draw(st.booleans())) else None
     return Metric(name, k, draw(st.none() | LINES) if name in FLAT else None)
 
 
@@ -35,6 +35,10 @@ def metrics(draw):
         ("P@5/ R@1 ", ("P", 5, " R@1 ")),
         ("R-P//", ("R-P", None, "/")),
         ("H-P@3", ("H-P", 3, None)),
+        ("NDCG@10", ("NDCG", 10, None)),
+        ("NDCG-linear", ("NDCG-linear", None, None)),
+        ("MRR@10/genus", ("MRR", 10, "genus")),
+        ("recall-all@100", ("recall-all", 100, None)),
     ],
 )
 def test_a_key_is_a_name_a_k_and_a_level(text, parts):
@@ -54,6 +58,24 @@ def test_a_key_is_a_name_a_k_and_a_level(text, parts):
     ],
 )
 def test_names_of_pytorch_metric_learning_are_known(theirs, ours):
+    assert str(parse_metric(theirs)) == ours
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("ndcg_cut_10", "NDCG-linear@10"),
+        ("ndcg_cut.10", "NDCG-linear@10"),
+        ("recip_rank", "MRR"),
+        ("map", "AP"),
+        ("map_cut_100", "AP-all@100"),
+        ("P_5", "P@5"),
+        ("recall_1000", "recall-all@1000"),
+        ("success_1", "R@1"),
+        ("recall_5/genus", "recall-all@5/genus"),
+    ],
+)
+def test_names_of_trec_eval_are_known(theirs, ours):
     assert str(parse_metric(theirs)) == ours
 
 
@@ -93,7 +115,7 @@ def test_the_level_keeps_its_case_and_its_blanks():
     assert parse_metric("ap/ Genus ").level == " Genus "
 
 
-@pytest.mark.parametrize("key", ["R@1", "TR@2", "P@3", "mAP@4", "H-P@5", "H-R@6", "R@1/genus"])
+@pytest.mark.parametrize("key", ["R@1", "TR@2", "P@3", "mAP@4", "H-P@5", "H-R@6", "R@1/genus", "NDCG@7", "MRR@8"])
 def test_a_metric_with_a_k_does_not_need_the_full_ranking(key):
     assert not parse_metric(key).full_ranking
 
@@ -148,8 +170,8 @@ def test_any_text_is_a_metric_or_is_refused_with_a_value_error(text):
         ("", "choose from"),
         ("AMI", "clustering, not a ranking"),
         ("nmi/genus", "clustering, not a ranking"),
-        ("recall_at_1", "may mean R@k .* or TR@k"),
-        ("recall@1", "may mean R@k .* or TR@k"),
+        ("recall_at_1", "may mean R@k .* recall-all@k .* or TR@k"),
+        ("recall@1", "may mean R@k .* recall-all@k .* or TR@k"),
         ("R", "R needs the length k .* write R@1"),
         ("R@0", "k=0 must be an integer of at least 1"),
         ("R@-1", "k='-1' must be an integer"),
@@ -158,7 +180,10 @@ def test_any_text_is_a_metric_or_is_refused_with_a_value_error(text):
         ("R@²", "k='²' must be an integer"),
         ("P@R", "k='r' must be an integer"),
         ("AP@x", "integer of at least 1 or R; write mAP@10"),
-        ("NDCG@10", "NDCG is over the full ranking and takes no k=10; write NDCG"),
+        ("R-P@10", "R-P is over the full ranking and takes no k=10; write R-P"),
+        ("NDCG@10/genus", "NDCG@10 looks at all levels at once .* write NDCG@10"),
+        ("recall-all", "recall-all needs the length k .* write recall-all@1"),
+        ("ndcg_cut_", "unknown metric 'ndcg_cut_'"),
         ("H-AP/genus", "H-AP looks at all levels at once .* write H-AP"),
         ("H-R@5/genus", "write H-R@5"),
         ("AP/", "level name '' must be text of one line"),

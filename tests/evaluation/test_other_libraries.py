@@ -3,6 +3,7 @@
 Where definitions differ, the test says how: mostly in what a sum is divided by.
 """
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
 
 KS = (1, 3, 10)
+NAMED = ["AP", "NDCG-linear", *(f"{name}@{k}" for name in ("NDCG", "NDCG-linear", "MRR", "recall-all", "AP-all") for k in KS)]
 SEEDS = pytest.mark.parametrize("seed", range(2))
 
 
@@ -21,7 +23,8 @@ def judged(seed, items=90, depth=1):
     """A collection, its report, and for each query its scores and its levels, without the items that are not in its list."""
     collection = random_collection(seed, queries=24, items=items, dim=8, classes=7, depth=depth)
     collection.labels = [[max(own, 0) for own in row] for row in collection.labels]
-    report = collection.evaluated(ks=KS)
+    report, named = collection.evaluated(ks=KS), collection.evaluated(metrics=NAMED)
+    report = replace(report, values=report.values | named.values, per_query=report.per_query | named.per_query)
     lists = []
     for scores, level in collection.lists():
         kept = [j for j, own in enumerate(level) if own >= 0]
@@ -61,6 +64,10 @@ def test_ndcg_is_scikit_learns_over_the_whole_list_with_gains_for_relevance(seed
         assert report.per_query["NDCG"][query] == pytest.approx(metrics.ndcg_score(gains, scores[None]), abs=1e-12)
         ideal = metrics.dcg_score(gains, gains)
         assert report.per_query["NDCG"][query] * ideal == pytest.approx(metrics.dcg_score(gains, scores[None]), abs=1e-9)
+        for name, theirs in (("NDCG", gains), ("NDCG-linear", levels[None])):
+            for k in KS:
+                expected = metrics.ndcg_score(theirs, scores[None], k=k)
+                assert report.per_query[f"{name}@{k}"][query] == pytest.approx(expected, abs=1e-12)
 
 
 @SEEDS
@@ -129,7 +136,7 @@ def ranx_values(ranx, lists, gains, metrics):
 def test_flat_metrics_are_ranxs(ranx):
     _, report, lists = judged(1)
     lists = list(with_positives(report, lists))
-    same = {"map": "AP", "mrr": "MRR", "r-precision": "R-P"}
+    same = {"map": "AP", "mrr": "MRR", "r-precision": "R-P"} | {f"mrr@{k}": f"MRR@{k}" for k in KS}
     same |= {f"hit_rate@{k}": f"R@{k}" for k in KS} | {f"precision@{k}": f"P@{k}" for k in KS}
     other = [f"recall@{k}" for k in KS] + [f"map@{k}" for k in KS]
     theirs = ranx_values(ranx, lists, lambda levels: levels, [*same, *other])
@@ -142,17 +149,23 @@ def test_flat_metrics_are_ranxs(ranx):
             fitting = number / min(k, number)
             assert report.per_query[f"TR@{k}"][query] == pytest.approx(fitting * theirs[f"recall@{k}"][f"q{query}"], abs=1e-9)
             assert report.per_query[f"mAP@{k}"][query] == pytest.approx(fitting * theirs[f"map@{k}"][f"q{query}"], abs=1e-9)
+            assert report.per_query[f"recall-all@{k}"][query] == pytest.approx(theirs[f"recall@{k}"][f"q{query}"], abs=1e-9)
+            assert report.per_query[f"AP-all@{k}"][query] == pytest.approx(theirs[f"map@{k}"][f"q{query}"], abs=1e-9)
 
 
 def test_ndcg_is_ranxs_burges_with_levels_and_its_ndcg_with_gains(ranx):
     _, report, lists = judged(2, depth=3)
     lists = list(with_positives(report, lists))
-    metrics = ["ndcg_burges", "ndcg"]
+    metrics = [name + at for name in ("ndcg_burges", "ndcg") for at in ("", "@3", "@10")]
     by_level = ranx_values(ranx, lists, lambda levels: levels, metrics)
     by_gain = ranx_values(ranx, lists, lambda levels: 2**levels - 1, metrics)
     for query, _, _ in lists:
         assert report.per_query["NDCG"][query] == pytest.approx(by_level["ndcg_burges"][f"q{query}"], abs=1e-9)
         assert report.per_query["NDCG"][query] == pytest.approx(by_gain["ndcg"][f"q{query}"], abs=1e-9)
+        for at in ("", "@3", "@10"):
+            expected = by_level[f"ndcg_burges{at}"][f"q{query}"], by_level[f"ndcg{at}"][f"q{query}"]
+            found = report.per_query[f"NDCG{at}"][query], report.per_query[f"NDCG-linear{at}"][query]
+            assert found == pytest.approx(expected, abs=1e-9)
 
 
 # torchmetrics
@@ -173,6 +186,9 @@ def test_flat_metrics_are_torchmetrics(seed):
         for k in KS:
             expected[f"R@{k}"] = retrieval.retrieval_hit_rate(preds, target, top_k=k)
             expected[f"P@{k}"] = retrieval.retrieval_precision(preds, target, top_k=k)
+            expected[f"recall-all@{k}"] = retrieval.retrieval_recall(preds, target, top_k=k)
+            expected[f"MRR@{k}"] = retrieval.retrieval_reciprocal_rank(preds, target, top_k=k)
+            expected[f"NDCG@{k}"] = retrieval.retrieval_normalized_dcg(preds, target, top_k=k)
             expected[f"TR@{k}"] = retrieval.retrieval_recall(preds, target, top_k=k) * number / min(k, number)
             found = min(k, int(target[preds.argsort(descending=True)[:k]].sum()))
             # Its AP of a top k divides by the positives found there.

@@ -311,7 +311,6 @@ def test_half_precision_and_whole_scores_are_taken_as_they_are_worth():
     ("line", "complaint"),
     [
         ("q Q0 a 1 0.5", "six fields"),
-        ("q Q0 a 1 0.5 a tag", "six fields"),
         ("q Q0 a first 0.5 t", "six fields"),
         ("q Q0 a 1 high t", "six fields"),
         ("q Q0 a 99999999999999999999 1 t", "six fields"),
@@ -411,7 +410,7 @@ def test_other_ids_that_a_format_cannot_hold_are_refused(run, tmp_path):
 def test_an_unknown_extension_is_refused_with_the_known_ones(run, tmp_path):
     with pytest.raises(ValueError, match=r"extension '\.parquet'.*\.trec, \.run, \.txt, \.json, \.csv"):
         run.save(tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"extension '\.csv'.*\.trec, \.run, \.txt, \.json\."):
+    with pytest.raises(ValueError, match=r"a\.csv is of a format that is not read here; use \.trec, \.run, \.txt, \.json, "):
         Qrels.load(tmp_path / "a.csv")
 
 

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from suprank.evaluation.metric_names import FLAT, LEVEL_MEANS, Metric
+from suprank.evaluation.metric_names import FLAT, FULL, LEVEL_MEANS, Metric
 from suprank.evaluation.report import Report
 
 PLENTY = settings(deadline=None, max_examples=60)
@@ -107,6 +107,7 @@ def test_what_a_report_does_not_hold_is_not_in_it(report):
     ("key", "complaint"),
     [
         ("R@7", "no R@7 in this report, the nearest is R@1; evaluate with ks that hold 7"),
+        ("MRR@7", "no MRR@7 in this report, .*; evaluate with this metric"),
         ("AP/family", "no AP/family in this report, the nearest is AP/.*; its levels are species, genus"),
         ("P@1", "no P@1 .* the nearest is R@1; evaluate with this metric, or choose from R@1, AP, H-AP"),
         ("R@1/overall", "no R@1/overall .* evaluate with this metric"),
@@ -573,6 +574,6 @@ def test_what_makes_no_report_is_refused_with_the_way_out(wrong, complaint):
 
 
 def test_every_flat_metric_has_a_version_at_each_level():
-    keys = [str(Metric(name, 1 if name in ("R", "TR", "P", "mAP") else None, "a")) for name in FLAT]
+    keys = [str(Metric(name, None if name in FULL else 1, "a")) for name in FLAT]
     lines = Report(dict.fromkeys(keys, 0.5), queries=1, items=1, levels=("a",)).table().splitlines()
     assert [line.split() for line in lines[3:]] == [[key.removesuffix("/a"), "50.00"] for key in keys]

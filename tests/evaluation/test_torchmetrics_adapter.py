@@ -34,11 +34,12 @@ def plain(computed):
 
 
 def test_four_images_by_hand():
-    metric = RetrievalMetrics(metrics=["R@1", "AP"])
+    metric = RetrievalMetrics(metrics=["R@1", "AP", "ndcg@2"])
     metric.update(torch.tensor([[1.0, 0.0], [0.9, 0.1]]), torch.tensor([0, 1]))
     metric.update(torch.tensor([[0.8, 0.2], [0.0, 1.0]]), torch.tensor([0, 1]))
     # The positive stands second, third, second and third: AP 1/2, 1/3, 1/2 and 1/2 (the last has item 2 alone above it).
-    assert plain(metric.compute()) == pytest.approx({"R@1": 0.0, "AP": (1 / 2 + 1 / 3 + 1 / 2 + 1 / 2) / 4})
+    expected = {"R@1": 0.0, "AP": (1 / 2 + 1 / 3 + 1 / 2 + 1 / 2) / 4, "NDCG@2": 3 / 4 / math.log2(3)}
+    assert plain(metric.compute()) == pytest.approx(expected)
 
 
 def test_batches_make_the_report_of_all_items():

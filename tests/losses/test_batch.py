@@ -243,7 +243,7 @@ def with_value(value, row=2):
         ({"labels": NAMES.tolist()}, TypeError, ["labels", "list", "integer tensor"]),
         ({"labels": (NAMES - 2).to(torch.uint64)}, ValueError, ["labels hold 18446744073709551614 in row 0", "below 2^63"]),
         ({"labels": NAMES[:3]}, ValueError, ["labels", "(3,)", "4 embeddings", "[4]"]),
-        ({"labels": NAMES[:, None, None]}, ValueError, ["labels", "(4, 1, 1)", "[4, L]"]),
+        ({"labels": NAMES[:, None, None, None]}, ValueError, ["labels", "(4, 1, 1, 1)", "[4, L]"]),
         ({"labels": torch.tensor(3)}, ValueError, ["labels", "()", "[4]"]),
         ({"labels": torch.zeros(4, 0, dtype=torch.long)}, ValueError, ["labels", "(4, 0)"]),
         ({"ref_emb": FEW}, ValueError, ["ref_emb", "without ref_labels"]),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from suprank.models import ExportError, export, export_onnx, export_program
-from tests.models import tiny
+from tests.models import test_head, tiny
 
 
 def small_embedder():
@@ -16,12 +16,22 @@ def small_embedder():
 def test_an_onnx_file_gives_the_same_embeddings_for_any_number_of_images(tmp_path):
     import onnxruntime
 
-    embedder, images = small_embedder(), tiny.images(5)
+    embedder, images = small_embedder().with_head(test_head.made(8)), tiny.images(5)
     assert export_onnx(embedder, tmp_path / "model.onnx") < 1e-4
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     (found,) = session.run(["embeddings"], {"images": images.numpy()})
     np.testing.assert_allclose(found, embedder(images).detach().numpy(), atol=1e-5)
+
+
+def test_an_onnx_file_of_a_head_gives_the_same_embeddings_for_any_number_of_rows(tmp_path):
+    import onnxruntime
+
+    head, rows = test_head.made(normalization="layer", hidden=3), test_head.vectors(7)
+    assert export_onnx(head, tmp_path / "head.onnx") < 1e-6
+    session = onnxruntime.InferenceSession(tmp_path / "head.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(["embeddings"], {"vectors": rows})
+    np.testing.assert_allclose(found, test_head.by_hand(head, rows), atol=1e-6)
 
 
 def test_a_program_gives_the_same_embeddings_for_any_number_of_images(tmp_path):

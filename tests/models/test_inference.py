@@ -99,7 +99,7 @@ def test_one_scale_of_1_is_the_embedder_itself():
 def test_the_sides_stay_multiples_of_a_patch():
     embedder = tiny.embedder("test_vit", image_size=64)
     seen = []
-    embedder.register_forward_pre_hook(lambda module, given: seen.append(tuple(given[0].shape[-2:])))
+    embedder.backbone.net.patch_embed.register_forward_pre_hook(lambda module, given: seen.append(tuple(given[0].shape[-2:])))
     embeddings = multiscale(embedder, torch.zeros(1, 3, 64, 96))
     assert seen == [(64, 96), (48, 64), (32, 48)]
     assert embeddings.norm().item() == pytest.approx(1)

@@ -196,7 +196,11 @@ def test_a_list_without_positives_has_no_relevance():
         (lambda: common_level(torch.zeros(2)), TypeError, ["labels", "float32", "labels.long()"]),
         (lambda: common_level(torch.zeros(2, dtype=torch.bool)), TypeError, ["labels", "bool", "integers"]),
         (lambda: common_level(torch.tensor([0]), torch.zeros(2)), TypeError, ["ref_labels", "float32"]),
-        (lambda: common_level(torch.zeros(2, 2, 2, dtype=torch.long)), ValueError, ["(2, 2, 2)", "[N, L]", "finest first"]),
+        (
+            lambda: common_level(torch.zeros(2, 2, 2, 2, dtype=torch.long)),
+            ValueError,
+            ["(2, 2, 2, 2)", "[N, L]", "finest first"],
+        ),
         (lambda: common_level(torch.zeros(2, 0, dtype=torch.long)), ValueError, ["(2, 0)", "1 to 127"]),
         (lambda: common_level(torch.zeros(2, 200, dtype=torch.long)), ValueError, ["(2, 200)", "1 to 127"]),
         (

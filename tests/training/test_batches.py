@@ -235,6 +235,22 @@ def test_a_broken_image_is_replaced_by_one_of_its_class_and_named_once(tmp_path,
     assert output[0].startswith("replaced 5.png by another image of the batch: cannot be decoded")
 
 
+def test_a_broken_image_with_several_labels_is_replaced_by_one_that_shares_one(tmp_path):
+    single = collection(tmp_path, classes=4, broken=[5])
+    kinds = [[kind, "other"] if row % 2 else [kind] for row, kind in enumerate(single.table["label_kind"].to_pylist())]
+    manifest = single.with_columns(label_kind=kinds, label_group=["g"] * len(single))
+    batches = TrainBatches.from_config(recipe(data={"on_broken": "skip"}), manifest)
+    assert batches.labels.shape == (16, 2, 2)
+    whole = BalancedBatchSampler(batches.labels.numpy(), 8, 2, seed=0)
+    replaced = 0
+    for one, rows in zip(batches.batches(0, 0, 1), whole, strict=True):
+        for row, expected in zip(one.ids.tolist(), rows, strict=True):
+            assert row == expected or expected == 5
+            assert set(batches.labels[row, 0].tolist()) & set(batches.labels[expected, 0].tolist()) - {-1}
+        replaced += one.replaced
+    assert replaced
+
+
 def test_a_class_that_is_all_broken_is_replaced_by_others_of_the_batch(tmp_path):
     batches = TrainBatches.from_config(recipe(data={"on_broken": "skip"}), collection(tmp_path, classes=4, broken=range(4)))
     for one in batches.batches(0, 0, 2):

@@ -95,14 +95,9 @@ def test_all_processes_end_with_the_same_bits(together, world, case):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_what_processes_have_is_put_together_by_rank(together, world):
-    expected = torch.cat([torch.arange(4).view(2, 2) + 10 * rank for rank in range(world)])
-    transposed = torch.cat([torch.arange(4).view(2, 2).T + 10 * rank for rank in range(world)])
+def test_processes_average_broadcast_and_agree(together, world):
     for found in (found["exchanged"] for found in together[world]):
         assert found["world"] == world
-        assert torch.equal(found["gathered"], expected)
-        assert torch.equal(found["a transposed one"], transposed)
-        assert found["own"]
         middle = (world - 1) / 2
         torch.testing.assert_close(found["mean"][0], torch.arange(4.0).view(2, 2) + 10 * middle + 0.5)
         torch.testing.assert_close(found["mean"][1], torch.full((3,), middle))

@@ -13,6 +13,7 @@ from suprank.evaluation import evaluate, read_ground_truth, revisited
 from suprank.workflows.evaluation import evaluate as evaluate_subject
 from suprank.workflows.evaluation import read_folder
 from tests.data import miniatures_landmarks
+from tests.models.test_head import made
 
 
 def write(folder, part, labels, *, split=None, paths=None, **columns):
@@ -117,6 +118,17 @@ def test_revisited_oxford_is_judged_by_its_own_file(oxford):
     values = json.loads((oxford / "r.json").read_text())["values"]
     assert values["AP/medium"] == expected["AP/medium"]
     assert "medium" in shown.output
+
+
+def test_revisited_oxford_is_judged_after_a_head(oxford):
+    truth, head = oxford / "oxford" / "gnd_roxford5k.pkl", made(4, 3)
+    head.save(oxford / "head")
+    command = ["evaluate", str(oxford / "e"), "--ground-truth", str(truth), "--head", str(oxford / "head")]
+    shown = CliRunner().invoke(app, [*command, "--out", str(oxford / "r.json"), "-q"])
+    assert shown.exit_code == 0, shown.output
+    sides = [head.transform(np.load(oxford / "e" / part / "embeddings.npy")) for part in ("query", "gallery")]
+    expected = revisited(*sides, read_ground_truth(truth), progress=False)
+    assert json.loads((oxford / "r.json").read_text())["values"]["AP/medium"] == expected["AP/medium"]
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,8 @@ class _Training:
 
 def _label_table(labels: ArrayLike | Tensor, embeddings: Embeddings) -> NDArray[np.int64]:
     table = labels.cpu().numpy() if isinstance(labels, torch.Tensor) else np.asarray(labels)
+    if table.ndim == 3:
+        raise ValueError("images have several labels at a level, and adapt needs one for each; choose another level.")
     if table.ndim not in (1, 2) or not np.issubdtype(table.dtype, np.integer):
         raise ValueError(f"labels are {table.dtype} {list(table.shape)}, but must be integers [N] or [N, levels].")
     if len(table) != len(embeddings):

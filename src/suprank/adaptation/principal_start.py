@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from suprank.models.embedder import NORMALIZATIONS
 from suprank.models.head import Head, HeadConfig
+from suprank.models.normalization import NORMALIZATIONS
 from suprank.models.pca import Moments
 
 if TYPE_CHECKING:

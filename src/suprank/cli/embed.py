@@ -76,6 +76,10 @@ Workers = Annotated[int | None, typer.Option(min=0, help="Processes that load im
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.", show_default="cuda if available")]
 SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out broken images instead of stopping at the first.")]
 
+HeadFolder = Annotated[
+    Path | None, typer.Option("--head", metavar="HEAD", help="A head of `suprank adapt` that the embeddings go through.")
+]
+
 TrustCode = Annotated[
     bool, typer.Option("--trust-code", help="Load the Python code that the model names. Only for models that you trust.")
 ]
@@ -93,12 +97,15 @@ def embed(
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write the embeddings to. Required.")] = None,
     weights: Weights = None,
+    head: HeadFolder = None,
     trust_code: TrustCode = False,
     root: Annotated[Path | None, typer.Option(help="Folder of the images.", show_default="as saved in the manifest")] = None,
     split: Annotated[
         list[str] | None,
         typer.Option(help="Embed only this split; repeatable.", show_default="all but train, if there are others"),
     ] = None,
+    fill_gaps: terminal.FillGaps = False,
+    label_separator: terminal.LabelSeparator = None,
     size: Size = None,
     resize: Resize = None,
     squash: Squash = None,
@@ -132,6 +139,7 @@ def embed(
     suprank embed resnet50 cub.parquet --out embeddings
     suprank evaluate embeddings
     suprank embed mine.py:build cub.parquet --out embeddings
+    suprank embed resnet50 cub.parquet --head head --out adapted
     torchrun --nproc-per-node 8 -m suprank.cli.main embed runs/sop/model sop.parquet --out embeddings
     """
     chosen_model = terminal.subject(model, model_option, "MODEL", "--model")
@@ -152,9 +160,12 @@ def embed(
                 chosen_manifest,
                 out,
                 weights=weights,
+                head=head,
                 trust_code=trust_code,
                 root=root,
                 splits=split,
+                fill_gaps=fill_gaps,
+                label_separator=label_separator,
                 size=size,
                 resize=resize,
                 squash=squash,

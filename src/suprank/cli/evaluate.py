@@ -1,4 +1,4 @@
-"""suprank evaluate: compute exact retrieval metrics of a run, of embeddings in files, or of ranked lists."""
+"""suprank evaluate: compute exact retrieval metrics of a training run, of embeddings in files, or of ranked lists."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import TrustCode
-from suprank.cli.evaluate_options import EvaluateOptions, check_options, check_sources, parse_bytes
+from suprank.cli.embed import HeadFolder, TrustCode
+from suprank.cli.evaluate_options import EvaluateOptions, check_options, check_run_options, check_sources, parse_bytes
 from suprank.cli.report import AgainstFrozen
 
 
@@ -48,6 +48,45 @@ def evaluate(
     usage: Annotated[
         str | None, typer.Option(metavar="Public|Private", help="Queries of --solution to score.", show_default="both")
     ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Evaluate ranked lists of any search against --qrels: a TREC run (query Q0 item rank score tag), perhaps "
+            "gzipped, or ranx's .json or .parquet.",
+        ),
+    ] = None,
+    qrels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="QRELS", help="Graded judgments for --run: TREC qrels (query 0 item grade), or ranx's .json or .parquet."
+        ),
+    ] = None,
+    relevance_threshold: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="GRADE",
+            help="Lowest grade that is relevant in --qrels, for all metrics but NDCG; trec_eval's -l.",
+            show_default="1",
+        ),
+    ] = None,
+    missing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="zero|skip",
+            help="Queries of --qrels that --run does not have: count them as 0, as trec_eval -c does, or leave them out.",
+            show_default="zero",
+        ),
+    ] = None,
+    no_positives: Annotated[
+        str | None,
+        typer.Option(
+            metavar="zero|skip",
+            help="Queries of --qrels without a relevant item: count them as 0, as trec_eval does, or leave them out.",
+            show_default="zero",
+        ),
+    ] = None,
     gap: Annotated[
         int | None,
         typer.Option(
@@ -62,6 +101,8 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Label column; repeatable, finest first.", show_default="columns that begin with label"),
     ] = None,
+    fill_gaps: terminal.FillGaps = False,
+    label_separator: terminal.LabelSeparator = None,
     id: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="Column of ids. A query is not ranked against the item with its own id."),
@@ -77,8 +118,8 @@ def evaluate(
     metric: Annotated[
         list[str] | None,
         typer.Option(
-            help="Metric to compute and print: AP, R@1, mAP@R, H-AP, NDCG, AP/genus, ...; repeatable.",
-            show_default="all that apply, of which six are printed; AP with --gap",
+            help="Metric to compute and print: AP, R@1, mAP@R, H-AP, NDCG@10, AP/genus, ndcg_cut_10, ...; repeatable.",
+            show_default="all that apply, of which six are printed; AP with --gap; nine with --run",
         ),
     ] = None,
     all: Annotated[bool, typer.Option("--all", help="Print all metrics, not only the six that people quote most.")] = False,
@@ -103,7 +144,7 @@ def evaluate(
         typer.Option(
             metavar="OTHER",
             help="Compare query by query with another run, folder of `suprank embed`, file of embeddings with the same "
-            "--labels, or report that --per-query --out saved.",
+            "--labels, or report that --per-query --out saved; with --run, with another run file.",
         ),
     ] = None,
     against_frozen: AgainstFrozen = False,
@@ -114,8 +155,11 @@ def evaluate(
         str | None, typer.Option(metavar="NAME", help="Test set of the run's recipe.", show_default="the first")
     ] = None,
     trust_code: TrustCode = False,
-    run: Annotated[Path | None, typer.Option(metavar="RUN.trec", help="Save the rankings as .trec, .json or .csv.")] = None,
-    run_k: Annotated[int, typer.Option(min=1, help="Items per query that --run saves.")] = 100,
+    head: HeadFolder = None,
+    save_run: Annotated[
+        Path | None, typer.Option(metavar="RUN.trec", help="Save the rankings as .trec, .json or .csv.")
+    ] = None,
+    save_run_k: Annotated[int, typer.Option(min=1, help="Items per query that --save-run saves.")] = 100,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no table and no progress.")] = False,
     embeddings_option: Annotated[Path | None, typer.Option("--embeddings", hidden=True)] = None,
 ) -> None:
@@ -132,6 +176,8 @@ def evaluate(
     All metrics instead of six; and two models compared on the same test images:
       suprank evaluate runs/roadmap --all
       suprank evaluate runs/roadmap --against runs/smooth-ap
+    The same embeddings after a head of `suprank adapt`, and before it; --head never applies to what --against names:
+      suprank evaluate embeddings --head head --against embeddings
     Revisited Oxford, with its own ground truth:
       suprank evaluate roxford --ground-truth gnd_roxford5k.pkl
     Every row against all the others:
@@ -143,18 +189,25 @@ def evaluate(
       suprank evaluate new.parquet --labels new.parquet --against ours.json
     The decomposability gap of AP in batches of 256, with its upper bounds:
       suprank evaluate runs/roadmap --gap 256
-    GLDv2's mAP@100 of ranked lists, which --run predictions.csv saves:
+    GLDv2's mAP@100 of ranked lists, which --save-run predictions.csv saves:
       suprank evaluate predictions.csv --solution retrieval_solution_v2.1.csv
+    Ranked lists of any search, text or products, against graded judgments; and two of them compared:
+      suprank evaluate --run bm25.run --qrels qrels.txt --metric ndcg_cut_10 --metric MRR@10 --bootstrap 1000
+      suprank evaluate --run ours.run --qrels qrels.txt --against bm25.run
     """
+    check_run_options(context)
     options = EvaluateOptions(
-        subject=terminal.subject(embeddings, embeddings_option, "EMBEDDINGS", "--embeddings"),
+        subject=run or terminal.subject(embeddings, embeddings_option, "EMBEDDINGS", "--embeddings"),
         labels=labels,
         gallery=gallery,
         gallery_labels=gallery_labels,
         levels=level or [],
         id_column=id,
+        fill_gaps=fill_gaps,
+        label_separator=label_separator,
         test=test,
         trust_code=trust_code,
+        head=head,
         ks=tuple(k) if k else None,
         metrics=metric or None,
         every_metric=all,
@@ -170,22 +223,25 @@ def evaluate(
         against=against,
         against_frozen=against_frozen,
         comparison=comparison,
-        run=run,
-        run_k=run_k,
+        save_run=save_run,
+        save_run_k=save_run_k,
         quiet=quiet,
     )
     check_options(context)
-    if solution is None:
+    if solution is None and run is None:
         check_sources(options.subject, labels, gallery, gallery_labels, id)
     options.check()
     with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages(_warning):
         from suprank.cli.evaluate_labels import evaluate_labels
+        from suprank.cli.evaluate_run import evaluate_run_file
         from suprank.cli.gap import evaluate_gap
         from suprank.cli.ground_truth import evaluate_landmarks, evaluate_revisited
 
         terminal.device(device)
         options.check_files()
-        if ground_truth is not None:
+        if qrels is not None:
+            evaluate_run_file(options, qrels, relevance_threshold, missing, no_positives)
+        elif ground_truth is not None:
             evaluate_revisited(options, ground_truth)
         elif solution is not None:
             evaluate_landmarks(options, solution, usage)

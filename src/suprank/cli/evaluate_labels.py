@@ -43,12 +43,12 @@ def evaluate_labels(options: EvaluateOptions) -> None:
     if saved is not None and against is not None:
         from suprank.workflows.evaluation_pair import distinct_names
 
-        _print_comparison(options, report, saved, distinct_names(options.subject, against))
+        _print_comparison(options, report, saved, distinct_names(options.subject, against, head=options.head is not None))
     if pair is not None:
         own, other = _evaluate_pair(options, data, report, pair, common)
         _print_comparison(options, own, other, pair.names, pair.left_out)
-    if options.run is not None:
-        _save_rankings(options, data, options.run)
+    if options.save_run is not None:
+        _save_rankings(options, data, options.save_run)
 
 
 def _shown_keys(options: EvaluateOptions, report: Report) -> list[str] | None:
@@ -66,6 +66,8 @@ def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:
     from suprank.workflows.run_embeddings import check_run_or_embeddings
 
     subject = options.subject
+    if options.against_itself:
+        return True
     if not against.exists() and not against.suffix:
         raise ValueError(
             f"there is no folder {against} to compare with; name a folder of `suprank train` or `suprank embed`, a file of "
@@ -95,14 +97,25 @@ def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:
 
 def _read_pair(options: EvaluateOptions, data: EvaluationInput) -> EvaluationPair | None:
     """The other side of the comparison, embedded first where need be; None if nothing is compared."""
-    from suprank.workflows.evaluation_pair import pair_with_file, pair_with_folder
+    from suprank.workflows.evaluation_pair import pair_with_file, pair_with_folder, pair_without_head
 
     subject, against = options.subject, options.subject if options.against_frozen else options.against
     if against is None:
         return None
+    if options.against_itself:
+        return pair_without_head(data, options.read(without_head=True), subject)
     if not against.is_dir():
         assert options.labels is not None
-        return pair_with_file(data, subject, against, options.labels, levels=options.levels, id_column=options.id_column)
+        return pair_with_file(
+            data,
+            subject,
+            against,
+            options.labels,
+            levels=options.levels,
+            id_column=options.id_column,
+            fill_gaps=options.fill_gaps,
+            label_separator=options.label_separator,
+        )
     with terminal.ProgressBars(options.quiet) as bars:
         return pair_with_folder(
             data,
@@ -147,11 +160,11 @@ def _print_comparison(
 def _save_rankings(options: EvaluateOptions, data: EvaluationInput, file: Path) -> None:
     from suprank import evaluation
 
-    with terminal.progress(f"top {options.run_k}", options.quiet) as progress:
+    with terminal.progress(f"top {options.save_run_k}", options.quiet) as progress:
         rankings = evaluation.top_k(
             data.queries,
             data.gallery,
-            k=options.run_k,
+            k=options.save_run_k,
             ids=data.ids,
             gallery_ids=data.gallery_ids,
             device=options.device,

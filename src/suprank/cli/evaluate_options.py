@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 ALWAYS = {"embeddings", "embeddings_option", "out", "quiet"}
 WITH = {
     "gap": {
-        *("thresholds", "labels", "gallery", "gallery_labels", "level", "id", "metric", "decay", "weight"),
-        *("device", "memory_budget", "test", "trust_code"),
+        *("thresholds", "labels", "gallery", "gallery_labels", "level", "fill_gaps", "id", "metric", "decay", "weight"),
+        *("label_separator", "device", "memory_budget", "test", "trust_code", "head"),
     },
     "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
+    "run": {
+        *("qrels", "relevance_threshold", "missing", "no_positives", "metric"),
+        *("bootstrap", "per_query", "csv", "latex", "against", "comparison"),
+    },
 }
-"""Options that may be combined with --gap, and with --solution."""
+"""Options that may be combined with --gap, with --solution, and with --run."""
+ONLY_WITH = {"gap": ("thresholds",), "solution": ("usage",), "run": ("relevance_threshold", "missing", "no_positives")}
 RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -38,8 +43,11 @@ class EvaluateOptions:
     gallery_labels: Path | None
     levels: list[str]
     id_column: str | None
+    fill_gaps: bool
+    label_separator: str | None
     test: str | None
     trust_code: bool
+    head: Path | None
     ks: tuple[int, ...] | None
     metrics: list[str] | None
     every_metric: bool
@@ -55,9 +63,14 @@ class EvaluateOptions:
     against: Path | None
     against_frozen: bool
     comparison: Path | None
-    run: Path | None
-    run_k: int
+    save_run: Path | None
+    save_run_k: int
     quiet: bool
+
+    @property
+    def against_itself(self) -> bool:
+        """Whether --head and --against ask for the same embeddings with and without the head."""
+        return self.head is not None and self.against is not None and self.against.resolve() == self.subject.resolve()
 
     @property
     def is_run(self) -> bool:
@@ -68,8 +81,8 @@ class EvaluateOptions:
         """Refuse options that contradict each other."""
         if self.per_query and self.out is None:
             raise typer.BadParameter("values per query are saved beside the report; add --out.", param_hint="--per-query")
-        if self.run is not None and self.run.suffix.lower() not in RUN_FILES:
-            raise typer.BadParameter(f"{self.run} must end in one of {', '.join(RUN_FILES)}.", param_hint="--run")
+        if self.save_run is not None and self.save_run.suffix.lower() not in RUN_FILES:
+            raise typer.BadParameter(f"{self.save_run} must end in one of {', '.join(RUN_FILES)}.", param_hint="--save-run")
         if self.against is not None and self.against_frozen:
             raise typer.BadParameter("--against and --against-frozen both name what to compare with; give one.")
         if self.comparison is not None and self.against is None and not self.against_frozen:
@@ -78,17 +91,23 @@ class EvaluateOptions:
         if (self.against_frozen or self.test is not None) and not self.is_run:
             text = f"--against-frozen and --test are for a folder of `suprank train`, which {self.subject} is not."
             raise typer.BadParameter(text)
+        if self.fill_gaps and self.labels is None:
+            text = f"{self.subject} has its own labels, so there are no gaps in --labels to fill; leave it out."
+            raise typer.BadParameter(text, param_hint="--fill-gaps")
+        if self.label_separator is not None and self.labels is None:
+            text = f"{self.subject} has its own labels, so there are no cells of --labels to divide; leave it out."
+            raise typer.BadParameter(text, param_hint="--label-separator")
         if self.every_metric and self.metrics:
             raise typer.BadParameter("--all and --metric both say which metrics to print; give one.")
 
     def check_files(self) -> None:
         """Refuse files that cannot be written, before any work."""
-        for file in (self.out, self.csv, self.comparison, self.run):
+        for file in (self.out, self.csv, self.comparison, self.save_run):
             if file is not None:
                 terminal.check_writable(file)
 
-    def read(self) -> EvaluationInput:
-        """Read the embeddings and labels; those of a run are computed first if need be."""
+    def read(self, *, without_head: bool = False) -> EvaluationInput:
+        """Read the embeddings and labels; those of a run are computed first if need be. Then the head is applied."""
         from suprank.workflows.evaluation import EvaluationInput
 
         with terminal.ProgressBars(self.quiet) as bars:
@@ -99,30 +118,59 @@ class EvaluateOptions:
                 self.gallery_labels,
                 levels=self.levels,
                 id_column=self.id_column,
+                fill_gaps=self.fill_gaps,
+                label_separator=self.label_separator,
                 test=self.test,
                 trust_code=self.trust_code,
+                head=None if without_head else self.head,
                 device=self.device,
                 progress=bars,
             )
 
 
 def check_options(context: typer.Context) -> None:
-    """Refuse options that have no meaning with --gap or --solution, and those that have one only with them."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    """Refuse options that have no meaning with --gap, --solution or --run, and those that have one only with them."""
+    given = _given(context)
     for name, others in WITH.items():
         if name in given and (wrong := sorted(given - {name} - others - ALWAYS)):
-            options = ", ".join(f"--{one.replace('_', '-')}" for one in wrong)
+            options = ", ".join(map(_option, wrong))
             raise typer.BadParameter(f"{options} cannot be combined with --{name}; leave out one or the other.")
-    for name, option in (("gap", "thresholds"), ("solution", "usage")):
-        if option in given and name not in given:
-            raise typer.BadParameter(f"--{option} is for --{name}; add it, or leave out --{option}.")
+    for name, needing in ONLY_WITH.items():
+        for one in needing:
+            if one in given and name not in given:
+                raise typer.BadParameter(f"{_option(one)} is for --{name}; add it, or leave out {_option(one)}.")
     floor, ceiling = context.params["thresholds"] or (1, 0)
     if not floor > ceiling:
         text = f"α = {floor:g} must be above β = {ceiling:g}; the authors' code has 0.9 and 0.6."
         raise typer.BadParameter(text, param_hint="--thresholds")
     if (usage := context.params["usage"]) not in (None, "Public", "Private"):
         raise typer.BadParameter(f"{usage!r} is not Public or Private; leave it out for both.", param_hint="--usage")
+
+
+def check_run_options(context: typer.Context) -> None:
+    """Refuse --run without --qrels, --qrels without --run, and both with embeddings."""
+    given = _given(context)
+    embeddings = given & {"embeddings", "embeddings_option"}
+    if "run" in given and "qrels" not in given:
+        saved = " To save the rankings of embeddings, write --save-run." if embeddings else ""
+        raise typer.BadParameter(f"--run is evaluated against judgments; add --qrels.{saved}", param_hint="--run")
+    if "qrels" in given and "run" not in given:
+        raise typer.BadParameter("judgments are for ranked lists; add --run.", param_hint="--qrels")
+    if "run" in given and embeddings:
+        raise typer.BadParameter("EMBEDDINGS and --run both say what to evaluate; give one.")
+    for name in ("missing", "no_positives"):
+        if (rule := context.params[name]) not in (None, "zero", "skip"):
+            raise typer.BadParameter(f"{rule!r} is not zero or skip.", param_hint=_option(name))
+
+
+def _given(context: typer.Context) -> set[str]:
+    """The names of the parameters that were written on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def check_sources(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import TrustCode
+from suprank.cli.embed import HeadFolder, TrustCode
 from suprank.cli.serving import serve
 
 
@@ -59,18 +59,20 @@ def explore(
         str | None, typer.Option(help="Device for embedding: cpu, cuda or cuda:N.", show_default="cuda if available")
     ] = None,
     trust_code: TrustCode = False,
+    head: HeadFolder = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bars.")] = False,
 ) -> None:
     """Open a local web page: search by image, label or path, browse the label tree, compare two runs on the same query.
 
     The test images of a run are embedded on the first call, into RUN/embeddings, and reused later. Tags and selections that you
     save are kept in RUN/tags.csv and RUN/selections.csv. Nothing else is written, except an index next to the embeddings of a
-    large gallery. Press Ctrl-C to stop.
+    large gallery. --head applies to the first RUN and to uploaded images; a second RUN is shown as it is. Press Ctrl-C to stop.
 
     \b
     suprank explore runs/happier
     suprank explore runs/happier runs/smooth-ap
     suprank explore embeddings --model resnet50
+    suprank explore embeddings embeddings --head head --model resnet50
     suprank explore test.npy --manifest test.parquet --no-browser --port 8080
     """
     folders = [*(runs or []), *([] if embeddings is None else [embeddings])]
@@ -95,6 +97,7 @@ def explore(
                     device,
                     bars,
                     trust_code=trust_code,
+                    head=head,
                     tags=tags,
                     read_only=read_only,
                 )

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 ONLY_WITH_LABELS = (
-    "--ground-truth is for a folder of `suprank embed`; --level, --metric, --weight, --decay, --against and --run are for "
-    "labels."
+    "--ground-truth is for a folder of `suprank embed`; --level, --metric, --weight, --decay, --against and --save-run "
+    "are for labels."
 )
 
 
@@ -28,11 +28,18 @@ def evaluate_revisited(options: EvaluateOptions, ground_truth: Path) -> None:
     from suprank import evaluation
     from suprank.workflows.evaluation import read_revisited
 
-    for_labels = (options.levels, options.metrics, options.weights, options.against, options.run, options.decay is not None)
+    for_labels = (
+        options.levels,
+        options.metrics,
+        options.weights,
+        options.against,
+        options.save_run,
+        options.decay is not None,
+    )
     if not options.subject.is_dir() or options.is_run or any(for_labels):
         raise ValueError(ONLY_WITH_LABELS)
     truth = evaluation.read_ground_truth(ground_truth)
-    queries, gallery = read_revisited(options.subject, truth)
+    queries, gallery = read_revisited(options.subject, truth, head=options.head, device=options.device)
     with terminal.progress("evaluating", options.quiet) as progress:
         report = evaluation.revisited(
             queries,

@@ -101,6 +101,8 @@ def csv(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="Column of crop boxes 'x1 y1 x2 y2'; or --box four times, for x1, y1, x2, y2."),
     ] = None,
+    fill_gaps: terminal.FillGaps = False,
+    label_separator: terminal.LabelSeparator = None,
     holdout_classes: Holdout = None,
     shared: Shared = None,
     seed: Seed = 0,
@@ -116,7 +118,16 @@ def csv(
     from suprank.data.importers.table import read
 
     corners = box[0] if box is not None and len(box) == 1 else box
-    reader = partial(read, table=table, path=path, split=split, constant_split=all, levels=level, id=id, box=corners)
+    names: dict[str, Any] = {
+        "table": table,
+        "path": path,
+        "split": split,
+        "constant_split": all,
+        "levels": level,
+        "id": id,
+        "box": corners,
+    }
+    reader = partial(read, **names, fill_gaps=fill_gaps, label_separator=label_separator)
     _run(CSV, reader, _root(root, root_option), out, _holdout(holdout_classes, shared, seed))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import Device, Resize, Size, Squash, TrustCode, Weights
+from suprank.cli.embed import Device, HeadFolder, Resize, Size, Squash, TrustCode, Weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data import Manifest
-    from suprank.evaluation.embeddings import EmbeddingSource
+    from suprank.evaluation.embeddings import Embeddings, EmbeddingSource
     from suprank.explorer.index import Index
 
 app = typer.Typer(no_args_is_help=True, help="Search embeddings by script, with an index in a folder or on a server.")
@@ -80,6 +80,7 @@ def build(
     out: Annotated[str, typer.Option(metavar="INDEX", help="A new folder, or a server's address.")],
     part: PartOption = None,
     manifest: ManifestOption = None,
+    head: HeadFolder = None,
     ids: Annotated[
         Path | None, typer.Option(metavar="FILE.npy", help="Integer ids of the rows.", show_default="0, 1, ...")
     ] = None,
@@ -104,15 +105,16 @@ def build(
 
     \b
     suprank index build embeddings --out birds.index
+    suprank index build embeddings --head head --out birds.index
     suprank index build vectors.npy --manifest birds.parquet --out qdrant://localhost:6333/birds
     """
-    with terminal.plain_errors(_SMALLER):
+    with terminal.plain_errors(_SMALLER), terminal.plain_messages():
         from suprank.explorer.index import build_index
 
         if "://" not in out:
             terminal.check_folder(Path(out))
-        rows, items = _read(embeddings, part, manifest)
-        given = {"codes": codes and codes.value, "recall": recall}
+        rows, items, known_head = _read(embeddings, part, manifest, head, quiet)
+        given = {"codes": codes and codes.value, "recall": recall, "head": None if "://" in out else known_head}
         local: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
         with _notes_on_interrupt(), terminal.progress("indexing", quiet) as progress:
             index = build_index(
@@ -144,6 +146,7 @@ def search(
     k: Annotated[int, typer.Option(min=1, help="Items per query.")] = 10,
     where: WhereOption = None,
     weights: Weights = None,
+    head: HeadFolder = None,
     trust_code: TrustCode = False,
     size: Size = None,
     resize: Resize = None,
@@ -153,18 +156,19 @@ def search(
 ) -> None:
     """Print the best items for each query, one line of JSON each: query, rank, id, path, score and labels.
 
-    The query is the row number, or the path of the image. The score is the cosine. An item of the index finds itself.
+    The query is the row number, or the path of the image. The score is the cosine. An item of the index finds itself. If the
+    index was built with --head, give it here too, or a --model that has it.
 
     \b
     suprank index search birds.index --image jay.jpg --model model --k 5
     suprank index search birds.index --embeddings queries.npy --where family=Corvidae
+    suprank index search birds.index --embeddings queries.npy --head head
     """
     if (embeddings is None) == (not image):
         raise typer.BadParameter("give the queries either as --embeddings, or as --image with --model.")
     if (model is not None) != bool(image):
         raise typer.BadParameter("--image and --model go together: the model embeds the image.", param_hint="--model")
-    with terminal.plain_errors("fewer queries at once"):
-        from suprank.evaluation.embeddings import Embeddings
+    with terminal.plain_errors("fewer queries at once"), terminal.plain_messages():
         from suprank.explorer.index import open_index
 
         terminal.device(device)
@@ -172,10 +176,11 @@ def search(
         with closing(open_index(index, timeout=timeout)) as opened:
             if image and model is not None:
                 options = {"size": size, "resize": resize, "squash": squash}
-                queries = _embed_images(image, model, weights, trust_code, options, device)
+                queries, model_head = _embed_images(image, model, weights, head, trust_code, options, device)
+                _check_head(opened, model_head, f"the model {model}")
                 _print_hits(opened, queries, k, filters, [*map(str, image)])
             elif embeddings is not None:
-                rows = Embeddings.from_source(embeddings)
+                rows = _read_queries(embeddings, head, device, opened)
                 for start in range(0, len(rows), _QUERIES_AT_ONCE):
                     numbers = range(start, min(start + _QUERIES_AT_ONCE, len(rows)))
                     _print_hits(opened, rows.rows(slice(start, numbers.stop)).numpy(), k, filters, numbers)
@@ -187,6 +192,7 @@ def add(
     embeddings: EmbeddingsArgument,
     part: PartOption = None,
     manifest: ManifestOption = None,
+    head: HeadFolder = None,
     ids: Annotated[
         Path | None, typer.Option(metavar="FILE.npy", help="Integer ids of the rows.", show_default="the next free ones")
     ] = None,
@@ -198,11 +204,11 @@ def add(
     \b
     suprank index add birds.index more-embeddings --part test
     """
-    with terminal.plain_errors(_SMALLER):
+    with terminal.plain_errors(_SMALLER), terminal.plain_messages():
         from suprank.explorer.index import open_index
 
         with closing(open_index(index, timeout=timeout)) as opened:
-            rows, items = _read(embeddings, part, manifest)
+            rows, items, _ = _read(embeddings, part, manifest, head, quiet, opened)
             with _notes_on_interrupt(), terminal.progress("adding", quiet) as progress:
                 new = opened.add(rows, items, ids=_ids(ids), progress=progress)
             terminal.echo(f"{index}: added {len(new):,} items with ids {new.min()} to {new.max()}; it now has {len(opened):,}")
@@ -258,13 +264,55 @@ def _notes_on_interrupt() -> Iterator[None]:
         raise
 
 
-def _read(path: Path, part: str | None, manifest: Path | None) -> tuple[EmbeddingSource, Manifest | None]:
-    from suprank.explorer.index import read_embeddings
+def _read(
+    path: Path, part: str | None, manifest: Path | None, head: Path | None, quiet: bool, index: Index | None = None
+) -> tuple[EmbeddingSource, Manifest | None, str | None]:
+    """The embeddings after the head, their manifest, and the fingerprint of the head that they went through, if known.
 
-    embeddings, items, note = read_embeddings(path, part, manifest)
+    `index` is the one that they are added to.
+    """
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.explorer.index import read_embeddings
+    from suprank.workflows.heads import apply_head, load_head
+
+    loaded = None if head is None else load_head(head)
+    embeddings, items, note, made_by = read_embeddings(path, part, manifest)
     if note:
         terminal.echo(note, err=True)
-    return embeddings, items
+    known = loaded.fingerprint() if loaded is not None else None if made_by is None else made_by.head
+    if index is not None and (loaded is not None or made_by is not None):
+        _check_head(index, known, str(path))
+    if loaded is None:
+        return embeddings, items, known
+    with terminal.ProgressBars(quiet) as bars:
+        return apply_head(Embeddings.from_source(embeddings, str(path)), loaded, made_by, bars), items, known
+
+
+def _read_queries(file: Path, head: Path | None, device: str | None, index: Index) -> Embeddings:
+    from suprank.embedding import Provenance
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.workflows.heads import apply_head, load_head
+
+    rows, made_by = Embeddings.from_source(file), Provenance.read_beside(file)
+    if head is None:
+        if made_by is not None:
+            _check_head(index, made_by.head, str(file))
+        return rows
+    loaded = load_head(head, device)
+    _check_head(index, loaded.fingerprint(), f"--head {head}")
+    return Embeddings.from_source(apply_head(rows, loaded, made_by), f"{rows.name} after the head")
+
+
+def _check_head(index: Index, head: str | None, what: str) -> None:
+    """Refuse vectors of another head than that of the index, where the index knows it; `head` is their fingerprint."""
+    info = index.info()
+    known = info.get("head")
+    if known is not None and known != head:
+        own = "no head" if head is None else f"the head {head[:12]}"
+        raise ValueError(
+            f"{info['address']} was built with the head {known[:12]}, and {what} has {own}; give --head with the folder of "
+            f"that head."
+        )
 
 
 def _ids(file: Path | None) -> NDArray[np.int64] | None:
@@ -310,15 +358,22 @@ def _summary(info: dict[str, Any]) -> str:
 
 
 def _embed_images(
-    files: Sequence[Path], model: str, weights: Path | None, trust_code: bool, options: dict[str, Any], device: str | None
-) -> NDArray[np.float32]:
-    """Embeddings of image files, in their order."""
+    files: Sequence[Path],
+    model: str,
+    weights: Path | None,
+    head: Path | None,
+    trust_code: bool,
+    options: dict[str, Any],
+    device: str | None,
+) -> tuple[NDArray[np.float32], str | None]:
+    """Embeddings of image files, in their order, and the fingerprint of the model's head."""
     import numpy as np
     import torch
 
     from suprank.data import Manifest
     from suprank.models.inference import embed
     from suprank.workflows.embeddings import load_embedder, loader_settings
+    from suprank.workflows.heads import embedder_with_head, head_fingerprint
 
     for file in files:
         if not file.is_file():
@@ -327,10 +382,13 @@ def _embed_images(
     paths = [file.relative_to(file.anchor).as_posix() for file in absolute]
     manifest = Manifest.from_columns({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
     embedder = load_embedder(model, weights, trust_code=trust_code)
+    if head is not None:
+        embedder = embedder_with_head(embedder, head)
     loading = loader_settings(embedder, {**options, "fast_jpeg": False, "decoder": "pil"}, 16, 0, "raise")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     batches = loading.batches(manifest, np.arange(len(paths)), pinned=False)
-    return np.concatenate([rows for _, rows in embed(embedder, batches, device=where, forward=loading.before(embedder))])
+    embedded = [rows for _, rows in embed(embedder, batches, device=where, forward=loading.before(embedder))]
+    return np.concatenate(embedded), head_fingerprint(embedder)
 
 
 def _print_hits(

@@ -1,4 +1,4 @@
-"""suprank models: create an embedder, give it a PCA projection, export it, list backbones."""
+"""suprank models: create an embedder, give it a PCA projection or a head, export it, list backbones."""
 
 from __future__ import annotations
 
@@ -160,27 +160,67 @@ def pca(
                 terminal.echo(f"{out}: {moments.count:,} images, {embedder.features_dim} features → {dim}{how}")
 
 
+@app.command("add-head")
+def add_head(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder with a saved embedder, or the name of a timm backbone.")
+    ],
+    head: Annotated[Path, typer.Argument(metavar="HEAD", help="A folder of `suprank adapt`.")],
+    out: Out,
+    weights: Weights = None,
+    trust_code: TrustCode = False,
+) -> None:
+    """Put a head of `suprank adapt` on the model whose embeddings it was trained on, and save both as one embedder.
+
+    \b
+    suprank models add-head resnet50 head --out adapted
+    suprank embed adapted cub.parquet --out embeddings
+    """
+    with terminal.plain_errors("a smaller backbone"), terminal.plain_messages():
+        from suprank.workflows.heads import embedder_with_head, load_head
+
+        terminal.check_folder(out)
+        loaded = load_head(head, "cpu")  # first: timm's weights may have to be downloaded
+        adapted = embedder_with_head(load_embedder(model, weights, trust_code=trust_code), loaded)
+        adapted.save(out)
+    terminal.echo(f"{out}: {model} with the head {head}, embeddings of width {adapted.dim}")
+
+
 @app.command()
 def export(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .onnx or .pt2.")],
-    model: Annotated[Path | None, typer.Argument(metavar="MODEL", help="A folder with a saved embedder.")] = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write: .onnx or .pt2; for a head also .npz.")],
+    model: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help="A folder with a saved embedder, or a head of `suprank adapt`.")
+    ] = None,
     trust_code: TrustCode = False,
     model_option: Annotated[Path | None, typer.Option("--model", hidden=True)] = None,
 ) -> None:
-    """Export an embedder as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same embeddings.
+    """Export an embedder or a head as ONNX (.onnx) or as a torch.export program (.pt2), and check that it gives the same
+    embeddings.
+
+    A head without an MLP can also be exported as a NumPy archive (.npz) with weight, bias and normalization, for vector
+    databases.
 
     \b
     suprank models export model --out model.onnx
+    suprank models export head --out head.onnx
+    suprank models export head --out head.npz
     """
     folder = terminal.subject(model, model_option, "MODEL", "--model")
     with terminal.plain_errors("a smaller model"):
-        from suprank.models import Embedder, export_onnx, export_program
+        from suprank.models import Embedder, Head, export_matrix, export_onnx, export_program
+        from suprank.models.head import is_head
 
-        writers = {".onnx": export_onnx, ".pt2": export_program}
-        if out.suffix not in writers:
-            raise ValueError(f"{out} must end in .onnx or .pt2.")
+        if out.suffix not in (".onnx", ".pt2", ".npz"):
+            raise ValueError(f"{out} must end in .onnx or .pt2, or for a head in .npz.")
         terminal.check_writable(out)
-        writers[out.suffix](Embedder.load(folder, trust_code=trust_code), out)
+        loaded = Head.load(folder) if is_head(folder) else Embedder.load(folder, trust_code=trust_code)
+        if out.suffix != ".npz":
+            {".onnx": export_onnx, ".pt2": export_program}[out.suffix](loaded, out)
+        elif isinstance(loaded, Head):
+            export_matrix(loaded, out)
+        else:
+            raise ValueError(f"{folder} is a model, and only a head is a matrix; export it as .onnx or .pt2.")
     terminal.echo(f"{out}: gives the embeddings of {folder}")
 
 

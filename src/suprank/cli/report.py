@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import TrustCode
+from suprank.cli.embed import HeadFolder, TrustCode
 
 LARGE = 10_000_000  # bytes of a page
 
@@ -42,19 +42,21 @@ def report(
         str | None, typer.Option(help="Device to embed on: cpu, cuda or cuda:N.", show_default="cuda if available")
     ] = None,
     trust_code: TrustCode = False,
+    head: HeadFolder = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Write one HTML file that shows what a run retrieves: a verdict in words, metrics, galleries, curves and a map.
 
     The test images of a run are embedded on the first call, into RUN/embeddings, and kept. With --against, two runs are shown
     side by side, with the significance of their differences, and the queries on which they differ most or both fail. With
-    --against-frozen, the run is compared with its own backbone before training, on the same images. The file opens from disk
-    and needs no network.
+    --against-frozen, the run is compared with its own backbone before training, on the same images. --head applies to RUN, and
+    never to what it is compared with. The file opens from disk and needs no network.
 
     \b
     suprank report runs/happier --out report.html
     suprank report runs/happier --against runs/smooth-ap --out report.html
     suprank report runs/happier --against-frozen --out report.html
+    suprank report embeddings --head head --against embeddings --out report.html
     """
     if against is not None and against_frozen:
         raise typer.BadParameter("--against and --against-frozen both name what to compare with; give one.")
@@ -77,6 +79,7 @@ def report(
             summary=summary,
             device=device,
             trust_code=trust_code,
+            head=head,
             progress=bars,
         )
     size = page.stat().st_size

@@ -7,7 +7,7 @@ import logging
 import re
 import warnings
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
@@ -23,6 +23,22 @@ if TYPE_CHECKING:
 __all__ = ["check_folder", "check_writable"]  # of suprank.files, so that commands find all checks here
 
 T = TypeVar("T")
+
+FillGaps = Annotated[
+    bool,
+    typer.Option("--fill-gaps", help="Put a placeholder where a row has a blank between two labels, instead of refusing it."),
+]
+"""An option of every command that reads labels."""
+
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="What stands between the labels of an image that has several at a level, such as '|' in dog|person.",
+        show_default="a label is the whole cell",
+    ),
+]
+"""An option of every command that reads labels."""
 
 
 @contextmanager

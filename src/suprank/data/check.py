@@ -65,6 +65,10 @@ class ManifestReport:
             shared = self.classes.shared.get(level)
             both = "" if shared is None else f"; {shared or 'none'} of train's in evaluation"
             yield f"{level} classes: {_list_counts(counts)}{both}"
+        if self.classes.several:
+            yield f"images with several labels: {_list_counts(self.classes.several)}"
+        if self.classes.placeholders:
+            yield f"placeholders for blanks: {_list_counts(self.classes.placeholders)}"
         if self.classes.sizes:
             sizes = ", ".join(f"{images}: {count:,}" for images, count in self.classes.sizes.items())
             yield f"images a class → classes: {sizes}"

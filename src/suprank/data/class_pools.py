@@ -29,6 +29,15 @@ class RowsByClass:
         starts = np.flatnonzero(np.diff(labels[rows], prepend=labels[rows[0]] - 1))
         return cls(rows, starts, np.diff(starts, append=len(labels)))
 
+    @classmethod
+    def from_sets(cls, sets: Integers) -> RowsByClass:
+        """Rows by class where a row has several, `[rows, M]` with −1 for padding: it is among the rows of each."""
+        sets = np.sort(sets, axis=1)
+        first = np.diff(sets, axis=1, prepend=-1) > 0  # of equal labels of a row
+        rows, _ = np.nonzero(first)
+        by_class = cls.from_labels(sets[first])
+        return cls(rows[by_class.rows], by_class.starts, by_class.sizes)
+
     def class_rows(self, index: int) -> Integers:
         return self.rows[self.starts[index] : self.starts[index] + self.sizes[index]]
 

@@ -9,8 +9,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from suprank.files.label_gaps import (
+    ADVICE,
+    BLANK,
+    describe_conflict,
+    find_conflict,
+    find_gaps,
+    placeholder_names,
+)
+from suprank.files.label_gaps import (
+    fill_gaps as fill_label_gaps,
+)
+from suprank.files.label_separator import check_separator
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 PREFIX = "label_"
 """The prefix of label columns; the name of the level follows it."""
@@ -49,8 +64,14 @@ def require_column(names: Sequence[str], column: str, about: str) -> None:
         raise ValueError(f"{about} has no column {column!r}; {guess}")
 
 
-def check_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Table:
-    """Check path, split, labels, id and box. Return the table with these columns typed and in this order, then the others."""
+def check_table(
+    table: pa.Table, labels: Sequence[str], about: str, *, fill_gaps: bool = False, label_separator: str | None = None
+) -> pa.Table:
+    """Check path, split, labels, id and box. Return the table with these columns typed and in this order, then the others.
+
+    Label columns of text become dictionary arrays; columns of lists, and of text that `label_separator` divides, lists of them.
+    With `fill_gaps`, a blank between two labels becomes a placeholder instead of an error: see `suprank.files.label_gaps`.
+    """
     names = table.column_names
     for name in names:
         if names.count(name) > 1:
@@ -60,9 +81,11 @@ def check_table(table: pa.Table, labels: Sequence[str], about: str) -> pa.Table:
     if not table.num_rows:
         raise ValueError(f"{about} has no rows; a manifest has one for each image.")
     columns = {name: _text(table[name], name, about) for name in ("path", "split")}
-    columns |= {name: _label(table[name], name, about) for name in labels}
+    columns |= {name: _label(table[name], name, about, label_separator) for name in labels}
     _check_paths(columns["path"], about)
     _check_splits(columns["split"], about)
+    if fill_gaps:
+        columns |= _fill_gaps({name: columns[name] for name in labels}, about)
     _check_labels(columns, labels, about)
     if "id" in names:
         columns["id"] = _text(table["id"], "id", about)
@@ -79,7 +102,29 @@ def decode_dictionaries(table: pa.Table) -> pa.Table:
     for index, field in enumerate(table.schema):
         if pa.types.is_dictionary(field.type):
             table = table.set_column(index, field.name, table.column(index).cast(pa.string()))
+        elif is_label_sets(field.type):
+            table = table.set_column(index, field.name, table.column(index).cast(pa.list_(pa.string())))
     return table
+
+
+def is_label_sets(kind: pa.DataType) -> bool:
+    """Whether a label column of a manifest has this type if images have several labels: lists of dictionary-encoded text."""
+    return bool(pa.types.is_list(kind) and pa.types.is_dictionary(kind.value_type))
+
+
+def split_labels(cells: pa.Array, separator: str) -> pa.ListArray:
+    """Text such as `dog|person` as lists of labels, without white space around them; a blank cell becomes null.
+
+    Example:
+        >>> split_labels(pa.array(["dog|person", "cat", ""]), "|").to_pylist()
+        [['dog', 'person'], ['cat'], None]
+    """
+    check_separator(separator)
+    coded = cells if pa.types.is_dictionary(cells.type) else cells.cast(pa.string()).dictionary_encode()
+    blank = pc.equal(pc.utf8_trim_whitespace(coded.dictionary), "")
+    lists = pc.split_pattern(coded.dictionary, separator)
+    members = pa.ListArray.from_arrays(lists.offsets, pc.utf8_trim_whitespace(lists.values), mask=blank)
+    return members.take(coded.indices)
 
 
 def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
@@ -91,8 +136,15 @@ def _text(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
     return _one_chunk(column.cast(pa.string()))
 
 
-def _label(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
+def _label(column: pa.ChunkedArray, name: str, about: str, separator: str | None) -> pa.Array:
     """Text as a dictionary array; one that is given stays, so that four million names are not expanded to be counted again."""
+    if is_list(column.type):
+        return _label_sets(_one_chunk(column), name, about)
+    if separator is not None:
+        kind = column.type
+        text = pa.types.is_dictionary(kind) and pa.types.is_string(kind.value_type)
+        cells = _one_chunk(column.unify_dictionaries()) if text else _text(column, name, about)
+        return _label_sets(split_labels(cells, separator), name, about)
     if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
         column = pa.chunked_array([_text(column, name, about)]).dictionary_encode()
     coded = _one_chunk(column.unify_dictionaries())
@@ -103,6 +155,25 @@ def _label(column: pa.ChunkedArray, name: str, about: str) -> pa.Array:
     return pa.DictionaryArray.from_arrays(
         pc.if_else(blank, pa.scalar(None, coded.indices.type), coded.indices), coded.dictionary
     )
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists of any kind."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _label_sets(lists: pa.Array, name: str, about: str) -> pa.Array:
+    """Lists of labels as lists of dictionary-encoded text, null for an empty one; if none has two labels, as a plain column."""
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
+    members = _label(pa.chunked_array([lists.flatten()]), name, about, None)
+    blank = np.zeros(len(lengths), bool)
+    blank[np.repeat(np.arange(len(lengths)), lengths)[np.asarray(members.is_null())]] = True
+    _refuse(pa.array(blank), about, f"have a blank among the labels of {name}", "fill it in, or leave it out")
+    offsets = np.append(0, np.cumsum(lengths))
+    if lengths.max() < 2:
+        rows = pa.array(np.where(lengths, offsets[:-1], 0), mask=lengths == 0)
+        return members.take(rows)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), members, mask=pa.array(lengths == 0))
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -142,6 +213,9 @@ def _check_splits(splits: pa.Array, about: str) -> None:
 
 def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: str) -> None:
     distractor = pc.equal(columns["split"], "distractor")
+    gaps = find_gaps(_codes([columns[name] for name in labels])) if len(labels) > 2 else np.zeros((0, 0), bool)
+    for level in np.flatnonzero(gaps.any(0)).tolist():
+        _refuse(pa.array(gaps[:, level]), about, f"have no {labels[level]}, but labels below and above it", ADVICE)
     for fine, name in enumerate(labels):
         blank = columns[name].is_null()
         _refuse(
@@ -158,6 +232,47 @@ def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: st
                 f"have a {below} but no {name}",
                 "every class has a parent at the next level; fill it in, or leave both blank",
             )
+
+
+def _codes(columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """The indices of label columns `[rows, levels]`, 0 for several labels; −1 for a blank."""
+    codes = [
+        np.where(column.is_null(), BLANK, 0) if is_list(column.type) else np.asarray(pc.fill_null(column.indices, BLANK))
+        for column in columns
+    ]
+    return np.stack(codes, axis=1).astype(np.int64)
+
+
+def _fill_gaps(columns: dict[str, pa.Array], about: str) -> dict[str, pa.Array]:
+    """The label columns with placeholders in their gaps."""
+    if len(columns) < 3:
+        return columns
+    for name, column in columns.items():
+        if is_list(column.type):
+            raise ValueError(
+                f"{about}: fill_gaps needs one label for an image at each level, but images have several {name}; leave "
+                f"fill_gaps out, and fill in the blanks."
+            )
+    codes, levels = _codes(list(columns.values())), [name.removeprefix(PREFIX) for name in columns]
+    dictionaries = [column.dictionary for column in columns.values()]
+    filled, placeholders = fill_label_gaps(codes, [len(dictionary) for dictionary in dictionaries])
+    if not any(placeholders):
+        return columns
+    names = [dictionary.to_pylist() for dictionary in dictionaries]
+    conflict = find_conflict(codes, filled)
+    if conflict is not None:
+        text = describe_conflict(conflict, codes, levels, lambda row, level: names[level][codes[row, level]])
+        raise ValueError(f"{about}: rows {conflict.rows[0]:,} and {conflict.rows[1]:,} {text}")
+    result = dict(columns)
+    for level, texts in enumerate(placeholder_names(placeholders, names, levels)):
+        if texts:
+            coded = pa.DictionaryArray.from_arrays(
+                pa.array(np.maximum(filled[:, level], 0), mask=filled[:, level] == BLANK),
+                pa.concat_arrays([dictionaries[level], pa.array(texts, pa.string())]),
+            )
+            # Through text, because a label may be called like the placeholder.
+            result[PREFIX + levels[level]] = coded.dictionary_decode().dictionary_encode()
+    return result
 
 
 def _boxes(column: pa.ChunkedArray, about: str) -> pa.Array:

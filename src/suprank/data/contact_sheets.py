@@ -15,6 +15,8 @@ from suprank.data.duplicates import split_codes
 from suprank.data.manifest import Manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -75,12 +77,25 @@ def _rows(manifest: Manifest, level: int, classes: int, per_class: int, generato
     labels, names = manifest.labels[:, level:], [manifest.names[one] for one in manifest.levels[level:]]
     if not names or labels[:, 0].max() < 0:
         labels, names = split_codes(manifest)[:, None], [SPLITS]
+    if labels.ndim == 3:
+        return _rows_of_sets(labels[:, 0], names[0], classes, per_class, generator)
     rows = []
     for label in _choose_classes(labels, classes, generator):
         members = np.flatnonzero(labels[:, 0] == label)
         ancestors = [known[parent] for known, parent in zip(names[1:], labels[members[0], 1:], strict=True)]
         shown = generator.permutation(members)[:per_class]
         rows.append(_Row(names[0][label], ancestors, len(members), np.sort(shown)))
+    return rows
+
+
+def _rows_of_sets(
+    sets: NDArray[np.int64], names: Sequence[str], classes: int, per_class: int, generator: np.random.Generator
+) -> list[_Row]:
+    """Rows of classes where an image has several: which of its coarser labels is whose parent is unknown, so none is shown."""
+    rows = []
+    for label in np.sort(generator.permutation(np.unique(sets[sets >= 0]))[:classes]):
+        members = np.flatnonzero((sets == label).any(1))
+        rows.append(_Row(names[label], [], len(members), np.sort(generator.permutation(members)[:per_class])))
     return rows
 
 

@@ -25,7 +25,7 @@ ON_BROKEN = ("raise", "skip")
 
 
 class ImageItem(NamedTuple):
-    """One image with its label ids `[levels]`, finest first, and its row in the manifest."""
+    """One image with its label ids `[levels]`, finest first, or `[levels, M]` if images have several; and its row."""
 
     image: Any
     labels: Tensor
@@ -41,7 +41,8 @@ class BrokenImage(NamedTuple):
 
 
 class ImageBatch(NamedTuple):
-    """The result of `collate`: stacked images, labels `[images, levels]`, rows `[images]`, and the broken images."""
+    """The result of `collate`: stacked images, labels `[images, levels]` (`[images, levels, M]` if images have several), rows
+    `[images]`, and the broken images."""
 
     images: Any
     labels: Tensor

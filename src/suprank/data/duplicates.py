@@ -27,7 +27,7 @@ class Duplicates:
 
     across          contents in several splits
     within          split → number of its images beyond the first of each content
-    contradictions  contents with several finest labels
+    contradictions  contents with different finest labels
     """
 
     across: tuple[DuplicateGroup, ...]
@@ -53,7 +53,10 @@ def find_duplicates(manifest: Manifest, content: NDArray[np.int64]) -> Duplicate
     contradictions: tuple[DuplicateGroup, ...] = ()
     if manifest.levels:
         label = manifest.labels[:, 0]
-        labeled, _ = _pairs(content[label >= 0], label[label >= 0], len(manifest.names[manifest.levels[0]]))
+        if label.ndim == 2:  # a number for each set of labels, −1 for the empty one
+            _, codes = np.unique(label, axis=0, return_inverse=True)
+            label = np.where((label >= 0).any(1), codes.reshape(-1), -1)
+        labeled, _ = _pairs(content[label >= 0], label[label >= 0], int(label.max()) + 1)
         contradictions = _groups(manifest, content, _repeated_numbers(labeled))
     return Duplicates(_groups(manifest, content, _repeated_numbers(contents)), within, contradictions)
 

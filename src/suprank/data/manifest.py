@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from suprank.data.columns import PREFIX, SPLITS, check_table, label_columns
+from suprank.data.columns import PREFIX, SPLITS, check_table, is_label_sets, label_columns
 from suprank.data.tree import NO_PARENT, LabelTree
 from suprank.files.atomic import atomic_writer, write_atomically
+from suprank.files.label_gaps import name_start
 from suprank.files.tables import read_table
 
 if TYPE_CHECKING:
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _META = b"suprank.manifest"
-_META_TYPES: dict[str, Any] = {"root": str, "relative_root": str | None, "levels": list, "names": dict}
+_META_TYPES: dict[str, Any] = {
+    "root": str,
+    "relative_root": str | None,
+    "levels": list,
+    "names": dict,
+    "label_separator": str | None,
+}
+_SEPARATORS = ("|", ";", "~", "^", "§")  # of labels in a CSV; the first that no label contains
 _SHOWN = 5  # labels that sentences about the tree list before they only count
 
 Columns: TypeAlias = "Mapping[str, Any] | pa.Table"
@@ -41,6 +49,9 @@ class Manifest:
 
     The integer id of a class is its index in `names[level]`. Ids are assigned once, in alphabetical order of the names, saved
     with the manifest, and kept by subsets, so that a model's classes mean the same in every split and every later run.
+
+    A label column may hold lists: an image has several labels at that level, or text that `label_separator` divides. `labels`
+    are then sets `[images, levels, M]`, padded with −1 to the size M of the largest.
 
     Example:
         >>> birds = Manifest.from_columns({"path": ["a.jpg", "b.jpg", "c.jpg"], "split": ["train", "train", "test"],
@@ -69,22 +80,29 @@ class Manifest:
         levels: Sequence[str] | None = None,
         about: str = "the manifest",
         names: Mapping[str, Sequence[str]] | None = None,
+        fill_gaps: bool = False,
+        label_separator: str | None = None,
     ) -> Manifest:
         """Check the columns and make a manifest of them; errors call it `about`.
 
         `levels`, finest first, names the columns `label_<level>` to use; by default all of them, in their order. `levels=()`
-        makes an unlabeled manifest. `names` gives ids that were assigned before.
+        makes an unlabeled manifest. `names` gives ids that were assigned before. A label cell such as `dog|person` is two
+        labels if `label_separator="|"` says so, and otherwise one name.
 
         Refused are a table without rows; a path that is blank, absolute or contains `..`; a split not in `SPLITS`; a blank
         label, except in `distractor` rows; a label whose parent is blank; a blank id; a box that is not x1 < x2, y1 < y2.
+
+        `fill_gaps` puts a placeholder where a row has a blank between two labels, one for each class below it: lynxes with a
+        family and no genus get the genus `(no genus) Felidae: lynx`, which is no other species' genus.
         """
         table = columns if isinstance(columns, pa.Table) else _table(columns, about)
         chosen = label_columns(table.column_names, levels, about)
-        table = check_table(table, chosen, about)
+        table = check_table(table, chosen, about, fill_gaps=fill_gaps, label_separator=label_separator)
         for column in chosen:
             given = None if names is None else names.get(column.removeprefix(PREFIX))
             index = table.column_names.index(column)
-            table = table.set_column(index, column, _encode_labels(table[column], given, column, about))
+            encode = _encode_sets if is_label_sets(table[column].type) else _encode_labels
+            table = table.set_column(index, column, encode(table[column].combine_chunks(), given, column, about))
         return cls(table, Path(root), tuple(column.removeprefix(PREFIX) for column in chosen))
 
     @classmethod
@@ -94,12 +112,16 @@ class Manifest:
         *,
         root: str | os.PathLike[str] | None = None,
         levels: Sequence[str] | None = None,
+        fill_gaps: bool = False,
+        label_separator: str | None = None,
     ) -> Manifest:
         """Read a manifest from a .parquet or .csv file.
 
         Ids, levels and root are those it was saved with: in the metadata of a Parquet file, or in `<name>.csv.json` beside a
         CSV. A CSV without that file gets new ids. `root` overrides where the images are; if the saved root does not exist, it
-        is looked for relative to the manifest. `levels` selects some of the levels.
+        is looked for relative to the manifest. `levels` selects some of the levels. `fill_gaps` is that of `from_columns`.
+        `label_separator` is what stands between the labels of an image that has several at a level; one that was saved with
+        the manifest need not be given.
         """
         path = Path(path)
         if path.suffix.lower() not in (".parquet", ".csv"):
@@ -111,7 +133,11 @@ class Manifest:
         if levels is None and "levels" in meta:
             levels = meta["levels"]
         images = Path(root) if root is not None else _find_root(meta, path.parent)
-        return cls.from_columns(table, root=images, levels=levels, about=str(path), names=meta.get("names"))
+        about, names = str(path), meta.get("names")
+        separator = meta.get("label_separator") if label_separator is None else label_separator
+        return cls.from_columns(
+            table, root=images, levels=levels, about=about, names=names, fill_gaps=fill_gaps, label_separator=separator
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a .parquet file, or a .csv file with a .csv.json beside it for ids, levels and root. Writes are atomic."""
@@ -119,12 +145,15 @@ class Manifest:
         if path.suffix.lower() not in (".parquet", ".csv"):
             raise ValueError(f"{path}: a manifest is saved as .parquet or .csv, not as {path.suffix or 'no extension'!r}.")
         path.parent.mkdir(parents=True, exist_ok=True)
-        meta = json.dumps(self._meta(path.parent), ensure_ascii=False)
+        content = self._meta(path.parent)
+        if path.suffix.lower() == ".csv" and any(is_label_sets(field.type) for field in self.table.schema):
+            content["label_separator"] = self._free_separator()
+        meta = json.dumps(content, ensure_ascii=False)
         if path.suffix.lower() == ".csv":
             write_atomically(path.with_name(path.name + ".json"), meta.encode())
         with atomic_writer(path) as file:
             if path.suffix.lower() == ".csv":
-                pyarrow.csv.write_csv(_to_text(self.table), file)
+                pyarrow.csv.write_csv(_to_text(self.table, content.get("label_separator")), file)
             else:
                 pq.write_table(self.table.replace_schema_metadata({_META: meta}), file, compression="zstd")
 
@@ -133,7 +162,7 @@ class Manifest:
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{count:,} {split}" for split, count in self.splits.items())
-        levels = ", ".join(f"{len(self.table[PREFIX + level].chunk(0).dictionary):,} {level}" for level in self.levels)
+        levels = ", ".join(f"{len(_dictionary(self.table[PREFIX + level])):,} {level}" for level in self.levels)
         return f"Manifest({splits}; {levels or 'unlabeled'}; root {self.root})"
 
     @property
@@ -150,15 +179,61 @@ class Manifest:
     @cached_property
     def names(self) -> dict[str, tuple[str, ...]]:
         """Level → the name of each id. A subset has all names of the manifest it is from, so that ids stay the same."""
-        return {level: tuple(self.table[PREFIX + level].chunk(0).dictionary.to_pylist()) for level in self.levels}
+        return {level: tuple(_dictionary(self.table[PREFIX + level]).to_pylist()) for level in self.levels}
+
+    @cached_property
+    def has_label_sets(self) -> bool:
+        """Whether some of these images have several labels at a level, so that `labels` are sets."""
+        return any(self._most_labels(level) > 1 for level in self.levels)
+
+    def _most_labels(self, level: str) -> int:
+        """The most labels that an image has at a level."""
+        column = self.table[PREFIX + level]
+        return (pc.max(pc.list_value_length(column)).as_py() or 0) if is_label_sets(column.type) else 1
+
+    def require_single_labels(
+        self,
+        what: str,
+        instead: str = "use a manifest with one label at each level",
+        *,
+        levels: Sequence[str] | None = None,
+    ) -> None:
+        """Raise if images have several labels at one of the levels, for `what` cannot use them; `instead` says what to do."""
+        for level in self.levels if levels is None else levels:
+            if self._most_labels(level) > 1:
+                raise ValueError(
+                    f"{what} needs one label for an image at each level, but images have several {level}; {instead}."
+                )
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Label ids `[images, levels]`, finest first; −1 for a blank label."""
-        columns = [pc.fill_null(self.table[PREFIX + level].chunk(0).indices, -1) for level in self.levels]
+        """Label ids `[images, levels]`, finest first; −1 for a blank label.
+
+        If images have several labels at a level: `[images, levels, M]`, the sets ascending, padded with −1.
+        """
+        return self.labels_at(self.levels)
+
+    def labels_at(self, levels: Sequence[str]) -> NDArray[np.int64]:
+        """The `labels` of some of the levels: sets only if images have several labels at one of these."""
+        columns = [self.table[PREFIX + level].chunk(0) for level in levels]
+        if any(is_label_sets(column.type) for column in columns):
+            sets = self._label_sets(columns)
+            return sets[..., 0] if sets.shape[2] == 1 else sets
         if not columns:
             return np.empty((len(self), 0), np.int64)
-        return np.stack([np.asarray(column, np.int64) for column in columns], axis=1)
+        return np.stack([np.asarray(pc.fill_null(column.indices, -1), np.int64) for column in columns], axis=1)
+
+    def _label_sets(self, columns: Sequence[pa.Array]) -> NDArray[np.int64]:
+        lengths, members = [], []
+        for column in columns:
+            lists = is_label_sets(column.type)
+            lengths.append(np.asarray(pc.fill_null(pc.list_value_length(column), 0) if lists else column.is_valid(), np.int64))
+            members.append(np.asarray(column.flatten().indices if lists else column.indices.drop_null(), np.int64))
+        labels = np.full((len(self), len(columns), max(1, *(int(length.max(initial=0)) for length in lengths))), -1, np.int64)
+        for level, (length, member) in enumerate(zip(lengths, members, strict=True)):
+            rows = np.repeat(np.arange(len(self)), length)
+            labels[rows, level, np.arange(len(rows)) - np.repeat(np.cumsum(length) - length, length)] = member
+        return labels
 
     def take(self, rows: NDArray[Any] | Sequence[int]) -> Manifest:
         """Select rows by a boolean mask, or by row numbers in their order; ids and names stay the same."""
@@ -198,6 +273,9 @@ class Manifest:
         sentences = []
         for fine, coarse in zip(range(len(self.levels)), range(1, len(self.levels)), strict=False):
             child, parent = self._edges(fine, coarse)
+            if self.has_label_sets:
+                sentences += self._without_parent(fine, child)
+                continue
             several = np.flatnonzero(np.bincount(child) > 1)
             names, above = self.names[self.levels[fine]], self.names[self.levels[coarse]]
             for one in several[:_SHOWN]:
@@ -206,6 +284,15 @@ class Manifest:
             if len(several) > _SHOWN:
                 sentences.append(f"... and {len(several) - _SHOWN:,} more labels of {self.levels[fine]} have several parents")
         return sentences
+
+    def placeholders(self) -> dict[str, int]:
+        """Level → number of classes of these rows that `fill_gaps` put in place of blanks; levels without any are left out."""
+        found = {}
+        for column, level in enumerate(self.levels):
+            present = np.unique(self.labels[:, column])
+            names = self.names[level]
+            found[level] = sum(names[one].startswith(name_start(level)) for one in present[present >= 0].tolist())
+        return {level: number for level, number in found.items() if number}
 
     def to_tree(self) -> LabelTree:
         """The label tree of these rows; refused if a label has two parents, or if there are no labels."""
@@ -218,6 +305,7 @@ class Manifest:
                 + "; ".join(problems)
                 + ". Rename the label under one of them, or leave out a level."
             )
+        self._check_known_parents()
         sizes = [len(self.names[level]) for level in self.levels]
         parents = []
         for level in range(len(self.levels) - 1):
@@ -231,13 +319,50 @@ class Manifest:
         )
         return LabelTree(self.levels, tuple(self.names[level] for level in self.levels), tuple(parents), images)
 
+    def _without_parent(self, fine: int, child: NDArray[np.int64]) -> list[str]:
+        """Sentences that name the labels that are not among `child`, those with a parent."""
+        level, above = self.levels[fine], self.levels[fine + 1]
+        alone = np.setdiff1d(self.labels[:, fine][self.labels[:, fine] >= 0], child)
+        names = self.names[level]
+        sentences = [f"images of {level} {names[one]!r} have no {above} in common" for one in alone[:_SHOWN]]
+        if len(alone) > _SHOWN:
+            sentences.append(f"... nor have those of {len(alone) - _SHOWN:,} more labels of {level}")
+        return sentences
+
+    def _check_known_parents(self) -> None:
+        """Refuse images with several labels if it cannot be known which of their parents belongs to which label."""
+        for fine, (level, above) in enumerate(zip(self.levels[:-1], self.levels[1:], strict=True)):
+            child, parent = self._edges(fine, fine + 1)
+            for one in np.flatnonzero(np.bincount(child) > 1)[:1]:
+                parents = " and ".join(repr(self.names[above][other]) for other in parent[child == one][:3])
+                raise ValueError(
+                    f"the parent of {level} {self.names[level][one]!r} is unknown: all its images have the {above} {parents}; "
+                    f"add an image that has one of them, or leave out a level."
+                )
+
     def _edges(self, fine: int, coarse: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The distinct (child, parent) pairs of two levels, sorted by child."""
+        """The distinct (child, parent) pairs of two levels, sorted by child.
+
+        Of images with several labels, the pairs in which all images of the child have the parent too.
+        """
         labels = self.labels
+        if self.has_label_sets:
+            return _common_parents(labels[:, fine], labels[:, coarse], len(self.names[self.levels[coarse]]))
         present = labels[:, fine] >= 0
         width = len(self.names[self.levels[coarse]])
         pairs = np.unique(labels[present, fine] * width + labels[present, coarse])
         return pairs // width, pairs % width
+
+    def _free_separator(self) -> str:
+        """A character that is in no label, to stand between the labels of an image in a CSV."""
+        everything = [name for names in self.names.values() for name in names]
+        for separator in _SEPARATORS:
+            if not any(separator in name for name in everything):
+                return separator
+        raise ValueError(
+            f"labels contain each of {' '.join(_SEPARATORS)}, so none can stand between the labels of an image in a CSV; save "
+            f"the manifest as .parquet."
+        )
 
     def _meta(self, folder: Path) -> dict[str, Any]:
         root = self.root.resolve()
@@ -268,9 +393,36 @@ def _combine_chunks(table: pa.Table) -> pa.Table:
     return table.combine_chunks() if table.num_rows else table
 
 
-def _encode_labels(column: pa.ChunkedArray, given: Sequence[str] | None, name: str, about: str) -> pa.DictionaryArray:
+def _dictionary(column: pa.ChunkedArray) -> pa.Array:
+    """The names of a label column's ids."""
+    chunk = column.chunk(0)
+    return (chunk.values if is_label_sets(chunk.type) else chunk).dictionary
+
+
+def _common_parents(
+    child: NDArray[np.int64], parent: NDArray[np.int64], width: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs of a class in `child` and one in `parent` that all rows of the former have, from sets `[rows, M]`."""
+    images = np.bincount(child[child >= 0], minlength=1)
+    keys = child[:, :, None] * width + parent[:, None, :]
+    pairs, counts = np.unique(keys[(child >= 0)[:, :, None] & (parent >= 0)[:, None, :]], return_counts=True)
+    pairs = pairs[counts == images[pairs // width]]
+    return pairs // width, pairs % width
+
+
+def _encode_sets(column: pa.ListArray, given: Sequence[str] | None, name: str, about: str) -> pa.ListArray:
+    """Lists of labels as sets of ids: ascending, each once."""
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
+    members = _encode_labels(column.flatten(), given, name, about)
+    rows, codes = np.repeat(np.arange(len(lengths)), lengths), np.asarray(members.indices, np.int64)
+    rows, codes = np.divmod(np.unique(rows * max(1, len(members.dictionary)) + codes), max(1, len(members.dictionary)))
+    offsets = np.append(0, np.cumsum(np.bincount(rows, minlength=len(lengths))))
+    values = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), members.dictionary)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=pa.array(lengths == 0))
+
+
+def _encode_labels(coded: pa.DictionaryArray, given: Sequence[str] | None, name: str, about: str) -> pa.DictionaryArray:
     """The labels as ids into the given names, or into those that occur, in alphabetical order."""
-    coded = column.combine_chunks()
     if given is None:  # a dictionary may hold names that do not occur
         occurring = coded.dictionary.take(pc.unique(coded.indices).drop_null())
         names = pc.unique(occurring.take(pc.sort_indices(occurring)))
@@ -334,12 +486,15 @@ def _find_root(meta: Mapping[str, Any], folder: Path) -> Path:
     return next((root for root in candidates if root.is_dir()), folder)
 
 
-def _to_text(table: pa.Table) -> pa.Table:
-    """The table for CSV: labels as names, boxes as four numbers in text."""
+def _to_text(table: pa.Table, separator: str | None) -> pa.Table:
+    """The table for CSV: labels as names, several of them with `separator` between them, boxes as four numbers in text."""
     for index, field in enumerate(table.schema):
         column = table.column(index)
         if pa.types.is_dictionary(field.type):
             table = table.set_column(index, field.name, column.cast(pa.string()))
+        elif is_label_sets(field.type):
+            joined = pc.binary_join(column.cast(pa.list_(pa.string())), separator)
+            table = table.set_column(index, field.name, joined)
         elif pa.types.is_list(field.type):
             text = [None if box is None else " ".join(f"{number:.9g}" for number in box) for box in column.to_pylist()]
             table = table.set_column(index, field.name, pa.array(text, pa.string()))

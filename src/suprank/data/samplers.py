@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from suprank.data.class_pools import Integers
 
+_DRAWS = 8  # of an image that is not in a batch, before all images of the class are looked through
+
 MAX_BATCHES = 1_000_000
 """The most batches that an epoch of all combinations of coarse classes may have; more is probably a mistake."""
 
@@ -36,6 +38,8 @@ class BalancedBatchSampler(GlobalBatchSampler):
     class, other ones each time.
 
     `labels` are integers, `[N]` or `[N, L]` with the finest level in column 0, the one used. Unlabeled images (−1) are refused.
+    Of images with several labels, `[N, L, M]`, each is an image of all its classes. One that two classes of a batch would give
+    is in it once: the second class gives another of its images, as long as it has one that is not in the batch.
     With `batches` an epoch has that many: it may end before every image was used, and the next one continues there. On epochs,
     processes (`rank`, `world_size`) and resuming see `GlobalBatchSampler`.
 
@@ -65,7 +69,7 @@ class BalancedBatchSampler(GlobalBatchSampler):
         world_size: int = 1,
     ) -> None:
         fine = _as_table(labels)[:, 0]
-        _check_labeled(fine[:, None])
+        _check_labeled(fine[:, None] if fine.ndim == 1 else fine.max(1)[:, None])
         super().__init__(
             fine,
             batch_size=batch_size,
@@ -77,7 +81,8 @@ class BalancedBatchSampler(GlobalBatchSampler):
             further_settings={"max_images_per_class": max_images_per_class},
         )
         _check_max_images(max_images_per_class, images_per_class)
-        self._by_class = RowsByClass.from_labels(fine)
+        self._several = fine.ndim == 2  # labels of an image
+        self._by_class = RowsByClass.from_sets(fine) if self._several else RowsByClass.from_labels(fine)
         self._check_enough_classes()
         # The number of images of each class that an epoch uses, and the number of groups they make:
         self._used = np.minimum(self._by_class.sizes, max_images_per_class or len(fine))
@@ -90,7 +95,11 @@ class BalancedBatchSampler(GlobalBatchSampler):
     def pass_batches(self, number: int) -> Iterable[Integers]:
         rng = self.random(number)
         classes = balanced_table(self._turns(rng), self.pass_length, rng)
-        return self._images(classes.ravel(), rng).reshape(self.pass_length, self.batch_size)
+        images = self._images(classes.ravel(), rng).reshape(self.pass_length, self.batch_size)
+        if self._several:
+            for batch, own in zip(images, classes, strict=True):
+                self._replace_repeats(batch, np.repeat(own, self.images_per_class), rng)
+        return images
 
     def _turns(self, rng: np.random.Generator) -> Integers:
         """The number of groups of each class in a pass: those of its images, and additional ones until every batch is full."""
@@ -125,6 +134,18 @@ class BalancedBatchSampler(GlobalBatchSampler):
         bits = 62 - len(classes).bit_length()
         key = np.repeat(np.arange(len(classes)) << bits, sizes) | rng.integers(1 << bits, size=len(place))
         return self._by_class.rows[place[np.argsort(key)]], starts
+
+    def _replace_repeats(self, batch: Integers, classes: Integers, rng: np.random.Generator) -> None:
+        """Replace an image that another class has given to the batch by one of its own class that is not in it, in place."""
+        _, first = np.unique(batch, return_index=True)
+        for place in np.setdiff1d(np.arange(len(batch)), first):
+            rows = self._by_class.class_rows(int(classes[place]))
+            drawn = rows[rng.integers(len(rows), size=_DRAWS)]
+            others = drawn[~np.isin(drawn, batch)]
+            if not len(others):
+                others = rng.permutation(np.setdiff1d(rows, batch))
+            if len(others):
+                batch[place] = others[0]
 
     def _check_enough_classes(self) -> None:
         classes = len(self._by_class)
@@ -189,6 +210,11 @@ class HierarchicalBatchSampler(GlobalBatchSampler):
         world_size: int = 1,
     ) -> None:
         table = _as_table(labels)
+        if table.ndim == 3:
+            raise ValueError(
+                "HierarchicalBatchSampler needs one label for an image at each level, because a fine class has one parent; use "
+                "BalancedBatchSampler for images with several labels."
+            )
         _check_level(level, table.shape[1])
         table = table[:, [0, level]]
         _check_labeled(table)
@@ -260,13 +286,14 @@ def _parents(labels: Integers, by_fine: RowsByClass) -> Integers:
 
 
 def _as_table(labels: ArrayLike) -> Integers:
-    """Check labels and return them as integers `[N, L]`."""
+    """Check labels and return them as integers `[N, L]`, or `[N, L, M]` if an image has up to M of them at a level."""
     table = np.asarray(labels)
-    if table.ndim not in (1, 2) or not table.size:
-        raise ValueError(f"labels have shape {list(table.shape)}, but must be [N] or [N, L], of one image or more.")
+    if table.ndim not in (1, 2, 3) or not table.size:
+        raise ValueError(f"labels have shape {list(table.shape)}, but must be [N], [N, L] or [N, L, M], of one image or more.")
     if not np.issubdtype(table.dtype, np.integer):
         raise TypeError(f"labels are {table.dtype}, but must be integers, the ids of classes; Manifest.labels are.")
-    return table.reshape(len(table), -1).astype(np.int64, copy=False)
+    table = table[:, None] if table.ndim == 1 else table
+    return table.astype(np.int64, copy=False)
 
 
 def _check_labeled(table: Integers) -> None:

@@ -40,6 +40,9 @@ def holdout_classes(
         ['train', 'test', 'test', 'train']
     """
     column, groups = _columns(manifest, level, shared)
+    manifest.require_single_labels(
+        "a split by classes", "an image of two classes could be in train for one and in test for the other; split by a column"
+    )
     if not 0 < fraction < 1:
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, because train and test both need classes; try 0.5.")
     splits = manifest.table["split"].combine_chunks()

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from suprank.embedding.parts import ITEMS, PARTS
 from suprank.embedding.processes import Processes
-from suprank.embedding.shards import BEFORE_DECODERS, RECORD, RESULT, write_embeddings
+from suprank.embedding.shards import OLDER_RECORDS, RECORD, RESULT, write_embeddings
+from suprank.models.head import Head
 from suprank.models.inference import embed, multiscale
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def embed_collection(
 
     Parts are `train`, `test`, `query` and `gallery` (with the distractors), those of `splits`; by default all but train.
     `items.parquet` is itself a manifest, so labels keep their ids. An interrupted run is resumed, also with another batch size
-    or number of processes, and a complete one returns at once. A run with another model, manifest, transform or precision is
-    refused with the difference, and so is a part beside a part of another model. Under torchrun give `processes` (from
+    or number of processes, and a complete one returns at once. A run with another model, head, manifest, transform or precision
+    is refused with the difference, and so is a part beside a part of another model. Under torchrun give `processes` (from
     `torchrun_processes`), and the same `out` in each process.
 
     If `loading` skips broken images, each gets a row of NaN, a warning in the log, and True in the column `broken` of
@@ -70,6 +71,7 @@ def embed_collection(
     processes = processes or Processes()
     settings = {
         "model": embedder.fingerprint(),
+        "head": embedder.head.fingerprint() if isinstance(embedder.head, Head) else None,
         "backbone": embedder.config.backbone,
         "parameters": sum(parameter.numel() for parameter in embedder.parameters()),
         "transform": " ".join(repr(loading.transform).split()) if loading.settings is None else loading.settings._asdict(),
@@ -131,7 +133,7 @@ def _check_other_parts(out: Path, parts: Mapping[str, Any], settings: Mapping[st
     wanted = json.loads(json.dumps(settings))
     for part in PARTS:
         if part not in parts and (out / part / RESULT).is_file() and (out / part / RECORD).is_file():
-            record = BEFORE_DECODERS | json.loads((out / part / RECORD).read_bytes())
+            record = OLDER_RECORDS | json.loads((out / part / RECORD).read_bytes())
             differ = [key for key in wanted if record.get(key) != wanted[key]]
             if differ:
                 raise ValueError(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from suprank.embedding.shards import BEFORE_DECODERS, RECORD
+from suprank.embedding.shards import OLDER_RECORDS, RECORD, RESULT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,8 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Provenance:
-    """The backbone and its number of parameters, the preprocessing of images (see `EmbedderConfig`), the precision and scales.
+    """The backbone and its number of parameters, the preprocessing of images (see `EmbedderConfig`), precision and scales; and
+    the fingerprint of the head that the embeddings went through, None without one.
 
     Example:
         >>> run = Provenance("resnet50", 24_557_120, size=112, resize=0)
@@ -48,6 +49,7 @@ class Provenance:
     decoder: str = "pil"
     precision: str = "fp32"
     scales: tuple[float, ...] = (1.0,)
+    head: str | None = None
 
     @classmethod
     def read(cls, out: str | PathLike[str], part: str) -> Self | None:
@@ -61,9 +63,15 @@ class Provenance:
         return cls.from_dict({**record, **images}) if isinstance(images, dict) else None
 
     @classmethod
+    def read_beside(cls, file: str | PathLike[str]) -> Self | None:
+        """The provenance of a file of embeddings, if it is one of a folder that `embed_collection` wrote."""
+        path = Path(file).resolve()
+        return cls.read(path.parent.parent, path.parent.name) if path.name == RESULT else None
+
+    @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> Self | None:
-        """From its own `asdict`, or anything with the same entries; None if one but the decoder is missing."""
-        entries = {**BEFORE_DECODERS, **entries}
+        """From its own `asdict`, or anything with the same entries; None if one but the decoder and the head is missing."""
+        entries = {**OLDER_RECORDS, **entries}
         known = {field.name: entries[field.name] for field in fields(cls) if field.name in entries}
         return cls(**{**known, "scales": tuple(known["scales"])}) if len(known) == len(fields(cls)) else None
 
@@ -80,15 +88,16 @@ class Provenance:
 
     @property
     def network(self) -> str:
-        """The backbone and its size."""
-        return f"{self.backbone} ({self.parameters / 1e6:.1f} M parameters)"
+        """The backbone and its size, and the first digits of the head."""
+        head = f" with head {self.head[:12]}" if self.head else ""
+        return f"{self.backbone} ({self.parameters / 1e6:.1f} M parameters){head}"
 
     @property
     def summary(self) -> str:
         return f"{self.network}, {self.images}"
 
     def differences(self, other: Provenance) -> list[str]:
-        """What differs, as "image size 112 against 224". `parameters` may differ: runs may compare heads of other widths."""
+        """What differs, as "image size 112 against 224". `parameters` and `head` may differ: that is what runs compare."""
         return [
             f"{title} {_text(name, getattr(self, name))} against {_text(name, getattr(other, name))}"
             for name, title in _TITLES.items()

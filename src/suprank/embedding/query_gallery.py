@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class LabeledEmbeddings(NamedTuple):
-    """Queries or gallery: embeddings `[n, dim]`, labels `[n, levels]`, and ids, equal if two rows are one image."""
+    """Queries or gallery: embeddings `[n, dim]`, labels `[n, levels]`, and ids, equal if two rows are one image.
+
+    Labels are `[n, levels, M]`, with the same M in queries and gallery, if images have up to M labels at a level.
+    """
 
     embeddings: NDArray[Any]
     labels: NDArray[np.int64]
@@ -88,14 +91,22 @@ def column(items: Manifest, name: str) -> list[Any] | None:
 
 def common_labels(manifests: Sequence[Manifest], levels: Sequence[str]) -> list[NDArray[np.int64]]:
     """Label ids that agree by name, because parts from two manifests may number their classes differently."""
-    columns: list[list[NDArray[np.int64]]] = [[] for _ in manifests]
-    for level in levels:
+    labels = [items.labels_at(levels).copy() for items in manifests]
+    for column, level in enumerate(levels):
         numbers: dict[str, int] = {}
-        for items, found in zip(manifests, columns, strict=True):
+        for items, own in zip(manifests, labels, strict=True):
             joint = [numbers.setdefault(name, len(numbers)) for name in items.names[level]]
-            own = items.labels[:, items.levels.index(level)]
-            found.append(np.array([*joint, -1])[own])  # −1, no label, is the last of them
-    return [np.stack(found, axis=1) for found in columns]
+            own[:, column] = np.array([*joint, -1])[own[:, column]]  # −1, no label, is the last of them
+    return _match_sets(labels)
+
+
+def _match_sets(labels: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
+    """The labels of all parts as sets of one size, if those of any part are sets."""
+    if all(own.ndim == 2 for own in labels):
+        return labels
+    sets = [own if own.ndim == 3 else own[..., None] for own in labels]
+    most = max(own.shape[2] for own in sets)
+    return [np.pad(own, ((0, 0), (0, 0), (0, most - own.shape[2])), constant_values=-1) for own in sets]
 
 
 def _image_ids(manifests: Sequence[Manifest]) -> list[list[str]]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     EmbedRows = Callable[[NDArray[np.int64]], Iterator[NDArray[Any]]]
 
 RESULT, RECORD, SHARDS = "embeddings.npy", "run.json", "parts"
-BEFORE_DECODERS = {"decoder": "pil"}  # what records of versions that had no choice of decoder do not say
+OLDER_RECORDS = {"decoder": "pil", "head": None}  # what records of versions without a choice of decoder and heads do not say
 
 
 def write_embeddings(
@@ -138,7 +138,7 @@ class _ShardedRun:
             raise ValueError(f"{self.out / RECORD} cannot be read ({error}); delete the folder or choose another.") from error
         wanted = self.record(fingerprint)
         if "decoder" in wanted:
-            found = BEFORE_DECODERS | found
+            found = OLDER_RECORDS | found
         if "amp" in found and "precision" in wanted:
             raise ValueError(
                 f"{self.out} was embedded by an older suprank, whose record does not say how images were loaded. Choose "

@@ -1,4 +1,4 @@
-"""Exact evaluation of embeddings: every metric of the paper, at any size."""
+"""Exact evaluation of embeddings, with every metric of the paper, at any size; and of ranked lists of any search."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ from suprank.evaluation.rankings import Qrels, RankingRun
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import ReportComparison
 from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
+from suprank.evaluation.run_metrics import evaluate_run
 
 __all__ = [
     "DecomposabilityGap",
@@ -27,6 +28,7 @@ __all__ = [
     "RetrievalMetrics",
     "decomposability_gap",
     "evaluate",
+    "evaluate_run",
     "gap_bound",
     "gap_bounds",
     "landmark_map",

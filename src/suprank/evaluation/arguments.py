@@ -10,7 +10,7 @@ import torch
 from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, check_level_name, parse_metric
 from suprank.evaluation.overlap import warn_if_queries_in_gallery
 from suprank.evaluation.positives import pad_lists
-from suprank.ranking.relevance import check_labels, classes_with_two_parents
+from suprank.ranking.relevance import check_labels, classes_with_two_parents, match_sets, squeeze_sets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def check_label_pair(
     labels: Tensor | ArrayLike, gallery_labels: Tensor | ArrayLike | None, source: Embeddings, gallery: Embeddings | None
 ) -> tuple[Tensor, Tensor]:
-    """The labels `[N, L]` of the queries and of the items, which are the queries if there is no gallery."""
+    """The labels of the queries and of the items, which are the queries if there is no gallery: `[N, L]` or `[N, L, M]`."""
     own = _check_labels(labels, source, "labels")
     if gallery is None:
         if gallery_labels is not None:
@@ -39,7 +39,7 @@ def check_label_pair(
             f"labels have {own.shape[1]} level(s) and gallery_labels {theirs.shape[1]}, but levels are compared column by "
             f"column; give both the same columns, finest first."
         )
-    return own, theirs
+    return match_sets(own, theirs)
 
 
 def _check_labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> Tensor:
@@ -47,13 +47,14 @@ def _check_labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> 
     unsigned = tensor.dtype == torch.uint64
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise TypeError(f"{name} have dtype {tensor.dtype}, but must be integers; number the classes from 0 on.")
-    if tensor.ndim not in (1, 2) or (tensor.ndim == 2 and not 1 <= tensor.shape[1] <= 127):
+    if tensor.ndim not in (1, 2, 3) or (tensor.ndim > 1 and not 1 <= tensor.shape[1] <= 127) or 0 in tensor.shape[2:]:
         raise ValueError(
-            f"{name} have shape {tuple(tensor.shape)}, but must be [N] or [N, L] with 1 to 127 levels, finest first."
+            f"{name} have shape {tuple(tensor.shape)}, but must be [N] or [N, L] with 1 to 127 levels, finest first, or "
+            f"[N, L, M] if an image has up to M labels at a level."
         )
     if len(tensor) != len(source):
         raise ValueError(f"{name} have {len(tensor)} rows and {source.name} {len(source)}; give one row for each embedding.")
-    tensor = tensor.reshape(len(tensor), -1).long()
+    tensor = squeeze_sets(tensor[:, None] if tensor.ndim == 1 else tensor).long()
     check_labels(tensor, name, unsigned=unsigned)
     return tensor
 
@@ -65,16 +66,23 @@ def _integers(values: ArrayLike, name: str) -> NDArray[Any]:
     return array.astype(np.uint64 if array.dtype == np.uint64 else np.int64)
 
 
-def check_tree(labels: Integer[Tensor, "rows depth"], names: Sequence[str]) -> None:
-    """Refuse a label with two parents, and one whose parent is missing."""
+def check_tree(labels: Integer[Tensor, "rows depth *set"], names: Sequence[str]) -> None:
+    """Refuse a label with two parents, and one whose parent is missing.
+
+    Of sets, refuse a label whose images have no label of the next level in common, which could be its parent.
+    """
     for column in range(labels.shape[1] - 1):
         child, parent = labels[:, column], labels[:, column + 1]
+        if labels.ndim == 3:
+            _check_set_tree(child, parent, names[column : column + 2])
+            continue
         orphans = ((child >= 0) & (parent < 0)).nonzero()[:, 0]
         if len(orphans):
             row = int(orphans[0])
             raise ValueError(
                 f"{names[column]}={int(child[row])} has no parent: its {names[column + 1]} is {int(parent[row])} in "
-                f"{len(orphans)} row(s), and −1 means unlabeled; label the parent too, or set the finer label to −1."
+                f"{len(orphans)} row(s), and −1 means unlabeled; label the parent too (fill_gaps of a manifest or a label file "
+                f"does), or set the finer label to −1."
             )
         twice = classes_with_two_parents(child, parent).tolist()
         if twice:
@@ -87,6 +95,23 @@ def check_tree(labels: Integer[Tensor, "rows depth"], names: Sequence[str]) -> N
                 f"{' and '.join(map(str, parents[:3]))}{' and more' if len(parents) > 3 else ''} ({len(twice)} such label(s)); "
                 f"{way_out}"
             )
+
+
+def _check_set_tree(child: Tensor, parent: Tensor, names: Sequence[str]) -> None:
+    fine, coarse = names
+    orphans = ((child >= 0).any(1) & (parent < 0).all(1)).nonzero()[:, 0]
+    if len(orphans):
+        row = int(orphans[0])
+        raise ValueError(
+            f"{fine}={int(child[row].max())} has no parent: row {row} has no {coarse}, one of {len(orphans)} such rows; label "
+            f"the parents too, or set the finer labels to −1."
+        )
+    for label in classes_with_two_parents(child, parent)[:1].tolist():
+        rows = (child == label).any(1).nonzero()[:, 0].tolist()
+        raise ValueError(
+            f"labels must form a tree, but {len(rows)} rows with {fine}={label} (such as {', '.join(map(str, rows[:3]))}) "
+            f"have no {coarse} in common that could be its parent; add the parent to each of them, or leave out a level."
+        )
 
 
 def check_level_names(names: Sequence[str] | None, depth: int) -> tuple[str, ...]:

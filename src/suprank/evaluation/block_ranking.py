@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from suprank.evaluation.metrics import QuerySums
+from suprank.evaluation.positives import LabelPositives
 from suprank.ranking.exact import OnePassOrdering, Places, Top
 
 if TYPE_CHECKING:
@@ -15,16 +16,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.metrics import MetricSettings
-    from suprank.evaluation.positives import LabelPositives, PositiveItems
+    from suprank.evaluation.positives import PositiveItems, SetPositives
     from suprank.evaluation.search import ScoreBlock, Search
 
 
-def sums_over_ranking(block: ScoreBlock, positives: LabelPositives, settings: MetricSettings, ks: Sequence[int]) -> QuerySums:
+def sums_over_ranking(
+    block: ScoreBlock, positives: LabelPositives | SetPositives, settings: MetricSettings, ks: Sequence[int]
+) -> QuerySums:
     """The sums over the full ranking of every query of the block."""
     rows = torch.from_numpy(block.rows).to(block.search.device)
     sizes, excluded = positives.sizes(rows)
     relevance, ordering = settings.relevance(sizes), block.search.ordering
-    if block.search.order is not None and isinstance(ordering, OnePassOrdering):
+    arranged = block.search.order is not None
+    if arranged and isinstance(positives, LabelPositives) and isinstance(ordering, OnePassOrdering):
         ((_, scores),) = block
         sums, top = ordering.one_pass_sums(scores, positives.start[rows], positives.end[rows], excluded, sizes, relevance, ks)
         return QuerySums(sizes, sums, top)
@@ -33,7 +37,7 @@ def sums_over_ranking(block: ScoreBlock, positives: LabelPositives, settings: Me
 
 
 def sums_over_top(
-    block: ScoreBlock, positives: LabelPositives, settings: MetricSettings, ks: Sequence[int]
+    block: ScoreBlock, positives: LabelPositives | SetPositives, settings: MetricSettings, ks: Sequence[int]
 ) -> tuple[QuerySums, Tensor]:
     """The sums over the top k of every query of the block, and for which queries they are unknown.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -13,7 +14,7 @@ import torch
 from suprank.files.plain_pickle import explain_load_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -104,26 +105,30 @@ def _copy_parquet(path: Path, name: str, column: str | None) -> NDArray[Any]:
             return np.empty((0, 1), np.float32)  # `Embeddings` refuses it, as it does other empty sources
         matrices = _read_matrices(file, columns, name)
         first = next(matrices)
-        shape, needed = (count, first.shape[1]), count * first.shape[1] * first.dtype.itemsize
-        if not needed:
-            return np.empty(shape, np.float32)
-        folder = tempfile.gettempdir()
-        no_space = (
-            f"{name} takes {needed / 2**30:.2f} GiB as a memory-mapped copy, which does not fit in {folder} "
-            f"({{}}); free some space, or point TMPDIR to a larger disk."
-        )
-        free = shutil.disk_usage(folder).free
-        if free < needed:
-            raise OSError(no_space.format(f"{free / 2**30:.2f} GiB free"))
-        with tempfile.TemporaryFile(dir=folder) as copy:
-            try:
-                _write(copy, first)
-                for matrix in matrices:
-                    _write(copy, matrix)
-                copy.flush()
-            except OSError as error:  # written, not mapped: on a full disk, writing to a map kills the process
-                raise OSError(no_space.format(error.strerror or error)) from error
-            return np.memmap(copy, first.dtype, "r", shape=shape)
+        return map_matrices(chain([first], matrices), (count, first.shape[1]), first.dtype, name)
+
+
+def map_matrices(matrices: Iterable[NDArray[Any]], shape: tuple[int, int], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    """Rows that come in blocks, written to an unnamed temporary file, which is memory-mapped; errors call them `name`."""
+    needed = shape[0] * shape[1] * dtype.itemsize
+    if not needed:
+        return np.empty(shape, np.float32)
+    folder = tempfile.gettempdir()
+    no_space = (
+        f"{name} takes {needed / 2**30:.2f} GiB as a memory-mapped copy, which does not fit in {folder} "
+        f"({{}}); free some space, or point TMPDIR to a larger disk."
+    )
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(no_space.format(f"{free / 2**30:.2f} GiB free"))
+    with tempfile.TemporaryFile(dir=folder) as copy:
+        try:
+            for matrix in matrices:
+                _write(copy, matrix)
+            copy.flush()
+        except OSError as error:  # written, not mapped: on a full disk, writing to a map kills the process
+            raise OSError(no_space.format(error.strerror or error)) from error
+        return np.memmap(copy, dtype, "r", shape=shape)
 
 
 def _write(copy: BinaryIO, matrix: NDArray[Any]) -> None:

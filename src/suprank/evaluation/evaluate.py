@@ -27,7 +27,7 @@ from suprank.evaluation.block_ranking import sums_over_ranking, sums_over_top
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, Metric
 from suprank.evaluation.metrics import MetricSettings, QuerySums, check_weights, default_metrics, metric_values
-from suprank.evaluation.positives import LabelPositives
+from suprank.evaluation.positives import LabelPositives, SetPositives
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, check_dimensions, choose_device
@@ -71,7 +71,8 @@ def evaluate(
 
     Embeddings are tensors, numpy arrays, or paths of ``.npy``, ``.pt`` or ``.parquet`` files, which may be larger than memory.
     Labels are `[N]` or `[N, L]`, column 0 the finest, and must form a tree; −1 is no label: such an item is a positive of no
-    query and a negative of all. Without a gallery, the queries are ranked against each other.
+    query and a negative of all. Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1: an item is a
+    positive where its set meets the query's. Without a gallery, the queries are ranked against each other.
 
     The query itself is left out of its list: the item `self_index` (−1 for none), or the items with the query's id; without a
     gallery and ids, the item of the same number. So are the items in `ignored[query]`. An exact copy of the query under
@@ -123,7 +124,7 @@ def evaluate(
     if gallery is not None and gallery_ids is not None and ids is None:
         raise ValueError("gallery_ids were given without ids, but both are needed to find the query in the gallery; give both.")
     excluded = excluded_items(source, None if gallery is None else items, self_index, ids, gallery_ids, ignored)
-    positives = LabelPositives(own, theirs, excluded.to(device))
+    positives = (LabelPositives if own.ndim == 2 else SetPositives)(own, theirs, excluded.to(device))
     search = Search(
         source,
         items,
@@ -131,8 +132,9 @@ def evaluate(
         memory_budget=memory_budget,
         normalize=normalize,
         positives_per_query=float(positives.counts().mean()) if any(metric.full_ranking for metric in chosen) else 0,
+        contiguous=isinstance(positives, LabelPositives),
     )
-    if search.whole:
+    if search.whole and isinstance(positives, LabelPositives):
         search.arrange(positives.arrange())
     distributed = distributed and torch.distributed.is_available() and torch.distributed.is_initialized()
     parts = {metric: metric.at_levels(names) if metric.level == MEAN_OF_LEVELS else [metric] for metric in chosen}
@@ -162,7 +164,7 @@ def evaluate(
 
 def _values_per_query(
     search: Search,
-    positives: LabelPositives,
+    positives: LabelPositives | SetPositives,
     metrics: Sequence[Metric],
     settings: MetricSettings,
     show: Progress,
@@ -218,7 +220,7 @@ def _all_reduce(values: NDArray[Any], search: Search, operation: Any) -> NDArray
 
 def _rank_block(
     search: Search,
-    positives: LabelPositives,
+    positives: LabelPositives | SetPositives,
     rows: NDArray[np.int64],
     *,
     full: bool,
@@ -242,7 +244,7 @@ def _mean_of_levels(means: Sequence[float]) -> float:
     return sum(defined) / len(defined) if defined else math.nan
 
 
-def _count_without_positives(positives: LabelPositives) -> list[int]:
+def _count_without_positives(positives: LabelPositives | SetPositives) -> list[int]:
     """How many queries have no positives at each level, finest first."""
-    sizes, _ = positives.sizes(torch.arange(len(positives.queries), device=positives.start.device))
+    sizes, _ = positives.sizes(torch.arange(len(positives.queries), device=positives.device))
     return (sizes == 0).sum(0).flip(0).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from suprank.evaluation.metric_names import FLAT, MEAN_OF_LEVELS, OVERALL, Metric, parse_metric
+from suprank.evaluation.metric_names import MEAN_OF_LEVELS, OVERALL, Metric, parse_metric
 
 INTERVAL = (
     "95 % interval: 95 of 100 means over queries that are drawn anew from these, with replacement, fall into it. A narrow "
@@ -13,12 +13,18 @@ P_VALUE = (
     "called significant; a larger p does not show that the two are equal."
 )
 
-_FIRST = "Share of queries whose first item has the query's {label}."  # R@1, TR@1, P@1 and mAP@1 are equal
+_FIRST = "Share of queries whose first item has the query's {label}."
+_EQUAL_AT_1 = ("R", "TR", "P", "mAP", "MRR")
 _AT_K = {
     "R": "Share of queries with at least one item of the query's {label} among the first {k}.",
     "TR": "How many of the items of the query's {label} are among the first {k}, as a share of those that could be.",
+    "recall-all": "Share of all items of the query's {label} that are found among the first {k}.",
     "P": "Share of the first {k} items that have the query's {label}.",
     "mAP": "AP of the first {k} items only; items of the query's {label} that come later count as not found.",
+    "AP-all": "The same as mAP@{k}, but divided by all items of the query's {label}, even if there are more than {k}.",
+    "MRR": "1 / position of the first item of the query's {label}, 0 if it is not among the first {k}; averaged over queries.",
+    "NDCG": "How close the order of the first {k} items is to the ideal one, the most relevant items first; gain 2^level − 1.",
+    "NDCG-linear": "How close the order of the first {k} items is to the ideal one, the most relevant items first; gain level.",
     "H-P": "Precision of the first {k} items; an item of a related class counts in part, by the levels that it shares.",
     "H-R": "Recall of the first {k} items; an item of a related class counts in part, by the levels that it shares.",
 }
@@ -30,6 +36,7 @@ _FULL = {
     "H-AP": "AP with all levels at once; an item of a related class counts in part, so near mistakes cost less than far ones.",
     "wAP": "Mean of the APs at all levels, weighted by level.",
     "NDCG": "How close the order is to the ideal one, the most relevant items first; the top of the list counts most.",
+    "NDCG-linear": "NDCG whose gain is the level itself instead of 2^level − 1: the most relevant items count less than there.",
     "ASI": "Overlap of the first n items with the n items that should come first, averaged over n.",
 }
 _MEANS = {
@@ -54,5 +61,6 @@ def explain_metric(key: str) -> str:
 
 def _template(metric: Metric) -> str:
     if metric.k == 1:
-        return _FIRST if metric.name in FLAT else _AT_K[metric.name].replace("first {k} items", "first item")
+        text = _AT_K[metric.name].replace("first {k} items", "first item").replace("among the first {k}", "in the first place")
+        return _FIRST if metric.name in _EQUAL_AT_1 else text
     return _FULL[metric.name] if metric.k is None else _AT_K[metric.name]

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import json
 import re
 import unicodedata
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from suprank.evaluation.embedding_files import check_file, open_npy, open_parquet
+from suprank.files.label_gaps import ADVICE, describe_conflict, find_conflict
+from suprank.files.label_gaps import fill_gaps as fill_label_gaps
+from suprank.files.label_separator import check_separator
 from suprank.files.tables import DELIMITERS, MalformedError, check_header, records
+from suprank.ranking.relevance import classes_with_two_parents
 
 if TYPE_CHECKING:
     import os
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Column = Sequence[str] | NDArray[np.integer[Any]]
+    Cells = Sequence[str] | NDArray[np.integer[Any]]
 
 UNLABELED = -1
 """The id of an empty cell, a null or −1: the row has no class at this level. In a gallery it is a distractor."""
@@ -43,19 +50,46 @@ class LabelSpellingWarning(UserWarning):
 
 
 @dataclass(frozen=True)
+class ListColumn:
+    """A column of lists: the labels of all rows, one row after the other, and how many each row has."""
+
+    members: Cells
+    lengths: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """The row of each member."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+
+@dataclass(frozen=True)
 class LabelTable:
-    """Columns of strings or integers, and the file they came from. `left_out` maps other columns to their types."""
+    """Columns of strings or integers, or of lists of them, and their file. `left_out` maps other columns to their types.
+
+    `label_separator` is what stands between several labels in a cell, if the file says so.
+    """
 
     path: Path
     names: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[Cells | ListColumn, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    label_separator: str | None = None
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
 
-    def column(self, name: str) -> Column:
-        """The column called `name`, or else `label_<name>`."""
+    def column(self, name: str) -> Cells:
+        """The column called `name`, or else `label_<name>`; one of lists is refused."""
+        column = self.label_column(name)
+        if isinstance(column, ListColumn):
+            raise ValueError(f"{self.path}: column {self.full_name(name)!r} holds lists, but must hold one value in a row.")
+        return column
+
+    def label_column(self, name: str) -> Cells | ListColumn:
+        """The column called `name`, or else `label_<name>`, which may be one of lists."""
         return self.columns[self.names.index(self.full_name(name))]
 
     def full_name(self, name: str) -> str:
@@ -85,8 +119,9 @@ class LabelTable:
 def read_label_table(path: str | os.PathLike[str]) -> LabelTable:
     """Read a .csv or .tsv file (UTF-8, with the column names in its first line), a .parquet file, or a .npy file of integers.
 
-    A .npy array `[N]` becomes the column `label`, `[N, L]` becomes `label_0` to `label_{L-1}`, finest first. Of a Parquet
-    file only strings and integers are read, so embeddings and labels may be one file; a null becomes an empty cell.
+    A .npy array `[N]` becomes the column `label`, `[N, L]` becomes `label_0` to `label_{L-1}`, finest first, and so does
+    `[N, L, M]`, up to M labels a row and level, padded with −1. Of a Parquet file only strings, integers and lists of them are
+    read, so embeddings and labels may be one file; a null becomes an empty cell.
     """
     path = Path(path)
     readers = {".csv": _delimited, ".tsv": _delimited, ".parquet": _parquet, ".npy": _npy}
@@ -111,7 +146,8 @@ def read_label_table(path: str | os.PathLike[str]) -> LabelTable:
 class Labels:
     """Integer labels `[N, L]` of the queries and, if there is one, of the gallery; `names` are the levels, finest first.
 
-    Equal values of a level have equal ids in both. −1 marks a row without a class at that level.
+    Equal values of a level have equal ids in both. −1 marks a row without a class at that level. If rows have up to M labels
+    at a level, labels are `[N, L, M]`, padded with −1.
     """
 
     names: tuple[str, ...]
@@ -120,7 +156,13 @@ class Labels:
 
 
 def encode_labels(
-    queries: LabelTable, gallery: LabelTable | None = None, *, levels: Sequence[str] = (), without: Iterable[str] = ()
+    queries: LabelTable,
+    gallery: LabelTable | None = None,
+    *,
+    levels: Sequence[str] = (),
+    without: Iterable[str] = (),
+    fill_gaps: bool = False,
+    label_separator: str | None = None,
 ) -> Labels:
     """Turn label columns of one table, or of two that share their ids, into integers.
 
@@ -129,21 +171,37 @@ def encode_labels(
 
     `levels` names the columns, finest first. Without it they are those that begin with `label`, in the order of the file,
     or else all but `path`, `id`, `split`, `box` and the columns in `without`. A level is called what follows `label_`.
-    Labels must form a tree: every value has one parent at the next level, which is not empty.
+    Labels must form a tree: every value has one parent at the next level, which is not empty. With `fill_gaps`, a cell that is
+    empty between two labels gets a class of its own for each value below it, so that it makes nothing a positive.
+
+    A row has several labels at a level if its column holds lists, or text that `label_separator` divides: `dog|person`. A
+    manifest that suprank saved as CSV has its separator beside it.
     """
+    if label_separator is not None:
+        check_separator(label_separator)
     columns = [queries.full_name(level) for level in levels] or _label_columns(queries, set(without))
     for column in columns:
         if columns.count(column) > 1:
             raise ValueError(f"level {column!r} is named twice; name each level once, finest first.")
     tables = [queries] if gallery is None else [queries, gallery]
-    for table in tables:
-        for column in columns:
-            _check_no_negative(table, column)
-    coded = [_joint_ids([table.column(column) for table in tables], column) for column in columns]
-    stacked = [np.stack([ids[index] for ids in coded], axis=1) for index in range(len(tables))]
-    _check_tree(columns, tables, np.concatenate(stacked))
     short = tuple(column.removeprefix(PREFIX) or column for column in columns)
     names = short if len(set(short)) == len(short) else tuple(columns)
+    separators = [label_separator or table.label_separator for table in tables]
+    if any(separators) or any(isinstance(table.label_column(one), ListColumn) for table in tables for one in columns):
+        if fill_gaps:
+            raise ValueError(
+                f"{queries.path}: fill_gaps needs one label in a row at each level; leave it out, or fill the gaps in."
+            )
+        sets = _encode_sets(columns, tables, separators)
+        return Labels(names, sets[0], None if gallery is None else sets[1])
+    for table in tables:
+        for column in columns:
+            _check_no_negative(table, column, table.column(column))
+    coded = [_joint_ids([table.column(column) for table in tables], column) for column in columns]
+    stacked = [np.stack([ids[index] for ids in coded], axis=1) for index in range(len(tables))]
+    if fill_gaps:
+        stacked = np.split(_fill_gaps(columns, tables, np.concatenate(stacked)), [len(queries)])
+    _check_tree(columns, tables, np.concatenate(stacked))
     return Labels(names, stacked[0], None if gallery is None else stacked[1])
 
 
@@ -165,7 +223,8 @@ def item_ids(table: LabelTable, column: str) -> list[str]:
 
 def _label_columns(table: LabelTable, without: set[str]) -> list[str]:
     columns = [name for name in table.names if name.startswith("label") and name not in without]
-    columns = columns or [name for name in table.names if name not in {*NO_LABELS, *without}]
+    single = [name for name, column in zip(table.names, table.columns, strict=True) if not isinstance(column, ListColumn)]
+    columns = columns or [name for name in single if name not in {*NO_LABELS, *without}]
     if not columns:
         there = ", ".join((*table.names, *table.left_out)) or "none"
         raise ValueError(
@@ -175,7 +234,7 @@ def _label_columns(table: LabelTable, without: set[str]) -> list[str]:
     return columns
 
 
-def _cells(column: Column) -> list[str]:
+def _cells(column: Cells) -> list[str]:
     """The values as text, each in one spelling."""
     return [str(value) for value in column.tolist()] if isinstance(column, np.ndarray) else list(map(_one_spelling, column))
 
@@ -187,7 +246,7 @@ def _one_spelling(cell: str) -> str:
     return text.partition(".")[0] if text.endswith("0") and _WHOLE.fullmatch(text) else text
 
 
-def _joint_ids(columns: list[Column], name: str) -> list[NDArray[np.int64]]:
+def _joint_ids(columns: Sequence[Cells], name: str) -> list[NDArray[np.int64]]:
     """Ids 0, 1, 2, ... in order of appearance; a value has the same id in all columns, however it is spelled."""
     known: dict[str, int] = dict.fromkeys(_EMPTY, UNLABELED)
     spelled: dict[str, str] = {}
@@ -212,9 +271,75 @@ def _joint_ids(columns: list[Column], name: str) -> list[NDArray[np.int64]]:
     return coded
 
 
-def _check_no_negative(table: LabelTable, column: str) -> None:
-    """Refuse whole numbers below −1, as `evaluate` does."""
-    for row, value in enumerate(_cells(table.column(column))):
+def _encode_sets(columns: list[str], tables: list[LabelTable], separators: Sequence[str | None]) -> list[NDArray[np.int64]]:
+    """The ids of each table's sets of labels, `[N, L, M]`, padded with −1."""
+    levels: list[tuple[list[ListColumn], list[NDArray[np.int64]]]] = []
+    for column in columns:
+        lists = [_as_lists(table, column, separator) for table, separator in zip(tables, separators, strict=True)]
+        levels.append((lists, _joint_ids([one.members for one in lists], column)))
+    most = max(int(one.lengths.max(initial=0)) for lists, _ in levels for one in lists)
+    stacked = []
+    for index, table in enumerate(tables):
+        sets = np.full((len(table), len(columns), max(most, 1)), UNLABELED)
+        for level, (lists, ids) in enumerate(levels):
+            rows, lengths = lists[index].rows, lists[index].lengths
+            sets[rows, level, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)] = ids[index]
+        stacked.append(sets)
+    _check_set_tree(columns, tables, levels, np.concatenate(stacked))
+    return stacked
+
+
+def _as_lists(table: LabelTable, column: str, separator: str | None) -> ListColumn:
+    """A column as one of lists: cells are divided by the separator, or are lists of one label."""
+    cells = table.label_column(column)
+    if not isinstance(cells, ListColumn):
+        parts = [cell.split(separator) for cell in cells] if separator and not isinstance(cells, np.ndarray) else None
+        if parts is None:
+            cells = ListColumn(cells, np.ones(len(cells), np.int64))
+        else:
+            cells = ListColumn([one for part in parts for one in part], np.array([len(part) for part in parts], np.int64))
+    rows = cells.rows
+    if not isinstance(cells.members, np.ndarray):
+        for place, member in enumerate(cells.members):
+            if not member.strip() and cells.lengths[rows[place]] > 1:
+                raise ValueError(
+                    f"{table.path}, row {rows[place]}: there is a blank among the labels of {column!r}; fill it in, or leave "
+                    f"it out."
+                )
+    _check_no_negative(table, column, cells.members, rows)
+    return cells
+
+
+def _check_set_tree(
+    columns: list[str],
+    tables: list[LabelTable],
+    levels: list[tuple[list[ListColumn], list[NDArray[np.int64]]]],
+    labels: NDArray[np.int64],
+) -> None:
+    """The check that `evaluate` makes on sets of ids, here with errors that name values and files."""
+    for index, (fine, coarse) in enumerate(itertools.pairwise(columns)):
+        child, parent = labels[:, index], labels[:, index + 1]
+        for row in np.flatnonzero((child >= 0).any(1) & (parent < 0).all(1))[:1].tolist():
+            raise ValueError(
+                f"{_place(tables, row)}: there is a label in {fine}, but none in {coarse}, and levels go from fine to coarse; "
+                f"fill it in, or empty the finer label too."
+            )
+        for one in classes_with_two_parents(torch.from_numpy(child), torch.from_numpy(parent))[:1].tolist():
+            rows = np.flatnonzero((child == one).any(1)).tolist()
+            lists, ids = levels[index]
+            member = next(
+                _cells(own.members)[np.flatnonzero(code == one)[0]] for own, code in zip(lists, ids, strict=True) if one in code
+            )
+            raise ValueError(
+                f"{_place(tables, rows[0])}: {fine} {member!r} has no parent, because its {len(rows)} rows have no {coarse} in "
+                f"common; add the parent to each of them, or name fewer levels with --level."
+            )
+
+
+def _check_no_negative(table: LabelTable, column: str, cells: Cells, rows: NDArray[np.int64] | None = None) -> None:
+    """Refuse whole numbers below −1, as `evaluate` does; `rows` are those of the cells, if they are not all in their order."""
+    for place, value in enumerate(_cells(cells)):
+        row = place if rows is None else rows[place]
         if value.startswith("-") and value != str(UNLABELED) and value[1:].isdecimal() and int(value) < UNLABELED:
             raise ValueError(
                 f"{table.path}, row {row}: {column} is {value}, but numbers of classes are 0 or more, and −1 or an empty cell "
@@ -222,23 +347,38 @@ def _check_no_negative(table: LabelTable, column: str) -> None:
             )
 
 
+def _place(tables: list[LabelTable], row: int) -> str:
+    inside = row < len(tables[0])
+    return f"{tables[0 if inside else 1].path}, row {row if inside else row - len(tables[0])}"
+
+
+def _value(tables: list[LabelTable], row: int, column: str) -> str:
+    cells = (str(cell) for table in tables for cell in table.column(column))
+    return next(itertools.islice(cells, row, None)).strip()
+
+
+def _fill_gaps(columns: list[str], tables: list[LabelTable], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ids of all tables with placeholders in their gaps; rows of one class must agree about them."""
+    filled, _ = fill_label_gaps(labels, (labels.max(axis=0) + 1).tolist())
+    conflict = find_conflict(labels, filled)
+    if conflict is not None:
+        first, second = (_place(tables, row) for row in conflict.rows)
+        text = describe_conflict(conflict, labels, columns, lambda row, level: _value(tables, row, columns[level]))
+        raise ValueError(f"{first}, and {second}: {text}")
+    return filled
+
+
 def _check_tree(columns: list[str], tables: list[LabelTable], labels: NDArray[np.int64]) -> None:
     """The check that `evaluate` makes on ids, here with errors that name values and files."""
-
-    def place(row: int) -> str:
-        inside = row < len(tables[0])
-        return f"{tables[0 if inside else 1].path}, row {row if inside else row - len(tables[0])}"
-
-    def value(row: int, column: str) -> str:
-        cells = (str(cell) for table in tables for cell in table.column(column))
-        return next(itertools.islice(cells, row, None)).strip()
-
+    place, value = partial(_place, tables), partial(_value, tables)
     for (fine, coarse), (child, parent) in zip(itertools.pairwise(columns), itertools.pairwise(labels.T), strict=True):
         known = np.flatnonzero(child != UNLABELED)
         for row in known[parent[known] == UNLABELED][:1].tolist():
+            is_gap = (labels[row, columns.index(coarse) :] != UNLABELED).any()
+            way_out = ADVICE if is_gap else "fill it in, or empty the finer label too"
             raise ValueError(
                 f"{place(row)}: {fine} is {value(row, fine)!r}, but {coarse} is empty, and levels go from fine to coarse; "
-                f"fill it in, or empty the finer label too."
+                f"{way_out}."
             )
         last = np.full(child.max(initial=-1) + 1, UNLABELED)
         last[child[known]] = parent[known]
@@ -277,7 +417,18 @@ def _delimited(path: Path) -> LabelTable:
             )
         for column, cell in zip(columns, cells, strict=True):
             column.append(cell)
-    return LabelTable(path, names, columns)
+    return LabelTable(path, names, columns, label_separator=_saved_separator(path))
+
+
+def _saved_separator(path: Path) -> str | None:
+    """The separator that a manifest in CSV was saved with, in the .csv.json beside it."""
+    beside = path.with_name(path.name + ".json")
+    try:
+        meta = json.loads(beside.read_bytes()) if beside.is_file() else {}
+    except ValueError:
+        meta = {}  # not of suprank
+    separator = meta.get("label_separator") if isinstance(meta, dict) else None
+    return separator if isinstance(separator, str) and separator else None
 
 
 def _npy(path: Path) -> LabelTable:
@@ -289,12 +440,19 @@ def _npy(path: Path) -> LabelTable:
             f"{path} holds {int(array.max())}, but ids must be below 2^63 = {2**63}, the limit of int64; renumber them: "
             f"np.unique(labels, return_inverse=True)."
         )
-    if array.ndim not in (1, 2) or 0 in array.shape[1:]:
-        raise ValueError(f"{path} has shape {array.shape}, but labels must be [N] or [N, L], column 0 the finest.")
+    if array.ndim not in (1, 2, 3) or 0 in array.shape[1:]:
+        raise ValueError(
+            f"{path} has shape {array.shape}, but labels must be [N] or [N, L], column 0 the finest, or [N, L, M] if rows have "
+            f"up to M labels at a level."
+        )
     columns = np.array(array)
     if columns.ndim == 1:
         return LabelTable(path, ("label",), (columns,))
-    return LabelTable(path, tuple(f"{PREFIX}{level}" for level in range(columns.shape[1])), tuple(columns.T))
+    names = tuple(f"{PREFIX}{level}" for level in range(columns.shape[1]))
+    if columns.ndim == 2:
+        return LabelTable(path, names, tuple(columns.T))
+    sizes = np.full(len(columns), columns.shape[2])
+    return LabelTable(path, names, tuple(ListColumn(columns[:, level].ravel(), sizes) for level in range(len(names))))
 
 
 def _parquet(path: Path) -> LabelTable:
@@ -308,14 +466,25 @@ def _parquet(path: Path) -> LabelTable:
         fields = {column.name: column.type for column in file.schema_arrow if column.name != "__index_level_0__"}
         text = [name for name, kind in fields.items() if is_text(kind)]
         whole = [name for name, kind in fields.items() if kinds.is_integer(kind)]
-        names = tuple(name for name in fields if name in {*text, *whole})
+        lists = [
+            name
+            for name, kind in fields.items()
+            if (kinds.is_list(kind) or kinds.is_large_list(kind))
+            and (is_text(kind.value_type) or kinds.is_integer(kind.value_type))
+        ]
+        names = tuple(name for name in fields if name in {*text, *whole, *lists})
         try:
             read = file.read(columns=list(names))
         except (ValueError, OSError) as error:
             raise ValueError(f"{path} cannot be read to its end ({error}); write or copy it again.") from error
-    columns: list[Column] = []
+    columns: list[Cells | ListColumn] = []
     for name in names:
         column = read.column(name)
+        if name in lists:
+            rows = [row or [] for row in column.to_pylist()]
+            members = ["" if member is None else str(member) for row in rows for member in row]
+            columns.append(ListColumn(members, np.array([len(row) for row in rows], np.int64)))
+            continue
         plain = name in whole and not column.null_count
         columns.append(column.to_numpy() if plain else ["" if cell is None else str(cell) for cell in column.to_pylist()])
     return LabelTable(path, names, tuple(columns), {name: str(kind) for name, kind in fields.items() if name not in names})

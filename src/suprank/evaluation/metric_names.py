@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,21 +15,33 @@ OVERALL = "overall"  # each query's mean over its levels, then the mean over que
 MEAN_OF_LEVELS = "mean-of-levels"  # each level's mean over queries, then the mean over levels
 LEVEL_MEANS = (OVERALL, MEAN_OF_LEVELS)
 
-AT_K = ("R", "TR", "P", "mAP", "H-P", "H-R")  # written with a k: R@10
-FULL = ("AP", "mAP@R", "R-P", "MRR", "H-AP", "wAP", "NDCG", "ASI")  # over the full ranking, without a k
-FLAT = ("R", "TR", "P", "mAP", "AP", "mAP@R", "R-P", "MRR", "ASI")  # binary positives: one variant for each level
+# Written with a k: R@10. Those in "-all" are divided by all positives, TR@k and mAP@k by as many as fit into the top k.
+AT_K = ("R", "TR", "recall-all", "P", "mAP", "AP-all", "MRR", "NDCG", "NDCG-linear", "H-P", "H-R")
+FULL = ("AP", "mAP@R", "R-P", "MRR", "H-AP", "wAP", "NDCG", "NDCG-linear", "ASI")  # over the full ranking, without a k
+GRADED = ("H-AP", "wAP", "NDCG", "NDCG-linear", "H-P", "H-R")  # of all levels at once; the others have a variant for each
+FLAT = tuple(dict.fromkeys(name for name in AT_K + FULL if name not in GRADED))  # binary positives
 
 # Lowercase, with - for _ and spaces. "AP" covers the three APs, which differ by their k: none, a number or R.
 _SPELLINGS = {
     **{name.lower(): name for name in (*AT_K, *FULL) if name not in ("mAP", "mAP@R")},
     **dict.fromkeys(("map", "average-precision", "mean-average-precision"), "AP"),
-    "hit-rate": "R",
-    **dict.fromkeys(("r-precision", "rp"), "R-P"),
-    **{"precision": "P", "mean-reciprocal-rank": "MRR", "hap": "H-AP", "h-precision": "H-P", "h-recall": "H-R"},
+    **dict.fromkeys(("hit-rate", "success"), "R"),
+    **dict.fromkeys(("r-precision", "rp", "rprec"), "R-P"),
+    **{
+        "precision": "P",
+        "mean-reciprocal-rank": "MRR",
+        "recip-rank": "MRR",
+        "hap": "H-AP",
+        "h-precision": "H-P",
+        "h-recall": "H-R",
+    },
+    "ndcg-burges": "NDCG",
 }
+_TREC_EVAL = {"ndcg-cut": "NDCG-linear", "map-cut": "AP-all", "recall": "recall-all", "success": "R", "p": "P"}
 _REFUSED = {
     **dict.fromkeys(("ami", "nmi"), "it scores a clustering, not a ranking; leave it out"),
-    "recall": "it may mean R@k (any positive in the top k) or TR@k (the share of them); write one of the two",
+    "recall": "it may mean R@k (any positive in the top k), recall-all@k (the share of all positives that are there) or TR@k "
+    "(of those that fit into the top k); write one of the three",
 }
 
 
@@ -50,14 +63,14 @@ class Metric:
             raise ValueError(
                 f"metric name {self.name!r} is none of {', '.join(AT_K + FULL)}; parse_metric() accepts other spellings."
             )
-        if self.name in AT_K and self.k is None:
+        if self.name not in FULL and self.k is None:
             raise ValueError(f"{self.name} needs the length k of the list; write {self.name}@1 or {self.name}@10.")
-        if self.name in FULL and self.k is not None:
+        if self.name not in AT_K and self.k is not None:
             raise ValueError(f"{self.name} is over the full ranking and takes no k={self.k!r}; write {self.name}.")
         if self.k is not None and (isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1):
             raise ValueError(f"k={self.k!r} must be an integer of at least 1; write {self.name}@1 or {self.name}@10.")
         if self.level is not None:
-            if self.name not in FLAT:
+            if self.name in GRADED:
                 flat = str(Metric(self.name, self.k))
                 raise ValueError(f"{flat} looks at all levels at once and has no version at {self.level!r}; write {flat}.")
             check_level_name(self.level)
@@ -78,22 +91,27 @@ class Metric:
     @property
     def hierarchical(self) -> bool:
         """Whether it grades the items by level, instead of counting them as positive or negative at one level."""
-        return self.name not in FLAT or (self.name == "ASI" and self.level is None)
+        return self.name in GRADED or (self.name == "ASI" and self.level is None)
 
 
 def parse_metric(text: str) -> Metric:
-    """Parse the name of a metric: our keys in any case, pytorch-metric-learning's names and common spellings.
+    """Parse the name of a metric: our keys in any case, names of pytorch-metric-learning and trec_eval, common spellings.
 
     Example:
         >>> parse_metric("mAP@R/genus")
         Metric(name='mAP@R', k=None, level='genus')
         >>> [str(parse_metric(name)) for name in ("precision_at_1", "mean_average_precision_at_r", "hit_rate@10", "map")]
         ['P@1', 'mAP@R', 'R@10', 'AP']
+        >>> [str(parse_metric(name)) for name in ("ndcg_cut_10", "recip_rank", "recall_100", "success_5", "P_20")]
+        ['NDCG-linear@10', 'MRR', 'recall-all@100', 'R@5', 'P@20']
     """
     if not isinstance(text, str):
         raise TypeError(f"a metric is named by text such as 'R@1', not by {text!r}.")
     head, slash, level = text.partition("/")
     spelling = head.strip().lower().replace("_", "-").replace(" ", "-")
+    trec_eval = re.fullmatch(rf"({'|'.join(_TREC_EVAL)})[-.](\d+)", spelling)
+    if trec_eval:
+        spelling = f"{_TREC_EVAL[trec_eval[1]].lower()}@{trec_eval[2]}"
     base, at, k = spelling.partition("@" if "@" in spelling else "-at-")
     refused = _REFUSED.get(base)
     if refused:
@@ -131,5 +149,5 @@ def _suggestion(base: str, k: str) -> str:
     name = _SPELLINGS[close[0]]
     if name == "AP" and k:
         name = "mAP"
-    key = f"{name}@{k.upper() or 'k'}" if name in AT_K else name
+    key = f"{name}@{k.upper() or 'k'}" if name not in FULL or (k and name in AT_K) else name
     return f"the nearest known name is {key}"

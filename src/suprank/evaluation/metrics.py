@@ -23,19 +23,30 @@ _GRADED = ("H-AP", "wAP", "NDCG", "ASI")
 
 @dataclass(frozen=True)
 class MetricSettings:
-    """Names of the levels (finest first), α of the relevance (`decay`), and the weights of wAP, finest level first."""
+    """Names of the levels (finest first), α of the relevance (`decay`), and the weights of wAP, finest level first.
+
+    `grades` are what NDCG takes the levels for, coarsest first: by default 1 to L. `flat_level` is the level, from 1 on, from
+    which an item is a positive of a metric without a level: by default the finest.
+    """
 
     level_names: tuple[str, ...]
     decay: float
     weights: tuple[float, ...]
+    grades: tuple[int, ...] = ()
+    flat_level: int | None = None
 
     @property
     def depth(self) -> int:
-        return len(self.level_names)
+        return len(self.grades or self.level_names)
 
     def level_number(self, name: str | None) -> int:
         """The level's depth in the tree: 1 for the coarsest, L for the finest, which None stands for."""
-        return self.depth if name is None else self.depth - self.level_names.index(name)
+        return self.flat_level or self.depth if name is None else self.depth - self.level_names.index(name)
+
+    def gain_steps(self, name: str) -> Float[Tensor, " depth"]:
+        """How much more an item of level l gains than one of level l − 1: 2^grade − 1 in NDCG, the grade in NDCG-linear."""
+        grades = torch.tensor([0, *(self.grades or range(1, self.depth + 1))], dtype=torch.float64)
+        return (torch.exp2(grades) if name == "NDCG" else grades).diff()
 
     def relevance(self, sizes: Integer[Tensor, "queries depth"]) -> Float[Tensor, "queries depth"]:
         """rel of the items of level l, (l/L)^decay / |Ω^(l)| (eq:hierarchy_relevance); 0 where a level has no items."""
@@ -96,6 +107,8 @@ class _MetricValues:
             for value in levels:
                 total, known = total + value.nan_to_num(), known + ~value.isnan()
             return _divide(total, known)
+        if metric.name.startswith("NDCG"):
+            return self._ndcg(metric.name, metric.k)
         if metric.name in ("H-P", "H-R"):
             assert metric.k is not None
             return self._graded_at(metric.name, metric.k)
@@ -119,7 +132,10 @@ class _MetricValues:
             return _divide(hits.clamp(max=1), size.clamp(max=1))
         if name == "P":
             return _divide(hits / k, size.clamp(max=1))
-        return _divide({"TR": hits, "mAP": precision}[name], size.clamp(max=k))
+        if name == "MRR":
+            return _divide(self.sums.top.reciprocal[:, at, number - 1], size.clamp(max=1))
+        total = hits if name in ("TR", "recall-all") else precision
+        return _divide(total, size if name.endswith("-all") else size.clamp(max=k))
 
     def _flat(self, name: str, number: int, size: Tensor) -> Tensor:
         if name == "MRR":
@@ -143,19 +159,30 @@ class _MetricValues:
             return _divide(self.full.hierarchical, self.total_relevance)
         if name == "ASI":
             return _divide(self.full.graded_intersection, self.sizes[:, 0])
-        if name == "NDCG":
-            return _divide(self.full.dcg, self._ideal_dcg())
         # Σ_l w_l · AP^(l) / Σ_l w_l over the levels at which the query has positives (Property 1).
         weights = torch.tensor(self.settings.weights[::-1], dtype=torch.float64, device=self.sizes.device)
         present = weights * (self.sizes > 0)
         precision = self.full.precision / self.sizes.clamp(min=1)
         return _divide((present * precision).sum(-1), present.sum(-1))
 
-    def _ideal_dcg(self) -> Tensor:
-        """iDCG of the gain 2^l − 1, as in `suprank.ranking.ideal_dcg`, from the number of items at each level."""
-        table = ideal_discount(max(int(self.sizes.max()), 1), self.sizes.device)
-        steps = 2.0 ** torch.arange(self.settings.depth, dtype=torch.float64, device=self.sizes.device)
-        return (steps * table[self.sums.sizes.long()]).sum(-1)
+    def _ndcg(self, name: str, k: int | None) -> Tensor:
+        """DCG / iDCG of the first k items, level by level, as in `suprank.ranking.ideal_dcg`.
+
+        Deeper levels come first in the ideal list: its first k places hold min(k, |Ω^{+,l}|) items of level l or deeper.
+        """
+        steps = self.settings.gain_steps(name).to(self.sizes.device)
+        discount = self.full.discount if k is None else self.sums.top.discount[:, self.ks.index(k)]
+        ideal = self.sums.sizes.long() if k is None else self.sums.sizes.long().clamp(max=k)
+        table = ideal_discount(max(int(ideal.max()), 1), self.sizes.device)
+        return _divide(_weighted_sum(steps, discount), _weighted_sum(steps, table[ideal]))
+
+
+def _weighted_sum(weights: Float[Tensor, " depth"], values: Float[Tensor, "queries depth"]) -> Float[Tensor, " queries"]:
+    """Σ_l w_l · v_l, added one by one: the order in which torch's own sum adds depends on where in the block the query is."""
+    total = torch.zeros_like(values[:, 0])
+    for weight, column in zip(weights, values.unbind(1), strict=True):
+        total = total + weight * column
+    return total
 
 
 def _divide(total: Tensor, number: Tensor) -> Tensor:

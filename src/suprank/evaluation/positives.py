@@ -1,7 +1,8 @@
 """Labels → the positives of each query and their levels, without a matrix of queries × items.
 
 The gallery is sorted by its label tree, so that the items under any node are contiguous: a query's positives of level l or
-deeper are one range of that order, [start, end), and the ranges of its levels are nested.
+deeper are one range of that order, [start, end), and the ranges of its levels are nested. Images with several labels at a level
+are in no such order: their levels are computed for some queries at a time.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from jaxtyping import Integer
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
+
+
+_PAIRS = 2**24  # of queries and items whose levels are computed at once where labels are sets
 
 
 class PositiveItems(NamedTuple):
@@ -95,6 +99,10 @@ class LabelPositives:
         inside = (excluded >= 0)[..., None] & (at >= start[:, None]) & (at < end[:, None])
         return (end - start - inside.sum(1)).int(), excluded
 
+    @property
+    def device(self) -> torch.device:
+        return self.start.device
+
     def levels(self, rows: Integer[Tensor, " queries"], item: Integer[Tensor, "queries k"]) -> Integer[Tensor, "queries k"]:
         """The level of any items for these queries, excluded or not; 0 for the item −1."""
         at = self.position[item.clamp(min=0)].where(item >= 0, -1)
@@ -103,6 +111,93 @@ class LabelPositives:
         for current in range(self.depth):
             level += (at >= start[:, current, None]) & (at < end[:, current, None])
         return level
+
+
+class SetPositives:
+    """Items whose sets of labels meet the query's, `[N, L, M]` with −1 for padding; otherwise as `LabelPositives`.
+
+    A level takes one look-up for each of the M labels of an item, in a table of which classes a query has. Levels of at most
+    `_PAIRS` pairs are computed at once, and once more when the queries are ranked.
+    """
+
+    def __init__(
+        self,
+        labels: Integer[Tensor, "queries depth set"],
+        gallery: Integer[Tensor, "items depth set"],
+        excluded: Integer[Tensor, "queries excluded"],
+    ):
+        self.depth, self.items = labels.shape[1], len(gallery)
+        self.queries = np.arange(len(labels))
+        self.excluded = excluded
+        self._labels, self._gallery, self._classes = _number_members(labels, gallery)
+        self._sizes = torch.cat(
+            [self._count(level) for _, level in self._in_parts(torch.arange(len(labels)).to(labels.device))]
+        )
+
+    @property
+    def device(self) -> torch.device:
+        return self._labels.device
+
+    def counts(self) -> NDArray[np.int64]:
+        """How many positives each query has."""
+        return self._sizes[:, 0].cpu().numpy().astype(np.int64)
+
+    def items_of(self, numbers: NDArray[np.int64]) -> PositiveItems:
+        """The positives of the queries of these numbers."""
+        rows = torch.from_numpy(numbers).to(self.device)
+        width = int(self._sizes[rows, 0].max())
+        item = torch.full((len(rows), width), -1, device=self.device)
+        level = torch.zeros(len(rows), width, dtype=torch.int8, device=self.device)
+        for part, found in self._in_parts(rows):
+            query, number = found.nonzero(as_tuple=True)
+            count = self._sizes[rows[part], 0]
+            at = torch.arange(len(query), device=self.device) - (count.cumsum(0) - count)[query]
+            item[part[query], at] = number
+            level[part[query], at] = found[query, number]
+        return PositiveItems(item, level, self.excluded[rows])
+
+    def sizes(self, rows: Integer[Tensor, " queries"]) -> tuple[Tensor, Tensor]:
+        """How many items of level l or deeper are in these queries' lists (int32, coarsest first), and the excluded items."""
+        return self._sizes[rows], self.excluded[rows]
+
+    def levels(self, rows: Integer[Tensor, " queries"], item: Integer[Tensor, "queries k"]) -> Integer[Tensor, "queries k"]:
+        """The level of any items for these queries, excluded or not; 0 for the item −1."""
+        own = self._labels[rows].where(self._labels[rows] > 0, -1)
+        theirs = self._gallery[item.clamp(min=0)].where((item >= 0)[..., None, None], 0)
+        level, shared = torch.zeros_like(item, dtype=torch.int8), torch.ones_like(item, dtype=torch.bool)
+        for column in reversed(range(self.depth)):
+            meet = torch.zeros_like(shared)
+            for member in own[:, column].unbind(1):
+                meet |= (theirs[:, :, column] == member[:, None, None]).any(-1)
+            shared &= meet
+            level += shared
+        return level
+
+    def _in_parts(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Which of the rows, and the level of every item for them, 0 for excluded ones: `[queries, items]`."""
+        for part in torch.arange(len(rows), device=self.device).split(max(1, _PAIRS // max(self.items, self._classes))):
+            level = self._all_levels(rows[part])
+            excluded = self.excluded[rows[part]]
+            query, place = (excluded >= 0).nonzero(as_tuple=True)
+            level[query, excluded[query, place]] = 0
+            yield part, level
+
+    def _all_levels(self, rows: Tensor) -> Tensor:
+        level = torch.zeros(len(rows), self.items, dtype=torch.int8, device=self.device)
+        shared = torch.ones_like(level, dtype=torch.bool)
+        for column in reversed(range(self.depth)):
+            has_class = torch.zeros(len(rows), self._classes, dtype=torch.bool, device=self.device)
+            has_class.scatter_(1, self._labels[rows, column], True)
+            has_class[:, 0] = False  # no label
+            meet = torch.zeros_like(shared)
+            for member in self._gallery[:, column].unbind(1):
+                meet |= has_class[:, member]
+            shared &= meet
+            level += shared
+        return level
+
+    def _count(self, level: Tensor) -> Tensor:
+        return torch.stack([(level >= current).sum(1, dtype=torch.int32) for current in range(1, self.depth + 1)], 1)
 
 
 class ListedPositives:
@@ -131,6 +226,18 @@ def pad_lists(lists: Sequence[ArrayLike]) -> NDArray[np.int64]:
     for row, one in zip(filled, unique, strict=True):
         row[: len(one)] = one
     return filled
+
+
+def _number_members(labels: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor, int]:
+    """The sets with their members numbered from 1 on, 0 for no label; and one more than the largest number."""
+    mine, theirs, most = labels.clone(), gallery.clone(), 0
+    for column in range(labels.shape[1]):
+        both = torch.cat([labels[:, column].flatten(), gallery[:, column].flatten()])
+        _, code = torch.cat([both.new_full((1,), -1), both]).unique(return_inverse=True)  # −1, the lowest, gets 0
+        own, other = code[1:].split([labels[:, column].numel(), gallery[:, column].numel()])
+        mine[:, column], theirs[:, column] = own.view_as(labels[:, column]), other.view_as(gallery[:, column])
+        most = max(most, int(code.max()))
+    return mine, theirs, most + 1
 
 
 def _tree_nodes(labels: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,11 +51,13 @@ def quoted_keys(report: Report, ks: Sequence[int] | None = None) -> list[str]:
 def equal_names(report: Report) -> dict[str, str]:
     """Metrics of the report that equal another one by definition, with the name of that one.
 
-    Of the first item alone, R@1, TR@1, P@1 and mAP@1 say the same; and with one level, H-AP and wAP are AP.
+    Of the first item alone, R@1, TR@1, P@1, mAP@1 and MRR@1 say the same; with one level, H-AP and wAP are AP, and the two
+    gains of NDCG are one.
     """
-    pairs = {"TR@1": "R@1", "P@1": "R@1", "mAP@1": "R@1"}
+    pairs = {f"{name}@1": "R@1" for name in ("TR", "P", "mAP", "MRR")}
     if len(report.levels) == 1:
         pairs |= {"H-AP": "AP", "wAP": "AP"}
+        pairs |= {name: name.replace("-linear", "") for name in map(metric_name, report) if name.startswith("NDCG-linear")}
     columns: dict[str, dict[str | None, float]] = {}
     for key, value in report.values.items():
         columns.setdefault(metric_name(key), {})[parse_metric(key).level] = value

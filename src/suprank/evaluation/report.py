@@ -135,7 +135,7 @@ class Report:
         message = f"no {metric} in this report" + (f", the nearest is {near[0]}; " if near else ", which is empty; ")
         if metric.level not in (None, *LEVEL_MEANS, *self.levels):
             message += f"its levels are {', '.join(self.levels) or 'not named'}."
-        elif metric.k is not None and metric.k not in {parse_metric(known).k for known in self.values}:
+        elif metric.k is not None and metric.k not in self._cut_offs().get(metric.name, [metric.k]):
             message += f"evaluate with ks that hold {metric.k}, or choose from {', '.join(self.values)}."
         else:
             message += f"evaluate with this metric, or choose from {', '.join(self.values)}."
@@ -245,6 +245,14 @@ class Report:
         return report_files.read_report(Path(path), cls)
 
     # Helpers
+
+    def _cut_offs(self) -> dict[str, list[int]]:
+        """The k of each metric that has some."""
+        found: dict[str, list[int]] = {}
+        for metric in map(parse_metric, self.values):
+            if metric.k is not None:
+                found.setdefault(metric.name, []).append(metric.k)
+        return found
 
     def _resolve_all(self, metrics: Sequence[str] | None) -> list[str]:
         if metrics is None:

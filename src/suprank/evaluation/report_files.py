@@ -79,6 +79,12 @@ def read_report(path: Path, report: type[Report]) -> Report:
         raise ValueError(f"{path} is a damaged report ({type(wrong).__name__}: {wrong}); evaluate again.") from wrong
 
 
+def is_report(path: Path) -> bool:
+    """Whether a file begins as those of `write_report` do."""
+    with path.open("rb") as file:
+        return f'"format": "{FORMAT}"'.encode() in file.read(64)
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Write atomically, and create missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,8 @@ class Search:
 
     The gallery stays on the device if it fits into a good half of the memory budget (`resident`); otherwise it is streamed
     in chunks for every block of queries. `positives_per_query` is about how many positives a query has: with many, a row of
-    scores is held whole (`whole`), because looking for each of them in every chunk would cost more.
+    scores is held whole (`whole`), because looking for each of them in every chunk would cost more. `contiguous` says whether
+    a query's positives will be, after `arrange`.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Search:
         memory_budget: int | None = None,
         normalize: bool = True,
         positives_per_query: float = 0,
+        contiguous: bool = True,
     ):
         check_dimensions(queries, gallery)
         self.queries, self.gallery, self.device = queries, gallery, device
@@ -63,7 +65,7 @@ class Search:
             )
         self._norms = self._check_norms()
         self.dim = round_up(gallery.dim, _DIM_TILE)
-        self._plan_memory(int(positives_per_query))
+        self._plan_memory(int(positives_per_query), contiguous=contiguous)
         self._resident_gallery: Tensor | None = None
         self._thread_buffers = threading.local()
 
@@ -79,7 +81,7 @@ class Search:
             )
         return norms
 
-    def _plan_memory(self, positives: int) -> None:
+    def _plan_memory(self, positives: int, *, contiguous: bool) -> None:
         """Divide the budget: does the gallery stay, are rows of scores whole, and how large are chunks and blocks?"""
         kind = "cuda" if self.device.type == "cuda" else "cpu"
         items = round_up(len(self.gallery), TILE)
@@ -87,7 +89,7 @@ class Search:
         enough = max(_LEAST_STREAMED[kind], positives * _BYTES_A_POSITIVE[kind] // 4)
         in_pieces = 4 * enough + positives * _BYTES_A_POSITIVE[kind]
         self.whole = self.resident or 4 * items <= _READINGS * in_pieces
-        in_one_pass = self.whole and isinstance(self.ordering, OnePassOrdering)
+        in_one_pass = self.whole and contiguous and isinstance(self.ordering, OnePassOrdering)
         threads = torch.get_num_threads() if in_one_pass else 1
         # A chunk is held as it was read and as it is used. The smaller it is, the more queries fit into a block and the fewer
         # times the gallery is read; but each of their positives is looked for in every chunk, and takes memory as well.

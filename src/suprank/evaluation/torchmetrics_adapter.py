@@ -20,7 +20,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from suprank.evaluation.arguments import check_ks
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.metric_names import parse_metric
-from suprank.ranking.relevance import check_labels
+from suprank.ranking.relevance import check_labels, refuse_label_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -116,6 +116,7 @@ class RetrievalMetrics(Metric):
         if embeddings.ndim != 2 or embeddings.dtype not in _DTYPES:
             raise ValueError(f"embeddings are {embeddings.dtype} {tuple(embeddings.shape)}, but must be floats [items, dim].")
         labels = torch.as_tensor(labels, device=embeddings.device)
+        refuse_label_sets(labels, "RetrievalMetrics", "collect the embeddings, and call evaluate")
         if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or _not_integers(labels):
             raise ValueError(
                 f"labels are {labels.dtype} {tuple(labels.shape)}, but must be integers [{len(embeddings)}] or "

@@ -15,6 +15,7 @@
     source.self_rows(query)          gallery rows that are the query itself and left out of its list
     source.shared_levels(query, rows)  number of levels each gallery row shares with the query: 0 (negative) to len(levels)
     source.query_keys                identifies the queries, to match them between sources: ids, or paths with boxes
+    source.require_single_labels(what)   raise if images have several labels at a level
     source.with_levels(levels)       the same source restricted to some of the levels
     source.evaluate(rows, **options)   a Report for all queries, or for some of them
     source.top_k(rows, k)            the k best gallery rows for these queries by exact search: (rows, scores), [n, k]
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 RECIPE, METRICS, EMBEDDINGS, OWN_TEST = "recipe.toml", "metrics.jsonl", "embeddings", "test"
 FROZEN = "frozen"
 """Subfolder of a run with the embeddings of its backbone before training."""
+SHOWN_INSTEAD = "measure it with `suprank evaluate`"
+"""What to do if images have several labels, which the pages do not show."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +215,11 @@ class Source:
         ]
         names = {level: self.names[level] for level in levels}
         return replace(self, levels=tuple(levels), names=names, queries=sides[0], gallery=sides[-1])
+
+    def require_single_labels(self, what: str) -> None:
+        """Raise if images have several labels at a level, for `what` cannot show them."""
+        for side in dict.fromkeys((self.queries, self.gallery)):
+            side.manifest.require_single_labels(f"{what} of {self.name}", SHOWN_INSTEAD, levels=self.levels)
 
     @property
     def against_each_other(self) -> bool:

@@ -177,6 +177,7 @@ def _read_manifest(
         raise ValueError(f"{project.folder} knows no manifest; name one with --manifest.")
     source = str(given or known["manifest"])
     manifest = Manifest.read(source)
+    manifest.require_single_labels("the export of a hierarchy into a manifest")
     default = known.get("manifest_level")
     return manifest, source, level or (default if default in manifest.levels else next(iter(manifest.levels), ""))
 

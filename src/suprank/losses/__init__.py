@@ -22,6 +22,7 @@ from suprank.losses.batch import RetrievalBatch
 from suprank.losses.collection import collection_loss
 from suprank.losses.combined import Combined, happier, roadmap, rod_ndcg, rod_recall
 from suprank.losses.decomposability import PairCalibration, ProxySoftmax
+from suprank.losses.gather import gather
 from suprank.losses.memory import EmbeddingMemory
 from suprank.losses.mixup import SimilarityMixup
 from suprank.losses.rank_measures import RankMeasure
@@ -83,6 +84,7 @@ __all__ = [
     "SupRecall",
     "TripletSemiHard",
     "collection_loss",
+    "gather",
     "happier",
     "roadmap",
     "rod_ndcg",

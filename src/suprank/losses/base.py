@@ -90,8 +90,9 @@ class RetrievalLoss(nn.Module):
 
         Embeddings of any floating dtype are normalized here and scored in float32. Labels are integers `[B]` or
         `[B, L]`, column 0 the finest, and −1 is no label: such an item is no query's positive and a negative of all, as
-        in `evaluate`. `relevance` gives a graded relevance for each pair in place of levels (labels are then needed by
-        proxies only). `indices_tuple` is refused: a rank needs the whole batch.
+        in `evaluate`. Labels `[B, L, M]` are sets of up to M labels at each level, padded with −1: a positive is an item
+        whose set meets the query's; proxies refuse them. `relevance` gives a graded relevance for each pair in place of
+        levels (labels are then needed by proxies only). `indices_tuple` is refused: a rank needs the whole batch.
 
         The query is never in its own list. Among references it is recognized in one of two ways. `self_index` is the
         position of each query, −1 where it is absent. `ids` and `ref_ids` number the images: every reference with the

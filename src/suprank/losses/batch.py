@@ -11,7 +11,14 @@ import torch
 
 from suprank.losses.unit_vectors import self_scores, unit_vectors_and_lengths, without_autocast
 from suprank.losses.value_checks import check_values
-from suprank.ranking.relevance import IGNORED, check_labels, classes_with_two_parents, listed_level
+from suprank.ranking.relevance import (
+    IGNORED,
+    check_labels,
+    classes_with_two_parents,
+    listed_level,
+    match_sets,
+    squeeze_sets,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer, Shaped
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 class RetrievalBatch:
     """A batch of queries against items: unit-length embeddings in float32 (or float64), integer labels `[N, L]`, −1 for none.
 
+    Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1; items agree at a level where their sets meet.
     `within_batch` says that the items are the queries themselves. `is_self`, if given, is a mask `[queries, items]` of the
     items that are the query itself; without it that is the diagonal within a batch, and nothing among references.
     `relevance`, if the user gave one, replaces levels. Build a batch with `from_embeddings`, which checks its arguments.
@@ -59,7 +67,7 @@ class RetrievalBatch:
             )
         queries = _normalize(embeddings, "embeddings")
         if labels is None and relevance is None:
-            raise ValueError("labels are missing; give integer labels [B] or [B, L], or relevance=[queries, items].")
+            raise ValueError("labels are missing; give integer labels [B], [B, L] or [B, L, M], or relevance=[queries, items].")
         labels = None if labels is None else _label_columns(labels, queries, "labels")
         items, item_labels = queries, labels
         if ref_emb is not None:
@@ -78,6 +86,8 @@ class RetrievalBatch:
                     f"labels have {labels.shape[1]} level(s) and ref_labels {item_labels.shape[1]}, but levels are compared "
                     f"column by column; give both the same columns, finest first."
                 )
+            if labels is not None and item_labels is not None:
+                labels, item_labels = match_sets(labels, item_labels)
         elif ref_labels is not None:
             raise ValueError("ref_labels was given without ref_emb; give both, or neither to rank within the batch.")
         if relevance is not None:
@@ -143,15 +153,21 @@ class RetrievalBatch:
         labels = self.labels if self.within_batch or self.item_labels is None else torch.cat([self.labels, self.item_labels])
         columns = labels.cpu().unbind(1)
         for fine, (child, parent) in enumerate(pairwise(columns)):
-            for orphan in child[(child >= 0) & (parent < 0)][:1].tolist():
+            unknown = parent < 0 if parent.ndim == 1 else (parent < 0).all(1)[:, None]
+            for orphan in child[(child >= 0) & unknown][:1].tolist():
                 return (
                     f"class {orphan} of column {fine} has no parent: column {fine + 1} is −1, no label, so nothing shares its "
-                    f"class; label the parent too."
+                    f"class; label the parent too, or read the manifest with fill_gaps=True."
                 )
             twice = classes_with_two_parents(child, parent)
             if not len(twice):
                 continue
             first = int(twice[0])
+            if child.ndim == 2:
+                return (
+                    f"the columns do not form a tree: images of class {first} of column {fine} have no class of column "
+                    f"{fine + 1} in common, so it has no parent there; add its parent to the labels of each."
+                )
             above = " and ".join(map(str, parent[child == first].unique()[:2].tolist()))
             if not len(classes_with_two_parents(parent, child)):
                 return (
@@ -219,12 +235,12 @@ def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
     if not isinstance(labels, torch.Tensor) or not is_integral(labels):
         given = labels.dtype if isinstance(labels, torch.Tensor) else type(labels)
         raise TypeError(f"{name} is {given}, but must be an integer tensor; use {name}.long() if the values are whole numbers.")
-    if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or labels.numel() == 0:
+    if labels.ndim not in (1, 2, 3) or len(labels) != len(embeddings) or labels.numel() == 0:
         raise ValueError(
-            f"{name} has shape {tuple(labels.shape)} for {len(embeddings)} embeddings, but must be "
-            f"[{len(embeddings)}] or [{len(embeddings)}, L], column 0 the finest level."
+            f"{name} has shape {tuple(labels.shape)} for {len(embeddings)} embeddings, but must be [{len(embeddings)}], "
+            f"[{len(embeddings)}, L], column 0 the finest level, or [{len(embeddings)}, L, M] with up to M labels at a level."
         )
-    columns = labels[:, None] if labels.ndim == 1 else labels
+    columns = squeeze_sets(labels[:, None] if labels.ndim == 1 else labels)
     columns = columns.to(embeddings.device, torch.int64)
     unsigned = labels.dtype == torch.uint64
     check_values(

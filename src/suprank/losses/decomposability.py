@@ -15,6 +15,7 @@ from suprank.losses.base import QueryMean, RetrievalLoss
 from suprank.losses.unit_vectors import unit_vectors, without_autocast
 from suprank.losses.value_checks import check_values, may_read_values
 from suprank.ranking.fused_batch import fused_mean, runs_kernels
+from suprank.ranking.relevance import refuse_label_sets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +91,7 @@ class ProxyLoss(RetrievalLoss):
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         if batch.labels is None:
             raise ValueError(f"{type(self).__name__} needs labels: each embedding is drawn to the proxy of its fine class.")
+        refuse_label_sets(batch.labels, type(self).__name__, "use a loss without proxies, such as SupAP or PairCalibration")
         if batch.queries.shape[1] != self.embedding_size:
             raise ValueError(
                 f"embeddings have dimension {batch.queries.shape[1]} but proxies {self.embedding_size}; "

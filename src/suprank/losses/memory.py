@@ -21,7 +21,7 @@ class MemoryContents(NamedTuple):
     """The items of a memory, without gradients."""
 
     embeddings: Float[Tensor, "items dim"]
-    labels: Integer[Tensor, "items levels"]
+    labels: Integer[Tensor, "items levels *set"]
     ids: Integer[Tensor, " items"]
 
 
@@ -44,8 +44,8 @@ class EmbeddingMemory(nn.Module):
     Embeddings are stored as they come (losses normalize) and carry no gradient. The oldest make room for the new, and of a
     batch larger than the memory the last `size` rows stay, so that it does not matter how images are divided into batches.
     With `per_item=True` every id from 0 to `size` − 1 has a place of its own, so that no image is stored twice; where a batch
-    holds an id twice, the last row stays. The memory is saved in `state_dict()`, bit for bit. Processes that add the same
-    batches hold the same memory.
+    holds an id twice, the last row stays. With `max_labels` labels are sets `[batch, levels, max_labels]`. The memory is
+    saved in `state_dict()`, bit for bit. Processes that add the same batches hold the same memory.
 
     Example:
         >>> memory = EmbeddingMemory(size=3, dim=2, levels=1)
@@ -60,14 +60,15 @@ class EmbeddingMemory(nn.Module):
     stored_ids: Tensor
     added: Tensor
 
-    def __init__(self, size: int, dim: int, levels: int, *, per_item: bool = False) -> None:
+    def __init__(self, size: int, dim: int, levels: int, *, max_labels: int | None = None, per_item: bool = False) -> None:
         super().__init__()
-        for name, value in (("size", size), ("dim", dim), ("levels", levels)):
-            if value < 1:
+        for name, value in (("size", size), ("dim", dim), ("levels", levels), ("max_labels", max_labels)):
+            if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be 1 or more.")
         self.size, self.per_item = size, per_item
+        shape = (size, levels) if max_labels is None else (size, levels, max_labels)
         self.register_buffer("stored_embeddings", torch.zeros(size, dim, dtype=torch.float32))
-        self.register_buffer("stored_labels", torch.zeros(size, levels, dtype=torch.int64))
+        self.register_buffer("stored_labels", torch.zeros(shape, dtype=torch.int64))
         self.register_buffer("stored_ids", torch.full((size,), EMPTY, dtype=torch.int64))
         if not per_item:
             self.register_buffer("added", torch.zeros((), dtype=torch.int64))
@@ -85,7 +86,7 @@ class EmbeddingMemory(nn.Module):
     def add(
         self,
         embeddings: Float[Tensor, "batch dim"],
-        labels: Integer[Tensor, "batch levels"],
+        labels: Integer[Tensor, "batch levels *set"],
         ids: Integer[Tensor, " batch"],
     ) -> None:
         """Add a batch to the memory. Tensors that `contents` returned before may change with it."""
@@ -146,16 +147,17 @@ class EmbeddingMemory(nn.Module):
             self._filled = int((self.stored_ids != EMPTY).sum())
 
     def _check(self, embeddings: Tensor, labels: Tensor, ids: Tensor) -> None:
-        dim, levels = self.stored_embeddings.shape[1], self.stored_labels.shape[1]
+        dim, each = self.stored_embeddings.shape[1], tuple(self.stored_labels.shape[1:])
         if embeddings.ndim != 2 or embeddings.shape[1] != dim or not embeddings.dtype.is_floating_point:
             raise ValueError(
                 f"embeddings are {embeddings.dtype} of shape {tuple(embeddings.shape)}, but this memory holds floating-point "
                 f"[batch, {dim}]; make it with dim={embeddings.shape[-1] if embeddings.ndim else 1}."
             )
-        if labels.shape != (len(embeddings), levels) or not is_integral(labels):
+        if labels.shape != (len(embeddings), *each) or not is_integral(labels):
+            sets = ", and sets of max_labels" if len(each) > 1 else ""
             raise ValueError(
                 f"labels are {labels.dtype} of shape {tuple(labels.shape)}, but must be integers "
-                f"[{len(embeddings)}, {levels}]: a row for each embedding, and a column for each level of this memory."
+                f"{[len(embeddings), *each]}: a row for each embedding, and a column for each level of this memory{sets}."
             )
         if ids.shape != (len(embeddings),) or not is_integral(ids):
             raise ValueError(
@@ -175,4 +177,5 @@ class EmbeddingMemory(nn.Module):
 
 
 def _describe(embeddings: Tensor, labels: Tensor, *, per_item: bool) -> str:
-    return f"size={len(embeddings)}, dim={embeddings.shape[1]}, levels={labels.shape[1]}, per_item={per_item}"
+    sets = f"max_labels={labels.shape[2]}, " if labels.ndim == 3 else ""
+    return f"size={len(embeddings)}, dim={embeddings.shape[1]}, levels={labels.shape[1]}, {sets}per_item={per_item}"

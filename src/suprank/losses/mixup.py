@@ -8,6 +8,7 @@ import torch
 
 from suprank.losses.base import RetrievalLoss
 from suprank.losses.batch import RetrievalBatch
+from suprank.ranking.relevance import NO_LABEL
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Integer
@@ -19,10 +20,10 @@ class SimilarityMixup(RetrievalLoss):
 
         s(u, [x, z; α]) = α·s(u, x) + (1 − α)·s(u, z),   α ~ U(0, 1) for each pair, at each call
 
-    Virtual examples are queries and items like any others, of their class at every level; the similarity of two of them
-    is mixed on both sides. So each is α·v_x + (1 − α)·v_z, unit vectors mixed and not normalized again. A class of m images
-    has m(m − 1)/2: a batch of four a class grows to two and a half times its size, and one of a few large classes to
-    its square. A class of one image has none.
+    Virtual examples are queries and items like any others, of their class at every level; where images have several
+    labels, of those that both have. The similarity of two of them is mixed on both sides. So each is α·v_x + (1 − α)·v_z,
+    unit vectors mixed and not normalized again. A class of m images has m(m − 1)/2: a batch of four a class grows to two and
+    a half times its size, and one of a few large classes to its square. A class of one image has none.
 
     An example made of the query, or of an image that the query is made of, is not in the query's list, where it would be
     a positive that contains s(x, x) = 1. A loss with `include_self=True` keeps it there, as SiMix's released code does. A
@@ -80,10 +81,17 @@ def _with_virtual_examples(batch: RetrievalBatch) -> RetrievalBatch:
     # float32 whatever the embeddings are: a seed then draws the same α in every precision.
     alpha = torch.rand(len(x), 1, dtype=torch.float32, device="cpu").to(batch.queries)
     mixed = torch.cat([batch.queries, alpha * batch.queries[x] + (1 - alpha) * batch.queries[z]])
-    labels = torch.cat([batch.labels, batch.labels[x]])
+    labels = torch.cat([batch.labels, _common_labels(batch.labels[x], batch.labels[z])])
     real = torch.arange(len(batch.queries), device=x.device)
     is_self = _share_an_image(batch, torch.cat([real, x]), torch.cat([real, z]))
     return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, is_self=is_self, within_batch=True)
+
+
+def _common_labels(one: Tensor, other: Tensor) -> Tensor:
+    """The labels that two images of a fine class share: all of them, or of sets those in both."""
+    if one.ndim == 2:
+        return one
+    return one.masked_fill((one[..., :, None] != other[..., None, :]).all(-1), NO_LABEL)
 
 
 def _share_an_image(

@@ -1,13 +1,13 @@
-"""Models that embed images: a backbone (timm's or your own), pooling, normalization and projection; weights, saving, export."""
+"""Models that embed images: a backbone (timm's or your own), pooling, normalization, projection, head; weights, exports."""
 
 from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.models.backbone import Backbone
-    from suprank.models.config import EmbedderConfig, ImageInput
+    from suprank.models.config import EmbedderConfig, HeadConfig, ImageInput
     from suprank.models.embedder import Embedder
-    from suprank.models.export import ExportError, export_onnx, export_program
-    from suprank.models.head import Head, HeadConfig
+    from suprank.models.export import ExportError, export_matrix, export_onnx, export_program
+    from suprank.models.head import Head
     from suprank.models.inference import embed, multiscale
     from suprank.models.networks import ALIASES
     from suprank.models.pca import Moments, pca_projection
@@ -29,6 +29,7 @@ __all__ = [
     "UntrustedCodeError",
     "WeightsError",
     "embed",
+    "export_matrix",
     "export_onnx",
     "export_program",
     "multiscale",

@@ -32,8 +32,19 @@ class ImageInput(NamedTuple):
     decoder: Decoder = "pil"
 
 
+class HeadConfig(BaseModel):
+    """The shape of a head: normalization → x + MLP(x) → linear → L2 (see `suprank.models.Head`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    in_features: int = Field(ge=1, description="Width of the embeddings it takes.")
+    out_features: int = Field(ge=1, description="Width of the embeddings it returns.")
+    normalization: Normalization = Field("l2", description="What is done to each embedding first.")
+    hidden: int = Field(0, ge=0, description="Width of the residual MLP before the linear layer; 0 for none.")
+
+
 class EmbedderConfig(BaseModel):
-    """backbone → pooling → normalization → projection → L2. By default nothing is added to the backbone's own features.
+    """backbone → pooling → normalization → projection → L2 → head. By default nothing is added to the backbone's own features.
 
     The entries from `image_size` on say how images are loaded and embedded for evaluation. They are saved with the model, so
     that later embeddings give the metrics of the training run. `None` stands for timm's values for the backbone, no squash, no
@@ -65,6 +76,9 @@ class EmbedderConfig(BaseModel):
 
     bias: bool = True
     """Whether the projection has a bias."""
+
+    head: HeadConfig | None = None
+    """A head on top, as `Embedder.with_head` adds it; None for no head."""
 
     freeze_batchnorm: bool = False
     """Keep BatchNorm at its stored mean and variance during training, as the authors do with ImageNet weights. Its scale and

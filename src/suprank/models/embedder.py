@@ -1,4 +1,4 @@
-"""The model that embeds images: backbone → pooling → normalization → projection → L2."""
+"""The model that embeds images: backbone → pooling → normalization → projection → L2, and a head on top if it has one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from pydantic import ValidationError
 from torch import nn
-from torch.nn.functional import layer_norm, normalize
+from torch.nn.functional import normalize
 
 from suprank.models import model_folder
 from suprank.models.backbone import Backbone
 from suprank.models.config import EmbedderConfig, ImageInput
+from suprank.models.head import Head
+from suprank.models.normalization import NORMALIZATIONS
 from suprank.models.pooling import POOLINGS
 
 if TYPE_CHECKING:
@@ -23,19 +25,14 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-NORMALIZATIONS = {
-    "none": lambda pooled: pooled,
-    "layer": lambda pooled: layer_norm(pooled, pooled.shape[-1:]),
-    "l2": lambda pooled: normalize(pooled, dim=-1),
-}
-
 
 class Embedder(nn.Module):
     """Maps images to unit vectors: backbone → pooling → normalization → projection → L2.
 
     Images are `[batch, 3, height, width]`, normalized as `input` says. Pooling, normalization and the final L2 are computed in
     float32, also under autocast and in half-precision models (except for timm's own pooling in the latter), and embeddings are
-    float32. An image whose features are all zero has the embedding zero; all others have length 1.
+    float32. An image whose features are all zero has the embedding zero; all others have length 1. With a head (`with_head`),
+    these vectors go through it, in float32, and what it returns are the embeddings.
 
     The backbone is timm's, or your own: `mine.py:build` or `package.module:build` (`suprank.models.custom_network`).
 
@@ -54,6 +51,9 @@ class Embedder(nn.Module):
         self.config = _fill_defaults(config, self.backbone.input)
         self.pooling = POOLINGS[config.pooling](config) if config.pooling in POOLINGS else nn.Identity()
         self.projection = nn.Identity() if config.dim is None else nn.Linear(self.features_dim, config.dim, bias=config.bias)
+        self.head = nn.Identity() if config.head is None else Head(config.head)
+        if config.head is not None:
+            self._check_head(config.head.in_features)
         self.train(self.training)
 
     @classmethod
@@ -88,6 +88,10 @@ class Embedder(nn.Module):
     @property
     def dim(self) -> int:
         """Width of the embeddings."""
+        return self._dim_before_head if self.config.head is None else self.config.head.out_features
+
+    @property
+    def _dim_before_head(self) -> int:
         return self.config.dim or self.features_dim
 
     def features(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch features"]:
@@ -95,11 +99,15 @@ class Embedder(nn.Module):
         self.backbone.check_images(images)
         return NORMALIZATIONS[self.config.normalization](self._pool(images).float())
 
-    def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
+    def before_head(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch width"]:
+        """The unit vectors that the head takes; without a head, the embeddings."""
         features = self.features(images)
         if isinstance(self.projection, nn.Linear):
             features = self.projection(features.to(self.projection.weight.dtype))
         return normalize(features.float(), dim=-1)
+
+    def forward(self, images: Float[Tensor, "batch 3 height width"]) -> Float[Tensor, "batch dim"]:
+        return self.head(self.before_head(images))
 
     def _pool(self, images: Tensor) -> Tensor:
         if self.config.pooling == "timm":
@@ -117,8 +125,8 @@ class Embedder(nn.Module):
         return self
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Every parameter once: "backbone" (all of the network's) and "head" (GeM's power and the projection; may be empty)."""
-        head = [*self.pooling.parameters(), *self.projection.parameters()]
+        """Every parameter once: "backbone" (all of the network's) and "head" (GeM's power, projection, head; may be empty)."""
+        head = [*self.pooling.parameters(), *self.projection.parameters(), *self.head.parameters()]
         return {"backbone": list(self.backbone.parameters()), "head": head}
 
     def with_projection(self, weight: Float[Tensor, "dim features"], bias: Float[Tensor, " dim"] | None) -> Self:
@@ -128,6 +136,8 @@ class Embedder(nn.Module):
                 f"weight {list(weight.shape)} and bias {None if bias is None else list(bias.shape)} do not project features of "
                 f"width {self.features_dim}; give [dim, {self.features_dim}] and [dim]."
             )
+        if self.config.head is not None:
+            raise ValueError("this embedder has a head, trained for its present projection; project one without a head.")
         projected = copy.deepcopy(self)
         projected.config = self.config.model_copy(update={"dim": len(weight), "bias": bias is not None})
         projected.projection = nn.Linear(self.features_dim, len(weight), bias=bias is not None)
@@ -137,6 +147,33 @@ class Embedder(nn.Module):
                 projected.projection.bias.copy_(bias)
         projected.projection.to(next(self.backbone.parameters()))
         return projected
+
+    def with_head(self, head: Head) -> Self:
+        """A copy whose embeddings go through this head, such as one of `suprank adapt`; this embedder is not changed.
+
+        It is saved, loaded, exported and used like any other. A head is trained on the embeddings of one model, so an embedder
+        has at most one.
+
+        Example:
+            >>> from suprank.models import Embedder, Head, HeadConfig
+            >>> embedder = Embedder.create("test_resnet", dim=16).with_head(Head(HeadConfig(in_features=16, out_features=4)))
+            >>> embedder(torch.zeros(2, 3, 64, 64)).shape
+            torch.Size([2, 4])
+        """
+        if self.config.head is not None:
+            raise ValueError("this embedder already has a head, and heads do not stack; take the model without one.")
+        self._check_head(head.config.in_features)
+        adapted = copy.deepcopy(self)
+        adapted.config = self.config.model_copy(update={"head": head.config})
+        adapted.head = copy.deepcopy(head).to(next(self.backbone.parameters())).train(self.training)
+        return adapted
+
+    def _check_head(self, in_features: int) -> None:
+        if in_features != self._dim_before_head:
+            raise ValueError(
+                f"the head takes embeddings of width {in_features}, but those of this model ({self.config.backbone}) have "
+                f"width {self._dim_before_head}; take the model whose embeddings the head was trained on."
+            )
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `model.safetensors` and `embedder.json` into a folder (see `suprank.models.model_folder`)."""
@@ -168,9 +205,11 @@ class Embedder(nn.Module):
     def fingerprint(self) -> str:
         """A hash of the config and all weights: equal for equal embedders, on any device.
 
-        The decoder is left out: embeddings record it on their own, and hashes of earlier versions, which had none, stay valid.
+        The decoder is left out, because embeddings record it on their own. It and the entry of a head that is not there would
+        also change the hashes of earlier versions, which had neither.
         """
-        config = self.config.model_dump_json(exclude={"decoder"}).encode()
+        left_out = {"decoder"} if self.config.head is not None else {"decoder", "head"}
+        config = self.config.model_dump_json(exclude=left_out).encode()
         return hashlib.sha256(config + model_folder.state_bytes(self.state_dict())).hexdigest()
 
 

@@ -6,48 +6,42 @@ import hashlib
 import json
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import nn
 from torch.nn.functional import gelu, normalize
 
 from suprank import __version__
 from suprank.files.atomic import write_atomically
-from suprank.models.embedder import NORMALIZATIONS
+from suprank.models import model_folder
+from suprank.models.config import HeadConfig
 from suprank.models.model_folder import error_text, state_bytes
+from suprank.models.normalization import NORMALIZATIONS
 from suprank.models.weights import WeightsError, mismatches
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
     from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
 
+__all__ = ["Head", "HeadConfig", "is_head"]
+
 FORMAT = 1
 WEIGHTS, SETTINGS = "head.safetensors", "head.json"
-_ROWS = 65_536  # vectors that `transform` converts at a time
-
-
-class HeadConfig(BaseModel):
-    """The shape of a head."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    in_features: int = Field(ge=1, description="Width of the embeddings it takes.")
-    out_features: int = Field(ge=1, description="Width of the embeddings it returns.")
-    normalization: Literal["none", "layer", "l2"] = Field("l2", description="What is done to each embedding first.")
-    hidden: int = Field(0, ge=0, description="Width of the residual MLP before the linear layer; 0 for none.")
+_BLOCK_BYTES = 64 * 2**20  # of the widest layer, which `transform` computes at a time
 
 
 class _Record(BaseModel):
     """The content of `head.json`. `training` says what the head was trained on and how, and what it reached."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: int
     written_by: dict[str, str]
@@ -59,10 +53,12 @@ class _Record(BaseModel):
 class Head(nn.Module):
     """Maps embeddings of any model to unit vectors of a better space: normalization → x + MLP(x) → linear → L2.
 
-    `suprank adapt` trains one. Embeddings of any floating dtype are converted in float32. Without the MLP (`hidden=0`) the
-    head is an affine map between two normalizations, which `suprank.models.export` can write as a NumPy matrix.
+    `suprank adapt` trains one. Embeddings may have any floating dtype; the head computes in float32, also under autocast.
+    Without the MLP (`hidden=0`) it is an affine map between two normalizations, which `export_matrix` writes for NumPy.
+    `Embedder.with_head` puts it on top of a model. `training_record`, a dictionary, is saved with it: what it was trained on.
 
     Example:
+        >>> from suprank.models import Head, HeadConfig
         >>> head = Head(HeadConfig(in_features=8, out_features=4))
         >>> head(torch.randn(2, 8)).norm(dim=1).round(decimals=5).tolist()
         [1.0, 1.0]
@@ -80,23 +76,39 @@ class Head(nn.Module):
         self.linear = nn.Linear(config.in_features, config.out_features)
 
     def forward(self, embeddings: Float[Tensor, "batch in"]) -> Float[Tensor, "batch out"]:
-        width = self.config.in_features
-        if embeddings.ndim != 2 or embeddings.shape[1] != width:
-            raise ValueError(f"embeddings are {list(embeddings.shape)}, but this head takes [batch, {width}].")
-        features = NORMALIZATIONS[self.config.normalization](embeddings.float())
-        if self.config.hidden:
-            features = features + self.contract(gelu(self.expand(features)))
-        return normalize(self.linear(features).float(), dim=-1)
+        self._check_shape(embeddings.shape)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            features = NORMALIZATIONS[self.config.normalization](embeddings.float()).to(self.linear.weight.dtype)
+            if self.config.hidden:
+                features = features + self.contract(gelu(self.expand(features)))
+            return normalize(self.linear(features).float(), dim=-1)
 
     @torch.inference_mode()
     def transform(self, embeddings: NDArray[np.floating]) -> NDArray[np.float32]:
-        """The embeddings of an array of embeddings, computed in blocks on the device of the head."""
-        device = self.linear.weight.device
-        converted = np.empty((len(embeddings), self.config.out_features), np.float32)
-        for start in range(0, len(embeddings), _ROWS):
-            block = torch.from_numpy(np.array(embeddings[start : start + _ROWS], np.float32))
-            converted[start : start + len(block)] = self(block.to(device)).cpu().numpy()
-        return converted
+        """The embeddings `[n, out]` of an array of embeddings `[n, in]`, computed in blocks on the device of the head.
+
+        The array may be memory-mapped. Rows of NaN, which stand for broken images, stay rows of NaN.
+
+        Example:
+            >>> import numpy as np
+            >>> from suprank.models import Head, HeadConfig
+            >>> Head(HeadConfig(in_features=8, out_features=4)).transform(np.ones((3, 8), np.float16)).shape
+            (3, 4)
+        """
+        self._check_shape(embeddings.shape)
+        device, config = self.linear.weight.device, self.config
+        rows = max(1, _BLOCK_BYTES // (4 * max(config.in_features, config.out_features, config.hidden)))
+        transformed = np.empty((len(embeddings), config.out_features), np.float32)
+        for start in range(0, len(embeddings), rows):
+            with np.errstate(all="ignore"):  # a float64 beyond float32 becomes infinity, and its row NaN
+                block = torch.from_numpy(np.array(embeddings[start : start + rows], np.float32))
+            transformed[start : start + len(block)] = self(block.to(device)).cpu().numpy()
+        return transformed
+
+    def _check_shape(self, shape: Sequence[int]) -> None:
+        width = self.config.in_features
+        if len(shape) != 2 or shape[1] != width:
+            raise ValueError(f"the embeddings are {list(shape)}, but this head takes [rows, {width}].")
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `head.safetensors` and `head.json` into a folder; an older head there is replaced."""
@@ -119,13 +131,8 @@ class Head(nn.Module):
         path = Path(folder)
         for name in (SETTINGS, WEIGHTS):
             if not (path / name).is_file():
-                raise FileNotFoundError(f"{path} is not the folder of a head: it has no {name}; `suprank adapt` writes it.")
-        try:
-            record = _Record.model_validate(json.loads((path / SETTINGS).read_bytes()))
-        except ValidationError as error:
-            raise ValueError(f"{path / SETTINGS} is not a head's: {error_text(error)}.") from error
-        if record.format != FORMAT:
-            raise ValueError(f"{path / SETTINGS} has format {record.format}, and this suprank reads {FORMAT}; update suprank.")
+                raise FileNotFoundError(f"{path} is not the folder of a head: {_missing(path, name)}.")
+        record = _read_record(path / SETTINGS)
         weights = (path / WEIGHTS).read_bytes()
         if hashlib.sha256(weights).hexdigest() != record.weights_sha256:
             raise WeightsError(
@@ -143,3 +150,36 @@ class Head(nn.Module):
     def fingerprint(self) -> str:
         """A hash of the config and the weights: equal for equal heads, on any device."""
         return hashlib.sha256(self.config.model_dump_json().encode() + state_bytes(self.state_dict())).hexdigest()
+
+
+def is_head(folder: str | PathLike[str]) -> bool:
+    """Whether this is the folder of a head, and not of a model."""
+    return (Path(folder) / SETTINGS).is_file() and not (Path(folder) / model_folder.SETTINGS).is_file()
+
+
+def _missing(path: Path, name: str) -> str:
+    """What a folder lacks to be that of a head, and what to do."""
+    if not path.exists():
+        return "it does not exist; `suprank adapt` writes one"
+    if not path.is_dir():
+        return f"it is a file; give the folder with {SETTINGS} and {WEIGHTS}"
+    if (path / model_folder.SETTINGS).is_file():
+        return "it is that of a model, which has its head inside, if it has one; give it as the model"
+    return f"it has no {name}; `suprank adapt` writes one"
+
+
+def _read_record(path: Path) -> _Record:
+    try:
+        entries: Any = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON ({error}); train or copy the head again.") from error
+    found = entries.get("format") if isinstance(entries, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"{path} has format {found!r}, and suprank {__version__} reads {FORMAT}; a newer suprank may read it: "
+            "pip install --upgrade suprank"
+        )
+    try:
+        return _Record.model_validate(entries)
+    except ValidationError as error:
+        raise ValueError(f"{path} does not describe a head: {error_text(error)}.") from error

@@ -76,7 +76,7 @@ def _embed_batch(forward: Callable[[Tensor], Tensor], images: Tensor, dtype: tor
 def multiscale(
     embedder: Embedder, images: Float[Tensor, "batch 3 height width"], scales: Sequence[float] = SCALES
 ) -> Float[Tensor, "batch dim"]:
-    """The mean of the embeddings at several scales, normalized to length 1.
+    """The mean of the embeddings at several scales, normalized to length 1, and then through the head, if there is one.
 
     Images are resized (bilinear, antialiased), each side to the nearest multiple of the backbone's patch. The mean is over unit
     vectors, so that all scales count equally. The authors take a generalized mean of projected vectors, whose negative entries
@@ -84,9 +84,9 @@ def multiscale(
     """
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, for example {SCALES}.")
-    return normalize(
-        torch.stack([embedder(_resize(images, scale, embedder.backbone.patch_size)) for scale in scales]).mean(0), dim=-1
-    )
+    patch_size = embedder.backbone.patch_size
+    at_scales = [embedder.before_head(_resize(images, scale, patch_size)) for scale in scales]
+    return embedder.head(normalize(torch.stack(at_scales).mean(0), dim=-1))
 
 
 def _resize(images: Tensor, scale: float, patch_size: tuple[int, int]) -> Tensor:

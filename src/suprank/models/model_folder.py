@@ -1,4 +1,4 @@
-"""The folder of a saved embedder: `model.safetensors` has all weights, and `embedder.json` the config.
+"""The folder of a saved embedder: `model.safetensors` has all weights, those of a head too, and `embedder.json` the config.
 
 The JSON also has the version of this format, the versions of suprank, timm and torch that wrote it, and the hash of the weights
 file. It is written last, so that an incomplete folder, or weights that were replaced, are noticed on loading.
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-FORMAT = 4
-"""Format 3 had no `decoder`; 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of `resize`, and no
-squash, fast_jpeg and precision."""
+FORMAT = 5
+"""Format 4 had no `head`; 3 no `decoder` either; 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of
+`resize`, and no squash, fast_jpeg and precision."""
 
 WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
 
@@ -72,7 +72,7 @@ def read_model(
 ) -> tuple[EmbedderConfig, dict[str, Tensor]]:
     """The config and the weights of a folder that `write_model` wrote, checked; errors name the file and the entry.
 
-    `settings` replace entries of the saved config. Folders of the formats 1 to 3 are read too.
+    `settings` replace entries of the saved config. Folders of the formats 1 to 4 are read too.
     """
     path = Path(folder)
     for name in (SETTINGS, WEIGHTS):
@@ -137,7 +137,7 @@ def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); save the embedder again.") from error
     version_found = entries.get("format") if isinstance(entries, dict) else None
-    if version_found not in (1, 2, 3, FORMAT):
+    if version_found not in (1, 2, 3, 4, FORMAT):
         raise ValueError(
             f"{path} has format {version_found!r}, and suprank {__version__} reads 1 to {FORMAT}; a newer suprank may read it: "
             "pip install --upgrade suprank"

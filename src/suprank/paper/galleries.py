@@ -77,6 +77,7 @@ def gallery(
     if queries < 1 or results < 1:
         raise ValueError(f"queries={queries} and results={results} must be at least 1.")
     baseline, source = open_run(baseline_run), open_run(run)
+    source.require_single_labels("a figure of rankings")
     same = match_queries(source, baseline)
     common = levels_in_both(source, baseline)
     about = f"{source.name} and {baseline.name}"
@@ -242,6 +243,7 @@ def images_of_label(
         raise ValueError(f"level={level!r} is not in the manifest; choose from {', '.join(manifest.levels) or 'none'}.")
     if rows < 1 or columns < 1:
         raise ValueError(f"rows={rows} and columns={columns} must be at least 1.")
+    manifest.require_single_labels("a figure of the images of a label")
     place = manifest.levels.index(level)
     known = manifest.names[level]
     members = np.flatnonzero(manifest.labels[:, place] == known.index(label)) if label in known else np.empty(0, np.int64)

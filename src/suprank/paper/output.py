@@ -159,6 +159,7 @@ class Output:
         if not self.paper.small:
             return images, "supercategory", item.name
         level = images.levels[1]
+        images.require_single_labels("a figure of the classes")
         counts = np.bincount(images.labels[:, 1], minlength=len(images.names[level]))
         siblings = [one.label for one in contents().values() if isinstance(one, LabelItem)]
         return images, level, images.names[level][int(np.argsort(-counts, kind="stable")[siblings.index(item.label)])]

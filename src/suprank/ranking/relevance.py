@@ -2,6 +2,9 @@
 
 A *level* is the depth of the closest common ancestor in the label tree: L for the same fine class, 0 for items that
 share nothing, and `IGNORED` (−1) for an item that is not in the query's list at all (the query itself, or junk).
+
+An item may have several labels at a level: labels are then sets, `[N, L, M]` in place of `[N, L]`, padded with −1 to the size M
+of the largest. Two items agree at a level where their sets meet.
 """
 
 from __future__ import annotations
@@ -36,10 +39,15 @@ def common_level(
     up to the first that differs. −1 is no label, which nothing shares, not even another −1; values below are refused. The
     query itself, where it is among the items, has the level of its labels, L if it has them all: see `ignoring`.
 
+    Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1: columns agree where the sets meet.
+
     Example:
         >>> lada, other_lada, fiat, truck = [0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1]
         >>> common_level(torch.tensor([lada]), torch.tensor([lada, other_lada, fiat, truck])).tolist()
         [[3, 2, 1, 0]]
+        >>> dog_and_person, person, cat = [[0, 1]], [[1, -1]], [[2, -1]]
+        >>> common_level(torch.tensor([dog_and_person, person, cat])).tolist()
+        [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     """
     ref_labels = labels if ref_labels is None else ref_labels
     columns, ref_columns = _columns(labels, "labels"), _columns(ref_labels, "ref_labels")
@@ -52,8 +60,8 @@ def common_level(
 
 
 def listed_level(
-    labels: Integer[Tensor, "queries depth"],
-    ref_labels: Integer[Tensor, "items depth"],
+    labels: Integer[Tensor, "queries depth *set"],
+    ref_labels: Integer[Tensor, "items depth *ref_set"],
     *,
     fine: bool = False,
     is_self: Bool[Tensor, "queries items"] | None = None,
@@ -63,19 +71,60 @@ def listed_level(
 
     The query itself is marked `IGNORED`: the items of the mask `is_self` or, without one and `within_batch`, the diagonal.
     """
-    if labels.numel() and ref_labels.numel() and runs_kernels(labels):
+    are_sets = labels.ndim == 3 or ref_labels.ndim == 3
+    if labels.numel() and ref_labels.numel() and not are_sets and runs_kernels(labels):
         return fused_levels(labels, ref_labels, fine=fine, is_self=is_self, within_batch=within_batch)
     labels = torch.threshold(labels, NO_LABEL, _UNMATCHED)
-    same = labels[:, -1, None] == ref_labels[None, :, -1]
+    agree = _sets_meet if are_sets else _labels_equal
+    same = agree(labels[:, -1], ref_labels[:, -1])
     level = None if fine else same.to(torch.int8)
     for column in reversed(range(labels.shape[1] - 1)):
-        same &= labels[:, column, None] == ref_labels[None, :, column]
+        same &= agree(labels[:, column], ref_labels[:, column])
         if level is not None:
             level += same
     level = same.to(torch.int8) if level is None else level
     if is_self is not None:
         return level.masked_fill_(is_self, IGNORED)
     return level.fill_diagonal_(IGNORED) if within_batch else level
+
+
+def _labels_equal(labels: Tensor, ref_labels: Tensor) -> Tensor:
+    return labels[:, None] == ref_labels[None, :]
+
+
+def _sets_meet(labels: Tensor, ref_labels: Tensor) -> Tensor:
+    """Whether the sets of each query and item have a member in common: M² comparisons, in the memory of one."""
+    meet = torch.zeros(len(labels), len(ref_labels), dtype=torch.bool, device=labels.device)
+    for own in labels.reshape(len(labels), -1).unbind(1):
+        for member in ref_labels.reshape(len(ref_labels), -1).unbind(1):
+            meet |= own[:, None] == member[None, :]
+    return meet
+
+
+def squeeze_sets(labels: Integer[Tensor, "rows depth ..."]) -> Integer[Tensor, "rows depth ..."]:
+    """The labels `[N, L]` of sets `[N, L, 1]`, which have one member each; other labels as they are."""
+    return labels[..., 0] if labels.ndim == 3 and labels.shape[2] == 1 else labels
+
+
+def match_sets(
+    labels: Integer[Tensor, "queries depth ..."], ref_labels: Integer[Tensor, "items depth ..."]
+) -> tuple[Integer[Tensor, "queries depth ..."], Integer[Tensor, "items depth ..."]]:
+    """Both labels as sets of one size, `[..., L, M]`, padded with −1, if one of them has sets; otherwise both as they are."""
+    if labels.ndim == ref_labels.ndim == 2:
+        return labels, ref_labels
+    sets = [one if one.ndim == 3 else one[..., None] for one in (labels, ref_labels)]
+    most = max(one.shape[2] for one in sets)
+    padded = [torch.nn.functional.pad(one, (0, most - one.shape[2]), value=NO_LABEL) for one in sets]
+    return padded[0], padded[1]
+
+
+def refuse_label_sets(labels: Tensor, what: str, instead: str) -> None:
+    """Raise if the labels are sets `[N, L, M]`, for `what` cannot use them; `instead` says what to do."""
+    if labels.ndim == 3:
+        raise ValueError(
+            f"{what} needs one label for an image at each level, but these labels have up to {labels.shape[2]} (shape "
+            f"{tuple(labels.shape)}); {instead}."
+        )
 
 
 def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = False) -> None:
@@ -94,12 +143,39 @@ def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = 
     )
 
 
-def classes_with_two_parents(child: Integer[Tensor, " rows"], parent: Integer[Tensor, " rows"]) -> Integer[Tensor, " classes"]:
-    """The classes of `child` that have more than one parent in `parent`, ascending; rows without a class do not count."""
+def classes_with_two_parents(
+    child: Integer[Tensor, "rows *set"], parent: Integer[Tensor, "rows *set"]
+) -> Integer[Tensor, " classes"]:
+    """The classes of `child` that have more than one parent in `parent`, ascending; rows without a class do not count.
+
+    Of sets, `[rows, M]`, these are the classes without a parent that is in the sets of all their rows: which of an image's
+    parents belongs to which of its classes is not known, but one that fits all images of the class must exist.
+    """
+    if child.ndim == 2:
+        return _classes_without_common_parent(child, parent)
     ordered, order = child.sort(stable=True)
     above = parent[order]
     differing = (ordered[1:] == ordered[:-1]) & (above[1:] != above[:-1]) & (ordered[1:] >= 0)
     return ordered[1:][differing].unique()
+
+
+def _classes_without_common_parent(child: Tensor, parent: Tensor) -> Tensor:
+    (classes, own), (parents, above) = (_distinct_members(sets).unique(return_inverse=True) for sets in (child, parent))
+    rows = own.flatten().bincount(minlength=len(classes))  # of each class
+    pairs = (own[:, :, None] * len(parents) + above[:, None, :])[
+        (classes[own] >= 0)[:, :, None] & (parents[above] >= 0)[:, None, :]
+    ]
+    pair, shared = pairs.unique(return_counts=True)
+    most = torch.zeros_like(rows).scatter_reduce(0, pair // len(parents), shared, "amax")
+    return classes[(classes >= 0) & (most < rows)]
+
+
+def _distinct_members(sets: Tensor) -> Tensor:
+    """The sets `[rows, M]` with each member once, −1 in place of a repeated one."""
+    ordered = sets.sort(dim=1).values
+    repeated = torch.zeros_like(ordered, dtype=torch.bool)
+    repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return ordered.masked_fill(repeated, NO_LABEL)
 
 
 def ignoring(level: Shaped[Tensor, "queries items"], item: Integer[Tensor, " queries"]) -> Shaped[Tensor, "queries items"]:
@@ -186,11 +262,12 @@ def exponential_gain(
 
 def _columns(labels: Tensor, name: str) -> Tensor:
     _check_integer(labels, name)
-    if labels.ndim not in (1, 2) or (labels.ndim == 2 and not 1 <= labels.shape[1] <= _DEEPEST):
+    if labels.ndim not in (1, 2, 3) or (labels.ndim > 1 and not 1 <= labels.shape[1] <= _DEEPEST) or 0 in labels.shape[2:]:
         raise ValueError(
-            f"{name} has shape {tuple(labels.shape)}, but must be [N] or [N, L] with 1 to {_DEEPEST} levels, finest first."
+            f"{name} has shape {tuple(labels.shape)}, but must be [N] or [N, L] with 1 to {_DEEPEST} levels, finest first, or "
+            f"[N, L, M] if an item has up to M labels at a level."
         )
-    columns = (labels[:, None] if labels.ndim == 1 else labels).to(torch.int64)
+    columns = squeeze_sets(labels[:, None] if labels.ndim == 1 else labels).to(torch.int64)
     if columns.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU the check would wait for the device
         check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
     return columns

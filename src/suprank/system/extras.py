@@ -47,6 +47,7 @@ PACKAGES = {
     "suprank.embedding": "vision",
     "suprank.explorer": "explore",
     "suprank.hierarchy": "hierarchy",
+    "suprank.integrations.sentence_transformers": "sentence-transformers",
     "suprank.models": "vision",
     "suprank.training": "train",
 }

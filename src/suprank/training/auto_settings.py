@@ -85,12 +85,13 @@ def _images_per_class(tables: Mapping[str, Any]) -> NDArray[np.int64]:
     name, root, levels = (_get(tables, f"data.{key}") for key in ("manifest", "root", "levels"))
     if not isinstance(name, str) or not Path(name).is_file():  # training will say so
         return _UNKNOWN
-    manifest = open_manifest(name, root)
+    fill_gaps, separator = _get(tables, "data.fill_gaps") is True, _get(tables, "data.label_separator")
+    manifest = open_manifest(name, root, fill_gaps=fill_gaps, label_separator=separator if isinstance(separator, str) else None)
     if "train" not in manifest.splits or not manifest.levels:
         return _UNKNOWN
     train = manifest.split("train")
     finest = levels[0] if levels and levels[0] in train.levels else train.levels[0]
-    labels = train.labels[:, train.levels.index(finest)]
+    labels = train.labels_at((finest,))
     counts = np.unique(labels[labels >= 0], return_counts=True)[1]
     if len(counts) < 2:
         raise ValueError(

@@ -53,7 +53,8 @@ class TrainBatch(NamedTuple):
 class TrainBatches:
     """The training images of a manifest in batches; process `rank` of `world_size` gets its part of each.
 
-        labels    [images, levels], finest first, numbered from 0 at each level over the training images
+        labels    [images, levels], finest first, numbered from 0 at each level over the training images;
+                  [images, levels, M] if images have up to M labels at a level
         levels    their names
         classes   the number of classes at the finest level
         paths     of the images
@@ -106,7 +107,7 @@ class TrainBatches:
             raise ValueError(f"{config.data.manifest} has no images to train on, only {splits}; mark some of them as train.")
         images = manifest.split("train")
         levels = _chosen_levels(config, images)
-        labels = _renumber(images.labels[:, [images.levels.index(level) for level in levels]])
+        labels = _renumber(images.labels_at(levels))
         _warn_if_no_tree(labels, levels, config.data.manifest)
         sampler = _sampler(config, labels, levels, world_size)
         crops = config.images
@@ -221,9 +222,12 @@ def _warn_if_no_tree(labels: NDArray[np.int64], levels: tuple[str, ...], manifes
 
 def _renumber(labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """The same classes, numbered from 0 at each level; −1, no label, stays −1."""
-    # With a −1 in front, the smallest number of every column is −1, whether the column holds one or not.
-    codes = [np.unique(np.concatenate([[-1], column]), return_inverse=True)[1][1:] - 1 for column in labels.T]
-    return np.stack(codes, axis=1).astype(np.int64)
+    renumbered = np.empty_like(labels)
+    for level in range(labels.shape[1]):
+        # With a −1 in front, the smallest number of every column is −1, whether the column holds one or not.
+        _, codes = np.unique(np.append(-1, labels[:, level]), return_inverse=True)
+        renumbered[:, level] = codes[1:].reshape(labels[:, level].shape) - 1
+    return renumbered
 
 
 def _sampler(
@@ -242,6 +246,11 @@ def _sampler(
         most = batch.max_images_per_class
         return BalancedBatchSampler(
             labels, batch.size, batch.images_per_class, max_images_per_class=most, batches=batch.batches, seed=seed
+        )
+    if labels.ndim == 3:
+        raise ValueError(
+            "the hierarchical sampler needs one label for an image at each level, but images have several; use "
+            "batch.sampler='m-per-class'."
         )
     if len(levels) < 2 or (batch.level is not None and batch.level not in levels[1:]):
         coarse = f"choose batch.level from {', '.join(levels[1:])}" if levels[1:] else "use the m-per-class sampler"
@@ -327,7 +336,8 @@ class _SeededImages(Dataset[_Piece]):
         """The row of the position itself; then the others in cyclic order, those of its class first."""
         yield int(rows[position])
         others = np.roll(rows, -position)[1:]
-        same_class = self.classes[others] == self.classes[rows[position]]
+        own = self.classes[rows[position]]
+        same_class = self.classes[others] == own if own.ndim == 0 else np.isin(self.classes[others], own[own >= 0]).any(1)
         yield from others[same_class].tolist()
         yield from others[~same_class].tolist()
 

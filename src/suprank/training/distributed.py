@@ -18,23 +18,6 @@ def world_size() -> int:
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
-def all_gather(local: Tensor) -> Tensor:
-    """The rows `[n, ...]` of every process, by rank: `[world_size · n, ...]`. Every process must have as many."""
-    if world_size() == 1:
-        return local
-    parts = [torch.empty_like(local) for _ in range(world_size())]
-    distributed.all_gather(parts, local.contiguous())
-    return torch.cat(parts)
-
-
-def local_part(gathered: Tensor) -> Tensor:
-    """The rows of this process in a tensor that `all_gather` returned, or in its gradient."""
-    if world_size() == 1:
-        return gathered
-    share = len(gathered) // world_size()
-    return gathered.narrow(0, distributed.get_rank() * share, share)
-
-
 def average(tensors: Iterable[Tensor]) -> None:
     """Replace each tensor by its mean over the processes."""
     if world_size() > 1:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from suprank.data.transforms import Normalize
-from suprank.losses import skip_value_checks
+from suprank.losses import gather, skip_value_checks
 from suprank.losses.memory import EmbeddingMemory
 from suprank.models import Embedder, model_folder
 from suprank.system import torchvision_operators
@@ -52,8 +52,8 @@ class Learner:
     """A network, a loss, a memory if there is one, and their optimizers, on the devices of `fabric`.
 
     n processes with B/n images each take the same step as one process with B: embeddings are gathered, every process computes
-    the loss of all of them, and propagates the gradient of its own embeddings through its copy of the network. The copies
-    average their gradients, so each process multiplies its part by n.
+    the loss of all of them, and propagates the gradient of its own embeddings, summed over the processes, through its copy of
+    the network (see `gather`). The copies average their gradients.
 
     `loss` replaces the one that the recipe names.
     """
@@ -69,7 +69,10 @@ class Learner:
         memory = None
         if config.memory.size:
             size = len(batches.labels) if config.memory.size == "all" else config.memory.size
-            memory = EmbeddingMemory(size, self.embedder.dim, len(batches.levels), per_item=config.memory.per_item)
+            _, levels, *sets = batches.labels.shape
+            memory = EmbeddingMemory(
+                size, self.embedder.dim, levels, max_labels=sets[0] if sets else None, per_item=config.memory.per_item
+            )
         replay = replays_loss(loss, config, fabric)
         self.loss = LossWithMemory(loss, memory, config.memory.weight, replay=replay).to(fabric.device)
         distributed.broadcast_from_first(value.data for value in (*loss.parameters(), *loss.buffers()))
@@ -146,15 +149,16 @@ class Learner:
         seed, device = self.config.run.seed, self.fabric.device
         torch.manual_seed(derive_seed(seed, _DROPOUT, step, place, self.fabric.global_rank))
         forward = self.forward_batch(self.fabric, self.model, batch.images, self._prepare, last=last)
-        embeddings = distributed.all_gather(forward.embeddings.float()).requires_grad_()
-        labels, ids = (distributed.all_gather(local.to(device, non_blocking=True)) for local in (batch.labels, batch.ids))
+        own = forward.embeddings.float().requires_grad_()
+        labels, ids = (values.to(device, non_blocking=True) for values in (batch.labels, batch.ids))
+        embeddings, labels, ids = gather(own, labels, ids, equal_sizes=True)
         torch.manual_seed(derive_seed(seed, _LOSS, step, place))  # the same in all processes: the loss may draw too
         with skip_value_checks():
             value = self.loss(embeddings, labels, ids, use_memory=epoch >= self.config.memory.start_epoch)
-        embeddings_gradient, proxies_gradients = gradients(share * value, embeddings, self.proxies)
+        embeddings_gradient, proxies_gradients = gradients(share * value, own, self.proxies)
         for proxy, gradient in zip(self.proxies, proxies_gradients, strict=True):
             proxy.grad = gradient if proxy.grad is None else proxy.grad + gradient
-        forward.backward(distributed.local_part(embeddings_gradient) * self.fabric.world_size)
+        forward.backward(embeddings_gradient)
         return {**self.loss.log, _BAD_EMBEDDINGS: (~embeddings.isfinite().all(1)).sum()}
 
     def _checked_values(self, parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 import torch
 
 from suprank.evaluation import Report
+from suprank.losses import gather
 from suprank.system import custom_code
 from suprank.training import checkpoint, code_copies, distributed
 from suprank.training.batches import TrainBatches
@@ -184,7 +185,9 @@ class _Trainer:
         self.config, self.fabric, self.run, self.callback, self.stop = config, fabric, run, callback, stop
         self.position = Position()
         name, root = config.data.manifest, config.data.root
-        read_manifest = partial(open_manifest, name, root, partial(callback.on_prepare_progress, f"drawing {name}"))
+        drawing = partial(callback.on_prepare_progress, f"drawing {name}")
+        cells: dict[str, Any] = {"fill_gaps": config.data.fill_gaps, "label_separator": config.data.label_separator}
+        read_manifest = partial(open_manifest, name, root, drawing, **cells)
         manifest = _run_on_first_process(fabric, read_manifest) or read_manifest()  # the first process draws a new dataset
         processes: dict[str, Any] = {
             "rank": fabric.global_rank,
@@ -420,7 +423,7 @@ class _Trainer:
 
     def _non_finite_message(self, error: NonFiniteError, group: list[TrainBatch]) -> str:
         """Where training stopped, and what to do; the first process writes the images of the batch to a file."""
-        rows = distributed.all_gather(torch.cat([batch.ids for batch in group]).to(self.fabric.device)).tolist()
+        rows = gather(torch.cat([batch.ids for batch in group]).to(self.fabric.device), equal_sizes=True).tolist()
         position = self.position
         images = ""
         if self.fabric.is_global_zero:

@@ -37,7 +37,7 @@ class LossWithMemory(nn.Module):
     def forward(
         self,
         embeddings: Float[Tensor, "batch dim"],
-        labels: Int[Tensor, "batch levels"],
+        labels: Int[Tensor, "batch levels *set"],
         ids: Int[Tensor, " batch"],
         *,
         use_memory: bool = True,

@@ -21,7 +21,7 @@ from suprank.evaluation import evaluate
 from suprank.evaluation.arguments import check_tree, parse_metrics
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.metrics import default_metrics
-from suprank.training import distributed
+from suprank.losses import gather
 from suprank.training.manifests import open_manifest
 
 if TYPE_CHECKING:
@@ -114,7 +114,8 @@ class Validator:
         for name, file in config.data.tests.items():
             if name in manifests:
                 raise ValueError(f"data.tests has a {name!r}, the name of the test set of {config.data.manifest}; rename it.")
-            manifests[name] = (open_manifest(file), file)
+            cells: dict[str, Any] = {"fill_gaps": config.data.fill_gaps, "label_separator": config.data.label_separator}
+            manifests[name] = (open_manifest(file, **cells), file)
         sets = {name: _test_set(whole, about, config, loading, progress) for name, (whole, about) in manifests.items()}
         _check_weighted_levels(config.evaluation.level_weights, sets)
         best = _best(next(iter(sets.values())), config.evaluation.best) if sets else ""
@@ -222,7 +223,7 @@ class Validator:
             return local
         parts = []
         for some in local.split(_ROWS_PER_GATHER):
-            rows = distributed.all_gather(some.to(device)).cpu()
+            rows = gather(some.to(device), equal_sizes=True).cpu()
             parts.append(rows.unflatten(0, (self._world_size, -1)).transpose(0, 1).flatten(0, 1))
         return torch.cat(parts)
 

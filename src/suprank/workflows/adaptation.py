@@ -132,7 +132,7 @@ class AdaptInput:
     @classmethod
     def _from_folder(cls, folder: Path, test: Path | None, levels: Sequence[str], *, split_test: bool) -> AdaptInput:
         from suprank.adaptation import EvaluationSet
-        from suprank.embedding import build_query_gallery, ranked_parts, read_embedded
+        from suprank.embedding import Provenance, build_query_gallery, ranked_parts, read_embedded
         from suprank.embedding.parts import embedded_parts
         from suprank.embedding.query_gallery import common_labels, common_levels
 
@@ -142,6 +142,9 @@ class AdaptInput:
         part = next((name for name in ("train", "test") if name in parts), None)
         if part is None:
             raise ValueError(f"{folder} has no training images, only {' and '.join(parts)}; embed them with --split train.")
+        made_by = Provenance.read(folder, part)
+        if made_by is not None and made_by.head is not None:
+            raise ValueError(f"{folder} was embedded with a head, and heads do not stack; embed without one.")
         tested: tuple[str, ...] = ()
         if not split_test:
             remaining = [name for name in parts if name != part] if test is None else embedded_parts(test)

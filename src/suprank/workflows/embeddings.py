@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from suprank.data import Manifest
     from suprank.embedding import ImageLoaderSettings
-    from suprank.models import Embedder
+    from suprank.models import Embedder, Head
 
 _log = logging.getLogger(__name__)
 
@@ -24,9 +24,12 @@ def embed(
     out: str | PathLike[str],
     *,
     weights: str | PathLike[str] | None = None,
+    head: str | PathLike[str] | Head | None = None,
     trust_code: bool = False,
     root: str | PathLike[str] | None = None,
     splits: Sequence[str] | None = None,
+    fill_gaps: bool = False,
+    label_separator: str | None = None,
     size: int | None = None,
     resize: int | None = None,
     squash: bool | None = None,
@@ -44,9 +47,11 @@ def embed(
     """Embed the images of a manifest into `out`/SPLIT/embeddings.npy and items.parquet; return the folder of each split.
 
     `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, or a backbone of your own such as
-    `mine.py:build`. A saved embedder with such a backbone is loaded only with `trust_code`. `manifest` is a `Manifest` or its
-    file. What is None is as the model was saved, or a sensible default. An interrupted call continues where it stopped. Under
-    torchrun the processes share the images. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
+    `mine.py:build`. A saved embedder with such a backbone is loaded only with `trust_code`. `head`, a folder of `suprank adapt`
+    or a `Head`, is put on top of it. `manifest` is a `Manifest` or its file; `fill_gaps` puts a placeholder where a row of the
+    file has a blank between two labels, and `label_separator` is what stands between several labels. What else is None is as
+    the model was saved, or a sensible default. An interrupted call continues where it stopped. Under torchrun the processes
+    share the images. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -55,11 +60,16 @@ def embed(
     from suprank.data import Manifest
     from suprank.embedding import embed_collection, torchrun_processes
     from suprank.models import Embedder
+    from suprank.workflows.heads import embedder_with_head
 
     if not scales or min(scales) <= 0:
         raise ValueError(f"scales={tuple(scales)} must be one or more numbers above 0, such as 0.7.")
-    collection = manifest if isinstance(manifest, Manifest) else Manifest.read(manifest, root=root)
+    collection = manifest
+    if not isinstance(collection, Manifest):
+        collection = Manifest.read(collection, root=root, fill_gaps=fill_gaps, label_separator=label_separator)
     embedder = load_embedder(model, weights, trust_code=trust_code)
+    if head is not None:
+        embedder = embedder_with_head(embedder, head)
     images = {"size": size, "resize": resize, "squash": squash, "fast_jpeg": fast_jpeg, "decoder": decoder}
     settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
     with torchrun_processes() as processes:

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.label_tables import Labels
+    from suprank.models import Head
 
 PROVENANCE = "embeddings"
 """Key of a report's settings under which it says which model made the embeddings, and how it read the images."""
+
+HEAD = "head"
+"""Key of a report's settings with the fingerprint of the head that was applied to the embeddings."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +39,12 @@ def evaluate(
     *,
     levels: Sequence[str] = (),
     id_column: str | None = None,
+    fill_gaps: bool = False,
+    label_separator: str | None = None,
     test: str | None = None,
     frozen: bool = False,
     trust_code: bool = False,
+    head: str | os.PathLike[str] | Head | None = None,
     decay: float | None = None,
     weights: Mapping[str, float] | None = None,
     device: str | None = None,
@@ -53,8 +60,12 @@ def evaluate(
       with `trust_code`.
     - a folder of `suprank embed`, which brings labels, gallery and ids.
     - a file of embeddings (.npy, .parquet, .pt), with `labels` in a file (.csv, .tsv, .parquet, .npy) whose columns `levels`
-      names, finest first. Rows with equal `id_column` are one image, which is left out of its own list.
+      names, finest first. Rows with equal `id_column` are one image, which is left out of its own list. `fill_gaps` puts a
+      placeholder where a row has a blank between two labels, as in `suprank.data.Manifest.from_columns`. `label_separator` is
+      what stands between the labels of an image that has several at a level.
     - an array or tensor, with `labels` in an array: `suprank.evaluation.evaluate` is called as it is.
+
+    `head`, a folder of `suprank adapt` or a `Head`, is applied to queries and gallery first.
 
     `decay` is that of H-AP and `weights`, by level, those of wAP; they and `ks` are by default those of the run, or 1, equal
     weights and (1, 10, 100). Further options (`metrics`, `bootstrap`, `per_query`, `memory_budget`, ...) are those of
@@ -69,9 +80,13 @@ def evaluate(
     if not isinstance(subject, str | os.PathLike):
         if labels is None:
             raise ValueError("embeddings in an array need their labels; give labels=.")
-        if frozen or test is not None or id_column is not None:
-            raise ValueError("id_column, test and frozen are for files and folders; leave them out, or give ids= for ids.")
-        arrays: tuple[Any, Any, Any, Any] = (subject, labels, gallery, gallery_labels)
+        if frozen or test is not None or id_column is not None or fill_gaps or label_separator is not None:
+            raise ValueError(
+                "id_column, test and frozen are for files and folders, and so are fill_gaps and label_separator; leave them "
+                "out, or give ids= for ids."
+            )
+        queries, items = (subject, gallery) if head is None else _arrays_with_head(subject, gallery, head, device)
+        arrays: tuple[Any, Any, Any, Any] = (queries, labels, items, gallery_labels)
         return evaluation.evaluate(
             *arrays,
             decay=1.0 if decay is None else decay,
@@ -88,9 +103,12 @@ def evaluate(
         gallery_labels,
         levels=levels,
         id_column=id_column,
+        fill_gaps=fill_gaps,
+        label_separator=label_separator,
         test=test,
         frozen=frozen,
         trust_code=trust_code,
+        head=head,
         device=device,
     )
     return data.evaluate(decay=decay, weights=weights, device=device, progress=progress, **options)
@@ -98,7 +116,10 @@ def evaluate(
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationInput:
-    """Queries, gallery, labels and ids, as read from files; and, where known, which model made the embeddings."""
+    """Queries, gallery, labels and ids, as read from files; and, where known, which model made the embeddings.
+
+    `head` is the fingerprint of the head that was applied after reading; None without one.
+    """
 
     queries: Embeddings
     gallery: Embeddings | None
@@ -109,6 +130,7 @@ class EvaluationInput:
     decay: float = 1.0
     weights: Mapping[str, float] | None = None
     provenance: Provenance | None = None
+    head: str | None = None
 
     @classmethod
     def read(
@@ -120,24 +142,50 @@ class EvaluationInput:
         *,
         levels: Sequence[str] = (),
         id_column: str | None = None,
+        fill_gaps: bool = False,
+        label_separator: str | None = None,
         test: str | None = None,
         frozen: bool = False,
         trust_code: bool = False,
+        head: str | os.PathLike[str] | Head | None = None,
         device: str | None = None,
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> EvaluationInput:
-        """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded."""
+        """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded, and
+        of embeddings going through the head."""
+        if head is not None:
+            from suprank.workflows.heads import load_head
+
+            applied = load_head(head, device)  # first: a wrong head should not wait for a run's images
+            data = cls.read(
+                *(subject, labels, gallery, gallery_labels),
+                levels=levels,
+                id_column=id_column,
+                fill_gaps=fill_gaps,
+                label_separator=label_separator,
+                test=test,
+                frozen=frozen,
+                trust_code=trust_code,
+                device=device,
+                progress=progress,
+            )
+            return data.with_head(applied, progress)
         subject = Path(subject)
         if (gallery is None) != (gallery_labels is None):
             raise ValueError("gallery and gallery_labels go together; give both, or neither.")
         if subject.is_dir() and any(given is not None for given in (labels, gallery, id_column)):
             raise ValueError(f"{subject} is a folder, which has its own labels, gallery and ids; to use others, name files.")
+        if fill_gaps and labels is None:
+            raise ValueError(f"fill_gaps is for a file of labels, and {subject} has its own; leave it out.")
+        if label_separator is not None and labels is None:
+            raise ValueError(f"label_separator is for a file of labels, and {subject} has its own; leave it out.")
         if (subject / "recipe.toml").is_file():
             return cls.from_run(subject, test, levels, device, progress, frozen=frozen, trust_code=trust_code)
         if frozen or test is not None:
             raise ValueError(f"frozen and test are for a folder of `suprank train`, which {subject} is not; leave them out.")
         if labels is not None:
-            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column)
+            cells: dict[str, Any] = {"fill_gaps": fill_gaps, "label_separator": label_separator}
+            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column, **cells)
         if not subject.exists():
             raise FileNotFoundError(
                 f"{subject} does not exist; name a folder of `suprank train` or `suprank embed`, or a file."
@@ -155,6 +203,9 @@ class EvaluationInput:
         gallery_labels: Path | None,
         levels: Sequence[str],
         id_column: str | None,
+        *,
+        fill_gaps: bool = False,
+        label_separator: str | None = None,
     ) -> EvaluationInput:
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_tables import encode_labels, item_ids, read_label_table
@@ -162,7 +213,10 @@ class EvaluationInput:
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
         table = read_label_table(Path(labels))
         gallery_table = None if gallery_labels is None else read_label_table(Path(gallery_labels))
-        coded = encode_labels(table, gallery_table, levels=levels, without=[] if id_column is None else [id_column])
+        without = [] if id_column is None else [id_column]
+        coded = encode_labels(
+            table, gallery_table, levels=levels, without=without, fill_gaps=fill_gaps, label_separator=label_separator
+        )
         ids = None if id_column is None else item_ids(table, id_column)
         gallery_ids = None if id_column is None or gallery_table is None else item_ids(gallery_table, id_column)
         queries = Embeddings.from_source(embeddings, "embeddings")
@@ -226,6 +280,25 @@ class EvaluationInput:
             provenance=source.provenance,
         )
 
+    def with_head(
+        self, head: Head, progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    ) -> EvaluationInput:
+        """The same queries and gallery after the head. Embeddings that already went through one are refused."""
+        from suprank.embedding import Provenance
+        from suprank.evaluation.embeddings import Embeddings
+        from suprank.workflows.heads import apply_head, head_added
+
+        def applied(side: Embeddings) -> Embeddings:
+            made_by = self.provenance if side.path is None else Provenance.read_beside(side.path)
+            return Embeddings.from_source(apply_head(side, head, made_by, progress), f"{side.name} after the head")
+
+        queries = applied(self.queries)
+        gallery = self.gallery if self.gallery is None else queries
+        if self.gallery is not None and not self.gallery.is_same(self.queries):
+            gallery = applied(self.gallery)
+        provenance = head_added(self.provenance, head)
+        return replace(self, queries=queries, gallery=gallery, provenance=provenance, head=head.fingerprint())
+
     def evaluate(
         self,
         *,
@@ -250,9 +323,19 @@ class EvaluationInput:
             weights=self.weights if weights is None else weights,
             **options,
         )
-        if self.provenance is None:
-            return report
-        return replace(report, settings={**report.settings, PROVENANCE: self.provenance.asdict()})
+        known: dict[str, Any] = {} if self.provenance is None else {PROVENANCE: self.provenance.asdict()}
+        if self.head is not None:
+            known[HEAD] = self.head
+        return replace(report, settings={**report.settings, **known}) if known else report
+
+
+def _arrays_with_head(subject: Any, gallery: Any, head: str | os.PathLike[str] | Head, device: str | None) -> tuple[Any, Any]:
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.workflows.heads import apply_head, load_head
+
+    loaded = load_head(head, device)
+    queries = apply_head(Embeddings.from_source(subject), loaded)
+    return queries, None if gallery is None else apply_head(Embeddings.from_source(gallery, "gallery"), loaded)
 
 
 def read_folder(folder: Path, levels: Sequence[str]) -> QueryGallery:
@@ -282,12 +365,21 @@ def _read_part(folder: Path, name: str) -> EmbeddedPart:
     return part
 
 
-def read_revisited(folder: Path, ground_truth: GroundTruth) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Read queries and gallery in the order in which a revisited dataset's file numbers them, distractors last."""
+def read_revisited(
+    folder: Path, ground_truth: GroundTruth, *, head: str | os.PathLike[str] | Head | None = None, device: str | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Read queries and gallery in the order in which a revisited dataset's file numbers them, distractors last.
+
+    `head`, if given, is applied to both.
+    """
+    from suprank.embedding import Provenance
     from suprank.embedding.parts import read_embedded
     from suprank.embedding.query_gallery import column
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.workflows.heads import apply_head, load_head
 
-    embeddings = []
+    loaded = None if head is None else load_head(head, device)
+    embeddings: list[NDArray[Any]] = []
     for name, expected in (("query", ground_truth.queries), ("gallery", ground_truth.items)):
         part = read_embedded(folder, name)
         ids = column(part.items, "id") or []
@@ -296,5 +388,8 @@ def read_revisited(folder: Path, ground_truth: GroundTruth) -> tuple[NDArray[Any
                 f"{folder / name} does not hold the {len(expected):,} images of the ground truth, in its order and all whole; "
                 f"embed a manifest that `suprank data import` roxford5k or rparis6k made from this very file."
             )
-        embeddings.append(part.embeddings)
+        rows = part.embeddings
+        if loaded is not None:
+            rows = apply_head(Embeddings.from_source(rows, str(folder / name)), loaded, Provenance.read(folder, name))
+        embeddings.append(rows)
     return embeddings[0], embeddings[1]

@@ -78,7 +78,7 @@ def pair_with_folder(
     from suprank.explorer.findings.query_metrics import match_queries
     from suprank.workflows.run_embeddings import open_source
 
-    names = distinct_names(folder, against, frozen=frozen)
+    names = distinct_names(folder, against, frozen=frozen, head=data.head is not None)
     tests = [test if (one / "recipe.toml").is_file() else None for one in (folder, against)]
     how: dict[str, Any] = {"trust_code": trust_code, "device": device, "progress": progress}
     other = EvaluationInput.read(against, test=tests[1], frozen=frozen, **how)
@@ -106,7 +106,7 @@ def pair_with_folder(
 def _warn_of_other_classes(
     names: tuple[str, str], levels: Sequence[str], own: NDArray[np.int64], other: NDArray[np.int64]
 ) -> None:
-    columns = zip(levels, own.T, other.T, strict=True)
+    columns = zip(levels, np.moveaxis(own, 1, 0), np.moveaxis(other, 1, 0), strict=True)
     different = [level for level, mine, theirs in columns if not same_classes(mine, theirs)]
     if different:
         _log.warning(
@@ -117,23 +117,46 @@ def _warn_of_other_classes(
 
 
 def pair_with_file(
-    data: EvaluationInput, file: Path, against: Path, labels: Path, *, levels: Sequence[str] = (), id_column: str | None = None
+    data: EvaluationInput,
+    file: Path,
+    against: Path,
+    labels: Path,
+    *,
+    levels: Sequence[str] = (),
+    id_column: str | None = None,
+    fill_gaps: bool = False,
+    label_separator: str | None = None,
 ) -> EvaluationPair:
     """Pair `data`, which was read from `file`, with another file of embeddings of the same images in the same order."""
-    other = EvaluationInput.from_files(against, labels, None, None, levels, id_column)
+    other = EvaluationInput.from_files(
+        against, labels, None, None, levels, id_column, fill_gaps=fill_gaps, label_separator=label_separator
+    )
     other = replace(other, ks=data.ks, decay=data.decay, weights=data.weights)
-    return EvaluationPair(names=distinct_names(file, against), own=data, other=other, rows=None)
+    names = distinct_names(file, against, head=data.head is not None)
+    return EvaluationPair(names=names, own=data, other=other, rows=None)
 
 
-def distinct_names(one: Path, other: Path, *, frozen: bool = False) -> tuple[str, str]:
+def pair_without_head(data: EvaluationInput, before: EvaluationInput, subject: Path) -> EvaluationPair:
+    """Pair `data`, which was read from `subject` and went through a head, with the same embeddings `before` the head."""
+    return EvaluationPair(names=distinct_names(subject, subject, head=True), own=data, other=before, rows=None)
+
+
+def distinct_names(one: Path, other: Path, *, frozen: bool = False, head: bool = False) -> tuple[str, str]:
     """What to call two folders or files: by their names, with as many of their parent folders as tell them apart.
+
+    With `head`, a head is applied to the first, which may then be the same as the second.
 
     Example:
         >>> from pathlib import Path
         >>> distinct_names(Path("/runs/happier"), Path("/runs/smooth-ap")), distinct_names(Path("/a/test"), Path("/b/test"))
         (('happier', 'smooth-ap'), ('a/test', 'b/test'))
+        >>> distinct_names(Path("clip.npy"), Path("clip.npy"), head=True)
+        ('clip.npy with head', 'clip.npy')
     """
     first, second = one.resolve(), other.resolve()
+    if head:
+        names = (first.name, first.name) if first == second and not frozen else distinct_names(one, other, frozen=frozen)
+        return f"{names[0]} with head", names[1]
     if frozen:
         return first.name, f"{first.name} before training"
     for number in range(1, max(len(first.parts), len(second.parts)) + 1):
@@ -161,10 +184,14 @@ def at_levels(data: EvaluationInput, levels: Sequence[str]) -> EvaluationInput:
 def same_classes(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
     """Whether two label columns sort the same rows into the same classes, whatever their numbers; −1 is no class.
 
+    Columns of sets `[rows, M]` do if every class has the rows of a class of the other column.
+
     Example:
         >>> same_classes(np.array([0, 0, 1, -1]), np.array([7, 7, 3, -1])), same_classes(np.array([0, 0]), np.array([0, 1]))
         (True, False)
     """
+    if one.ndim == 2 or other.ndim == 2:
+        return _rows_of_classes(one) == _rows_of_classes(other)
     if ((one < 0) != (other < 0)).any():
         return False
     pairs = len(np.unique(np.stack([one, other]), axis=1).T)
@@ -174,3 +201,13 @@ def same_classes(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
 def _weights_at(weights: Mapping[str, float] | None, levels: Sequence[str]) -> Mapping[str, float] | None:
     kept = {level: weight for level, weight in (weights or {}).items() if level in levels}
     return kept if any(kept.values()) else None
+
+
+def _rows_of_classes(column: NDArray[np.int64]) -> list[tuple[int, ...]]:
+    """The rows of each class, in an order that does not depend on the classes' numbers."""
+    sets = column.reshape(len(column), -1)
+    rows, places = np.nonzero(sets >= 0)
+    classes = sets[rows, places]
+    order = np.argsort(classes, kind="stable")
+    starts = np.flatnonzero(np.diff(classes[order])) + 1
+    return sorted(tuple(part.tolist()) for part in np.split(rows[order], starts))

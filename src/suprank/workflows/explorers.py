@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image
 
-    from suprank.embedding import ImageLoaderSettings
+    from suprank.embedding import ImageLoaderSettings, Provenance
     from suprank.explorer import Source
     from suprank.explorer.web import Explorer, ExplorerRun
-    from suprank.models import Embedder
+    from suprank.models import Embedder, Head
 
     Progress = Callable[[str, int, int], None]
 
@@ -35,6 +35,7 @@ def explore(
     indexes: Sequence[str] = (),
     device: str | None = None,
     trust_code: bool = False,
+    head: str | PathLike[str] | Head | None = None,
     tags: str | PathLike[str] | None = None,
     read_only: bool = False,
 ) -> None:
@@ -50,7 +51,7 @@ def explore(
     from suprank.explorer.web import serve
 
     explorer = open_explorer(
-        runs, manifest, test, model, indexes, device, trust_code=trust_code, tags=tags, read_only=read_only
+        runs, manifest, test, model, indexes, device, trust_code=trust_code, head=head, tags=tags, read_only=read_only
     )
     serve(explorer.runs, host=host, port=port, tags=explorer.tags.file, read_only=read_only)
 
@@ -65,6 +66,7 @@ def open_explorer(
     progress: Progress = lambda what, done, total: None,
     *,
     trust_code: bool = False,
+    head: str | PathLike[str] | Head | None = None,
     tags: str | PathLike[str] | None = None,
     read_only: bool = False,
 ) -> Explorer:
@@ -74,11 +76,15 @@ def open_explorer(
     set of the recipe. `model` embeds uploaded images where the run itself has no model. `indexes` are addresses of indexes of
     the galleries, at most one per run. Models with a backbone of your own are loaded only with `trust_code`.
 
+    `head`, a folder of `suprank adapt` or a `Head`, is applied to the embeddings of the first run and to uploaded images; a
+    second run, which may be the same, is shown as it is.
+
     Tags are kept in the file `tags`, by default `tags.csv` in the folder of the first run or `NAME.tags.csv` beside `NAME.npy`,
     and saved selections beside it. With `read_only`, the page does not let anybody change them.
     """
     from suprank.explorer.source import comparison_warning
     from suprank.explorer.web import Explorer
+    from suprank.workflows.heads import load_head
     from suprank.workflows.run_embeddings import check_run_or_embeddings
 
     folders = [Path(run) for run in runs]
@@ -88,10 +94,11 @@ def open_explorer(
         raise ValueError(f"{len(indexes)} indexes are given for {len(folders)} runs; give at most one per run.")
     for folder in folders:
         check_run_or_embeddings(folder)
+    heads = [None if head is None else load_head(head, device), None]
     addresses = [*indexes, *[None] * (len(folders) - len(indexes))]
     opened = [
-        _open_run(folder, address, None if manifest is None else Path(manifest), test, model, device, progress, trust_code)
-        for folder, address in zip(folders, addresses, strict=True)
+        _open_run(folder, address, None if manifest is None else Path(manifest), test, model, device, progress, trust_code, one)
+        for folder, address, one in zip(folders, addresses, heads, strict=False)
     ]
     if len(opened) > 1 and (warning := comparison_warning(*(run.source for run in opened))):
         _log.warning("%s", warning)
@@ -124,11 +131,16 @@ def _open_run(
     device: str | None,
     progress: Progress,
     trust_code: bool,
+    head: Head | None,
 ) -> ExplorerRun:
-    """Read a run or embeddings, and open or build its search index."""
+    """Read a run or embeddings, apply the head, and open or build its search index."""
     from suprank.explorer.web import ExplorerRun, open_search
+    from suprank.workflows.heads import with_head
 
     source, index_folder = _source(folder, manifest, test, device, progress, trust_code)
+    if head is not None:
+        source = with_head(source, head, progress)
+        index_folder = index_folder.with_name(f"{index_folder.name}-{head.fingerprint()[:12]}")
     search = open_search(
         source,
         address,
@@ -136,7 +148,7 @@ def _open_run(
         progress=partial(progress, f"{source.name}: indexing"),
         warn=_log.info,
     )
-    embed = _embed_function(folder, model, device, trust_code)
+    embed = _embed_function(folder, model, head, source.provenance, device, trust_code)
     return ExplorerRun(source, search, None, embed) if isinstance(embed, str) else ExplorerRun(source, search, embed)
 
 
@@ -156,16 +168,17 @@ def _source(
         if manifest is None:
             raise ValueError(f"{folder} is a file of embeddings without a manifest; give one with --manifest.")
         return Source.from_files(folder, manifest), folder.with_suffix(".index")
-    source = open_source(folder, test, device, progress, trust_code=trust_code)
+    source = open_source(folder, test, device, progress, trust_code=trust_code, shown_in="the explorer page")
     return source, (folder if source.recipe is None else embeddings_folder(folder, source.test)) / "index"
 
 
 def _embed_function(
-    folder: Path, model: str | None, device: str | None, trust_code: bool
+    folder: Path, model: str | None, head: Head | None, made_by: Provenance | None, device: str | None, trust_code: bool
 ) -> Callable[[Image], NDArray[np.float32]] | str:
     """A function that embeds an uploaded image, loading the model on first use; or a sentence that says why there is none.
 
-    That is the run's own model, or else `model`. A model that needs code which is not trusted is none, and that is logged.
+    That is the run's own model, or else `model`, with the head on top. `made_by` says what made the embeddings. A model that
+    needs code which is not trusted is none, and that is logged.
     """
     from suprank.workflows.run_embeddings import image_embedder, load_run_model
 
@@ -181,7 +194,7 @@ def _embed_function(
         _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", chosen, code)
         return f"The model of {folder.resolve().name} needs code of its own; if you trust it, start again with --trust-code."
     load = partial(load_run_model, folder, trust_code=trust_code) if saved else partial(_load_model, str(model), trust_code)
-    return image_embedder(partial(_load_or_explain, load, chosen), device)
+    return image_embedder(partial(_load_or_explain, load, chosen, head, made_by), device)
 
 
 def _check_model_folder(model: Path) -> None:
@@ -195,15 +208,25 @@ def _check_model_folder(model: Path) -> None:
 
 
 def _load_or_explain(
-    load: Callable[[], tuple[Embedder, ImageLoaderSettings]], model: Path
+    load: Callable[[], tuple[Embedder, ImageLoaderSettings]], model: Path, head: Head | None, made_by: Provenance | None
 ) -> tuple[Embedder, ImageLoaderSettings]:
-    """The loaded model; if that fails, an error that the page shows instead of the terminal."""
+    """The loaded model with the head; if that fails, an error that the page shows instead of the terminal."""
     from suprank.explorer.web.searching import WrongModelError
+    from suprank.workflows.heads import embedder_with_head, head_fingerprint
 
     try:
-        return load()
+        embedder, settings = load()
+        if head is not None and head_fingerprint(embedder) != head.fingerprint():
+            embedder = embedder_with_head(embedder, head)
     except (OSError, ValueError, RuntimeError) as error:
         raise WrongModelError(f"The model {model} cannot be loaded: {error}") from error
+    if made_by is not None and made_by.head != head_fingerprint(embedder):
+        needed = "no head" if made_by.head is None else f"the head {made_by.head[:12]}"
+        raise WrongModelError(
+            f"The embeddings went through {needed}, unlike those of the model {model}; start again with --model and a model "
+            f"that fits. `suprank models add-head` puts a head on a model."
+        )
+    return embedder, settings
 
 
 def _custom_code(model: Path) -> str | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
+
+    from suprank.models import Head
 
 MAX_SUMMARY = 5000
 """Characters of the author's summary: about a screen of text."""
@@ -33,6 +35,7 @@ def report(
     summary: str | PathLike[str] | None = None,
     device: str | None = None,
     trust_code: bool = False,
+    head: str | PathLike[str] | Head | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Path:
     """Write the report page of one run, or of two side by side, and return its path.
@@ -41,7 +44,9 @@ def report(
     first, into RUN/embeddings. With `against_frozen` the run is compared with its own backbone before training. `queries` is
     the number of queries in each gallery, `top` the number of items shown for each, and `map_classes` the number of classes on
     the map, those with the most images, or 0 for all; `map_images` single test images are placed among them. Runs with a
-    backbone of your own are loaded only with `trust_code`. `progress(what, done, total)` is called as the work goes on.
+    backbone of your own are loaded only with `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is applied to the
+    embeddings of `run`, and never to what it is compared with, which may be the same run. `progress(what, done, total)` is
+    called as the work goes on.
 
     `summary`, a text or the path of a text file, is shown at the top as the author's; blank lines separate its paragraphs.
 
@@ -53,6 +58,7 @@ def report(
     from suprank.explorer.source import comparison_warning
     from suprank.files.atomic import write_atomically
     from suprank.files.writable import check_writable
+    from suprank.workflows.heads import load_head, with_head
     from suprank.workflows.run_embeddings import check_run_or_embeddings, open_source
 
     if against is not None and against_frozen:
@@ -67,10 +73,14 @@ def report(
         check_run_or_embeddings(folder)
     if find_spec("openTSNE") is None:  # checked before minutes of embedding
         raise ModuleNotFoundError("the map of the classes needs openTSNE", name="openTSNE")
+    loaded = None if head is None else load_head(head, device)
     show = progress or (lambda what, done, total: None)
-    sources = [open_source(folder, test, device, show, trust_code=trust_code) for folder in folders]
+    how: dict[str, Any] = {"trust_code": trust_code, "shown_in": "the report"}
+    sources = [open_source(folder, test, device, show, **how) for folder in folders]
+    if loaded is not None:
+        sources[0] = with_head(sources[0], loaded, show)
     if against_frozen:
-        sources.append(open_source(folders[0], test, device, show, frozen=True, trust_code=trust_code))
+        sources.append(open_source(folders[0], test, device, show, frozen=True, **how))
     if len(sources) > 1 and (warning := comparison_warning(*sources)):
         _log.warning("%s", warning)
     page = report_page(

@@ -50,6 +50,7 @@ def open_source(
     *,
     frozen: bool = False,
     trust_code: bool = False,
+    shown_in: str | None = None,
 ) -> Source:
     """Open a folder of `suprank train` or `suprank embed`. `progress(what, done, total)` is called as images are embedded.
 
@@ -62,9 +63,10 @@ def open_source(
     RUN/embeddings, read in the same way.
 
     A run with a backbone of the user's own needs `trust_code` to embed images, and none to open embeddings that are there.
+    `shown_in` names a page that cannot show images with several labels, so that they are refused before they are embedded.
     """
     from suprank.explorer import Source
-    from suprank.explorer.source import FROZEN
+    from suprank.explorer.source import FROZEN, SHOWN_INSTEAD
 
     if not (folder / "recipe.toml").is_file():
         return Source.read(folder, test, frozen=frozen)
@@ -74,10 +76,15 @@ def open_source(
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
     name = test or _default_test_set(folder, config)
     if frozen:
-        if not _is_complete(folder / FROZEN, name) or _has_other_images(folder, name):
-            _embed(folder, config, name, device, progress, frozen=True, trust_code=trust_code)
-    elif not _is_complete(folder, name) or _has_another_model(folder, name, trust_code):
-        _embed(folder, config, name, device, progress, trust_code=trust_code)
+        outdated = not _is_complete(folder / FROZEN, name) or _has_other_images(folder, name)
+    else:
+        outdated = not _is_complete(folder, name) or _has_another_model(folder, name, trust_code)
+    if outdated:
+        if shown_in is not None:
+            manifest = _manifest(config, name)
+            levels = [level for level in config.data.levels or manifest.levels if level in manifest.levels]
+            manifest.require_single_labels(f"{shown_in} of {folder.resolve().name}", SHOWN_INSTEAD, levels=levels)
+        _embed(folder, config, name, device, progress, frozen=frozen, trust_code=trust_code)
     return Source.read(folder, name, frozen=frozen)
 
 
@@ -179,7 +186,9 @@ def _default_test_set(run: Path, config: TrainConfig) -> str:
 def _manifest(config: TrainConfig, name: str) -> Manifest:
     from suprank.training.manifests import open_manifest
 
-    return open_manifest(config.data.manifest, config.data.root) if name == OWN else open_manifest(config.data.tests[name])
+    data = config.data
+    file, root = (data.manifest, data.root) if name == OWN else (data.tests[name], None)
+    return open_manifest(file, root, fill_gaps=data.fill_gaps, label_separator=data.label_separator)
 
 
 def _is_complete(run: Path, name: str) -> bool:

@@ -101,7 +101,7 @@ def test_items_come_from_their_chunk_alone():
     assert shared[:, 1].isinf().all()
 
 
-def test_levels_deeper_than_the_kernels_know_are_summed_in_torch():
+def test_forty_levels_are_summed_as_few_are():
     assert_agree(*problem(1, 50, 40, 40, 0), 40)
 
 

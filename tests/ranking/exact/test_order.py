@@ -17,8 +17,8 @@ from tests.ranking.random_rankings import PLENTY
 
 ORDERINGS = pytest.mark.parametrize("ordering", [plain, compiled], ids=["plain", "compiled"])
 SETTINGS = settings(PLENTY, max_examples=60)
-PER_LEVEL = ("precision", "precision_in_r", "found_in_r", "intersection", "first")
-PER_QUERY = ("hierarchical", "dcg", "graded_intersection")
+PER_LEVEL = ("precision", "precision_in_r", "found_in_r", "intersection", "first", "discount")
+PER_QUERY = ("hierarchical", "graded_intersection")
 
 TINY = float(np.finfo(np.float32).smallest_subnormal)
 POOLS = {
@@ -288,19 +288,19 @@ def test_sums_over_the_full_ranking_equal_the_loops(ordering, drawn):
     for query, (row, relevance) in enumerate(zip(drawn.levels, drawn.relevance.tolist(), strict=True)):
         for current, size in enumerate(drawn.sizes[query].tolist(), start=1):
             hits = reference.flat(row, current)
-            expected = [0, 0, 0, 0, float("inf")]
+            expected = [0, 0, 0, 0, float("inf"), 0]
             if size:
                 shares = reference.listed_ap(hits), reference.listed_ap(hits, size), reference.listed_precision(hits, size)
                 intersection = reference.listed_intersection([int(hit) for hit in hits])
                 expected = [size * share for share in (*shares, intersection)]
                 expected.append(1 / reference.listed_reciprocal_rank(hits))
+                expected.append(sum(1 / np.log2(1 + place) for place, hit in enumerate(hits, start=1) if hit))
             found = [getattr(sums, name)[query, current - 1].item() for name in PER_LEVEL]
             assert found == pytest.approx(expected, abs=1e-10)
         weights = relevance_of(row, relevance)
         any_positive = drawn.sizes[query, 0].item()
         expected = [
             reference.listed_h_ap(weights) * sum(weights) if any_positive else 0,
-            sum((2.0**own - 1) / np.log2(1 + place) for place, own in enumerate(row, start=1)),
             any_positive * reference.listed_intersection(row) if any_positive else 0,
         ]
         assert [getattr(sums, name)[query].item() for name in PER_QUERY] == pytest.approx(expected, abs=1e-10)
@@ -324,6 +324,10 @@ def test_sums_over_the_first_k_equal_the_loops(ordering, drawn, ks):
                 assert top.found[query, at, current - 1].item() == sum(hits[:k])
                 precision = sum(reference.listed_precision(hits, n) for n in range(1, min(k, len(row)) + 1) if hits[n - 1])
                 assert top.precision[query, at, current - 1].item() == pytest.approx(precision, abs=1e-10)
+                discounts = [1 / np.log2(1 + place) for place, hit in enumerate(hits[:k], start=1) if hit]
+                assert top.discount[query, at, current - 1].item() == pytest.approx(sum(discounts), abs=1e-10)
+                first = max((1 / place for place, hit in enumerate(hits[:k], start=1) if hit), default=0)
+                assert top.reciprocal[query, at, current - 1].item() == first
             assert top.relevance[query, at].item() == pytest.approx(sum(weights[:k]), abs=1e-10)
             assert top.hierarchical[query, at].item() == pytest.approx(reference.listed_h_precision(weights, k), abs=1e-10)
 
@@ -332,7 +336,7 @@ def test_sums_over_the_first_k_equal_the_loops(ordering, drawn, ks):
 def test_no_k_at_all(ordering):
     drawn = listed([[2, 0, 1], [0, 1, 0]], [[0.5, 1.0]] * 2)
     top = ordering.top_sums(drawn.places, drawn.relevance, [])
-    assert [tuple(part.shape) for part in top] == [(2, 0, 2), (2, 0, 2), (2, 0), (2, 0)]
+    assert [tuple(part.shape) for part in top] == [(2, 0, 2)] * 4 + [(2, 0)] * 2
 
 
 @ORDERINGS
@@ -340,8 +344,10 @@ def test_a_deep_tree_neither_overflows_nor_mixes_levels(ordering):
     levels = [[127, 0, 1, 126, 127, 64]]
     drawn = listed(levels, [[current / 127 for current in range(1, 128)]])
     sums = ordering.ranking_sums(drawn.places, drawn.sizes, drawn.relevance)
-    dcg = sum((2.0**own - 1) / np.log2(1 + place) for place, own in enumerate(levels[0], start=1))
-    assert sums.dcg.item() == pytest.approx(dcg)
+    discounts = [1 / np.log2(1 + place) for place in (1, 3, 4, 5, 6)]
+    assert sums.discount[0, [0, 1, 64, 126]].tolist() == pytest.approx(
+        [sum(discounts), sum(discounts) - discounts[1], discounts[0] + discounts[2] + discounts[3], discounts[0] + discounts[3]]
+    )
     assert sums.graded_intersection.item() == pytest.approx(5 * reference.listed_intersection(levels[0]))
     assert sums.precision[0, 126].item() == pytest.approx(1 + 2 / 5)
     assert sums.precision[0, 0].item() == pytest.approx(1 + 2 / 3 + 3 / 4 + 4 / 5 + 5 / 6)
@@ -353,7 +359,7 @@ def test_places_far_down_a_long_list(ordering):
     sizes = torch.tensor([[2]], dtype=torch.int32)
     sums = ordering.ranking_sums(places, sizes, torch.ones(1, 1, dtype=torch.float64))
     assert sums.precision.item() == pytest.approx(1 / 3 + 2 / 5_000_000, rel=1e-14)
-    assert sums.dcg.item() == pytest.approx(1 / 2 + 1 / np.log2(5_000_001), rel=1e-14)
+    assert sums.discount.item() == pytest.approx(1 / 2 + 1 / np.log2(5_000_001), rel=1e-14)
     assert sums.found_in_r.item() == sums.intersection.item() == 0
 
 

@@ -84,6 +84,8 @@ def describe_manifests(manifests: Mapping[str, Manifest], published: Mapping[str
             key = f"{suffix}/{split}" if suffix else split
             seen.add(key)
             lines.append(_compare(key, found, published.get(key, {})))
+        if placeholders := manifest.placeholders():
+            lines.append(f"placeholders for blanks: {_list_counts(placeholders)}")
         lines.extend(_missing_images(manifest))
         lines.extend(f"not a tree: {sentence}" for sentence in manifest.two_parents())
     lines.extend(f"{key}: nothing found; published: {_list_counts(published[key])}" for key in published if key not in seen)

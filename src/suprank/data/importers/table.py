@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from suprank.data.archives import Archive
-from suprank.data.columns import PREFIX
+from suprank.data.columns import PREFIX, is_list, split_labels
 from suprank.data.importers.base import Importer
 from suprank.data.manifest import Manifest
+from suprank.files.label_gaps import ADVICE, BLANK, find_gaps
 from suprank.files.tables import Table, parse_table, read_table
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -36,6 +37,8 @@ def read(
     levels: Sequence[str] | None = None,
     id: str | None = None,
     box: str | Sequence[str] | None = None,
+    fill_gaps: bool = False,
+    label_separator: str | None = None,
 ) -> dict[str, Manifest]:
     """The manifest that a table describes; columns without a meaning here are kept after the others.
 
@@ -49,7 +52,8 @@ def read(
 
     White space around paths, splits and labels is removed, and splits are converted to lower case. Labels get one spelling:
     composed accents, and 1 for 1.0 if all are numbers. Blank cells are refused with their line: labels may be blank, or the
-    number −1, only in `distractor` rows.
+    number −1, only in `distractor` rows; with `fill_gaps`, also between two labels: see `Manifest.from_columns`. A row has
+    several labels at a level where a column of a Parquet file holds lists, or `label_separator` divides the cell.
     """
     root = Path(root)
     if not root.exists():
@@ -60,8 +64,8 @@ def read(
     box = "box" if box is None and "box" in file.names else box
     corners = (box,) if isinstance(box, str) else tuple(box or ())
     columns = {"path": _paths(file, path, root), "split": _splits(file, split, constant_split)}
-    may_be_blank = pc.equal(columns["split"], "distractor")
-    columns |= {label: _label(file, column, may_be_blank) for label, column in labels.items()}
+    cells = {label: _label_cells(file, column, label_separator) for label, column in labels.items()}
+    columns |= _labels(file, labels, cells, pc.equal(columns["split"], "distractor"), fill_gaps=fill_gaps)
     if id is not None:
         columns["id"] = _nonblank(file, id)
     if corners:
@@ -69,7 +73,8 @@ def read(
     used = {path, id, *labels.values(), *corners, None if constant_split else split}
     columns |= {name: file.column(name) for name in _others(file, used, columns)}
     levels = [label.removeprefix(PREFIX) for label in labels]
-    return {"": Manifest.from_columns(columns, root=root if root.is_dir() else root.parent, levels=levels, about=file.about)}
+    images = root if root.is_dir() else root.parent
+    return {"": Manifest.from_columns(columns, root=images, levels=levels, about=file.about, fill_gaps=fill_gaps)}
 
 
 def _file(root: Path, table: str | Path | None) -> Table:
@@ -147,27 +152,70 @@ def _label_columns(file: Table, levels: Sequence[str] | None) -> dict[str, str]:
     return labels
 
 
-def _label(file: Table, name: str, may_be_blank: pa.Array) -> pa.Array:
-    cells = _normalize_spelling(file, name)
-    file.refuse(
-        pc.and_not(pc.equal(cells, ""), may_be_blank),
-        lambda row: f"{name!r} is blank; fill it in, leave the row out, or give it the split distractor.",
-    )
-    return cells.dictionary_encode()
+def _label_cells(file: Table, name: str, separator: str | None) -> pa.Array:
+    """The labels of a column as text, "" for a blank; or, where rows may have several, as lists of text."""
+    lists = file.column(name)
+    if not is_list(lists.type):
+        cells = _text(file, name)
+        if separator is None:
+            return _normalize_spelling(file, name, cells)
+        lists = split_labels(cells, separator)
+    rows = np.repeat(np.arange(len(lists)), np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64))
+    members = pc.fill_null(pc.utf8_trim_whitespace(lists.flatten().cast(pa.string())), "")
+    blank = np.zeros(len(lists), bool)
+    blank[rows[np.asarray(pc.equal(members, ""))]] = True
+    file.refuse(blank, lambda row: f"there is a blank among the labels of {name!r}; fill it in, or leave it out.")
+    spelled = _normalize_spelling(file, name, members, rows)
+    labeled = np.asarray(pc.not_equal(spelled, ""))  # −1 is none
+    offsets = np.append(0, np.cumsum(np.bincount(rows[labeled], minlength=len(lists))))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), spelled.filter(pa.array(labeled)))
 
 
-def _normalize_spelling(file: Table, name: str) -> pa.Array:
-    """The cells with composed accents (NFC); in a column of whole numbers 1.0 becomes 1, and −1 blank, which means no label."""
-    cells = _text(file, name)
+def _labels(
+    file: Table, columns: dict[str, str], cells: dict[str, pa.Array], distractor: pa.Array, *, fill_gaps: bool
+) -> dict[str, pa.Array]:
+    """The label columns. A blank is refused with its line, except in distractors, and in gaps that will be filled."""
+    if not cells:
+        return {}
+    blank = np.stack([_is_blank(column) for column in cells.values()], axis=1)
+    gaps = find_gaps(np.where(blank, BLANK, 0))
+    for level, column in enumerate(columns.values()):
+        _refuse_blanks(file, column, blank[:, level] & ~gaps[:, level] & ~np.asarray(distractor))
+        if not fill_gaps:
+            _refuse_gaps(file, column, gaps[:, level])
+    return {label: column if is_list(column.type) else column.dictionary_encode() for label, column in cells.items()}
+
+
+def _is_blank(cells: pa.Array) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(pc.list_value_length(cells), 0) if is_list(cells.type) else pc.equal(cells, ""))
+
+
+def _refuse_blanks(file: Table, name: str, blank: NDArray[np.bool_]) -> None:
+    way_out = "fill it in, leave the row out, or give it the split distractor"
+    file.refuse(blank, lambda row: f"{name!r} is blank; {way_out}.")
+
+
+def _refuse_gaps(file: Table, name: str, gaps: NDArray[np.bool_]) -> None:
+    file.refuse(gaps, lambda row: f"{name!r} is blank between two labels; {ADVICE}.")
+
+
+def _normalize_spelling(file: Table, name: str, cells: pa.Array, rows: NDArray[np.int64] | None = None) -> pa.Array:
+    """The cells with composed accents (NFC); in a column of whole numbers 1.0 becomes 1, and −1 blank, which means no label.
+
+    `rows` are those of the cells, if a row has several.
+    """
     spelled = pc.utf8_normalize(cells, "NFC")
     # Only in a column of numbers: among words "-1" is a label, the name of an emoji.
     if pc.all(pc.match_substring_regex(spelled, r"^(-?[0-9]+(\.0+)?)?$")).as_py():
         spelled = pc.replace_substring_regex(spelled, r"\.0+$", "")
         spelled = pc.if_else(pc.equal(spelled, "-1"), "", spelled)
+        negative = np.flatnonzero(pc.starts_with(spelled, "-"))
+        of_rows = negative if rows is None else rows[negative]
         file.refuse(
-            pc.starts_with(spelled, "-"),
+            np.isin(np.arange(len(file)), of_rows),
             lambda row: (
-                f"{name!r} is {spelled[row].as_py()}, but classes are numbered from 0, and −1 or a blank means no label."
+                f"{name!r} is {spelled[int(negative[of_rows == row][0])].as_py()}, but classes are numbered from 0, and −1 or "
+                f"a blank means no label."
             ),
         )
     changed = pc.and_(pc.not_equal(cells, spelled), pc.is_in(spelled, value_set=pc.unique(cells)))

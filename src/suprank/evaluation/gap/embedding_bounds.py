@@ -21,6 +21,7 @@ from suprank.evaluation.gap.partition import as_numpy, partition_items
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.search import Search, choose_device
 from suprank.evaluation.statistics import mean_over_queries
+from suprank.ranking.relevance import refuse_label_sets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,9 +97,9 @@ def gap_bounds(
     source = Embeddings.from_source(embeddings, "embeddings")
     items = source if gallery is None else Embeddings.from_source(gallery, "gallery")
     parts = partition_items(batches, len(items), seed)
-    own, theirs = _class_numbers(
-        *map(as_numpy, check_label_pair(labels, gallery_labels, source, None if gallery is None else items))
-    )
+    pair = check_label_pair(labels, gallery_labels, source, None if gallery is None else items)
+    refuse_label_sets(pair[0], "the bound of the decomposability gap", "leave out all but one label of an image")
+    own, theirs = _class_numbers(*map(as_numpy, pair))
     search = Search(source, items, device=choose_device(device, source), memory_budget=memory_budget, normalize=normalize)
     counter = _BatchCounter(search, own, theirs, parts, itself=gallery is None)
     bounds = np.empty((4, len(source)))

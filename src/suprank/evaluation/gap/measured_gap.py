@@ -15,6 +15,7 @@ from suprank.evaluation.gap.partition import as_numpy, partition_items
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, OVERALL, parse_metric
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.statistics import mean_over_queries
+from suprank.ranking.relevance import refuse_label_sets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,6 +96,8 @@ def decomposability_gap(
         "normalize": normalize,
         "per_query": True,
     }
+    pair = check_label_pair(labels, gallery_labels, source, None if gallery is None else items)
+    refuse_label_sets(pair[0], "the decomposability gap", "leave out all but one label of an image")
     report = evaluate(
         source,
         labels,
@@ -104,7 +107,7 @@ def decomposability_gap(
         **options,
     )
     overall = _only_column(report.per_query)
-    own, theirs = map(as_numpy, check_label_pair(labels, gallery_labels, source, None if gallery is None else items))
+    own, theirs = map(as_numpy, pair)
     column = _coarsest_column(metric, report.levels)
     queries_by_label = _QueriesByLabel(own[:, column])
     self_index = np.full(len(source), -1, np.int64)  # the query's number in the batch

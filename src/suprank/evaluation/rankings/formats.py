@@ -5,6 +5,9 @@
 | `.trec` `.run` `.txt`  | `query Q0 item rank score tag`, blanks apart | `query 0 item rel`  |
 | `.json`                | `{query: {item: score}}`, as ranx reads it   | `{query: {item: rel}}` |
 | `.csv`                 | `id,images`: GLDv2's and Kaggle's predictions, without scores | – |
+| `.parquet` `.parq`     | ranx's columns `q_id`, `doc_id`, `score`; read only | the same  |
+
+A file with another extension, or with none, is read as TREC; TREC and JSON are also read with `.gz` at the end.
 
 Files hold ids as text, and text comes back unless `id_type=int` is given. A malformed line is refused with its file and number.
 """
@@ -14,26 +17,35 @@ Files hold ids as text, and text comes back unless `id_type=int` is given. A mal
 
 from __future__ import annotations
 
+import gzip
 import json
+from array import array
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from suprank.evaluation.embedding_files import open_parquet
 from suprank.evaluation.rankings.item_ids import check_no_blanks, shorten
 from suprank.evaluation.rankings.pair_table import PairTable
 from suprank.evaluation.rankings.prediction_csv import prediction_rows
 from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
     from suprank.evaluation.rankings.item_ids import Id
 
+    _Reader = Callable[[Path, PairTable], None]
     Lists = Iterable[tuple[Id, list[tuple[Id, Any]]]]  # a run or judgments: queries with their items and values
 
 T = TypeVar("T")
 
 TREC = (".trec", ".run", ".txt")
+GZIP = ".gz"
+_BLOCK = 1 << 13  # characters that are split at a time: with more, the fields no longer fit into the cache
+_NUMBERS: dict[str, Callable[[str], Any]] = {"q": int, "d": float}  # as in `PairTable`
+_END = "\0"  # stands for the end of a line among the fields
 
 
 # Writing
@@ -102,85 +114,147 @@ def _csv(lists: Lists) -> Iterator[str]:
 def read_run(path: str | PathLike[str]) -> PairTable:
     """Read a run; see `RankingRun.load`."""
     path = Path(path)
-    readers = {**dict.fromkeys(TREC, _read_trec_run), ".json": _read_json_run, ".csv": _read_csv_run}
-    return _by_extension(path, readers)(path)
+    return _read(path, PairTable(str(path), "d", check_ranks=_kind(path) in TREC), _read_trec_run, {".csv": _read_csv_run})
 
 
 def read_qrels(path: str | PathLike[str]) -> PairTable:
     """Read judgments; see `Qrels.load`."""
     path = Path(path)
-    readers = {**dict.fromkeys(TREC, _read_trec_qrels), ".json": _read_json_qrels}
-    return _by_extension(path, readers)(path)
+    return _read(path, PairTable(str(path), "q"), _read_trec_qrels, {})
 
 
-def _read_trec_run(path: Path) -> PairTable:
-    table = PairTable(str(path), "d", check_ranks=True)
-    for number, line, fields in _lines(path):
-        try:
-            query, _, item, rank, score, _ = fields
-            table.value.append(float(score))
-            table.rank.append(int(rank))
-        except (ValueError, OverflowError):
-            raise ValueError(
-                f"{path}:{number}: {shorten(line)} is not a line of a TREC run; six fields are expected: "
-                f"query Q0 item rank score tag, with a whole rank and a number for a score."
-            ) from None
-        table.add(query, item, number)
+def _read(path: Path, table: PairTable, trec: _Reader, more: Mapping[str, _Reader]) -> PairTable:
+    readers = {TREC[0]: trec, ".json": _read_json, ".parquet": _read_parquet, ".parq": _read_parquet, **more}
+    kind = _kind(path)
+    if kind not in readers or (path.suffix.lower() == GZIP and kind not in (TREC[0], ".json")):
+        known = ", ".join([*TREC, *list(readers)[1:], ".trec.gz", ".json.gz"])
+        raise ValueError(f"{path} is of a format that is not read here; use {known}.")
+    try:
+        readers[kind](path, table)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}.") from None
     return table
 
 
-def _read_trec_qrels(path: Path) -> PairTable:
-    table = PairTable(str(path), "q")
-    for number, line, fields in _lines(path):
+def _kind(path: Path) -> str:
+    """The extension that names the format: `.json` of `run.json.gz`. An extension that we do not know stands for TREC."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes[-1:] == [GZIP]:
+        suffixes = suffixes[:-1]
+    kind = suffixes[-1] if suffixes else ""
+    return kind if kind in (".json", ".csv", ".parquet", ".parq", ".lz4") else TREC[0]
+
+
+def _open(path: Path) -> TextIO:
+    if path.suffix.lower() == GZIP:
+        return gzip.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
+
+
+def _read_trec_run(path: Path, table: PairTable) -> None:
+    fields = "query Q0 item rank score tag, with a whole rank and a number for a score"
+    expected = f"a line of a TREC run; six fields are expected: {fields}"
+    for numbers, (query, _, item, rank, score, _) in _columns(path, 6, {3: "q", 4: "d"}, expected):
+        table.rank.extend(rank)
+        table.add_rows(query, item, score, numbers)
+
+
+def _read_trec_qrels(path: Path, table: PairTable) -> None:
+    expected = "a line of TREC qrels; four fields are expected: query 0 item relevance, with a whole relevance"
+    for numbers, (query, _, item, relevance) in _columns(path, 4, {3: "q"}, expected):
+        table.add_rows(query, item, relevance, numbers)
+
+
+def _columns(
+    path: Path, width: int, typecodes: Mapping[int, str], expected: str
+) -> Iterator[tuple[Sequence[int], list[Sequence[Any]]]]:
+    """The numbers and the columns of some hundred lines at a time; blank lines, and those that begin with #, are left out."""
+    first = 1
+    with _open(path) as file:
+        while lines := file.readlines(_BLOCK):
+            yield _fast_columns(lines, first, width, typecodes) or _checked_columns(
+                lines, first, width, typecodes, path, expected
+            )
+            first += len(lines)
+
+
+def _fast_columns(
+    lines: list[str], first: int, width: int, typecodes: Mapping[int, str]
+) -> tuple[Sequence[int], list[Sequence[Any]]] | None:
+    """All fields in one split, which takes a quarter less time than line by line; None unless every line is right."""
+    fields = f" {_END} ".join(lines).split()
+    ends = fields[width :: width + 1]
+    if len(fields) != (width + 1) * len(lines) - 1 or ends.count(_END) < len(ends):
+        return None
+    columns: list[Sequence[Any]] = [fields[column :: width + 1] for column in range(width)]
+    if any(query.startswith("#") for query in set(columns[0])):
+        return None
+    try:
+        for column, typecode in typecodes.items():
+            columns[column] = array(typecode, map(_NUMBERS[typecode], columns[column]))
+    except (ValueError, OverflowError):
+        return None
+    return range(first, first + len(lines)), columns
+
+
+def _checked_columns(
+    lines: list[str], first: int, width: int, typecodes: Mapping[int, str], path: Path, expected: str
+) -> tuple[Sequence[int], list[Sequence[Any]]]:
+    """The same line by line, so that a malformed one can be named."""
+    numbers: list[int] = []
+    columns: list[list[Any]] = [[] for _ in range(width)]
+    for number, line in enumerate(lines, first):
+        fields: list[Any] = line.split(None, width - 1)  # the tag of a run may have blanks
+        if not fields or line.startswith("#"):
+            continue
         try:
-            query, _, item, relevance = fields
-            table.value.append(int(relevance))
-        except (ValueError, OverflowError):
-            raise ValueError(
-                f"{path}:{number}: {shorten(line)} is not a line of TREC qrels; four fields are expected: "
-                f"query 0 item relevance, with a whole relevance."
-            ) from None
-        table.add(query, item, number)
-    return table
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """The number, the text and the fields of every line that is not blank."""
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            fields = line.split()
-            if fields:
-                yield number, line, fields
+            for column, typecode in typecodes.items():
+                fields[column] = array(typecode, [_NUMBERS[typecode](fields[column])])[0]
+            for values, value in zip(columns, fields, strict=True):
+                values.append(value)
+        except (ValueError, IndexError, OverflowError):
+            raise ValueError(f"{path}:{number}: {shorten(line)} is not {expected}.") from None
+        numbers.append(number)
+    return numbers, list(columns)
 
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object with all its keys: a dict would keep the last of repeated keys and hide the others."""
 
 
-def _read_json_run(path: Path) -> PairTable:
-    return _read_json(path, PairTable(str(path), "d"))
-
-
-def _read_json_qrels(path: Path) -> PairTable:
-    return _read_json(path, PairTable(str(path), "q"))
-
-
-def _read_json(path: Path, table: PairTable) -> PairTable:
-    try:
-        lists = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_Pairs)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from None
+def _read_json(path: Path, table: PairTable) -> None:
+    with _open(path) as file:
+        try:
+            lists = json.loads(file.read(), object_pairs_hook=_Pairs)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{error.lineno}: this is not JSON: {error.msg}.") from None
     for query, pairs in lists if isinstance(lists, _Pairs) else [("", None)]:
         if not isinstance(pairs, _Pairs):
             raise ValueError(
                 f"{path}: {shorten(json.dumps(pairs))} is not a list of items; {{query: {{item: number}}}} is expected."
             )
         table.add_list(query, pairs)
-    return table
 
 
-def _read_csv_run(path: Path) -> PairTable:
-    table = PairTable(str(path), "d")
+def _read_parquet(path: Path, table: PairTable) -> None:
+    """The columns of ranx: q_id, doc_id, score."""
+    with closing(open_parquet(path, str(path))) as file:
+        columns = ("q_id", "doc_id", "score")
+        if missing := [name for name in columns if name not in file.schema_arrow.names]:
+            raise ValueError(f"{path} has no column {missing[0]}; {', '.join(columns)} are expected, as ranx writes them.")
+        number = 1
+        for batch in file.iter_batches(columns=list(columns)):
+            query, item, value = (batch.column(name).to_pylist() for name in columns)
+            if None in query or None in item or None in value:
+                raise ValueError(f"{path} has an empty cell in {', '.join(columns)}; every row needs all three.")
+            kind = float if table.value.typecode == "d" else int
+            if not all(isinstance(one, (int, kind)) for one in value):
+                raise ValueError(f"{path}: score must be a column of {'numbers' if kind is float else 'integers'}.")
+            table.rank.extend(range(number, number + len(query)))
+            table.add_rows(list(map(str, query)), list(map(str, item)), value, range(number, number + len(query)))
+            number += len(query)
+
+
+def _read_csv_run(path: Path, table: PairTable) -> None:
     for number, query, images in prediction_rows(path):
         table.add_list(query, ((image, 1 / place) for place, image in enumerate(images, 1)), number)
-    return table

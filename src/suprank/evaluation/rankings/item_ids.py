@@ -63,7 +63,9 @@ def ids_from_file(ids: Iterable[Id], id_type: type[str] | type[int], source: str
 def check_indices(ids: NDArray[Any], count: int, name: str) -> NDArray[np.int64]:
     """The ids as indices into a sequence of `count` names; refused if they are anything else."""
     if ids.size and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= count):
-        raise ValueError(f"{name} must be indices from 0 to {count - 1} to be named, but they reach {ids.max()!r}.")
+        raise ValueError(
+            f"{name} must be indices from 0 to {count - 1} to be named, but they are {shorten(repr(ids.tolist()))}."
+        )
     return ids.astype(np.int64)
 
 

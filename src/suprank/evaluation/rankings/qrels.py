@@ -83,7 +83,8 @@ class Qrels:
         query_ids: Sequence[Id] | None = None,
         item_ids: Sequence[Id] | None = None,
     ) -> Qrels:
-        """Relevance = level of the closest common ancestor (`common_level`): integer labels `[N]` or `[N, L]`, finest first.
+        """Relevance = level of the closest common ancestor (`common_level`): integer labels `[N]` or `[N, L]`, finest first,
+        or sets of them `[N, L, M]`.
 
         Items that share no label with the query are not judged, which every tool reads as 0; −1 is no label, and is never
         shared. Without a gallery the queries are each other's items, the query itself left out, and one list of ids names

@@ -24,6 +24,7 @@ import numpy as np
 
 from suprank.data.manifest import Manifest
 from suprank.embedding.parts import ITEMS, embedded_parts, read_embedded
+from suprank.embedding.provenance import Provenance
 from suprank.explorer.index.local import LocalIndex
 from suprank.explorer.source import RECIPE, embeddings_folder
 
@@ -138,7 +139,9 @@ def build_index(
     """
     text = os.fspath(address)
     if isinstance(embeddings, str | PathLike) and (part is not None or Path(embeddings).is_dir()):
-        embeddings, manifest, _ = read_embeddings(embeddings, part, manifest)
+        embeddings, manifest, _, made_by = read_embeddings(embeddings, part, manifest)
+        if made_by is not None and made_by.head is not None and not is_address(text):
+            local["head"] = made_by.head
     if not is_address(text):
         return LocalIndex.build(text, embeddings, manifest, ids=ids, kind=kind, overwrite=overwrite, progress=progress, **local)
     parsed = Address.parse(text)
@@ -159,11 +162,13 @@ def _server_class(address: Address) -> type[QdrantIndex] | type[MilvusIndex]:
 
 
 class IndexInput(NamedTuple):
-    """Embeddings to be indexed, the manifest of their rows if there is one, and a note on what was left out."""
+    """Embeddings to be indexed, the manifest of their rows if there is one, a note on what was left out, and, where known,
+    which model made them."""
 
     embeddings: EmbeddingSource
     manifest: Manifest | None
     note: str = ""
+    provenance: Provenance | None = None
 
 
 def read_embeddings(
@@ -180,7 +185,8 @@ def read_embeddings(
     if not path.is_dir():
         if part is not None:
             raise ValueError(f"{path} is a file, so it has no part {part!r}; leave the part out.")
-        return IndexInput(path, Manifest.read(manifest) if isinstance(manifest, str | PathLike) else manifest)
+        items = Manifest.read(manifest) if isinstance(manifest, str | PathLike) else manifest
+        return IndexInput(path, items, provenance=Provenance.read_beside(path))
     if manifest is not None:
         raise ValueError(f"{path} is a folder with its own manifest; leave the manifest out.")
     folder = embeddings_folder(path) if (path / RECIPE).is_file() else path
@@ -194,7 +200,7 @@ def read_embeddings(
     if embedded.broken:
         notes.append(f"{embedded.broken:,} broken images are left out")
     note = f"using {chosen} of {folder}; {'; '.join(notes)}" if notes else ""
-    return IndexInput(embedded.embeddings, embedded.items, note)
+    return IndexInput(embedded.embeddings, embedded.items, note, Provenance.read(folder, chosen))
 
 
 def search_records(

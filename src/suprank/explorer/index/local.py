@@ -92,13 +92,15 @@ class LocalIndex:
         codes: str = "float16",
         recall: float = 0.95,
         overwrite: bool = False,
+        head: str | None = None,
         progress: Progress = no_progress,
     ) -> Self:
         """Build an index of embeddings `[items, dim]` with these ids (0, 1, ... by default) in a new or empty folder.
 
         Embeddings are read block by block; memory holds the index itself (two bytes per number for `ivf` and `hnsw`, one with
         `codes="int8"`) and a sample of at most 512 MiB. The search effort is tuned to find `recall` of the 10 best items on
-        queries drawn at random, if possible; the recall is measured and stored (see `info`).
+        queries drawn at random, if possible; the recall is measured and stored (see `info`). So is `head`, the fingerprint of
+        the head that the embeddings went through, if any.
         """
         target, source = IndexFolder(folder), open_embeddings(embeddings)
         kind = resolve_kind(kind, len(source), source.dim)
@@ -126,6 +128,8 @@ class LocalIndex:
                 "recall": {"at": RECALL_AT, "value": 1.0, "queries": 0, "items": len(source)},
                 "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             }
+            if head is not None:
+                meta["head"] = head
             if kind != "exact":
                 known = exact_neighbors(source, RECALL_AT)
                 measured = tune_effort(index, kind, known, recall)
@@ -248,7 +252,7 @@ class LocalIndex:
         """See `Index`; `recall` was measured at the build, `removed` counts removed items that still take up space."""
         meta = self._meta
         size = sum(file[1] for file in meta["files"].values())
-        keys = ("kind", "codes", "dim", "normalized", "removed", "next_id", "effort", "recall", "built")
+        keys = ("kind", "codes", "dim", "normalized", "removed", "next_id", "effort", "recall", "built", "head")
         return {"address": str(self._folder), "items": len(self), "levels": list(self.levels), "bytes": size} | {
             key: meta[key] for key in keys if key in meta
         }

@@ -48,6 +48,7 @@ def item_table(ids: NDArray[np.int64], manifest: Manifest | None) -> pa.Table:
     empty = pa.nulls(len(ids), pa.string())
     columns: dict[str, Any] = {ID: pa.array(ids), PATH: empty, SPLIT: empty, REMOVED: pa.array(np.zeros(len(ids), bool))}
     if manifest is not None:
+        manifest.require_single_labels("an index", "index the embeddings file without a manifest")
         named = [PATH, SPLIT, *(LABEL + level for level in manifest.levels)]
         columns |= {name: manifest.table[name].cast(pa.string()) for name in named}
     return pa.table(columns)

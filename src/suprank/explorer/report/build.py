@@ -46,6 +46,8 @@ def report_page(
     map. Two sources must have the same queries and equally many items; they are compared at the levels that both have. Images
     that cannot be read are shown as their paths.
     """
+    for one in (source,) if against is None else (source, against):
+        one.require_single_labels("the report")
     same = None if against is None else match_queries(source, against)
     if against is not None:
         # So that metrics mean the same in both; embeddings have no recipe.

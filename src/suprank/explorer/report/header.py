@@ -21,6 +21,7 @@ NOT_COMPARABLE = ("Backbone", "Image size", "Resize", READING)
 """Facts that make a comparison unfair if they differ; losses, epochs, dates and the width of the head may differ."""
 
 UNKNOWN, NOT_TRAINED = "not recorded", "not trained"
+HEAD, NO_HEAD = "Head", "none"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def header(sources: Sequence[Source], further: Sequence[tuple[str, str]] = ()) -
         return Header((*facts, *models[0].items()))
     columns = []
     for name in dict.fromkeys(name for model in models for name in model):
-        values = tuple(model.get(name, UNKNOWN) for model in models)
+        values = tuple(model.get(name, NO_HEAD if name == HEAD else UNKNOWN) for model in models)
         differs = name in NOT_COMPARABLE and UNKNOWN not in values and len(set(values)) > 1
         if differs or name != READING:
             columns.append(Column(name, values, differs))
@@ -89,9 +90,11 @@ def _network_facts(made_by: Provenance) -> dict[str, str]:
         reading.insert(2, f"decoder {made_by.decoder}")
     if made_by.scales != (1.0,):
         reading.append(f"scales {', '.join(f'{scale:g}' for scale in made_by.scales)}")
+    head = {HEAD: made_by.head[:12]} if made_by.head else {}
     return {
         "Backbone": made_by.backbone,
         "Parameters": f"{made_by.parameters / 1e6:.1f} M",
+        **head,
         "Image size": f"{made_by.size} pixels",
         "Resize": _resize(made_by.resize, made_by.squash),
         READING: ", ".join(text for text in reading if text),

@@ -35,6 +35,8 @@ class Explorer:
     """
 
     def __init__(self, runs: Sequence[ExplorerRun], *, tags: Path | None = None, read_only: bool = False) -> None:
+        for run in runs:
+            run.source.require_single_labels("the explorer page")
         self.searcher = Searcher(_with_common_levels(runs))
         self.runs = self.searcher.runs
         self.source = self.runs[0].source

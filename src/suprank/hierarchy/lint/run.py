@@ -137,6 +137,7 @@ def _manifest_target(path: Path, levels: Sequence[str]) -> LintTarget:
 
     try:
         manifest: Manifest = Manifest.read(path, levels=levels or None)
+        manifest.require_single_labels("`suprank hierarchy lint`")
     except ValueError as error:
         raise MalformedError(str(error)) from error
     _check_levels(path, manifest.levels)

@@ -67,7 +67,7 @@ def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequ
     """The sums over the first k items, in one walk along each query's first positives."""
     sums, most = _SumArrays(len(relevance), relevance.shape[1], ks), max(ks, default=0)
     level, place = _array(places.level[:, :most]), _array(places.place[:, :most])
-    # Sizes and places beyond k do not matter here: nothing is found within a size of 0, and the discount is not used.
+    # Sizes and places beyond k do not matter here: nothing is found within a size of 0.
     sizes = torch.zeros(relevance.shape, dtype=torch.int32)
     furthest = int(places.place[:, :most].max()) if level.size else 0
     _on_threads(numba_loops.sum_rows, len(sizes), level, place, *_tables(sizes, relevance, furthest), *sums.arrays)
@@ -111,9 +111,9 @@ class _SumArrays:
     def __init__(self, queries: int, depth: int, ks: Sequence[int]):
         self.arrays: tuple[NDArray[Any], ...] = (
             np.asarray(ks, np.int64),
-            np.zeros((5, queries, depth)),
-            np.zeros((3, queries)),
-            np.zeros((2, queries, len(ks), depth)),
+            np.zeros((6, queries, depth)),
+            np.zeros((2, queries)),
+            np.zeros((4, queries, len(ks), depth)),
             np.zeros((2, queries, len(ks))),
         )
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 FEW = 16
 """So many thresholds are compared one by one: the scores between few thresholds would all be added to a few counters."""
 _BLOCK = 1024
-_DEEPEST = 30  # levels whose gain 2^l − 1 an int32 holds
 _SWAPS = 3  # rounds of swapping; where the last still swaps, as where most scores are equal, levels are sorted after all
 _BLOCK_SUMMED = 128  # positives that a program adds up at a time
 _SEGMENT = 4096  # positives that a program adds up: with one program a query, a few hundred queries would not fill the chip
@@ -91,12 +90,10 @@ def ranking_sums(
 ) -> RankingSums:
     """The sums over the full ranking, a program for every few thousand positives of a query."""
     queries, depth = sizes.shape
-    if depth > _DEEPEST:
-        return plain.ranking_sums(places, sizes, relevance)
     device, width = sizes.device, places.place.shape[1]
     segments = max(1, triton.cdiv(width, _SEGMENT))
-    by_level = torch.zeros(5, queries, segments, depth, dtype=torch.float64, device=device)
-    by_query = torch.zeros(3, queries, segments, dtype=torch.float64, device=device)
+    by_level = torch.zeros(6, queries, segments, depth, dtype=torch.float64, device=device)
+    by_query = torch.zeros(2, queries, segments, dtype=torch.float64, device=device)
     by_level[4] = torch.inf
     if queries and width:
         level, place = places.level.contiguous(), places.place.contiguous()
@@ -123,15 +120,15 @@ def ranking_sums(
             depth,
             **shape,
         )
-    first = by_level[4].amin(1)
-    return RankingSums._make([*by_level[:4].sum(2), first, *by_query.sum(2)])
+    sums, first = by_level.sum(2), by_level[4].amin(1)
+    return RankingSums._make([*sums[:4], first, sums[5], *by_query.sum(2)])
 
 
 def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequence[int]) -> TopSums:
     """The sums over the first k items, a program for each query and k."""
     queries, depth = relevance.shape
     device, most = relevance.device, max(ks, default=0)
-    at_level = torch.zeros(2, queries, len(ks), depth, dtype=torch.float64, device=device)
+    at_level = torch.zeros(4, queries, len(ks), depth, dtype=torch.float64, device=device)
     at_query = torch.zeros(2, queries, len(ks), dtype=torch.float64, device=device)
     level, place = places.level[:, :most].contiguous(), places.place[:, :most].contiguous()
     if level.numel():

@@ -137,8 +137,8 @@ def sum_positives(
     found_in_r = tl.zeros([DEPTH], tl.int32)
     intersection = tl.zeros([DEPTH], tl.float64)
     first = tl.full([DEPTH], 2147483647, tl.int32)
+    discount = tl.zeros([DEPTH], tl.float64)
     hierarchical = tl.zeros([BLOCK], tl.float64)
-    dcg = tl.zeros([BLOCK], tl.float64)
     graded = tl.zeros([BLOCK], tl.float64)
     for start in range(begin, min(begin + SEGMENT, total), BLOCK):
         i = start + tl.arange(0, BLOCK)
@@ -158,12 +158,11 @@ def sum_positives(
         found_in_r += tl.sum(within.to(tl.int32), 0)
         intersection += tl.sum(tl.where(within, harmonic_size[None, :] - harmonic_at[:, None], 0.0), 0)
         first = tl.minimum(first, tl.min(tl.where(member, at[:, None], 2147483647), 0))
+        discount += tl.sum(tl.where(member, (1.0 / tl.log2(1.0 + at.to(tl.float64)))[:, None], 0.0), 0)
         own_weight = tl.sum(tl.where(is_own, weight[None, :], 0.0), 1)
         shared = tl.minimum(own_weight[:, None], weight[None, :])
         h_rank = tl.sum(count.to(tl.float64) * shared, 1)
         hierarchical += tl.where(listed, h_rank * inverse, 0.0)
-        gain = (1 << own) - 1
-        dcg += gain.to(tl.float64) / tl.log2(1.0 + at.to(tl.float64))
         ideal = tl.sum(tl.where(is_own, count + deeper[None, :], 0), 1)
         both = tl.maximum(at, ideal)
         counted = listed & (both <= total)
@@ -179,9 +178,9 @@ def sum_positives(
     tl.store(out + 3 * plane, intersection, mask=known)
     none = first == 2147483647
     tl.store(out + 4 * plane, tl.where(none, float("inf"), first.to(tl.float64)), mask=known)
+    tl.store(out + 5 * plane, discount, mask=known)
     tl.store(by_query + segment, tl.sum(hierarchical, 0))
-    tl.store(by_query + rows + segment, tl.sum(dcg, 0))
-    tl.store(by_query + 2 * rows + segment, tl.sum(graded, 0))
+    tl.store(by_query + rows + segment, tl.sum(graded, 0))
 
 
 @triton.jit
@@ -208,6 +207,8 @@ def sum_top(
     seen = tl.zeros([DEPTH], tl.int32)
     found = tl.zeros([DEPTH], tl.int32)
     precision = tl.zeros([DEPTH], tl.float64)
+    discount = tl.zeros([DEPTH], tl.float64)
+    reciprocal = tl.zeros([DEPTH], tl.float64)
     total = tl.zeros([BLOCK], tl.float64)
     at_k = tl.zeros([BLOCK], tl.float64)
     for start in range(0, min(positives, k), BLOCK):
@@ -219,9 +220,12 @@ def sum_top(
         within = (own[:, None] > column[None, :]) & (at[:, None] <= k)
         count = tl.cumsum(is_own.to(tl.int32), 0) + seen[None, :]
         reaching = tl.cumsum(count, 1, reverse=True)
-        share = reaching.to(tl.float64) / at[:, None].to(tl.float64)
+        place_at = at.to(tl.float64)
+        share = reaching.to(tl.float64) / place_at[:, None]
         found += tl.sum(within.to(tl.int32), 0)
         precision += tl.sum(tl.where(within, share, 0.0), 0)
+        discount += tl.sum(tl.where(within, (1.0 / tl.log2(1.0 + place_at))[:, None], 0.0), 0)
+        reciprocal = tl.maximum(reciprocal, tl.max(tl.where(within, (1.0 / place_at)[:, None], 0.0), 0))
         own_weight = tl.sum(tl.where(is_own, weight[None, :], 0.0), 1)
         total += tl.where(at <= k, own_weight, 0.0)
         h_rank = tl.sum(count.to(tl.float64) * tl.minimum(own_weight[:, None], weight[None, :]), 1)
@@ -232,6 +236,8 @@ def sum_top(
     rows = (queries + query * 0) * tl.num_programs(1)
     tl.store(at_level + row * depth + column, found.to(tl.float64), mask=known)
     tl.store(at_level + (rows + row) * depth + column, precision, mask=known)
+    tl.store(at_level + (2 * rows + row) * depth + column, discount, mask=known)
+    tl.store(at_level + (3 * rows + row) * depth + column, reciprocal, mask=known)
     tl.store(at_query + row, tl.sum(total, 0))
     hierarchical = tl.sum(at_k, 0)
     positives_found = tl.sum(tl.where(column == 0, found, 0), 0)

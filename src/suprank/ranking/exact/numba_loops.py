@@ -332,6 +332,7 @@ def _add_positives(
                     by_level[1, current - 1] += precision
                     by_level[2, current - 1] += 1
                     by_level[3, current - 1] += harmonic[size] - harmonic[at - 1]
+                by_level[5, current - 1] += discount[at]
                 if at < by_level[4, current - 1]:
                     by_level[4, current - 1] = at
                 if at <= furthest:
@@ -339,11 +340,12 @@ def _add_positives(
                         if at <= ks[k]:
                             at_level[0, k, current - 1] += 1
                             at_level[1, k, current - 1] += precision
+                            at_level[2, k, current - 1] += discount[at]
+                            at_level[3, k, current - 1] = max(at_level[3, k, current - 1], 1 / at)
         by_query[0] += h_rank / at
-        by_query[1] += (2.0**own - 1) * discount[at]
         both = max(at, seen[own] + (sizes[own] if own < depth else 0))
         if both <= total:
-            by_query[2] += harmonic[total] - harmonic[both - 1]
+            by_query[1] += harmonic[total] - harmonic[both - 1]
         if at <= furthest:
             for k in range(len(ks)):
                 if at <= ks[k]:

@@ -71,6 +71,7 @@ def ranking_sums(
     device = sizes.device
     length = max(int(sizes.max()) if sizes.numel() else 0, 1)
     hm = harmonic(length, device)
+    discounts = _discounts(places)
     columns: list[tuple[Tensor, ...]] = []
     graded_intersection = torch.zeros(len(sizes), dtype=torch.float64, device=device)
     total = sizes[:, :1]
@@ -87,7 +88,8 @@ def ranking_sums(
                 _row_sums(precision.where(within, 0)),
                 within.sum(-1, dtype=torch.float64),
                 _row_sums(si),
-                ranks.total.amin(-1) if ranks.total.shape[-1] else ranks.total.new_full((len(sizes),), torch.inf),
+                _first_place(ranks.total),
+                _row_sums(discounts.where(members, 0)),
             )
         )
         exactly = places.level == current
@@ -98,13 +100,8 @@ def ranking_sums(
         graded_intersection += _row_sums((hm[total.long()] - hm[(both.long() - 1).clamp(0, length)]).where(counted, 0))
     graded = places.graded_ranks(relevance)
     assert graded.hierarchical is not None
-    gain = torch.exp2(places.level.clamp(min=0).double()) - 1
-    # A looked-up logarithm is the same number on every device; places can lie far beyond the last positive's index.
-    furthest = int(places.place.where(places.level > 0, 0).max()) if places.place.numel() else 0
-    table = discount(max(furthest, 1), device)
-    dcg = _row_sums(gain * table[places.place.where(places.level > 0, 0).long()])
     by_level = [torch.stack(column, -1) for column in zip(*columns, strict=True)]
-    by_query = [_row_sums(graded.hierarchical / graded.total), dcg, graded_intersection]
+    by_query = [_row_sums(graded.hierarchical / graded.total), graded_intersection]
     return RankingSums._make([*by_level, *by_query])
 
 
@@ -115,12 +112,15 @@ def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequ
     levels = [first.ranks(current) for current in range(1, relevance.shape[1] + 1)]
     graded, own = first.graded_ranks(relevance), first.relevances(relevance)
     assert graded.hierarchical is not None
-    counts, precision, weight, hierarchical = [], [], [], []
+    discounts = _discounts(first)
+    counts, precision, discounted, reciprocal, weight, hierarchical = [], [], [], [], [], []
     for k in ks:
         within = [ranks.total <= k for ranks in levels]
         counts.append(torch.stack([top.sum(-1, dtype=torch.float64) for top in within], -1))
         shares = [(ranks.plus / ranks.total).where(top, 0) for ranks, top in zip(levels, within, strict=True)]
         precision.append(torch.stack([_row_sums(share) for share in shares], -1))
+        discounted.append(torch.stack([_row_sums(discounts.where(top, 0)) for top in within], -1))
+        reciprocal.append((counts[-1] > 0) / torch.stack([_first_place(ranks.total) for ranks in levels], -1))
         weight.append(_row_sums(own.where(graded.total <= k, 0)))
         at_k = (graded.total == k) & (own > 0)
         share_at_k = (graded.hierarchical / (k * own.where(at_k, 1))).where(at_k, 0).sum(-1)
@@ -128,8 +128,9 @@ def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequ
     if not ks:
         none = relevance.new_zeros(len(relevance), 0, dtype=torch.float64)
         empty = none[..., None].expand(-1, -1, relevance.shape[1])
-        return TopSums(empty, empty, none, none)
-    return TopSums(*(torch.stack(part, 1) for part in (counts, precision, weight, hierarchical)))
+        return TopSums(empty, empty, empty, empty, none, none)
+    parts = (counts, precision, discounted, reciprocal, weight, hierarchical)
+    return TopSums(*(torch.stack(part, 1) for part in parts))
 
 
 def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
@@ -146,6 +147,16 @@ def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
             whole = scores[rows].sort(dim=1, descending=True, stable=True)
             best.scores[rows], best.item[rows] = whole.values[:, :k], whole.indices[:, :k]
     return best
+
+
+def _discounts(places: Places) -> Float[Tensor, "queries positives"]:
+    """1 / log2(1 + place) of each listed positive, 0 in the padding. Looked up, it is the same number on every device."""
+    place = places.place.where(places.level > 0, 0)  # which can lie far beyond the last positive's index
+    return discount(max(int(place.max()) if place.numel() else 0, 1), place.device)[place.long()]
+
+
+def _first_place(total: Float[Tensor, "queries positives"]) -> Float[Tensor, " queries"]:
+    return total.amin(-1) if total.shape[-1] else total.new_full((len(total),), torch.inf)
 
 
 def _row_sums(terms: Float[Tensor, "queries positives"]) -> Float[Tensor, " queries"]:

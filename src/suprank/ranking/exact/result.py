@@ -65,8 +65,8 @@ class RankingSums(NamedTuple):
     found_in_r: Tensor  # [queries, depth]: how many those are
     intersection: Tensor  # [queries, depth]: Σ_n SI(n) of the binary list, n = 1..R
     first: Tensor  # [queries, depth]: the place of the first of them
+    discount: Tensor  # [queries, depth]: Σ_k 1 / log2(1 + rank(k)), from which DCG follows for any gain of the levels
     hierarchical: Tensor  # [queries]: Σ_k H-rank⁺(k) / rank(k)
-    dcg: Tensor  # [queries]: Σ_k (2^l − 1) / log2(1 + rank(k))
     graded_intersection: Tensor  # [queries]: Σ_n SI(n) against the ideal list of all levels, n = 1..|Ω⁺|
 
 
@@ -75,6 +75,8 @@ class TopSums(NamedTuple):
 
     found: Tensor  # [queries, ks, depth]: how many positives of level l or deeper are among them
     precision: Tensor  # [queries, ks, depth]: Σ_p rank⁺(p) / rank(p) over these
+    discount: Tensor  # [queries, ks, depth]: Σ_p 1 / log2(1 + rank(p)) over these
+    reciprocal: Tensor  # [queries, ks, depth]: 1 / place of the first of these; 0 where there is none
     relevance: Tensor  # [queries, ks]: Σ_j rel(j) over the first k items
     hierarchical: Tensor  # [queries, ks]: H-P@k (eq:hierarchical_precision); the share of positives where the k-th is none
 

@@ -75,11 +75,21 @@ class LossSpec(ConfigTable):
         """The arguments of the loss's class for labels of `depth` levels."""
         return {key: getattr(self, key) for key in self.key_names()}
 
-    def build(self, labels: Int[Tensor, "images levels"], dim: int) -> nn.Module:
+    def build(self, labels: Int[Tensor, "images levels *set"], dim: int) -> nn.Module:
         """The loss for embeddings of width `dim`, with proxies for the classes of the training images if it has any.
 
-        `labels` are those of all training images, or of one image of each class, finest level first, numbered from 0.
+        `labels` are those of all training images, or of one image of each class, finest level first, numbered from 0. A loss
+        with proxies refuses images with several labels at a level.
         """
+        if labels.ndim == 3:
+            if self.has_proxies:
+                pairs = "decomposability" in self.key_names()
+                way_out = "loss.decomposability='pairs'" if pairs else "a loss without them, such as loss.name='sup-ap'"
+                raise ValueError(
+                    f"loss.name={self.name!r} has proxies, which need one label for an image at each level, but images have "
+                    f"several; use {way_out}."
+                )
+            return self._build_for_classes(labels.new_zeros(1, labels.shape[1]), dim)
         return self._build_for_classes(class_labels(labels), dim)
 
     def _build_for_classes(self, classes: Int[Tensor, "classes levels"], dim: int) -> nn.Module:

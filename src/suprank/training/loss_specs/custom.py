@@ -26,7 +26,7 @@ class CustomLossSpec(LossSpec):
 
     labels: Literal["all", "finest"] = "all"
     """Give it the labels of all levels `[batch, levels]`, finest first, or those of the finest level alone `[batch]`, as
-    pytorch-metric-learning's losses take them."""
+    pytorch-metric-learning's losses take them. Of images with several labels: `[batch, levels, M]`, padded with −1."""
 
     @field_validator("arguments")
     @classmethod
@@ -44,9 +44,15 @@ class CustomLossSpec(LossSpec):
     def compares_items(self) -> None:
         return None
 
-    def build(self, labels: Int[Tensor, "images levels"], dim: int) -> CustomLoss:
+    def build(self, labels: Int[Tensor, "images levels *set"], dim: int) -> CustomLoss:
         """Load the code and build the loss; see `suprank.training.custom_loss`."""
-        provided = {"num_classes": len(class_labels(labels)), "embedding_size": dim}
+        if labels.ndim == 3 and self.labels == "finest":
+            raise ValueError(
+                "loss.labels='finest' gives the loss one label for an image, but images have several; use loss.labels='all', "
+                "which gives it labels [batch, levels, M], padded with −1."
+            )
+        classes = labels[:, 0].max() + 1 if labels.ndim == 3 else len(class_labels(labels))
+        provided = {"num_classes": int(classes), "embedding_size": dim}
         return build_custom_loss(self.name, self.arguments, provided, finest_only=self.labels == "finest")
 
     def _check_values(self) -> None:

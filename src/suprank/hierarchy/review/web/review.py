@@ -174,6 +174,7 @@ class SampleImages:
         """`splits` are those of the project's items; if the manifest has them too, an item has only images of its own split."""
         if level not in manifest.levels:
             raise ValueError(f"the manifest has no level {level!r}; choose from {', '.join(manifest.levels) or 'none'}.")
+        manifest.require_single_labels("the review of a hierarchy")
         codes = manifest.labels[:, manifest.levels.index(level)]
         self.manifest, self._item_splits = manifest, splits
         self._order = np.argsort(codes, kind="stable")

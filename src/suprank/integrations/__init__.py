@@ -1,0 +1,1 @@
+"""Our losses in the trainers of other libraries, one module for each library."""

@@ -1,0 +1,344 @@
+"""--head: one head in every command that reads embeddings, and the same numbers by every way."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import suprank
+from suprank.data import Manifest
+from suprank.embedding import Provenance, read_embedded
+from suprank.evaluation import Report
+from suprank.explorer.report.header import header
+from suprank.models import Embedder, Head
+from suprank.workflows.explorers import open_explorer
+from tests.cli.collection import done, invoke, photographs, refused
+from tests.models.test_head import made as head
+from tests.models.tiny import embedder
+
+FAST = ("--size", 32, "--resize", 0, "--batch-size", 5, "--workers", 0, "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """photos/ of 9 classes in 3 groups, m.parquet, a model of width 8, a head from 8 to 6, and the embeddings before/ and
+    after/ it."""
+    root = tmp_path_factory.mktemp("head")
+    photographs(root / "photos")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        done("data", "import", "folder", "--root", "photos", "--split", "test", "--out", "m.parquet")
+        embedder(dim=8).save("model")
+        head(8, 6).save("head")
+        head(8, 8, seed=1).save("square")
+        done("embed", "model", "m.parquet", "--out", "before", *FAST)
+        done("embed", "model", "m.parquet", "--out", "after", *FAST, "--head", "head")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def folder(collection, tmp_path, monkeypatch):
+    """A copy of it, as the working folder."""
+    faiss.omp_set_num_threads(1)
+    shutil.copytree(collection, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def metrics(*arguments):
+    """The metrics that `suprank evaluate` saves."""
+    done("evaluate", *arguments, "--out", "r.json", "--device", "cpu", "-q")
+    return dict(Report.load("r.json").values)
+
+
+def compared(metric):
+    """Both values of a metric in the comparison that `--comparison c.csv` saves."""
+    with Path("c.csv").open(newline="") as file:
+        rows = {f"{row['metric']}/{row['level']}".rstrip("/"): row for row in csv.DictReader(file)}
+    return [float(rows[metric][side]) for side in ("own", "other")]
+
+
+def files(name="before"):
+    """The embeddings of a folder as a .npy and a .parquet file, with labels."""
+    part = read_embedded(name, "test")
+    np.save("rows.npy", np.asarray(part.embeddings))
+    pq.write_table(pa.table({"embedding": [*np.asarray(part.embeddings)]}), "rows.parquet")
+    pq.write_table(pa.table({"label": part.items.table["label_class"].cast(pa.string())}), "labels.parquet")
+    return np.asarray(part.embeddings)
+
+
+def test_every_way_through_a_head_gives_the_same_numbers(folder):
+    """Head on the model's device or on stored embeddings, in one model, or by the exported matrix."""
+    by_hand = Head.load("head").transform(np.load("before/test/embeddings.npy"))
+    np.testing.assert_allclose(np.load("after/test/embeddings.npy"), by_hand, atol=1e-6)
+    done("models", "add-head", "model", "head", "--out", "adapted")
+    done("embed", "adapted", "m.parquet", "--out", "by-model", *FAST)
+    np.testing.assert_array_equal(np.load("by-model/test/embeddings.npy"), np.load("after/test/embeddings.npy"))
+    expected = metrics("after")
+    assert metrics("by-model") == metrics("before", "--head", "head") == expected
+    assert expected != metrics("before")
+    files()
+    for file in ("rows.npy", "rows.parquet"):
+        by_file = metrics(file, "--labels", "labels.parquet", "--head", "head")
+        assert by_file["AP"] == expected["AP/class"]
+    labels = np.unique(pq.read_table("labels.parquet")["label"].to_pylist(), return_inverse=True)[1]
+    assert suprank.evaluate(np.load("rows.npy"), labels, head="head")["AP"] == expected["AP/class"]
+    done("models", "export", "head", "--out", "head.npz")
+    x = np.load("rows.npy")
+    with np.load("head.npz") as matrix:
+        x = x / np.linalg.norm(x, axis=1, keepdims=True)
+        np.save("product.npy", x @ matrix["weight"].T + matrix["bias"])
+    assert metrics("product.npy", "--labels", "labels.parquet")["AP"] == expected["AP/class"]
+
+
+def test_rounding_to_half_comes_before_the_head_or_after_it():
+    done("embed", "model", "m.parquet", "--out", "half", *FAST, "--dtype", "float16")
+    done("embed", "model", "m.parquet", "--out", "half-after", *FAST, "--dtype", "float16", "--head", "head")
+    full, loaded = np.load("after/test/embeddings.npy"), Head.load("head")
+    for found in (loaded.transform(np.load("half/test/embeddings.npy")), np.load("half-after/test/embeddings.npy")):
+        assert 0 < np.abs(found - full).max() < 3e-3
+
+
+def test_a_folder_knows_its_head_and_refuses_another():
+    record = json.loads(Path("after/test/run.json").read_text())
+    assert record["head"] == Head.load("head").fingerprint() == Provenance.read("after", "test").head
+    assert f"with head {record['head'][:12]}, 32 pixels" in Provenance.read("after", "test").summary
+    assert "head is None and was" in refused("embed", "model", "m.parquet", "--out", "after", *FAST)
+    other = refused("embed", "model", "m.parquet", "--out", "after", *FAST, "--head", "square")
+    assert "after/test has the embeddings of another run" in other
+    assert "head is " in other
+    done("embed", "model", "m.parquet", "--out", "after", *FAST, "--head", "head")
+    manifest = Manifest.read("m.parquet")
+    manifest.with_columns(split=["query"] * len(manifest)).save("queries.parquet")
+    mixed = refused("embed", "model", "queries.parquet", "--out", "after", *FAST, "--head", "square")
+    assert "after/test was embedded with another model and head" in mixed
+
+
+def test_a_folder_of_a_version_without_heads_is_continued(folder):
+    file = folder / "before/test/run.json"
+    record = json.loads(file.read_text())
+    del record["head"]
+    file.write_text(json.dumps(record))
+    done("embed", "model", "m.parquet", "--out", "before", *FAST)
+    assert Provenance.read("before", "test").head is None
+
+
+def test_a_head_of_another_width_is_refused_before_any_image_is_read(folder):
+    shutil.rmtree(folder / "photos")
+    head(7, 6).save("narrow")
+    message = refused("embed", "model", "m.parquet", "--out", "e", *FAST, "--head", "narrow")
+    assert "the head takes embeddings of width 7, but those of this model (test_resnet) have width 8" in message
+    assert not (folder / "e").exists()
+
+
+def test_a_head_is_not_applied_twice():
+    files("after")
+    already = "these embeddings already went through this head; leave out the head, or embed without one"
+    assert already in refused("evaluate", "after", "--head", "head")
+    assert already in refused("evaluate", "after/test/embeddings.npy", "--labels", "labels.parquet", "--head", "head")
+    assert already in refused("index", "build", "after", "--head", "head", "--out", "i")
+    assert already in refused("explore", "after", "--head", "head", "--no-browser", "--port", 0)
+    assert already in refused("report", "after", "--head", "head")
+    assert "went through another head" in refused("evaluate", "after", "--head", "square")
+    message = refused("evaluate", "rows.npy", "--labels", "labels.parquet", "--head", "head")
+    assert "rows.npy): these embeddings have width 6, but the head takes 8; give those of the model" in message
+    assert "Have they gone through this head already?" in message
+    done("models", "add-head", "model", "head", "--out", "adapted")
+    stacked = refused("embed", "adapted", "m.parquet", "--out", "e", "--head", "head", *FAST)
+    assert "already has a head, and heads do not stack" in stacked
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "nothing is not the folder of a head: it does not exist; `suprank adapt` writes one."),
+        ("model", "model is not the folder of a head: it is that of a model"),
+        ("before", "before is not the folder of a head: it has no head.json"),
+        ("damaged", "damaged/head.safetensors is not the file that head.json describes"),
+    ],
+)
+def test_what_is_no_head_is_refused_by_every_command(folder, name, message):
+    head(8, 6).save("damaged")
+    (folder / "damaged/head.safetensors").write_bytes(b"")
+    for command in (
+        ("embed", "model", "m.parquet", "--out", "e", *FAST),
+        ("evaluate", "before"),
+        ("index", "build", "before", "--out", "i"),
+        ("explore", "before", "--no-browser", "--port", 0),
+        ("report", "before"),
+    ):
+        assert message in refused(*command, "--head", name)
+    assert message in refused("models", "add-head", "model", name, "--out", "m")
+
+
+def test_a_head_of_another_backbone_with_the_same_width_gives_a_warning():
+    trained = head(8, 6)
+    trained.training_record = {"source": {"backbone": "test_vit"}}
+    trained.save("other")
+    warning = "warning: the head was trained on embeddings of test_vit, and these are of test_resnet: they do not go together"
+    for command in (
+        ("evaluate", "before"),
+        ("index", "build", "before", "--out", "i"),
+        ("embed", "model", "m.parquet", "--out", "e", *FAST),
+    ):
+        assert done(*command, "--head", "other").stderr.count(warning) == 1
+    assert warning in done("models", "add-head", "model", "other", "--out", "m").stderr
+    assert "do not go together" not in done("evaluate", "before", "--head", "head").stderr
+
+
+# Compared with the embeddings before it
+
+
+def test_the_same_embeddings_are_compared_before_and_after_a_head():
+    output = done("evaluate", "before", "--head", "head", "--against", "before", "--comparison", "c.csv").stdout
+    assert "before with head" in output
+    assert "difference: before with head − before. p: paired randomization test" in output
+    assert "before with head: test_resnet" in output
+    assert f"with head {Head.load('head').fingerprint()[:12]}, 32 pixels" in " ".join(output.split())
+    assert compared("AP/class") == pytest.approx([metrics("after")["AP/class"], metrics("before")["AP/class"]])
+    files()
+    output = done("evaluate", "rows.npy", "--labels", "labels.parquet", "--head", "head", "--against", "rows.npy").stdout
+    assert "difference: rows.npy with head − rows.npy." in output
+    assert "are the same; name another one" in refused("evaluate", "before", "--against", "before")
+
+
+def test_queries_and_gallery_in_files_both_go_through_the_head_and_what_they_are_compared_with_does_not():
+    rows = files()
+    labels = pq.read_table("labels.parquet")
+    for name, some in (("q", slice(0, None, 2)), ("g", slice(1, None, 2))):
+        np.save(f"{name}.npy", rows[some])
+        pq.write_table(labels.take(np.arange(36)[some]), f"{name}.parquet")
+    sides = ("--labels", "q.parquet", "--gallery", "g.npy", "--gallery-labels", "g.parquet")
+    transformed = [Head.load("head").transform(np.load(f"{name}.npy")) for name in ("q", "g")]
+    codes = np.unique(labels["label"].to_pylist(), return_inverse=True)[1]
+    by_hand = suprank.evaluate(transformed[0], codes[::2], transformed[1], codes[1::2])["AP"]
+    assert metrics("q.npy", *sides, "--head", "head")["AP"] == by_hand
+    done("evaluate", "q.npy", *sides, "--head", "head", "--against", "q.npy", "--comparison", "c.csv")
+    assert compared("AP") == pytest.approx([by_hand, metrics("q.npy", *sides)["AP"]])
+
+
+def test_a_folder_with_a_head_compares_with_one_before_it_without_a_warning():
+    result = done("evaluate", "after", "--against", "before")
+    assert "differ in more than training" not in result.output
+    result = done("evaluate", "before", "--head", "square", "--against", "after")
+    assert "difference: before with head − after." in result.stdout
+
+
+def test_a_report_says_which_head_it_is_of_and_the_gap_is_measured_after_it():
+    fingerprint = Head.load("head").fingerprint()
+    metrics("before", "--head", "head")
+    settings = Report.load("r.json").settings
+    assert settings["head"] == settings["embeddings"]["head"] == fingerprint
+    metrics("before")
+    assert "head" not in Report.load("r.json").settings
+    gaps = []
+    for subject in (("after",), ("before", "--head", "head"), ("before",)):
+        done("evaluate", *subject, "--gap", 12, "--out", "gap.json", "--device", "cpu", "-q")
+        gaps.append(json.loads(Path("gap.json").read_text())["gaps"])
+    assert gaps[0] == gaps[1] != gaps[2]
+
+
+# Search
+
+
+def test_an_index_of_a_head_is_searched_with_it_and_with_nothing_else():
+    done("index", "build", "before", "--head", "head", "--out", "i")
+    done("index", "build", "after", "--out", "j")
+    for index in ("i", "j"):
+        info = json.loads(done("index", "info", index).stdout)
+        assert (info["dim"], info["head"]) == (6, Head.load("head").fingerprint())
+    image = ("--image", "photos/group1/class12/3.png", "--size", 32, "--resize", 0, "--device", "cpu", "--k", 3)
+    done("models", "add-head", "model", "head", "--out", "adapted")
+    files()
+    paths = read_embedded("before", "test").items.paths.to_pylist()
+    row = next(row for row, path in enumerate(paths) if path.endswith("12/3.png"))
+    ways = [
+        (*image, "--model", "model", "--head", "head"),
+        (*image, "--model", "adapted"),
+        ("--embeddings", "rows.npy", "--head", "head", "--k", 3),
+        ("--embeddings", "after/test/embeddings.npy", "--k", 3),
+    ]
+    found = []
+    for way in ways:
+        lines = [json.loads(line) for line in done("index", "search", "i", *way).stdout.splitlines()]
+        found.append([(line["id"], round(line["score"], 4)) for line in lines if line["query"] in (row, image[1])])
+    assert found[0][0] == (row, 1.0)
+    assert found[0] == found[1] == found[2] == found[3]
+    wrong = refused("index", "search", "i", *image, "--model", "model")
+    assert f"i was built with the head {Head.load('head').fingerprint()[:12]}, and the model model has no head; give" in wrong
+    assert "was built with the head" in refused("index", "search", "i", "--embeddings", "rows.npy", "--head", "square")
+    assert "was built with the head" in refused("index", "add", "i", "before", "--head", "square")
+    assert "was built with the head" in refused("index", "add", "i", "before")
+    assert "it now has 72" in done("index", "add", "i", "before", "--head", "head").stdout
+
+
+def test_an_uploaded_image_goes_through_model_and_head():
+    explorer = open_explorer(["before", "before"], model="model", device="cpu", head="head")
+    ours, plain = explorer.runs
+    assert (ours.source.name, plain.source.name) == ("before with head", "before")
+    np.testing.assert_allclose(ours.source.gallery.embeddings, np.load("after/test/embeddings.npy"), atol=1e-6)
+    assert plain.source.gallery.dim == 8
+    picture = ours.source.gallery.picture(5)
+    expected = embedder(dim=8).with_head(head(8, 6))
+    expected.save("adapted")
+    uploaded = ours.embed(picture)
+    assert uploaded.shape == (6,)
+    np.testing.assert_allclose(Head.load("head").transform(plain.embed(picture)[None])[0], uploaded, atol=1e-6)
+    by_model = open_explorer(["after"], model="adapted", device="cpu").runs[0]
+    np.testing.assert_array_equal(by_model.embed(picture), uploaded)
+    both = open_explorer(["before"], model="adapted", device="cpu", head="head").runs[0]
+    np.testing.assert_array_equal(both.embed(picture), uploaded)
+    with pytest.raises(
+        ValueError, match=r"The embeddings went through the head .*unlike those of the model model; start again"
+    ):
+        open_explorer(["after"], model="model", device="cpu").runs[0].embed(picture)
+
+
+def test_the_index_of_a_large_gallery_is_kept_for_each_head(folder, monkeypatch):
+    monkeypatch.setattr("suprank.explorer.web.nearest.resolve_kind", lambda kind, rows, dim: "ivf")
+    open_explorer(["before", "before"], device="cpu", head="head")
+    indexes = sorted(path.name for path in (folder / "before").glob("index*"))
+    assert indexes == ["index", f"index-{Head.load('head').fingerprint()[:12]}"]
+
+
+def test_a_report_page_is_of_the_embeddings_before_and_after_a_head(monkeypatch):
+    shown = []
+    monkeypatch.setattr("suprank.explorer.report.report_page", lambda *sources, **options: shown.extend(sources) or "page")
+    done("report", "before", "--head", "head", "--against", "before", "--out", "r.html", "--device", "cpu")
+    assert [(source.name, source.queries.dim) for source in shown] == [("before with head", 6), ("before", 8)]
+    np.testing.assert_allclose(shown[0].queries.embeddings, np.load("after/test/embeddings.npy"), atol=1e-6)
+    column = next(column for column in header(shown).columns if column.name == "Head")
+    assert (column.values, column.differs) == ((Head.load("head").fingerprint()[:12], "none"), False)
+
+
+# Export
+
+
+def test_a_head_is_exported_and_a_model_is_no_matrix(folder):
+    assert done("models", "export", "head", "--out", "h.npz").stdout == "h.npz: gives the embeddings of head\n"
+    head(8, 6, hidden=4).save("deep")
+    assert "has an MLP of width 4, so that it is no matrix" in refused("models", "export", "deep", "--out", "d.npz")
+    assert "model is a model, and only a head is a matrix" in refused("models", "export", "model", "--out", "m.npz")
+    assert "must end in .onnx or .pt2, or for a head in .npz" in refused("models", "export", "head", "--out", "head.csv")
+    assert not [*folder.glob("*d.npz"), *folder.glob("*m.npz")]
+
+
+def test_a_saved_model_with_a_head_says_its_width():
+    output = done("models", "add-head", "model", "head", "--out", "adapted").stdout
+    assert output == "adapted: model with the head head, embeddings of width 6\n"
+    assert Embedder.load("adapted").dim == 6
+    assert "has a head, trained for" in refused(
+        *("models", "pca", "adapted", "m.parquet", "--split", "test", "--dim", 4, "--out", "p", *FAST)
+    )
+
+
+def test_help_names_the_option():
+    for command in (("embed",), ("evaluate",), ("index", "build"), ("index", "search"), ("explore",), ("report",)):
+        words = " ".join(invoke(*command, "--help").output.split())
+        assert "A head of `suprank adapt` that the embeddings go through." in words

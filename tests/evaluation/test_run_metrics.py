@@ -1,0 +1,396 @@
+"""`evaluate_run`: lists by hand, trec_eval (pytrec_eval, and its own files), ranx, `evaluate`, edges, and bad input."""
+
+import gzip
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suprank.evaluation import Qrels, RankingRun, Report, evaluate, evaluate_run, top_k
+from suprank.evaluation.run_metrics import RUN_METRICS
+from tests.evaluation.plain_ranx import uncompiled
+from tests.evaluation.random_collections import random_collection
+
+SOME = settings(deadline=None, max_examples=60)
+NO_WARNING = pytest.mark.filterwarnings("ignore:no relevant item of qrels is in the lists of run")
+KS = (1, 3, 10)
+TREC_EVAL = {
+    **{"map": "AP", "recip_rank": "MRR", "Rprec": "R-P", "ndcg": "NDCG-linear"},
+    **{f"{theirs}_{k}": f"{ours}@{k}" for k in (5, 10, 100) for theirs, ours in (("P", "P"), ("success", "R"))},
+    **{f"recall_{k}": f"recall-all@{k}" for k in (5, 10, 100)},
+    **{f"ndcg_cut_{k}": f"NDCG-linear@{k}" for k in (5, 10, 100)},
+    **{f"map_cut_{k}": f"AP-all@{k}" for k in (5, 10, 100)},
+}
+TREC_EVAL = {theirs: ours for theirs, ours in TREC_EVAL.items() if theirs != "success_100"}  # which it does not print
+CHECKOUT = Path(os.environ.get("SUPRANK_TREC_EVAL", Path(__file__).parents[2] / "../shared/data/trec_eval"))
+
+QRELS = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"d": 1}}
+RUN = {"q1": {"b": 0.9, "x": 0.8, "a": 0.7}, "q2": {"d": 1.0}}
+
+
+def written(folder, name, text):
+    (folder / name).write_text(text)
+    return folder / name
+
+
+# By hand
+
+
+def test_a_list_by_hand():
+    report = evaluate_run(
+        RUN, QRELS, ["AP", "MRR", "P@10", "R@1", "recall-all@1", "TR@1", "NDCG@2", "ndcg_cut_2"], per_query=True
+    )
+    # q1: grade 1, not judged, grade 2
+    expected = {"AP": (1 + 2 / 3) / 2, "MRR": 1, "P@10": 0.2, "R@1": 1, "recall-all@1": 0.5, "TR@1": 1}
+    expected["NDCG@2"] = 1 / (3 + 1 / math.log2(3))
+    expected["NDCG-linear@2"] = 1 / (2 + 1 / math.log2(3))
+    assert {key: report.per_query[key][0] for key in report} == pytest.approx(expected)
+    assert report["AP"] == pytest.approx((5 / 6 + 1) / 2)
+    assert report.query_ids.tolist() == ["q1", "q2"]
+
+
+def test_from_the_threshold_on_items_are_relevant_but_ndcg_uses_all_grades():
+    one, two = (evaluate_run(RUN, QRELS, ["AP", "NDCG"], relevance_threshold=grade, per_query=True) for grade in (1, 2))
+    assert two.per_query["AP"].tolist() == pytest.approx([1 / 3, 0])
+    assert two["NDCG"] == one["NDCG"]
+    assert two.levels == ("relevance ≥ 2",)
+
+
+def test_equal_scores_are_in_the_descending_order_of_ids():
+    tied = {"q": dict.fromkeys(["a", "é", "z", "10", "9"], 0.5)}
+    places = {name: 1 / evaluate_run(tied, {"q": {name: 1}}, ["MRR"])["MRR"] for name in tied["q"]}
+    assert sorted(places, key=places.get) == ["é", "z", "a", "9", "10"]
+
+
+def test_scores_that_differ_beyond_float32_are_no_tie():
+    assert evaluate_run({"q": {"a": 1 + 1e-10, "b": 1.0}}, {"q": {"a": 1}}, ["MRR"])["MRR"] == 1
+
+
+def test_default_metrics_are_those_that_people_quote():
+    assert list(evaluate_run(RUN, QRELS)) == list(RUN_METRICS)
+
+
+# trec_eval
+
+
+@st.composite
+def runs(draw):
+    """A run with ties, and judgments with grades below 0, of which neither has all queries and items of the other."""
+    items = [f"d{number}" for number in range(14)]
+    scores = st.dictionaries(st.sampled_from(items), st.integers(-4, 4).map(lambda number: number / 4), min_size=1)
+    grades = st.dictionaries(st.sampled_from(items), st.integers(-1, 4), min_size=1)
+    queries = st.sampled_from(["q1", "q2", "q3", "q10"])
+    run = draw(st.dictionaries(queries, scores, min_size=1))
+    qrels = draw(st.dictionaries(queries, grades, min_size=1))
+    qrels[next(iter(run))] = {**draw(grades), "d0": 4}
+    return run, qrels
+
+
+@NO_WARNING
+@SOME
+@given(drawn=runs(), threshold=st.integers(1, 4))
+def test_values_are_trec_evals(drawn, threshold):
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    run, qrels = drawn
+    families = {name.rstrip("0123456789").rstrip("_") for name in TREC_EVAL}
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, families, relevance_level=threshold).evaluate(run)
+    names = [theirs_name for theirs_name in TREC_EVAL if theirs_name in next(iter(theirs.values()))]
+    assert len(names) > 12
+    report = evaluate_run(run, qrels, [TREC_EVAL[name] for name in names], relevance_threshold=threshold, per_query=True)
+    for query, column in zip(report.query_ids.tolist(), np.array(list(report.per_query.values())).T, strict=True):
+        expected = [theirs.get(query, {}).get(name, 0) for name in names]
+        assert column.tolist() == pytest.approx(expected, abs=1e-12), query
+    skipped = evaluate_run(run, qrels, [TREC_EVAL[name] for name in names], relevance_threshold=threshold, missing="skip")
+    expected = {TREC_EVAL[name]: np.mean([values[name] for values in theirs.values()]) for name in names}
+    assert skipped.values == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.skipif(not (CHECKOUT / "test").is_dir(), reason="needs a checkout of usnistgov/trec_eval: SUPRANK_TREC_EVAL=DIR")
+@pytest.mark.parametrize(
+    ("run", "qrels", "output", "options"),
+    [
+        ("results.test", "qrels.test", "out.test.aq", {}),
+        ("results.trunc", "qrels.test", "out.test.aqc", {}),
+        ("results.test", "qrels.rel_level", "out.test.aql", {"relevance_threshold": 2}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*the rank column contradicts the scores")
+def test_its_own_files_give_the_values_that_trec_eval_prints(run, qrels, output, options):
+    folder = CHECKOUT / "test"
+    printed = {}
+    for line in (folder / output).read_text().splitlines():
+        name, query, value = line.split("\t")
+        printed[name.strip(), query] = value
+    report = evaluate_run(folder / run, folder / qrels, list(TREC_EVAL.values()), per_query=True, **options)
+    compared = 0
+    for theirs, ours in TREC_EVAL.items():
+        values = dict(zip(report.query_ids.tolist(), report.per_query[ours], strict=True)) | {"all": report[ours]}
+        for query, value in values.items():
+            assert value == pytest.approx(float(printed[theirs, query]), abs=5.1e-5), (theirs, query)
+            compared += 1
+    assert compared >= 4 * len(TREC_EVAL)
+
+
+# The definitions, and ranx
+
+
+def by_definition(listed, judged, threshold):
+    """Every metric of a list of grades, best first, of a query whose relevant items have the grades `judged`."""
+    hits, number = [grade >= threshold for grade in listed], sum(grade >= threshold for grade in judged)
+    precisions = [sum(hits[: place + 1]) / (place + 1) if hit else 0 for place, hit in enumerate(hits)]
+    reciprocals = [1 / (place + 1) if hit else 0 for place, hit in enumerate(hits)]
+
+    def ndcg(cut, gain):
+        dcgs = [
+            sum(gain(grade) / math.log2(place + 2) for place, grade in enumerate(order[:cut]))
+            for order in (listed, sorted(judged, reverse=True))
+        ]
+        return dcgs[0] / dcgs[1]
+
+    gains = {"NDCG": lambda grade: 2**grade - 1, "NDCG-linear": lambda grade: grade}
+    found = {"AP": sum(precisions) / number, "MRR": max(reciprocals, default=0)}
+    found |= {"R-P": sum(hits[:number]) / number, "mAP@R": sum(precisions[:number]) / number}
+    found |= {name: ndcg(None, gain) for name, gain in gains.items()}
+    for k in KS:
+        fitting = min(k, number)
+        found |= {f"P@{k}": sum(hits[:k]) / k, f"R@{k}": float(any(hits[:k])), f"MRR@{k}": max(reciprocals[:k], default=0)}
+        found |= {f"TR@{k}": sum(hits[:k]) / fitting, f"recall-all@{k}": sum(hits[:k]) / number}
+        found |= {f"mAP@{k}": sum(precisions[:k]) / fitting, f"AP-all@{k}": sum(precisions[:k]) / number}
+        found |= {f"{name}@{k}": ndcg(k, gain) for name, gain in gains.items()}
+    return found
+
+
+@NO_WARNING
+@SOME
+@given(drawn=runs(), threshold=st.integers(1, 4))
+def test_every_metric_equals_its_definition(drawn, threshold):
+    run, qrels = drawn
+    names = list(by_definition([1], [4], 1))
+    report = evaluate_run(run, qrels, names, relevance_threshold=threshold, per_query=True, no_positives="skip")
+    for index, query in enumerate(report.query_ids.tolist()):
+        judged = {item: max(grade, 0) for item, grade in qrels[query].items()}
+        listed = sorted(run.get(query, {}).items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
+        found = {name: report.per_query[name][index] for name in names}
+        if max(judged.values()) < threshold:
+            assert all(math.isnan(value) for name, value in found.items() if "NDCG" not in name)
+        else:
+            grades = [judged.get(item, 0) for item, _ in listed]
+            assert found == pytest.approx(by_definition(grades, list(judged.values()), threshold), abs=1e-12)
+    without = [query for query in report.query_ids.tolist() if max(qrels[query].values()) < threshold]
+    assert report.without_positives == {f"relevance ≥ {threshold}": len(without)}
+
+
+@pytest.fixture(scope="module")
+def ranx():
+    with uncompiled():
+        return pytest.importorskip("ranx")
+
+
+def test_values_are_ranxs_on_files_that_ranx_wrote(ranx, tmp_path):
+    draw = np.random.default_rng(0)
+    items = [f"d{number}" for number in range(60)]
+    qrels = {f"q{q}": {str(item): int(draw.integers(1, 4)) for item in draw.choice(items, 12, replace=False)} for q in range(6)}
+    run = {f"q{q}": {str(item): float(draw.random()) for item in draw.choice(items, 30, replace=False)} for q in range(6)}
+    names = {"ndcg": "NDCG-linear", "ndcg_burges": "NDCG", "map": "AP", "mrr": "MRR", "r-precision": "R-P"}
+    names |= {f"ndcg@{k}": f"NDCG-linear@{k}" for k in KS} | {f"ndcg_burges@{k}": f"NDCG@{k}" for k in KS}
+    names |= {f"map@{k}": f"AP-all@{k}" for k in KS} | {f"recall@{k}": f"recall-all@{k}" for k in KS}
+    names |= {f"precision@{k}": f"P@{k}" for k in KS} | {f"hit_rate@{k}": f"R@{k}" for k in KS}
+    names |= {f"mrr@{k}": f"MRR@{k}" for k in KS}
+    with uncompiled():
+        theirs_qrels, theirs_run = ranx.Qrels(qrels), ranx.Run(run, name="ours")
+        expected = ranx.evaluate(theirs_qrels, theirs_run, list(names))
+        for extension in ("trec", "parquet"):  # its JSON needs compiled dictionaries
+            theirs_qrels.save(str(tmp_path / f"qrels.{extension}"))
+            theirs_run.save(str(tmp_path / f"run.{extension}"))
+    for extension in ("trec", "parquet"):
+        report = evaluate_run(tmp_path / f"run.{extension}", tmp_path / f"qrels.{extension}", list(names.values()))
+        assert report.values == pytest.approx({ours: expected[theirs] for theirs, ours in names.items()}, abs=1e-9), extension
+
+
+# `evaluate`
+
+
+@pytest.mark.parametrize("extension", ["trec", "json"])
+def test_rankings_of_embeddings_saved_as_a_run_have_the_values_of_evaluate(tmp_path, extension):
+    collection = random_collection(3, queries=20, items=70, dim=8, classes=6, depth=2)
+    embeddings, labels = np.array(collection.gallery, np.float32), np.array(collection.gallery_labels)
+    labels[:3, 0] = labels[:, 0].max() + 1 + np.arange(3)  # alone in their class, but not in their parent
+    flat = ["AP", "MRR", "R-P", *(f"{name}@{k}" for name in ("R", "TR", "P", "mAP", "MRR", "recall-all", "AP-all") for k in KS)]
+    graded = ["NDCG", "NDCG-linear", *(f"{name}@{k}" for name in ("NDCG", "NDCG-linear") for k in KS)]
+    levels = ["fine", "coarse"]
+    theirs = evaluate(
+        embeddings, labels, level_names=levels, metrics=[*graded, *(f"{name}/{level}" for name in flat for level in levels)]
+    )
+    names = [f"{number}.jpg" for number in range(len(labels))]
+    top_k(embeddings, k=len(labels), ids=names).save(tmp_path / f"run.{extension}")
+    Qrels.from_labels(labels, query_ids=names).save(tmp_path / f"qrels.{extension}")
+    for threshold, level in ((1, "coarse"), (2, "fine")):
+        report = evaluate_run(
+            tmp_path / f"run.{extension}",
+            tmp_path / f"qrels.{extension}",
+            [*flat, *graded],
+            relevance_threshold=threshold,
+            no_positives="skip",
+        )
+        expected = {name: theirs[f"{name}/{level}"] for name in flat} | {name: theirs[name] for name in graded}
+        assert report.values == pytest.approx(expected, abs=1e-12)
+        # A query without any positive has no judgment, and so is not in the files.
+        without = theirs.without_positives[level] - theirs.without_positives["coarse"]
+        assert report.settings["queries_without_positives"] == without == (0 if level == "coarse" else 3)
+
+
+# Queries and items that only one side has
+
+
+def test_a_query_that_the_run_lacks_counts_as_0_unless_it_is_skipped():
+    run = {"q1": RUN["q1"], "unknown": {"a": 1.0}}
+    zero, skip = (evaluate_run(run, QRELS, ["MRR"], missing=rule, per_query=True) for rule in ("zero", "skip"))
+    assert zero["MRR"] == 0.5
+    assert skip["MRR"] == 1
+    assert np.isnan(skip.per_query["MRR"][1])
+    for report in (zero, skip):
+        assert (report.queries, report.settings["queries_missing"], report.settings["queries_not_judged"]) == (2, 1, 1)
+
+
+def test_a_query_without_relevant_items_counts_as_0_unless_it_is_skipped():
+    qrels = QRELS | {"q3": {"a": 0, "b": -2}}
+    zero, skip = (evaluate_run(RUN, qrels, ["R@1", "NDCG"], no_positives=rule) for rule in ("zero", "skip"))
+    assert zero["R@1"] == pytest.approx(2 / 3)
+    assert skip["R@1"] == 1
+    assert zero["NDCG"] == pytest.approx(skip["NDCG"] * 2 / 3)
+    assert "1 (relevance ≥ 1)" in str(skip)
+
+
+def test_two_runs_are_compared_on_the_same_queries_even_if_each_lacks_some():
+    one, other = (evaluate_run({query: RUN[query]}, QRELS, ["MRR"], per_query=True) for query in ("q1", "q2"))
+    assert one.compare(other)["MRR"].queries == 2
+    options = {"missing": "skip", "per_query": True}
+    both = evaluate_run(RUN, QRELS, ["MRR"], **options)
+    assert both.compare(evaluate_run({"q1": RUN["q1"]}, QRELS, ["MRR"], **options))["MRR"].queries == 1
+
+
+def test_values_per_query_and_intervals_are_kept_if_asked(tmp_path):
+    report = evaluate_run(RUN, QRELS, ["AP"], bootstrap=200, seed=1)
+    assert report.per_query is None
+    assert report.intervals["AP"] == pytest.approx((5 / 6, 1))
+    saved = evaluate_run(RUN, QRELS, ["AP"], per_query=True)
+    saved.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json") == saved
+
+
+# Inputs
+
+
+def test_ids_are_text_whatever_they_are_given_as():
+    expected = evaluate_run({"1": {"7": 0.5, "8": 0.6}}, {"1": {"7": 1}})
+    assert evaluate_run({1: {7: 0.5, 8: 0.6}}, {"1": {"7": 1}}) == expected
+    run = RankingRun([1], np.array([[8, 7, -1]]), np.array([[0.6, 0.5, -np.inf]]))
+    assert evaluate_run(run, Qrels.from_dict({1: {7: 1}, 2: {}})) == expected, "a query without any judgment is not judged"
+
+
+def test_files_may_be_gzipped_commented_and_of_any_extension(tmp_path):
+    expected = evaluate_run(RUN, QRELS)
+    lines = [f"{query}\tQ0 {item} 1 {score} a tag" for query, scored in RUN.items() for item, score in scored.items()]
+    judged = [f"{query} 0 {item} {grade}" for query, grades in QRELS.items() for item, grade in grades.items()]
+    qrels = written(tmp_path, "qrels", "\r\n".join(["# qrels of QRELS", "", *judged]))
+    assert evaluate_run(written(tmp_path, "bm25.dl19", "\n".join(lines)), qrels) == expected
+    with gzip.open(tmp_path / "run.txt.gz", "wt") as file:
+        file.write("\n".join(lines))
+    with gzip.open(tmp_path / "qrels.json.gz", "wt") as file:
+        json.dump(QRELS, file)
+    assert evaluate_run(tmp_path / "run.txt.gz", str(tmp_path / "qrels.json.gz")) == expected
+
+
+def test_a_long_file_is_read_as_a_short_one_is(tmp_path):
+    draw = np.random.default_rng(1)
+    run = {f"q{q}": {f"d{item}": float(draw.random()) for item in draw.permutation(300)} for q in range(9)}
+    qrels = {query: {item: int(draw.integers(0, 3)) for item in list(scored)[:40]} for query, scored in run.items()}
+    RankingRun.from_dict(run).save(tmp_path / "run.trec")
+    Qrels.from_dict(qrels).save(tmp_path / "qrels.trec")
+    expected = evaluate_run(run, qrels)
+    assert evaluate_run(tmp_path / "run.trec", tmp_path / "qrels.trec") == expected
+    text = (tmp_path / "run.trec").read_text().splitlines()
+    spoiled = [*text[:2000], "# a comment", *text[2000:]]
+    assert evaluate_run(written(tmp_path, "a.trec", "\n".join(spoiled)), qrels) == expected
+    spoiled[2345] = spoiled[2345].rsplit(" ", 1)[0]
+    with pytest.raises(ValueError, match=r"a\.trec:2346: 'q.* is not a line of a TREC run; six fields"):
+        evaluate_run(written(tmp_path, "a.trec", "\n".join(spoiled)), qrels)
+
+
+def test_many_relevant_items_are_computed_in_blocks(monkeypatch):
+    draw = np.random.default_rng(2)
+    run = {f"q{q}": {f"d{item}": float(draw.random()) for item in range(40)} for q in range(30)}
+    qrels = {query: dict.fromkeys(list(scored)[: draw.integers(1, 40)], 1) for query, scored in run.items()}
+    expected = evaluate_run(run, qrels, per_query=True)
+    monkeypatch.setattr("suprank.evaluation.run_metrics._PLACES_AT_ONCE", 50)
+    assert evaluate_run(run, qrels, per_query=True) == expected
+
+
+def test_a_rank_column_that_contradicts_the_scores_is_said(tmp_path):
+    text = "q1 Q0 b 2 0.9 t\nq1 Q0 x 1 0.8 t\n"
+    with pytest.warns(UserWarning, match=r"run\.trec:2: the rank column contradicts the scores .* equal scores by item id"):
+        evaluate_run(written(tmp_path, "run.trec", text), QRELS)
+    evaluate_run(written(tmp_path, "run.trec", "q1 Q0 a 1 0.9 t\nq1 Q0 b 2 0.9 t\n"), QRELS)  # a tie contradicts nothing
+
+
+def test_ids_that_never_meet_are_said():
+    with pytest.warns(
+        UserWarning, match="no relevant item of qrels is in the lists of run: .* have 'a', 'b', 'd', the run 'A', 'B'; check"
+    ):
+        assert evaluate_run({"q1": {"A": 1.0, "B": 0.5}}, QRELS)["AP"] == 0
+    with pytest.raises(ValueError, match="share no query: the run has 'Q1', the judgments 'q1', 'q2'; check the ids"):
+        evaluate_run({"Q1": {"a": 1.0}}, QRELS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "match"),
+    [
+        ({"metrics": "AP"}, TypeError, r"write \['AP'\]"),
+        ({"metrics": []}, ValueError, "name at least one"),
+        ({"metrics": ["H-AP"]}, ValueError, "H-AP needs labels"),
+        ({"metrics": ["AP/genus"]}, ValueError, "AP/genus needs labels"),
+        ({"metrics": ["recall@5"]}, ValueError, "recall-all@k"),
+        ({"relevance_threshold": 0}, ValueError, "relevance_threshold=0 must be an integer of at least 1"),
+        ({"relevance_threshold": 3}, ValueError, "reaches relevance_threshold=3; the highest grade is 2"),
+        ({"qrels": {"q1": {"a": 0}}}, ValueError, "reaches relevance_threshold=1; none is above 0"),
+        ({"qrels": {"q1": {}}}, ValueError, "qrels has no judgments"),
+        ({"qrels": {"q1": {str(grade): grade for grade in range(200)}}}, ValueError, "199 different grades .* at most 127"),
+        ({"missing": "no"}, ValueError, "missing='no' must be 'zero' or 'skip'"),
+        ({"no_positives": None}, ValueError, "no_positives=None must be"),
+        ({"run": {"q1": ["a", "b"]}}, TypeError, r"run\['q1'\] is list, but must be a mapping"),
+        ({"run": [1]}, TypeError, "run is list, but must be a path, a mapping of mappings, or RankingRun"),
+        ({"qrels": Path("none.lz4")}, ValueError, "none.lz4 is of a format that is not read here; use .trec"),
+        ({"run": {"q1": {"a": float("nan")}}}, ValueError, "the score is nan, but scores must be finite"),
+        ({"run": {"q1": {"a": "high"}}}, ValueError, "'high' is not a number"),
+        ({"qrels": {"q1": {"a": 1.5}}}, ValueError, "1.5 is not an integer"),
+        ({"run": {"q1": {1: 0.5, "1": 0.6}}}, ValueError, "query 'q1' has item '1' twice"),
+    ],
+)
+def test_bad_input_is_refused_with_its_value_and_a_way_out(changes, kind, match):
+    with pytest.raises(kind, match=match):
+        evaluate_run(**{"run": RUN, "qrels": QRELS} | changes)
+
+
+@pytest.mark.parametrize(
+    ("run", "match"),
+    [
+        ("q1 Q0 a 1 0.5 t\nq1 Q0 b 2 t\n", r"a\.run:2: 'q1 Q0 b 2 t' is not a line of a TREC run"),
+        ("q1 Q0 a 1 0.5 t\nq1 Q0 b 2 high t\n", r"a\.run:2: .* six fields are expected"),
+        ("q1 Q0 a 1 0.5 t\n\nq1 Q0 a 2 0.4 t\n", r"a\.run:3: query 'q1' has item 'a' twice"),
+        ("q1 Q0 a 1 inf t\n", r"a\.run:1: the score is inf"),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path, run, match):
+    with pytest.raises(ValueError, match=match):
+        evaluate_run(written(tmp_path, "a.run", run), QRELS)
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    (tmp_path / "a.run").write_bytes(b"q1 Q0 \xff 1 0.5 t\n")
+    with pytest.raises(ValueError, match=r"a\.run is not text in UTF-8: invalid start byte at byte 6"):
+        evaluate_run(tmp_path / "a.run", QRELS)
