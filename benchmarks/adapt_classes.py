@@ -36,11 +36,12 @@ def main() -> None:
     parser.add_argument("--level", action="append", default=[])
     parser.add_argument("--loss", default="roadmap")
     parser.add_argument("--batch", default="256", help="images, or whole")
+    parser.add_argument("--lr", type=float, default=AdaptConfig().lr)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     batch = options.batch if options.batch == "whole" else int(options.batch)
-    config = AdaptConfig(loss={"name": options.loss}, batch=batch, seed=options.seed)
+    config = AdaptConfig(loss={"name": options.loss}, batch=batch, lr=options.lr, seed=options.seed)
     data = AdaptInput.read(options.embeddings, levels=options.level)
     half = random_half(data.labels[:, 0], options.seed)
     embeddings, labels = np.asarray(data.embeddings)[half], data.labels[half]
