@@ -35,7 +35,7 @@ class SeedResult:
 class AdaptResult:
     """What `adapt` returns: the head of the seed with the best validation, at its best step, and what was measured.
 
-    `before` and `after` are reports of the test set, with values per query: as the embeddings are, and as the head converts them.
+    `before` and `after` are reports of the test set, with values per query: of the embeddings as they are, and after the head.
     """
 
     before: Report
