@@ -51,6 +51,14 @@ def test_lists_are_sets_and_lists_of_one_label_are_that_label():
     assert not single.has_label_sets
 
 
+def test_in_lists_of_numbers_minus_one_is_padding():
+    padded = manifest(None, label_thing=[[3, 7], [7, -1], [-1, 3], [-1, -1]], label_kind=["k", "k", "k", ""])
+    assert padded.names["thing"] == ("3", "7")
+    assert padded.labels[:, 0].tolist() == [[0, 1], [1, -1], [0, -1], [-1, -1]]
+    with pytest.raises(ValueError, match="rows \\(1\\) have no label_thing"):
+        manifest(None, label_thing=[[3, 7], [-1, -1], [3], []], label_kind=["k", "k", "k", ""])
+
+
 @pytest.mark.parametrize("file", ["sets.csv", "sets.parquet"])
 def test_a_saved_manifest_reads_the_same(tmp_path, file):
     names = {"label_thing": [["a|b", "c"], ["c"], ["x", "a|b"], []]}  # so that the bar cannot stand between labels
@@ -92,6 +100,15 @@ def test_labels_that_every_csv_separator_occurs_in_need_parquet(tmp_path):
     found = manifest(None, label_thing=[["|", ";"], ["~"], ["^", "§"], []], label_kind=["k", "k", "k", ""])
     with pytest.raises(ValueError, match=r"save the manifest as \.parquet"):
         found.save(tmp_path / "x.csv")
+
+
+def test_lists_that_are_no_labels_need_parquet(tmp_path):
+    found = manifest(tags=[["red"], ["red", "wet"], [], None])
+    with pytest.raises(ValueError, match=r"column 'tags' holds lists, which a CSV cannot hold; save the manifest as \.parquet"):
+        found.save(tmp_path / "x.csv")
+    assert not list(tmp_path.iterdir())
+    found.save(tmp_path / "x.parquet")
+    assert Manifest.read(tmp_path / "x.parquet").table["tags"].to_pylist() == [["red"], ["red", "wet"], [], None]
 
 
 @pytest.mark.parametrize(

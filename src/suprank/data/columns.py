@@ -165,7 +165,10 @@ def is_list(kind: pa.DataType) -> bool:
 def _label_sets(lists: pa.Array, name: str, about: str) -> pa.Array:
     """Lists of labels as lists of dictionary-encoded text, null for an empty one; if none has two labels, as a plain column."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
-    members = _label(pa.chunked_array([lists.flatten()]), name, about, None)
+    members = lists.flatten()
+    if pa.types.is_integer(members.type):
+        lengths, members = _without_padding(lengths, members)
+    members = _label(pa.chunked_array([members]), name, about, None)
     blank = np.zeros(len(lengths), bool)
     blank[np.repeat(np.arange(len(lengths)), lengths)[np.asarray(members.is_null())]] = True
     _refuse(pa.array(blank), about, f"have a blank among the labels of {name}", "fill it in, or leave it out")
@@ -174,6 +177,13 @@ def _label_sets(lists: pa.Array, name: str, about: str) -> pa.Array:
         rows = pa.array(np.where(lengths, offsets[:-1], 0), mask=lengths == 0)
         return members.take(rows)
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), members, mask=pa.array(lengths == 0))
+
+
+def _without_padding(lengths: NDArray[np.int64], members: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """The lengths and members of lists of integers without −1, which is padding, as in labels `[N, L, M]`."""
+    listed = pc.fill_null(pc.not_equal(members, BLANK), True)
+    rows = np.repeat(np.arange(len(lengths)), lengths)[np.asarray(listed)]
+    return np.bincount(rows, minlength=len(lengths)), members.filter(listed)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -469,7 +469,7 @@ def _parquet(path: Path) -> LabelTable:
         lists = [
             name
             for name, kind in fields.items()
-            if (kinds.is_list(kind) or kinds.is_large_list(kind))
+            if (kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
             and (is_text(kind.value_type) or kinds.is_integer(kind.value_type))
         ]
         names = tuple(name for name in fields if name in {*text, *whole, *lists})
