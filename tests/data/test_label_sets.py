@@ -119,6 +119,7 @@ def test_lists_that_are_no_labels_need_parquet(tmp_path):
         ({"label_thing": [[], ["cat"], ["cat"], []]}, None, "have no label_thing"),
         ({"label_kind": ["animal", "", "animal", ""]}, "|", "have no label_kind"),
         ({"label_thing": [[1.5], [2.0], [3.0], []]}, None, "must hold text"),
+        ({"label_all": ["a", "a", "a", ""], "label_kind": ["", "k", "k", ""]}, "|", "rows \\(0\\).*fill it in: with several"),
         ({}, "", "label_separator='' must be a character"),
         ({}, " ", "label_separator=' ' must be a character"),
     ],

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from suprank.files.label_gaps import (
     ADVICE,
+    ADVICE_FOR_SETS,
     BLANK,
     describe_conflict,
     find_conflict,
@@ -224,8 +225,9 @@ def _check_splits(splits: pa.Array, about: str) -> None:
 def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: str) -> None:
     distractor = pc.equal(columns["split"], "distractor")
     gaps = find_gaps(_codes([columns[name] for name in labels])) if len(labels) > 2 else np.zeros((0, 0), bool)
+    advice = ADVICE_FOR_SETS if any(is_list(columns[name].type) for name in labels) else ADVICE
     for level in np.flatnonzero(gaps.any(0)).tolist():
-        _refuse(pa.array(gaps[:, level]), about, f"have no {labels[level]}, but labels below and above it", ADVICE)
+        _refuse(pa.array(gaps[:, level]), about, f"have no {labels[level]}, but labels below and above it", advice)
     for fine, name in enumerate(labels):
         blank = columns[name].is_null()
         _refuse(
