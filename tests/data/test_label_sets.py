@@ -160,7 +160,7 @@ def test_an_image_counts_for_each_of_its_classes():
     assert found.unanswerable == 1  # the person
     assert class_statistics(manifest(split=["query", "query", "gallery", "distractor"])).unanswerable == 1
     assert found.sizes == {"1": 1, "2": 2}
-    assert found.several == {"thing": 2, "kind": 1}
+    assert found.multi_label == {"thing": 2, "kind": 1}
 
 
 def test_copies_with_the_same_set_do_not_contradict_each_other():
