@@ -21,16 +21,15 @@ from typing import Any
 from suprank.integrations.sentence_transformers import BiEncoderRankLoss, CrossEncoderRankLoss, lists_to_columns
 
 # isort: split
-import numpy as np
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from sklearn.metrics import ndcg_score
 from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizer, PrinterCallback, set_seed
 from transformers.utils.logging import disable_progress_bar
 
+from suprank.evaluation import evaluate_run
 from suprank.losses import SmoothNDCG, SupNDCG
 
 Grades = dict[str, dict[str, int]]
@@ -86,11 +85,7 @@ def rerank(model: CrossEncoder, test: Grades) -> Run:
 
 def ndcg_at_10(run: Run, grades: Grades) -> float:
     """The mean NDCG@10 over queries, with gain 2^grade − 1."""
-    values = []
-    for query, scores in run.items():
-        gain = [2 ** grades[query].get(document, 0) - 1 for document in scores]
-        values.append(ndcg_score([gain], [list(scores.values())], k=10))
-    return float(np.mean(values))
+    return evaluate_run(run, grades, ["NDCG@10"])["NDCG@10"]
 
 
 def training_options(folder: Path, epochs: int, seed: int) -> dict[str, Any]:

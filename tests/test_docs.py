@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from suprank import data, embedding, evaluation, explorer, hierarchy, losses, models, paper, ranking, training
+from suprank import adaptation, data, embedding, evaluation, explorer, hierarchy, losses, models, paper, ranking, training
 from suprank.data import importers
 from suprank.explorer import index
 from suprank.hierarchy import agreement, lint, review
@@ -65,7 +65,7 @@ def test_the_list_of_labels_is_the_papers():
 
 
 PACKAGES = [
-    *(ranking, losses, evaluation, data, importers, models, embedding, training, paper),
+    *(ranking, losses, evaluation, data, importers, models, embedding, training, adaptation, paper),
     *(explorer, index, hierarchy, review, agreement, lint),
 ]
 
@@ -114,6 +114,7 @@ PAGES = [
     "docs/data",
     "docs/models",
     "docs/training",
+    "docs/adapting",
     "docs/evaluation",
     "docs/losses",
     "docs/own-loops",

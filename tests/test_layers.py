@@ -35,6 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # one training run, and several of them
     "training": {"ranking", "losses", "evaluation", "data", "models", "embedding"},
     "experiments": {"evaluation", "data", "models", "training"},
+    # a head on stored embeddings
+    "adaptation": {"ranking", "losses", "evaluation", "data", "models", "training", "embedding"},
 }
 for _package in set(MAY_IMPORT) - {"system", "files"}:
     MAY_IMPORT[_package] |= {"system", "files"}

@@ -4,6 +4,7 @@ Commands are functions too, each imported when it is first used:
 
     suprank.train(config, folder)            suprank.compare(...)      suprank.sweep(...)
     suprank.embed(model, manifest, out)      suprank.evaluate(run)     suprank.report(run)      suprank.explore(run)
+    suprank.adapt(embeddings, head)
 """
 
 from importlib import import_module
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from suprank.experiments import compare, sweep
     from suprank.training import train
-    from suprank.workflows import embed, evaluate, explore, report
+    from suprank.workflows import adapt, embed, evaluate, explore, report
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "compare", "embed", "evaluate", "explore", "report", "sweep", "train"]
+__all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "explore", "report", "sweep", "train"]
 
 _MODULES = {
+    "adapt": "suprank.workflows",
     "compare": "suprank.experiments",
     "embed": "suprank.workflows",
     "evaluate": "suprank.workflows",

@@ -6,6 +6,7 @@ import typer
 
 from suprank import __version__
 from suprank.cli import bench, data, importing, index, models, terminal
+from suprank.cli.adapt import adapt
 from suprank.cli.compare import compare
 from suprank.cli.demo import demo
 from suprank.cli.embed import embed
@@ -22,6 +23,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, add_comp
 app.command()(demo)
 app.command()(embed)
 app.command()(evaluate)
+app.command()(adapt)
 app.command()(train)
 app.command()(recipes)
 app.command()(sweep)

@@ -60,7 +60,7 @@ def build_query_gallery(
     """
     embeddings, items = zip(*parts.values(), strict=True)
     names = common_levels(items, levels, about=about)
-    labels = _common_labels(items, names)
+    labels = common_labels(items, names)
     if len(parts) == 1:
         own = column(items[0], "id")  # without ids a query is excluded by its row
         return QueryGallery(names, LabeledEmbeddings(embeddings[0], labels[0], own), None)
@@ -89,7 +89,7 @@ def column(items: Manifest, name: str) -> list[Any] | None:
     return items.table[name].to_pylist() if name in items.table.column_names else None
 
 
-def _common_labels(manifests: Sequence[Manifest], levels: Sequence[str]) -> list[NDArray[np.int64]]:
+def common_labels(manifests: Sequence[Manifest], levels: Sequence[str]) -> list[NDArray[np.int64]]:
     """Label ids that agree by name, because parts from two manifests may number their classes differently."""
     labels = [items.labels_at(levels).copy() for items in manifests]
     for column, level in enumerate(levels):

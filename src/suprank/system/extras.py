@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "": "cli",
+    "adapt": "cli,train",
     "bench": "bench",
     "compare": "cli,train",
     "data": "cli,vision",
@@ -40,6 +41,7 @@ OPTIONAL = {
 """Modules that only some options need: an encoder of `hierarchy embed`, the decoder turbo, an index on a server."""
 
 PACKAGES = {
+    "suprank.adaptation": "train",
     "suprank.bench": "bench",
     "suprank.data": "vision",
     "suprank.embedding": "vision",

@@ -25,6 +25,8 @@ from pydantic import ValidationError
 from suprank.training import config_keys
 from suprank.training.auto_settings import resolve_auto
 from suprank.training.config import TrainConfig
+from suprank.training.config_types import ConfigTable
+from suprank.training.loss_specs import AnyLossSpec
 from suprank.training.presets import BASE, METHODS, compose, compositions, presets
 from suprank.training.recipe_errors import error_messages
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from pydantic import BaseModel
+
+    from suprank.training.loss_specs import LossSpec
 
 SUFFIX = ".toml"
 _EXAMPLE = "write KEY=VALUE, such as loss.weight=0.3 or data.manifest=cub.parquet"
@@ -43,6 +47,10 @@ _SHORT_NUMBER = re.compile(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re
 
 class RecipeError(ValueError):
     """A recipe or an override that cannot be read; the message names the file, the entry and a way out."""
+
+
+class _LossTable(ConfigTable):
+    loss: AnyLossSpec
 
 
 class _Source(NamedTuple):
@@ -94,6 +102,28 @@ def read_recipe(
         message = _join_sentences(error_messages(error, origins, source.name))
         hint = _LEAVE_OUT if overrides and re.search("leave .* out|left out", message) else ""
         raise RecipeError(message + hint) from None
+
+
+def read_loss(name: str, overrides: Sequence[str] = ()) -> LossSpec:
+    """The loss called `name`, with overrides of its keys as `read_recipe` takes them.
+
+    Example:
+        >>> read_loss("roadmap", ["loss.tau=0.02"]).tau
+        0.02
+    """
+    values: dict[str, Any] = {"loss": {"name": name}}
+    origins = {"loss.name": "--loss"}
+    for override in overrides:
+        key, value = _parse_override(override)
+        if key[0] != "loss" or len(key) == 1 or key == ("loss", "name"):
+            raise RecipeError(f"{override!r} is not a key of the loss; write loss.KEY=VALUE, such as loss.tau=0.02.")
+        _refuse_unknown(_nest(key, value), override)
+        _assign(values, key, value, override)
+        origins[".".join(key)] = override
+    try:
+        return _LossTable.model_validate(values).loss
+    except ValidationError as error:
+        raise RecipeError(_join_sentences(error_messages(error, origins, "--loss"))) from None
 
 
 def recipes_folder() -> Path:

@@ -10,9 +10,10 @@ They bring data, models, training and pages together, and print nothing: progres
 the logger `suprank.workflows`. The command line is a thin layer on top.
 """
 
+from suprank.workflows.adaptation import adapt
 from suprank.workflows.embeddings import embed
 from suprank.workflows.evaluation import evaluate
 from suprank.workflows.explorers import explore
 from suprank.workflows.reports import report
 
-__all__ = ["embed", "evaluate", "explore", "report"]
+__all__ = ["adapt", "embed", "evaluate", "explore", "report"]
