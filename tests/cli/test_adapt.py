@@ -97,7 +97,7 @@ def test_a_signal_stops_it_and_the_same_command_continues(files, tmp_path, monke
         (("--out", "h", "loss.tua=1"), "did you mean loss.tau?"),
         (("--out", "h", "batch.size=1"), "'batch.size=1' is not a key of the loss; write loss.KEY=VALUE"),
         (("--out", "h", "--level", "order"), "has no column 'order'"),
-        (("--out", "h", "--test", "t.npy"), "the test embeddings and their labels go together"),
+        (("--out", "h", "--test", "t.npy"), "--test and --test-labels go together"),
         (("--out", "h", "--dim", 100), "--dim 100 is more than the 12 numbers of an embedding"),
         (("--out", "h", "--batch", "whole", "--images-per-class", 2), "--batch whole has all images of every class"),
         (("--out", "h", "--batch", "whole", "loss.mixup=true"), "SimilarityMixup"),
@@ -110,6 +110,6 @@ def test_wrong_arguments_are_refused(files, tmp_path, monkeypatch, arguments, me
 
 
 def test_embeddings_without_labels_and_missing_files_are_refused(files, tmp_path):
-    assert "is a file, which has no labels of its own" in refused("adapt", files / "train.npy", "--out", tmp_path / "h")
+    assert "is a file, which has no labels of its own; give --labels FILE" in refused("adapt", files / "train.npy", "--out", tmp_path / "h")
     assert "does not exist" in refused("adapt", tmp_path / "nothing", "--out", tmp_path / "h")
     assert "is not a folder of `suprank embed`" in refused("adapt", files, "--out", tmp_path / "h")
