@@ -6,9 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import fastapi  # noqa: F401  autodoc sets TYPE_CHECKING while it imports, and under that FastAPI's own models fail
+import fastapi  # noqa: F401  autodoc sets TYPE_CHECKING while it imports, and under that models of FastAPI,
 
 import suprank
+import suprank.adaptation  # and a default of ours, fail
 
 project = "suprank"
 author = copyright = "the suprank developers"

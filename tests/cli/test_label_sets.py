@@ -156,6 +156,14 @@ def test_label_files_that_are_no_sets_are_refused(rows, message):
     assert "label_separator='' must be a character" in refused(*command, "")
 
 
+def test_a_blank_between_several_labels_is_to_be_filled_in():
+    Path("gap.csv").write_text("path,split,label_a,label_b,label_c\n0-0.png,train,x|y,,z\n")
+    message = "fill it in: with several labels for an image there are no placeholders"
+    gap = ("--label-separator", "|")
+    assert message in refused("data", "check", "gap.csv", "--root", "photos", *gap)
+    assert message in refused("data", "import", "csv", "photos", "--table", "gap.csv", "--out", "m.csv", *gap)
+
+
 def test_what_shows_classes_says_that_it_needs_one_label():
     manifest = Manifest.read("sets.csv", root="photos", label_separator="|")
     manifest.save("m.parquet")

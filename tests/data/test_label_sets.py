@@ -51,6 +51,14 @@ def test_lists_are_sets_and_lists_of_one_label_are_that_label():
     assert not single.has_label_sets
 
 
+def test_in_lists_of_numbers_minus_one_is_padding():
+    padded = manifest(None, label_thing=[[3, 7], [7, -1], [-1, 3], [-1, -1]], label_kind=["k", "k", "k", ""])
+    assert padded.names["thing"] == ("3", "7")
+    assert padded.labels[:, 0].tolist() == [[0, 1], [1, -1], [0, -1], [-1, -1]]
+    with pytest.raises(ValueError, match="rows \\(1\\) have no label_thing"):
+        manifest(None, label_thing=[[3, 7], [-1, -1], [3], []], label_kind=["k", "k", "k", ""])
+
+
 @pytest.mark.parametrize("file", ["sets.csv", "sets.parquet"])
 def test_a_saved_manifest_reads_the_same(tmp_path, file):
     names = {"label_thing": [["a|b", "c"], ["c"], ["x", "a|b"], []]}  # so that the bar cannot stand between labels
@@ -94,6 +102,15 @@ def test_labels_that_every_csv_separator_occurs_in_need_parquet(tmp_path):
         found.save(tmp_path / "x.csv")
 
 
+def test_lists_that_are_no_labels_need_parquet(tmp_path):
+    found = manifest(tags=[["red"], ["red", "wet"], [], None])
+    with pytest.raises(ValueError, match=r"column 'tags' holds lists, which a CSV cannot hold; save the manifest as \.parquet"):
+        found.save(tmp_path / "x.csv")
+    assert not list(tmp_path.iterdir())
+    found.save(tmp_path / "x.parquet")
+    assert Manifest.read(tmp_path / "x.parquet").table["tags"].to_pylist() == [["red"], ["red", "wet"], [], None]
+
+
 @pytest.mark.parametrize(
     ("columns", "separator", "message"),
     [
@@ -102,6 +119,7 @@ def test_labels_that_every_csv_separator_occurs_in_need_parquet(tmp_path):
         ({"label_thing": [[], ["cat"], ["cat"], []]}, None, "have no label_thing"),
         ({"label_kind": ["animal", "", "animal", ""]}, "|", "have no label_kind"),
         ({"label_thing": [[1.5], [2.0], [3.0], []]}, None, "must hold text"),
+        ({"label_all": ["a", "a", "a", ""], "label_kind": ["", "k", "k", ""]}, "|", "rows \\(0\\).*fill it in: with several"),
         ({}, "", "label_separator='' must be a character"),
         ({}, " ", "label_separator=' ' must be a character"),
     ],
@@ -142,7 +160,7 @@ def test_an_image_counts_for_each_of_its_classes():
     assert found.unanswerable == 1  # the person
     assert class_statistics(manifest(split=["query", "query", "gallery", "distractor"])).unanswerable == 1
     assert found.sizes == {"1": 1, "2": 2}
-    assert found.several == {"thing": 2, "kind": 1}
+    assert found.multi_label == {"thing": 2, "kind": 1}
 
 
 def test_copies_with_the_same_set_do_not_contradict_each_other():

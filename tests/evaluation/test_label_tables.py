@@ -273,6 +273,13 @@ def test_a_parquet_file_of_embeddings_alone_has_no_labels(tmp_path):
         read_label_table(parquet(tmp_path / "q.parquet", embedding=[[1.0]]))
 
 
+def test_lists_of_one_length_are_sets_of_labels(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    lists = pa.FixedSizeListArray.from_arrays(pa.array([5, 7, 7, -1]), 2)
+    pq.write_table(pa.table({"label_thing": lists}), tmp_path / "q.parquet")
+    assert encode_labels(read_label_table(tmp_path / "q.parquet")).queries.tolist() == [[[0, 1]], [[1, -1]]]
+
+
 def test_two_columns_of_one_name_are_refused_in_parquet_too(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.Table.from_arrays([pa.array(["x"])] * 2, ["label", "label"]), tmp_path / "q.parquet")

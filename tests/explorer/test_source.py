@@ -55,6 +55,15 @@ def test_a_source_at_some_levels_is_one_that_was_read_so(tmp_path, pictures):
     assert coarse.evaluate(metrics=["AP"])["AP"] == pytest.approx(source.evaluate(metrics=["AP/group"])["AP/group"])
 
 
+def test_a_level_with_one_label_an_image_has_plain_labels_whatever_the_other_levels_have():
+    columns = {"path": ["a", "b", "c"], "split": ["test"] * 3, "label_thing": [["x", "y"], ["x"], ["z"]]}
+    manifest = Manifest.from_columns(columns | {"label_kind": ["k", "k", "l"]}, root=".")
+    source = Source.from_arrays("sets", np.eye(3, dtype=np.float32), manifest)
+    assert source.queries.labels.shape == (3, 2, 2)
+    assert source.with_levels(["kind"]).queries.labels.tolist() == [[0], [0], [1]]
+    assert source.with_levels(["thing"]).queries.labels.shape == (3, 1, 2)
+
+
 def test_test_sets_of_the_recipe_are_read_from_folders_of_their_own(tmp_path, pictures):
     recipe = '[data]\nmanifest = "m"\ntests = {{ "a/b" = "other" }}\n[loss]\nname = "{loss}"\n'
     folder = runs.run(tmp_path / "r", pictures, recipe=recipe)

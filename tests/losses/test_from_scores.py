@@ -579,6 +579,7 @@ def test_suggest_tau_is_near_the_papers_for_cosines_of_a_trained_model():
         ((NAN,), "NaN or infinity; give a mask"),
         ((GRADES,), "floating-point tensor"),
         ((SCORES, GRADES), "mask is torch.int64"),
+        ((SCORES, [[True]]), "mask is a list, but must be a tensor"),
     ],
 )
 def test_scores_without_a_spread_are_refused(arguments, message):

@@ -14,7 +14,7 @@ from suprank.losses import (
     SupHAP,
     collection_loss,
 )
-from suprank.ranking import IGNORED, relevance
+from suprank.ranking import IGNORED, common_level, relevance
 from tests import reference
 from tests.losses.batches import DIM, LOSSES, RANDOM, WITH_PROXIES, batch, build, gradient_of
 
@@ -52,6 +52,12 @@ def test_an_item_is_at_the_level_up_to_which_the_sets_meet():
         [0, 0, 0, 0, 0, -1],
     ]
     assert found.fine_level().tolist()[2] == [0, 0, -1, 1, 0, 0]
+
+
+def test_no_images_have_no_levels():
+    nothing = SETS[:0]
+    assert common_level(nothing).shape == (0, 0)
+    assert common_level(SETS, nothing).shape == (len(SETS), 0)
 
 
 def test_rank_losses_and_pair_calibration_equal_their_equations_in_loops():

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from suprank.losses import RankLoss, RetrievalBatch, SmoothAP, SmoothHAP, SmoothNDCG, SupAP, SupHAP, SupNDCG, SupRecall
+from suprank.losses import (
+    RankLoss,
+    RetrievalBatch,
+    SmoothAP,
+    SmoothHAP,
+    SmoothNDCG,
+    SupAP,
+    SupHAP,
+    SupMRR,
+    SupNDCG,
+    SupRecall,
+)
 from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
 from suprank.ranking import Sigmoid, SupStep, chunked, definition, heaviside
 from suprank.ranking.steps import SupStepOptions
@@ -345,7 +356,8 @@ def test_repr_shows_the_hyper_parameters():
         (lambda: SupHAP(weights=(-1.0, 2.0)), ValueError, ["weights=", "-1.0", "0 or more"]),
         (lambda: SupHAP(weights=(0.0, 0.0)), ValueError, ["weights=", "above 0"]),
         (lambda: SupHAP(weights=()), ValueError, ["weights="]),
-        (lambda: SupAP(temperature=0.1), TypeError, ["temperature"]),  # type: ignore[call-arg]
+        (lambda: SupAP(reducer=None), TypeError, ["SupAP has no argument 'reducer'; it has k, rank_tau", "jump"]),  # type: ignore[call-arg]
+        (lambda: SupMRR(include_self=True), TypeError, ["SupMRR has no argument 'include_self'"]),  # type: ignore[call-arg]
         (lambda: SmoothAP(rho=1.0), TypeError, ["rho"]),  # type: ignore[call-arg]
         (lambda: SupAP(0.01), TypeError, ["positional"]),  # type: ignore[call-arg, arg-type]
     ],

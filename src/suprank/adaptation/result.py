@@ -33,27 +33,33 @@ class SeedResult:
 
 @dataclass(frozen=True, eq=False)
 class AdaptResult:
-    """What `adapt` returns.
+    """What `adapt` returns: the head of the seed with the best validation, at its best step, and what was measured.
 
-    head           the head of the seed with the best validation, at its best step
-    before, after  reports of the test set, as the embeddings are and as the head converts them, with values per query
-    seeds          the result of every seed
-    metric         the metric that chose the step and the seed
-    raw            this metric of the embeddings as they are, on the validation classes
-    start          how the head began: at `centered` or `uncentered` principal directions
-    classes, rows  how many there are for training, validation and test; `seen` of the test classes were trained on, and
-                   `left_out` rows have no label or are alone in their class
-    config         the settings, with defaults filled in
+    `before` and `after` are reports of the test set, with values per query: of the embeddings as they are, and after the head.
     """
 
     before: Report
+
     seeds: tuple[SeedResult, ...]
+    """The result of every seed."""
+
     metric: str
+    """The metric that chose the step and the seed."""
+
     raw: float
+    """This metric of the embeddings as they are, on the validation classes."""
+
     start: str
+    """How the head began: at `centered` or `uncentered` principal directions."""
+
     classes: dict[str, int]
+    """The numbers of classes for training, validation and test; `seen` of the test classes were trained on."""
+
     rows: dict[str, int]
+    """The same of images; those that were `left_out` have no label or are alone in their class."""
+
     config: AdaptConfig
+    """The settings, with defaults filled in."""
 
     @property
     def kept(self) -> SeedResult:

@@ -65,8 +65,8 @@ class ManifestReport:
             shared = self.classes.shared.get(level)
             both = "" if shared is None else f"; {shared or 'none'} of train's in evaluation"
             yield f"{level} classes: {_list_counts(counts)}{both}"
-        if self.classes.several:
-            yield f"images with several labels: {_list_counts(self.classes.several)}"
+        if self.classes.multi_label:
+            yield f"images with several labels: {_list_counts(self.classes.multi_label)}"
         if self.classes.placeholders:
             yield f"placeholders for blanks: {_list_counts(self.classes.placeholders)}"
         if self.classes.sizes:

@@ -31,7 +31,7 @@ class ClassStatistics:
     unanswerable  queries whose finest class has no image in the gallery; 0 without a gallery
     two_parents   sentences that name the labels under two parents
     placeholders  level → number of classes that `fill_gaps` put in place of blanks, if there are any
-    several       level → number of images with more than one label there, if there are any
+    multi_label   level → number of images with more than one label there, if there are any
     """
 
     counts: Mapping[str, Mapping[str, int]]
@@ -41,7 +41,7 @@ class ClassStatistics:
     unanswerable: int
     two_parents: tuple[str, ...]
     placeholders: Mapping[str, int]
-    several: Mapping[str, int]
+    multi_label: Mapping[str, int]
 
 
 def class_statistics(manifest: Manifest) -> ClassStatistics:
@@ -59,7 +59,7 @@ def class_statistics(manifest: Manifest) -> ClassStatistics:
         unanswerable=_count_unanswerable(manifest, finest) if "gallery" in manifest.splits else 0,
         two_parents=tuple(manifest.two_parents()),
         placeholders=manifest.placeholders(),
-        several=_count_several(manifest),
+        multi_label=_count_multi_label(manifest),
     )
 
 
@@ -71,7 +71,7 @@ def _count_images(manifest: Manifest, level: int) -> NDArray[np.int64]:
     return np.bincount(cells, minlength=len(SPLITS) * number).reshape(len(SPLITS), number)
 
 
-def _count_several(manifest: Manifest) -> dict[str, int]:
+def _count_multi_label(manifest: Manifest) -> dict[str, int]:
     if not manifest.has_label_sets:
         return {}
     counts = ((manifest.labels >= 0).sum(2) > 1).sum(0)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from suprank.files.label_gaps import (
     ADVICE,
+    ADVICE_FOR_SETS,
     BLANK,
     describe_conflict,
     find_conflict,
@@ -165,7 +166,10 @@ def is_list(kind: pa.DataType) -> bool:
 def _label_sets(lists: pa.Array, name: str, about: str) -> pa.Array:
     """Lists of labels as lists of dictionary-encoded text, null for an empty one; if none has two labels, as a plain column."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(lists), 0), np.int64)
-    members = _label(pa.chunked_array([lists.flatten()]), name, about, None)
+    members = lists.flatten()
+    if pa.types.is_integer(members.type):
+        lengths, members = _without_padding(lengths, members)
+    members = _label(pa.chunked_array([members]), name, about, None)
     blank = np.zeros(len(lengths), bool)
     blank[np.repeat(np.arange(len(lengths)), lengths)[np.asarray(members.is_null())]] = True
     _refuse(pa.array(blank), about, f"have a blank among the labels of {name}", "fill it in, or leave it out")
@@ -174,6 +178,13 @@ def _label_sets(lists: pa.Array, name: str, about: str) -> pa.Array:
         rows = pa.array(np.where(lengths, offsets[:-1], 0), mask=lengths == 0)
         return members.take(rows)
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), members, mask=pa.array(lengths == 0))
+
+
+def _without_padding(lengths: NDArray[np.int64], members: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:
+    """The lengths and members of lists of integers without −1, which is padding, as in labels `[N, L, M]`."""
+    listed = pc.fill_null(pc.not_equal(members, BLANK), True)
+    rows = np.repeat(np.arange(len(lengths)), lengths)[np.asarray(listed)]
+    return np.bincount(rows, minlength=len(lengths)), members.filter(listed)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -214,8 +225,9 @@ def _check_splits(splits: pa.Array, about: str) -> None:
 def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: str) -> None:
     distractor = pc.equal(columns["split"], "distractor")
     gaps = find_gaps(_codes([columns[name] for name in labels])) if len(labels) > 2 else np.zeros((0, 0), bool)
+    advice = ADVICE_FOR_SETS if any(is_list(columns[name].type) for name in labels) else ADVICE
     for level in np.flatnonzero(gaps.any(0)).tolist():
-        _refuse(pa.array(gaps[:, level]), about, f"have no {labels[level]}, but labels below and above it", ADVICE)
+        _refuse(pa.array(gaps[:, level]), about, f"have no {labels[level]}, but labels below and above it", advice)
     for fine, name in enumerate(labels):
         blank = columns[name].is_null()
         _refuse(

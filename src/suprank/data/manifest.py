@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from suprank.data.columns import PREFIX, SPLITS, check_table, is_label_sets, label_columns
+from suprank.data.columns import PREFIX, SPLITS, check_table, is_label_sets, is_list, label_columns
 from suprank.data.tree import NO_PARENT, LabelTree
 from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.files.label_gaps import name_start
@@ -150,11 +150,12 @@ class Manifest:
             content["label_separator"] = self._free_separator()
         meta = json.dumps(content, ensure_ascii=False)
         if path.suffix.lower() == ".csv":
+            text = _to_text(self.table, content.get("label_separator"))
             write_atomically(path.with_name(path.name + ".json"), meta.encode())
-        with atomic_writer(path) as file:
-            if path.suffix.lower() == ".csv":
-                pyarrow.csv.write_csv(_to_text(self.table, content.get("label_separator")), file)
-            else:
+            with atomic_writer(path) as file:
+                pyarrow.csv.write_csv(text, file)
+        else:
+            with atomic_writer(path) as file:
                 pq.write_table(self.table.replace_schema_metadata({_META: meta}), file, compression="zstd")
 
     def __len__(self) -> int:
@@ -495,7 +496,13 @@ def _to_text(table: pa.Table, separator: str | None) -> pa.Table:
         elif is_label_sets(field.type):
             joined = pc.binary_join(column.cast(pa.list_(pa.string())), separator)
             table = table.set_column(index, field.name, joined)
-        elif pa.types.is_list(field.type):
+        elif is_list(field.type):
+            kind = field.type.value_type
+            if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+                raise ValueError(
+                    f"column {field.name!r} holds lists, which a CSV cannot hold; save the manifest as .parquet, or leave the "
+                    f"column out."
+                )
             text = [None if box is None else " ".join(f"{number:.9g}" for number in box) for box in column.to_pylist()]
             table = table.set_column(index, field.name, pa.array(text, pa.string()))
     return table

@@ -81,8 +81,8 @@ class BalancedBatchSampler(GlobalBatchSampler):
             further_settings={"max_images_per_class": max_images_per_class},
         )
         _check_max_images(max_images_per_class, images_per_class)
-        self._several = fine.ndim == 2  # labels of an image
-        self._by_class = RowsByClass.from_sets(fine) if self._several else RowsByClass.from_labels(fine)
+        self._has_sets = fine.ndim == 2
+        self._by_class = RowsByClass.from_sets(fine) if self._has_sets else RowsByClass.from_labels(fine)
         self._check_enough_classes()
         # The number of images of each class that an epoch uses, and the number of groups they make:
         self._used = np.minimum(self._by_class.sizes, max_images_per_class or len(fine))
@@ -96,7 +96,7 @@ class BalancedBatchSampler(GlobalBatchSampler):
         rng = self.random(number)
         classes = balanced_table(self._turns(rng), self.pass_length, rng)
         images = self._images(classes.ravel(), rng).reshape(self.pass_length, self.batch_size)
-        if self._several:
+        if self._has_sets:
             for batch, own in zip(images, classes, strict=True):
                 self._replace_repeats(batch, np.repeat(own, self.images_per_class), rng)
         return images

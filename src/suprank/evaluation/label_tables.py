@@ -205,6 +205,17 @@ def encode_labels(
     return Labels(names, stacked[0], None if gallery is None else stacked[1])
 
 
+def labels_at(labels: NDArray[np.int64], columns: Sequence[int]) -> NDArray[np.int64]:
+    """Some columns of labels; of sets `[N, L, M]` they are plain, `[N, L]`, if no row has several labels in one of them.
+
+    Example:
+        >>> labels_at(np.array([[[0, 1], [3, -1]], [[0, -1], [2, -1]]]), [1]).tolist()
+        [[3], [2]]
+    """
+    some = labels[:, columns]
+    return some.max(2) if some.ndim == 3 and ((some >= 0).sum(2) < 2).all() else some
+
+
 def item_ids(table: LabelTable, column: str) -> list[str]:
     """The item ids in a column, as strings: two rows with the same id are the same item. A row without one is refused.
 
@@ -469,7 +480,7 @@ def _parquet(path: Path) -> LabelTable:
         lists = [
             name
             for name, kind in fields.items()
-            if (kinds.is_list(kind) or kinds.is_large_list(kind))
+            if (kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
             and (is_text(kind.value_type) or kinds.is_integer(kind.value_type))
         ]
         names = tuple(name for name in fields if name in {*text, *whole, *lists})

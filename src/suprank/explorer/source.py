@@ -47,6 +47,7 @@ from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance
 from suprank.embedding.query_gallery import build_query_gallery, column, common_levels, ranked_parts
 from suprank.evaluation import evaluate, top_k
+from suprank.evaluation.label_tables import labels_at
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
 
@@ -210,7 +211,7 @@ class Source:
             return self
         columns = [self.levels.index(level) for level in levels]
         sides = [
-            Images(side.embeddings, side.labels[:, columns], side.manifest, side.ids)
+            Images(side.embeddings, labels_at(side.labels, columns), side.manifest, side.ids)
             for side in dict.fromkeys((self.queries, self.gallery))
         ]
         names = {level: self.names[level] for level in levels}

@@ -24,6 +24,9 @@ ADVICE = (
 )
 """What to do about a gap; errors end with it."""
 
+ADVICE_FOR_SETS = "fill it in: with several labels for an image there are no placeholders"
+"""What to do about a gap where images have several labels."""
+
 
 class Placeholder(NamedTuple):
     """A class that takes the place of a blank, by the nearest labels in its row: the one below it and the one above it."""

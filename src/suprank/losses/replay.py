@@ -54,7 +54,7 @@ class ReplayedLoss:
 
     def __init__(self, loss: nn.Module, *, recorder: Recorder | None = None) -> None:
         self.loss = loss
-        self._of_scores = _OfScores(loss)
+        self._score_loss = _ScoreLoss(loss)
         self.log: dict[str, Tensor] = {}
         self._recorder = recorder
         self.forget()
@@ -81,7 +81,7 @@ class ReplayedLoss:
         mask: Bool[Tensor, "queries items"] | None = None,
     ) -> Float[Tensor, ""]:
         """`loss.from_scores`, recorded and replayed in the same way."""
-        return self._call(self._of_scores, {"scores": scores, "relevance": relevance, "mask": mask})
+        return self._call(self._score_loss, {"scores": scores, "relevance": relevance, "mask": mask})
 
     def _call(self, module: nn.Module, inputs: dict[str, Tensor | None]) -> Tensor:
         """Call `module` with the inputs, the first two by position, or replay it. Gradients are for the first."""
@@ -177,7 +177,7 @@ class ReplayedLoss:
         return _Recording(replay, list(given), list(parameters.values()), log)
 
 
-class _OfScores(nn.Module):
+class _ScoreLoss(nn.Module):
     """A loss that is called with scores."""
 
     def __init__(self, loss: nn.Module) -> None:

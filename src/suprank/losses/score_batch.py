@@ -60,11 +60,8 @@ class ScoreBatch:
                 f"relevance is {_describe(relevance)}, but must be a tensor of the shape of scores, {tuple(scores.shape)}: "
                 f"integers are levels, floats are relevance, 0 is a negative and {IGNORED} takes an item out of the list."
             )
-        if mask is not None and (not isinstance(mask, torch.Tensor) or mask.shape != scores.shape or mask.dtype != torch.bool):
-            raise ValueError(
-                f"mask is {_describe(mask)}, but must be a tensor of truth values of the shape of scores, "
-                f"{tuple(scores.shape)}: True where there is an item, False for padding."
-            )
+        if mask is not None:
+            check_mask(mask, scores)
         scores = scores.float() if scores.element_size() < 4 else scores
         relevance = relevance.detach().to(scores.device)
         mask = None if mask is None else mask.to(scores.device)
@@ -95,6 +92,15 @@ class ScoreBatch:
 
 RankingBatch = RetrievalBatch | ScoreBatch
 """What a measure of ranks is given. Of either it may read `scores`, `relevance`, `depth`, `level()` and `fine_level()`."""
+
+
+def check_mask(mask: Bool[Tensor, "queries items"], scores: Float[Tensor, "queries items"]) -> None:
+    """Raise unless the mask says for each score whether there is an item."""
+    if not isinstance(mask, torch.Tensor) or mask.shape != scores.shape or mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask is {_describe(mask)}, but must be a tensor of truth values of the shape of scores, "
+            f"{tuple(scores.shape)}: True where there is an item, False for padding."
+        )
 
 
 def _levels(relevance: Tensor, mask: Tensor | None) -> Tensor:

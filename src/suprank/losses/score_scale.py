@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from suprank.losses.score_batch import check_mask
 from suprank.ranking import SupStep
 from suprank.ranking.steps import SupStepOptions
 
@@ -39,12 +40,9 @@ def suggest_tau(scores: Float[Tensor, "queries items"], mask: Bool[Tensor, "quer
     """
     if not isinstance(scores, torch.Tensor) or scores.ndim != 2 or not scores.dtype.is_floating_point:
         raise ValueError("scores must be a floating-point tensor [queries, items], as for from_scores.")
+    if mask is not None:
+        check_mask(mask, scores)
     listed = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.to(scores.device)
-    if listed.shape != scores.shape or listed.dtype != torch.bool:
-        raise ValueError(
-            f"mask is {listed.dtype} of shape {tuple(listed.shape)}, but must hold truth values of the shape of scores, "
-            f"{tuple(scores.shape)}: False for padding."
-        )
     values = scores.detach().double().where(listed, 0)
     count = listed.sum(-1).clamp(min=1)
     mean = values.sum(-1, keepdim=True) / count[:, None]

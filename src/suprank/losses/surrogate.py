@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Unpack
 
 from suprank.losses.base import MeasureLoss
@@ -92,6 +93,19 @@ class SupLossOptions(SupStepOptions, total=False):
     using: Implementation | ImplementationName | None
 
 
+def _sup_step(loss: type[RankLoss], options: SupStepOptions) -> SupStep:
+    """H⁻ with these parameters. An argument that neither the loss nor the step has is refused in the name of the loss."""
+    known = _parameters(SupStep)
+    for name in options:
+        if name not in known:
+            own = [argument for argument, kind in signature(loss).parameters.items() if kind.kind is Parameter.KEYWORD_ONLY]
+            raise TypeError(
+                f"{loss.__name__} has no argument {name!r}; it has {', '.join(own)}, and those of SupStep: "
+                f"{', '.join(field.name for field in fields(SupStep))}."
+            )
+    return SupStep(**options)
+
+
 class SupAP(RankLoss):
     """L_Sup-AP = 1 − mean_i 1/|Ω⁺| Σ_{k∈Ω⁺} rank⁺(k) / (rank⁺(k) + rank⁻ₛ(k))   (eq:SupAP), positives of the fine class.
 
@@ -111,7 +125,7 @@ class SupAP(RankLoss):
         using: Implementation | ImplementationName | None = None,
         **step: Unpack[SupStepOptions],
     ) -> None:
-        super().__init__(APMeasure(k, rank_tau), minus=SupStep(**step), include_self=include_self, using=using)
+        super().__init__(APMeasure(k, rank_tau), minus=_sup_step(type(self), step), include_self=include_self, using=using)
 
 
 class SmoothAP(RankLoss):
@@ -150,7 +164,7 @@ class SupRecall(RankLoss):
         **step: Unpack[SupStepOptions],
     ) -> None:
         measure = RecallMeasure(tuple(ks), rank_tau)
-        super().__init__(measure, minus=SupStep(**step), include_self=include_self, using=using)
+        super().__init__(measure, minus=_sup_step(type(self), step), include_self=include_self, using=using)
 
 
 class SmoothRecall(RankLoss):
@@ -187,7 +201,7 @@ class SupHAP(RankLoss):
         **step: Unpack[SupStepOptions],
     ) -> None:
         measure = HAPMeasure(decay, None if weights is None else tuple(weights))
-        super().__init__(measure, minus=SupStep(**step), include_self=include_self, using=using)
+        super().__init__(measure, minus=_sup_step(type(self), step), include_self=include_self, using=using)
 
 
 class SmoothHAP(RankLoss):
@@ -225,7 +239,7 @@ class SupNDCG(RankLoss):
         using: Implementation | ImplementationName | None = None,
         **step: Unpack[SupStepOptions],
     ) -> None:
-        super().__init__(NDCGMeasure(k, rank_tau), minus=SupStep(**step), include_self=include_self, using=using)
+        super().__init__(NDCGMeasure(k, rank_tau), minus=_sup_step(type(self), step), include_self=include_self, using=using)
 
 
 class SmoothNDCG(RankLoss):
@@ -257,7 +271,7 @@ class SupMRR(RankLoss):
         using: Implementation | ImplementationName | None = None,
         **step: Unpack[SupStepOptions],
     ) -> None:
-        super().__init__(MRRMeasure(), minus=SupStep(**step), using=using)
+        super().__init__(MRRMeasure(), minus=_sup_step(type(self), step), using=using)
 
 
 class SmoothMRR(RankLoss):

@@ -95,8 +95,9 @@ def _labels_equal(labels: Tensor, ref_labels: Tensor) -> Tensor:
 def _sets_meet(labels: Tensor, ref_labels: Tensor) -> Tensor:
     """Whether the sets of each query and item have a member in common: M² comparisons, in the memory of one."""
     meet = torch.zeros(len(labels), len(ref_labels), dtype=torch.bool, device=labels.device)
-    for own in labels.reshape(len(labels), -1).unbind(1):
-        for member in ref_labels.reshape(len(ref_labels), -1).unbind(1):
+    sets, ref_sets = (one if one.ndim == 2 else one[:, None] for one in (labels, ref_labels))
+    for own in sets.unbind(1):
+        for member in ref_sets.unbind(1):
             meet |= own[:, None] == member[None, :]
     return meet
 

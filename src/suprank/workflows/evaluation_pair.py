@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.evaluation.label_tables import labels_at
 from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
 from suprank.workflows.evaluation import EvaluationInput
 
@@ -175,8 +176,8 @@ def at_levels(data: EvaluationInput, levels: Sequence[str]) -> EvaluationInput:
     labels = replace(
         data.labels,
         names=tuple(levels),
-        queries=queries[:, columns],
-        gallery=None if gallery is None else gallery[:, columns],
+        queries=labels_at(queries, columns),
+        gallery=None if gallery is None else labels_at(gallery, columns),
     )
     return replace(data, labels=labels, weights=_weights_at(data.weights, levels))
 

@@ -15,7 +15,7 @@ from suprank.data.archives import Archive
 from suprank.data.columns import PREFIX, is_list, split_labels
 from suprank.data.importers.base import Importer
 from suprank.data.manifest import Manifest
-from suprank.files.label_gaps import ADVICE, BLANK, find_gaps
+from suprank.files.label_gaps import ADVICE, ADVICE_FOR_SETS, BLANK, find_gaps
 from suprank.files.tables import Table, parse_table, read_table
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -179,10 +179,11 @@ def _labels(
         return {}
     blank = np.stack([_is_blank(column) for column in cells.values()], axis=1)
     gaps = find_gaps(np.where(blank, BLANK, 0))
+    advice = ADVICE_FOR_SETS if any(map(_has_several, cells.values())) else ADVICE
     for level, column in enumerate(columns.values()):
         _refuse_blanks(file, column, blank[:, level] & ~gaps[:, level] & ~np.asarray(distractor))
         if not fill_gaps:
-            _refuse_gaps(file, column, gaps[:, level])
+            _refuse_gaps(file, column, gaps[:, level], advice)
     return {label: column if is_list(column.type) else column.dictionary_encode() for label, column in cells.items()}
 
 
@@ -190,13 +191,18 @@ def _is_blank(cells: pa.Array) -> NDArray[np.bool_]:
     return np.asarray(pc.equal(pc.list_value_length(cells), 0) if is_list(cells.type) else pc.equal(cells, ""))
 
 
+def _has_several(cells: pa.Array) -> bool:
+    """Whether a row has several labels."""
+    return is_list(cells.type) and bool(np.asarray(pc.list_value_length(cells)).max(initial=0) > 1)
+
+
 def _refuse_blanks(file: Table, name: str, blank: NDArray[np.bool_]) -> None:
     way_out = "fill it in, leave the row out, or give it the split distractor"
     file.refuse(blank, lambda row: f"{name!r} is blank; {way_out}.")
 
 
-def _refuse_gaps(file: Table, name: str, gaps: NDArray[np.bool_]) -> None:
-    file.refuse(gaps, lambda row: f"{name!r} is blank between two labels; {ADVICE}.")
+def _refuse_gaps(file: Table, name: str, gaps: NDArray[np.bool_], advice: str) -> None:
+    file.refuse(gaps, lambda row: f"{name!r} is blank between two labels; {advice}.")
 
 
 def _normalize_spelling(file: Table, name: str, cells: pa.Array, rows: NDArray[np.int64] | None = None) -> pa.Array:
