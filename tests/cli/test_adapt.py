@@ -62,6 +62,13 @@ def test_without_a_test_set_classes_are_held_out_and_seeds_are_spread(files, tmp
     assert Head.load(tmp_path / "head").training_record["config"]["loss"]["tau"] == 0.02
 
 
+def test_with_several_levels_no_metric_has_two_rows(files, tmp_path):
+    printed = done(*adapt(files, "--steps", 1, "--out", tmp_path / "head")).stdout
+    names = [line.split()[0] for line in printed.splitlines() if " [" in line]
+    assert {"R@1/species", "R@1/genus", "H-AP"} < set(names)
+    assert not {"R@1", "mAP@R", "AP"} & set(names)
+
+
 def test_a_test_set_of_trained_classes_is_called_that(files, tmp_path):
     test = ("--test", files / "train.npy", "--test-labels", files / "train.csv", "--level", "species")
     printed = done(*adapt(files, *test, "--steps", 1, "--out", tmp_path / "head")).stdout
@@ -113,3 +120,11 @@ def test_embeddings_without_labels_and_missing_files_are_refused(files, tmp_path
     assert "is a file, which has no labels of its own; give --labels FILE" in refused("adapt", files / "train.npy", "--out", tmp_path / "h")
     assert "does not exist" in refused("adapt", tmp_path / "nothing", "--out", tmp_path / "h")
     assert "is not a folder of `suprank embed`" in refused("adapt", files, "--out", tmp_path / "h")
+
+
+def test_a_part_of_a_folder_is_sent_to_the_folder(tmp_path):
+    (tmp_path / "embeddings/train").mkdir(parents=True)
+    for name in ("embeddings.npy", "items.parquet"):
+        (tmp_path / "embeddings/train" / name).touch()
+    message = refused("adapt", tmp_path / "embeddings/train", "--out", tmp_path / "h")
+    assert "is a part of a folder of `suprank embed`; give that folder" in message
