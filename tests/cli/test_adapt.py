@@ -117,7 +117,9 @@ def test_wrong_arguments_are_refused(files, tmp_path, monkeypatch, arguments, me
 
 
 def test_embeddings_without_labels_and_missing_files_are_refused(files, tmp_path):
-    assert "is a file, which has no labels of its own; give --labels FILE" in refused("adapt", files / "train.npy", "--out", tmp_path / "h")
+    assert "is a file, which has no labels of its own; give --labels FILE" in refused(
+        "adapt", files / "train.npy", "--out", tmp_path / "h"
+    )
     assert "does not exist" in refused("adapt", tmp_path / "nothing", "--out", tmp_path / "h")
     assert "is not a folder of `suprank embed`" in refused("adapt", files, "--out", tmp_path / "h")
 

@@ -131,7 +131,9 @@ def csv(
     reader = partial(read, **names, fill_gaps=fill_gaps, label_separator=label_separator)
     images = _root(root, root_option)
     if images.suffix.lower() in (".csv", ".tsv", ".parquet") and images.is_file():
-        raise typer.BadParameter(f"{images} is a table; give the folder of the images, and --table {images}.", param_hint="ROOT")
+        raise typer.BadParameter(
+            f"{images} is a table; give the folder of the images, and --table {images}.", param_hint="ROOT"
+        )
     _run(CSV, reader, images, out, _holdout(holdout_classes, shared, seed))
 
 

@@ -139,7 +139,9 @@ class AdaptInput:
         parts = embedded_parts(folder)
         if not parts:
             if folder.resolve().name in embedded_parts(folder.resolve().parent):
-                raise ValueError(f"{folder} is a part of a folder of `suprank embed`; give that folder: {folder.resolve().parent}.")
+                raise ValueError(
+                    f"{folder} is a part of a folder of `suprank embed`; give that folder: {folder.resolve().parent}."
+                )
             raise ValueError(f"{folder} is not a folder of `suprank embed`: it has no train/embeddings.npy or the like.")
         part = next((name for name in ("train", "test") if name in parts), None)
         if part is None:
