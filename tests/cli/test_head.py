@@ -278,6 +278,13 @@ def test_an_index_of_a_head_is_searched_with_it_and_with_nothing_else():
     assert "it now has 72" in done("index", "add", "i", "before", "--head", "head").stdout
 
 
+def test_a_head_at_the_search_of_an_index_that_records_none_is_a_warning():
+    done("index", "build", "before", "--out", "i")
+    files()
+    assert "i records no head" in done("index", "search", "i", "--embeddings", "rows.npy", "--head", "square").stderr
+    assert "records no head" not in done("index", "search", "i", "--embeddings", "rows.npy").stderr
+
+
 def test_an_uploaded_image_goes_through_model_and_head():
     explorer = open_explorer(["before", "before"], model="model", device="cpu", head="head")
     ours, plain = explorer.runs

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from suprank.evaluation import evaluate, top_k
-from suprank.evaluation.rankings import Qrels, RankingRun
+from suprank.evaluation.rankings import Qrels, RankingRun, formats
 from tests.evaluation.plain_ranx import uncompiled
 
 TREC = """\
@@ -473,3 +473,54 @@ def test_a_hundred_thousand_lines_come_back_in_a_moment(tmp_path):
     for extension in ("trec", "json"):
         run.save(tmp_path / f"a.{extension}")
         assert RankingRun.load(tmp_path / f"a.{extension}", id_type=int) == run
+
+
+@pytest.mark.parametrize(
+    ("text", "by_arrow"),
+    [
+        ("q1 Q0 d1 1 0.5 tag\nq1 Q0 d2 2 -1e-3 tag\n", True),
+        ("q1\tQ0\td1\t1\t0.5\ttag\nq2\tQ0\td1\t1\t.25\ttag", True),
+        ('q"1 Q0 d,1 1 0.1 NA\nNA Q0 null 2 7 tag\n', True),
+        ("q1  Q0 d1 1 0.5 tag\n", False),  # two blanks
+        ("q1 Q0\td1 1 0.5 tag\n", False),
+        ("q1 Q0 d1 1 0.5 a tag of words\n", False),
+        ("q1 Q0 d1 1 0.5 tag\n\nq1 Q0 d2 2 0.4 tag\n", False),
+        ("# a comment\nq1 Q0 d1 1 0.5 tag\n", False),
+        ("q1 Q0 d1 1 0.5 tag\r\nq1 Q0 d2 2 0.4 tag\r\n", False),
+        ("q1 Q0 dé 1 0.5 tag\n", False),
+        ("q1 Q0 d1 1 1_0 tag\n", False),
+        ("q1  d1 1 0.5 tag\n", False),  # five fields: refused
+        (" Q0 d1 1 0.5 tag\n", False),
+        ("q1 Q0 d1 1 0.5 \n", False),
+        ("q1 Q0 d1 0x1 0.5 tag\n", False),
+        ("q1 Q0 d1 1 0.5 tag\nq1 Q0 d2 2 high tag\n", False),
+    ],
+)
+def test_a_run_reads_the_same_with_pyarrow_and_without(text, by_arrow, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    file = tmp_path / "run.trec"
+    file.write_bytes(text.encode())
+
+    def content():
+        try:
+            table = formats.read_run(file)
+        except ValueError as error:
+            return str(error)
+        return [*table.queries], table.item_ids, table.query, table.value, table.rank, table.line
+
+    assert (formats._arrow_columns(text.encode(), 6, {3: "q", 4: "d"}) is not None) == by_arrow
+    with_pyarrow = content()
+    monkeypatch.setattr(formats, "_arrow_columns", lambda *_: None)
+    assert with_pyarrow == content()
+
+
+def test_lines_are_counted_across_the_blocks_of_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setattr(formats, "_ARROW_BLOCK", 50)
+    lines = [f"q1 Q0 d{number} {number} {-number} tag\n" for number in range(1, 40)]
+    (tmp_path / "run.trec").write_text("".join(lines))
+    table = formats.read_run(tmp_path / "run.trec")
+    assert table.line.tolist() == table.rank.tolist() == [*range(1, 40)]
+    lines[30] = "q1 Q0 d31 31 high tag\n"
+    (tmp_path / "run.trec").write_text("".join(lines))
+    with pytest.raises(ValueError, match=r"run.trec:31: "):
+        formats.read_run(tmp_path / "run.trec")

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.evaluation import Qrels, RankingRun, Report, evaluate, evaluate_run, top_k
+from suprank.evaluation import Qrels, RankingRun, Report, evaluate, evaluate_run, run_metrics, top_k
+from suprank.evaluation.quoted_metrics import distinct_keys
 from suprank.evaluation.run_metrics import RUN_METRICS
 from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
@@ -395,3 +396,30 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
     (tmp_path / "a.run").write_bytes(b"q1 Q0 \xff 1 0.5 t\n")
     with pytest.raises(ValueError, match=r"a\.run is not text in UTF-8: invalid start byte at byte 6"):
         evaluate_run(tmp_path / "a.run", QRELS)
+
+
+def test_a_grade_whose_gain_is_beyond_float64_is_refused_and_does_not_count_as_0():
+    qrels = {"q": {"a": 2000, "b": 1}}
+    with pytest.raises(ValueError, match=r"qrels has grade 2000, too high for .* NDCG, .* up to 1000; choose NDCG-linear"):
+        evaluate_run({"q": {"a": 2.0, "b": 1.0}}, qrels, ["NDCG@10"])
+    assert evaluate_run({"q": {"a": 2.0, "b": 1.0}}, qrels, ["NDCG-linear@10"])["NDCG-linear@10"] == 1
+    assert evaluate_run({"q": {"a": 2.0, "b": 1.0}}, {"q": {"a": 1000, "b": 1}}, ["NDCG"])["NDCG"] == 1
+
+
+def test_blocks_of_queries_shrink_with_the_number_of_grades(monkeypatch):
+    rows = []
+    top_sums = run_metrics.plain.top_sums
+    monkeypatch.setattr(run_metrics, "_PLACES_AT_ONCE", 12)
+    monkeypatch.setattr(
+        run_metrics.plain, "top_sums", lambda places, *more: rows.append(len(places.level)) or top_sums(places, *more)
+    )
+    for grades in (1, 3):
+        qrels = {f"q{query}": {"a": 1 + query % grades} for query in range(12)}
+        evaluate_run({query: {"a": 1.0} for query in qrels}, qrels, ["P@1"])
+    assert rows == [12, 4, 4, 4]
+
+
+def test_both_ndcgs_of_graded_judgments_are_shown_even_if_their_values_agree():
+    report = evaluate_run({"q": {"a": 2.0, "b": 1.0}}, {"q": {"a": 3, "b": 1}}, ["NDCG@10", "NDCG-linear@10"])
+    assert report.values == {"NDCG@10": 1, "NDCG-linear@10": 1}
+    assert distinct_keys(report) == ["NDCG@10", "NDCG-linear@10"]

@@ -304,9 +304,19 @@ def _read_queries(file: Path, head: Path | None, device: str | None, index: Inde
 
 
 def _check_head(index: Index, head: str | None, what: str) -> None:
-    """Refuse vectors of another head than that of the index, where the index knows it; `head` is their fingerprint."""
+    """Refuse vectors of another head than that of the index, where the index knows it; `head` is their fingerprint.
+
+    A local index that records no head may hold vectors that went through it elsewhere, so that is a warning only. A server
+    records none.
+    """
     info = index.info()
     known = info.get("head")
+    if known is None and head is not None and "://" not in str(info["address"]):
+        terminal.echo(
+            f"warning: {info['address']} records no head, and {what} has the head {head[:12]}; unless the vectors of the index "
+            f"went through it too, what is found means nothing: build the index with --head.",
+            err=True,
+        )
     if known is not None and known != head:
         own = "no head" if head is None else f"the head {head[:12]}"
         raise ValueError(

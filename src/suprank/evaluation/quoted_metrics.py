@@ -52,11 +52,12 @@ def equal_names(report: Report) -> dict[str, str]:
     """Metrics of the report that equal another one by definition, with the name of that one.
 
     Of the first item alone, R@1, TR@1, P@1, mAP@1 and MRR@1 say the same; with one level, H-AP and wAP are AP, and the two
-    gains of NDCG are one.
+    gains of NDCG are one, unless `evaluate_run` met several grades.
     """
     pairs = {f"{name}@1": "R@1" for name in ("TR", "P", "mAP", "MRR")}
     if len(report.levels) == 1:
         pairs |= {"H-AP": "AP", "wAP": "AP"}
+    if len(report.levels) == 1 and len(report.settings.get("grades", ())) < 2:
         pairs |= {name: name.replace("-linear", "") for name in map(metric_name, report) if name.startswith("NDCG-linear")}
     columns: dict[str, dict[str | None, float]] = {}
     for key, value in report.values.items():

@@ -32,8 +32,11 @@ RUN_METRICS = ("NDCG@10", "NDCG-linear@10", "AP", "MRR", "MRR@10", "P@10", "R@10
 MAX_GRADES = 127
 """Different grades above 0 that judgments may have: levels are 8-bit integers."""
 
+MAX_NDCG_GRADE = 1000
+"""Highest grade of NDCG: sums of the gain 2^grade − 1 stay finite up to there."""
+
 _NEED_LABELS = ("H-AP", "wAP", "ASI", "H-P", "H-R")
-_PLACES_AT_ONCE = 1 << 20  # padded places whose sums are computed together: some 100 MB of temporary arrays
+_PLACES_AT_ONCE = 1 << 20  # padded places × grades whose sums are computed together: some 100 MB of temporary arrays
 
 Rule = Literal["zero", "skip"]
 
@@ -67,7 +70,7 @@ def evaluate_run(
     All queries with a judgment are averaged. One that the run does not have counts as 0 (trec_eval's -c), or is left out with
     `missing="skip"` (trec_eval without -c). One without a relevant item counts as 0, as in trec_eval and ranx, or is left out
     with `no_positives="skip"`, as in `evaluate`. Queries of the run without judgments are ignored. `Report.settings` has the
-    numbers of all three.
+    numbers of all three, and the grades above 0 that occur.
 
     `per_query` keeps each query's values, in the order of the judgments, NaN where it is left out; `bootstrap=1000` adds 95 %
     intervals over queries, drawn with `seed`. `Report.compare` tests the difference of two runs, query by query.
@@ -94,6 +97,11 @@ def evaluate_run(
             f"no judgment of {judgments.source} reaches relevance_threshold={threshold}; "
             + ("none is above 0." if best is None else f"the highest grade is {best}.")
         )
+    if judgments.grades[-1] > MAX_NDCG_GRADE and any(metric.name == "NDCG" for metric in chosen):
+        raise ValueError(
+            f"{judgments.source} has grade {judgments.grades[-1]}, too high for the gain 2^grade − 1 of NDCG, which takes "
+            f"grades up to {MAX_NDCG_GRADE}; choose NDCG-linear, whose gain is the grade."
+        )
     places, in_run = _positions(ranked, judgments)
     settings = MetricSettings((), 1.0, (), grades=tuple(judgments.grades.tolist()), flat_level=level)
     values = _values(chosen, places, judgments.sizes(), settings)
@@ -111,6 +119,7 @@ def evaluate_run(
         without_positives={name: int(without.sum()) if no_positives == "skip" else 0},
         settings={
             "ks": sorted({metric.k for metric in chosen if metric.k is not None}),
+            "grades": judgments.grades.tolist(),
             "relevance_threshold": threshold,
             "missing": missing,
             "no_positives": no_positives,
@@ -254,7 +263,9 @@ def _positions(run: PairTable, judgments: _Judgments) -> tuple[list[NDArray[np.i
 
 def _rank_order(run: PairTable, query: NDArray[np.int64], score: NDArray[np.float64]) -> NDArray[np.int64]:
     """Rows by query, then by score descending, then by item id descending."""
-    order = np.lexsort((-score, query))
+    same_query, falls = query[1:] == query[:-1], score[1:] <= score[:-1]
+    is_sorted = ((query[1:] > query[:-1]) | (same_query & falls)).all()  # as most files are
+    order = np.arange(len(query)) if is_sorted else np.lexsort((-score, query))
     query, score = query[order], score[order]
     equal = (query[1:] == query[:-1]) & (score[1:] == score[:-1])
     tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
@@ -285,7 +296,7 @@ def _values(
     values = np.empty((len(metrics), len(sizes)))
     counts = np.bincount(query, minlength=len(sizes))
     begin = counts.cumsum() - counts
-    for some in _blocks(counts):
+    for some in _blocks(counts, _PLACES_AT_ONCE // sizes.shape[1]):
         width = int(counts[some].max())
         column = np.arange(width)
         rows = (begin[some, None] + column).clip(max=max(len(query) - 1, 0))
@@ -302,11 +313,11 @@ def _values(
     return values
 
 
-def _blocks(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Queries, those with few relevant items first, in blocks that fit into memory when padded to the longest list."""
+def _blocks(counts: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
+    """Queries, those with few relevant items first, in blocks of `most` padded places at most, or of one query."""
     order = np.argsort(counts, kind="stable")
     start = 0
     for stop in range(1, len(order) + 1):
-        if stop == len(order) or (stop + 1 - start) * max(int(counts[order[stop]]), 1) > _PLACES_AT_ONCE:
+        if stop == len(order) or (stop + 1 - start) * max(int(counts[order[stop]]), 1) > most:
             yield order[start:stop]
             start = stop

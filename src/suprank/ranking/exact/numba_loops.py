@@ -332,7 +332,6 @@ def _add_positives(
                     by_level[1, current - 1] += precision
                     by_level[2, current - 1] += 1
                     by_level[3, current - 1] += harmonic[size] - harmonic[at - 1]
-                by_level[5, current - 1] += discount[at]
                 if at < by_level[4, current - 1]:
                     by_level[4, current - 1] = at
                 if at <= furthest:
@@ -340,8 +339,7 @@ def _add_positives(
                         if at <= ks[k]:
                             at_level[0, k, current - 1] += 1
                             at_level[1, k, current - 1] += precision
-                            at_level[2, k, current - 1] += discount[at]
-                            at_level[3, k, current - 1] = max(at_level[3, k, current - 1], 1 / at)
+        by_level[5, own - 1] += discount[at]
         by_query[0] += h_rank / at
         both = max(at, seen[own] + (sizes[own] if own < depth else 0))
         if both <= total:
@@ -349,10 +347,19 @@ def _add_positives(
         if at <= furthest:
             for k in range(len(ks)):
                 if at <= ks[k]:
+                    at_level[2, k, own - 1] += discount[at]
                     at_query[0, k] += own_relevance
                 if at == ks[k]:
                     at_query[1, k] = h_rank / (at * own_relevance) if own_relevance > 0 else -1.0
+    # The discounts were added to each positive's own level only: a sum for every positive and level takes a sixth longer.
+    for current in range(depth - 1, 0, -1):
+        by_level[5, current - 1] += by_level[5, current]
+        for k in range(len(ks)):
+            at_level[2, k, current - 1] += at_level[2, k, current]
     for k in range(len(ks)):
+        for current in range(depth):
+            if by_level[4, current] <= ks[k]:
+                at_level[3, k, current] = 1 / by_level[4, current]
         # No positive at place k: the share of positives in the top k.
         if at_query[1, k] <= 0:
             at_query[1, k] = at_level[0, k, 0] / ks[k]

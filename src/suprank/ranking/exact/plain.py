@@ -113,6 +113,7 @@ def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequ
     graded, own = first.graded_ranks(relevance), first.relevances(relevance)
     assert graded.hierarchical is not None
     discounts = _discounts(first)
+    first_places = torch.stack([_first_place(ranks.total) for ranks in levels], -1)
     counts, precision, discounted, reciprocal, weight, hierarchical = [], [], [], [], [], []
     for k in ks:
         within = [ranks.total <= k for ranks in levels]
@@ -120,7 +121,7 @@ def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequ
         shares = [(ranks.plus / ranks.total).where(top, 0) for ranks, top in zip(levels, within, strict=True)]
         precision.append(torch.stack([_row_sums(share) for share in shares], -1))
         discounted.append(torch.stack([_row_sums(discounts.where(top, 0)) for top in within], -1))
-        reciprocal.append((counts[-1] > 0) / torch.stack([_first_place(ranks.total) for ranks in levels], -1))
+        reciprocal.append((first_places <= k) / first_places)
         weight.append(_row_sums(own.where(graded.total <= k, 0)))
         at_k = (graded.total == k) & (own > 0)
         share_at_k = (graded.hierarchical / (k * own.where(at_k, 1))).where(at_k, 0).sum(-1)
