@@ -42,7 +42,10 @@ Run = dict[str, dict[str, float]]
 def read_grades(path: Path, split: str) -> Grades:
     grades: Grades = defaultdict(dict)
     with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
+        rows = csv.DictReader(file)
+        if missing := {"split", "query", "document", "grade"} - set(rows.fieldnames or ()):
+            raise SystemExit(f"{path} has no column {', '.join(sorted(missing))}")
+        for row in rows:
             if row["split"] == split:
                 grades[row["query"]][row["document"]] = int(row["grade"])
     return dict(grades)
@@ -153,6 +156,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10, help="passes over the training queries (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights and of the order of queries (default: 0)")
     options = parser.parse_args()
+    if not options.data.is_file():
+        parser.error(f"--data {options.data}: there is no such file")
     disable_progress_bar()
     train, test = (read_grades(options.data, split) for split in ("train", "test"))
     print(f"{len(train)} queries to train, {len(test)} to test")

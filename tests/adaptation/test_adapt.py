@@ -176,7 +176,7 @@ def test_classes_of_the_test_set_that_were_trained_on_are_counted():
     [
         ({"labels": np.arange(240)}, "each of the 240 classes has a single image"),
         ({"labels": np.full(240, -1)}, "no embedding has a label"),
-        ({"labels": np.arange(240) % 4}, "there are 4 classes of two images or more, and adapt needs 6"),
+        ({"labels": np.arange(240) % 4}, r"adapt needs 6 classes of two images or more .* and was given 4"),
         ({"labels": np.arange(239)}, "239 labels and 240 embeddings"),
         ({"labels": np.zeros(240)}, "must be integers"),
         ({"labels": np.zeros((240, 1, 2), int)}, "images have several labels at a level"),

@@ -62,6 +62,13 @@ def test_without_a_test_set_classes_are_held_out_and_seeds_are_spread(files, tmp
     assert Head.load(tmp_path / "head").training_record["config"]["loss"]["tau"] == 0.02
 
 
+def test_with_several_levels_no_metric_has_two_rows(files, tmp_path):
+    printed = done(*adapt(files, "--steps", 1, "--out", tmp_path / "head")).stdout
+    names = [line.split()[0] for line in printed.splitlines() if " [" in line]
+    assert {"R@1/species", "R@1/genus", "H-AP"} < set(names)
+    assert not {"R@1", "mAP@R", "AP"} & set(names)
+
+
 def test_a_test_set_of_trained_classes_is_called_that(files, tmp_path):
     test = ("--test", files / "train.npy", "--test-labels", files / "train.csv", "--level", "species")
     printed = done(*adapt(files, *test, "--steps", 1, "--out", tmp_path / "head")).stdout
@@ -97,7 +104,7 @@ def test_a_signal_stops_it_and_the_same_command_continues(files, tmp_path, monke
         (("--out", "h", "loss.tua=1"), "did you mean loss.tau?"),
         (("--out", "h", "batch.size=1"), "'batch.size=1' is not a key of the loss; write loss.KEY=VALUE"),
         (("--out", "h", "--level", "order"), "has no column 'order'"),
-        (("--out", "h", "--test", "t.npy"), "the test embeddings and their labels go together"),
+        (("--out", "h", "--test", "t.npy"), "--test and --test-labels go together"),
         (("--out", "h", "--dim", 100), "--dim 100 is more than the 12 numbers of an embedding"),
         (("--out", "h", "--batch", "whole", "--images-per-class", 2), "--batch whole has all images of every class"),
         (("--out", "h", "--batch", "whole", "loss.mixup=true"), "SimilarityMixup"),
@@ -110,6 +117,16 @@ def test_wrong_arguments_are_refused(files, tmp_path, monkeypatch, arguments, me
 
 
 def test_embeddings_without_labels_and_missing_files_are_refused(files, tmp_path):
-    assert "is a file, which has no labels of its own" in refused("adapt", files / "train.npy", "--out", tmp_path / "h")
+    assert "is a file, which has no labels of its own; give --labels FILE" in refused(
+        "adapt", files / "train.npy", "--out", tmp_path / "h"
+    )
     assert "does not exist" in refused("adapt", tmp_path / "nothing", "--out", tmp_path / "h")
     assert "is not a folder of `suprank embed`" in refused("adapt", files, "--out", tmp_path / "h")
+
+
+def test_a_part_of_a_folder_is_sent_to_the_folder(tmp_path):
+    (tmp_path / "embeddings/train").mkdir(parents=True)
+    for name in ("embeddings.npy", "items.parquet"):
+        (tmp_path / "embeddings/train" / name).touch()
+    message = refused("adapt", tmp_path / "embeddings/train", "--out", tmp_path / "h")
+    assert "is a part of a folder of `suprank embed`; give that folder" in message

@@ -65,6 +65,8 @@ def test_another_run_or_its_report_is_compared_query_by_query():
     done("evaluate", "--run", "other.run", "--qrels", "qrels.txt", "--per-query", "--out", "other.json", "--quiet")
     again = done(*FILES, "--against", "other.json").stdout
     assert again.split() == output.replace("other.run", "other.json").split()
+    done(*FILES, "--per-query", "--out", "ours.json", "--quiet")
+    assert "ours.run and ours.json have the same values." in done(*FILES, "--against", "ours.json").stdout
 
 
 def test_lists_are_one_row_of_latex():
@@ -79,14 +81,16 @@ def test_lists_are_one_row_of_latex():
         (("--qrels", "qrels.txt"), "judgments are for ranked lists; add --run."),
         (("e.npy", *FILES[1:]), "EMBEDDINGS and --run both say what to evaluate; give one."),
         ((*FILES[1:], "--k", "5", "--all"), "--all, --k cannot be combined with --run"),
+        ((*FILES[1:], "--k", "5"), "--k cannot be combined with --run; name k in --metric, such as NDCG@5"),
         ((*FILES[1:], "--missing", "no"), "'no' is not zero or skip."),
         (("e.npy", "--labels", "l.csv", "--relevance-threshold", "2"), "--relevance-threshold is for --run; add it"),
         ((*FILES[1:], "--metric", "H-AP"), "H-AP needs labels"),
-        ((*FILES[1:], "--relevance-threshold", "5"), "the highest grade is 2"),
+        ((*FILES[1:], "--relevance-threshold", "5"), "reaches --relevance-threshold 5; the highest grade is 2"),
         ((*FILES[1:], "--against", "ours.run"), "ours.run and ours.run are the same"),
         ((*FILES[1:], "--against", "none.run"), "none.run: there is no such file"),
         ((*FILES[1:], "--against", "qrels.txt"), "qrels.txt:1: 'q1 0 a 2' is not a line of a TREC run"),
         (("--run", "qrels.txt", "--qrels", "ours.run"), "ours.run:1: 'q1 Q0 b 1 0.9 ours' is not a line of TREC qrels"),
+        (("--run", "qrels.txt", "--qrels", "ours.run"), "This looks like a run: were run and qrels swapped?"),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_way_out(arguments, complaint):

@@ -384,6 +384,7 @@ def test_bad_input_is_refused_with_its_value_and_a_way_out(changes, kind, match)
         ("q1 Q0 a 1 0.5 t\nq1 Q0 b 2 high t\n", r"a\.run:2: .* six fields are expected"),
         ("q1 Q0 a 1 0.5 t\n\nq1 Q0 a 2 0.4 t\n", r"a\.run:3: query 'q1' has item 'a' twice"),
         ("q1 Q0 a 1 inf t\n", r"a\.run:1: the score is inf"),
+        ("", r"a\.run has no lines"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path, run, match):

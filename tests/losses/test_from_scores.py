@@ -497,6 +497,7 @@ NAN = torch.tensor([[0.0, 1.0, 2.0], [0.0, torch.nan, 1.0]])
     [
         ((SCORES[0], GRADES), ["scores is torch.float32 of shape (3,)", "[queries, items]"]),
         ((GRADES, GRADES), ["scores is torch.int64", "floating-point"]),
+        ((GRADES[..., None].double(), GRADES), ["[queries, items]", "Give scores.squeeze(-1)"]),
         (([[1.0]], GRADES), ["scores is a list"]),
         ((torch.zeros(0, 3), GRADES[:0]), ["shape (0, 3)", "skip empty batches"]),
         ((SCORES, GRADES[0]), ["relevance is torch.int64 of shape (3,)", "(2, 3)", "integers are levels"]),

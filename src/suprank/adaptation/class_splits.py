@@ -52,8 +52,8 @@ def split_classes(labels: NDArray[np.int64], config: AdaptConfig, *, with_test: 
     if len(usable) < LEAST * parts:
         purposes = "training, validation and test" if with_test else "training and validation"
         raise ValueError(
-            f"there are {len(usable)} classes of two images or more, and adapt needs {LEAST * parts}: {LEAST} each for "
-            f"{purposes}, which share no class; label more classes."
+            f"adapt needs {LEAST * parts} classes of two images or more ({LEAST} each for {purposes}, which share no class), "
+            f"and was given {len(usable)}; label more classes."
         )
     drawn = np.random.default_rng(config.seed).permutation(usable)
     count = _count(config.test_classes, len(drawn), len(drawn) - 2 * LEAST) if with_test else 0

@@ -193,6 +193,7 @@ def _in_options(text: str) -> str:
         '--dim 13 is too wide; leave --images-per-class out.'
     """
     named = re.sub(r"\b(dim|batch|images_per_class)='?(\w+)'?", lambda found: f"--{found[1]} {found[2]}", text)
+    named = named.replace("labels=FILE", "--labels FILE").replace("test and test_labels", "--test and --test-labels")
     return re.sub(r"(--)?images_per_class", "--images-per-class", named)
 
 
@@ -225,7 +226,9 @@ def _print(result: AdaptResult) -> None:
     """Print which classes trained, chose and tested; the metrics before and after; and what was chosen."""
     from suprank.evaluation.quoted_metrics import quoted_keys
 
-    table = _table(result, quoted_keys(result.before))
+    keys = quoted_keys(result.before)
+    finest = result.before.levels[0]
+    table = _table(result, [key for key in keys if f"{key}/{finest}" not in keys])
     terminal.echo("\n".join([_wrapped(_split_text(result)), "", *table, "", *map(_wrapped, _notes(result))]))
 
 

@@ -240,7 +240,10 @@ def evaluate(
         terminal.device(device)
         options.check_files()
         if qrels is not None:
-            evaluate_run_file(options, qrels, relevance_threshold, missing, no_positives)
+            try:
+                evaluate_run_file(options, qrels, relevance_threshold, missing, no_positives)
+            except ValueError as error:  # of the library, in the words of the command
+                raise ValueError(str(error).replace("relevance_threshold=", "--relevance-threshold ")) from error
         elif ground_truth is not None:
             evaluate_revisited(options, ground_truth)
         elif solution is not None:

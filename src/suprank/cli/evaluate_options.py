@@ -134,7 +134,8 @@ def check_options(context: typer.Context) -> None:
     for name, others in WITH.items():
         if name in given and (wrong := sorted(given - {name} - others - ALWAYS)):
             options = ", ".join(map(_option, wrong))
-            raise typer.BadParameter(f"{options} cannot be combined with --{name}; leave out one or the other.")
+            advice = "name k in --metric, such as NDCG@5" if name == "run" and wrong == ["k"] else "leave out one or the other"
+            raise typer.BadParameter(f"{options} cannot be combined with --{name}; {advice}.")
     for name, needing in ONLY_WITH.items():
         for one in needing:
             if one in given and name not in given:

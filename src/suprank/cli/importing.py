@@ -112,6 +112,7 @@ def csv(
     \b
     suprank data import csv photos --table labels.csv --path file --level species --level genus \\
       --all train --holdout-classes 0.5 --out birds.parquet
+    suprank data import csv photos --table labels.csv --label-separator '|' --out sets.parquet    # dog|person: two labels
     suprank data import csv pack.zip --out pack.parquet      # with manifest.csv in the archive
     """
     from suprank.data.importers import CSV
@@ -128,7 +129,12 @@ def csv(
         "box": corners,
     }
     reader = partial(read, **names, fill_gaps=fill_gaps, label_separator=label_separator)
-    _run(CSV, reader, _root(root, root_option), out, _holdout(holdout_classes, shared, seed))
+    images = _root(root, root_option)
+    if images.suffix.lower() in (".csv", ".tsv", ".parquet") and images.is_file():
+        raise typer.BadParameter(
+            f"{images} is a table; give the folder of the images, and --table {images}.", param_hint="ROOT"
+        )
+    _run(CSV, reader, images, out, _holdout(holdout_classes, shared, seed))
 
 
 @app.command()

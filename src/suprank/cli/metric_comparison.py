@@ -109,6 +109,8 @@ def closing_sentence(rows: Sequence[MetricComparison], names: tuple[str, str]) -
     if not clear and not unclear:
         return "There is nothing to compare: no query has a value on both sides."
     if not clear:
+        if not any(row.difference for row in unclear):
+            return f"{own} and {other} have the same values."
         least = min(unclear, key=lambda row: row.p_holm)
         return f"No difference between {own} and {other} is clear: all may be chance, even that of {_with_numbers(least)}."
     if not unclear:

@@ -226,6 +226,8 @@ def _positions(run: PairTable, judgments: _Judgments) -> tuple[list[NDArray[np.i
     score = run.finite_values()
     index = {name: number for number, name in enumerate(judgments.queries)}
     judged = np.array([index.get(str(name), -1) for name in run.queries], np.int64)
+    if not len(run.queries):
+        raise ValueError(f"{run.source} has no lines; give a run with at least one.")
     if not (judged >= 0).any():
         raise ValueError(
             f"{run.source} and {judgments.source} share no query: the run has {_some(run.queries)}, the judgments "

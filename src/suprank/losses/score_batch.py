@@ -50,7 +50,9 @@ class ScoreBatch:
         `cosines` says that scores must be between −1 and 1.
         """
         if not isinstance(scores, torch.Tensor) or scores.ndim != 2 or not scores.dtype.is_floating_point:
-            raise ValueError(f"scores is {_describe(scores)}, but must be a floating-point tensor [queries, items].")
+            last = isinstance(scores, torch.Tensor) and scores.ndim == 3 and scores.shape[2] == 1
+            advice = " Give scores.squeeze(-1)." if last else ""
+            raise ValueError(f"scores is {_describe(scores)}, but must be a floating-point tensor [queries, items].{advice}")
         if scores.numel() == 0:
             raise ValueError(f"scores has shape {tuple(scores.shape)}: there is nothing to rank; skip empty batches.")
         if not isinstance(relevance, torch.Tensor) or relevance.shape != scores.shape or relevance.dtype.is_complex:

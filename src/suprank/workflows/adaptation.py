@@ -98,9 +98,9 @@ class AdaptInput:
                 raise ValueError(f"{path} is a folder and {other} is none; give two folders of `suprank embed`, or two files.")
             return cls._from_folder(path, other, levels, split_test=split_test)
         if labels is None:
-            raise ValueError(f"{path} is a file, which has no labels of its own; name a file of labels.")
+            raise ValueError(f"{path} is a file, which has no labels of its own; give labels=FILE.")
         if (other is None) != (test_labels is None):
-            raise ValueError("the test embeddings and their labels go together; give both, or neither.")
+            raise ValueError("test and test_labels go together for files; give both, or neither.")
         return cls._from_files(path, Path(labels), other, None if test_labels is None else Path(test_labels), levels)
 
     @classmethod
@@ -138,6 +138,10 @@ class AdaptInput:
 
         parts = embedded_parts(folder)
         if not parts:
+            if folder.resolve().name in embedded_parts(folder.resolve().parent):
+                raise ValueError(
+                    f"{folder} is a part of a folder of `suprank embed`; give that folder: {folder.resolve().parent}."
+                )
             raise ValueError(f"{folder} is not a folder of `suprank embed`: it has no train/embeddings.npy or the like.")
         part = next((name for name in ("train", "test") if name in parts), None)
         if part is None:

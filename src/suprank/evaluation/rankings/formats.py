@@ -262,7 +262,9 @@ def _checked_columns(
             for values, value in zip(columns, fields, strict=True):
                 values.append(value)
         except (ValueError, IndexError, OverflowError):
-            raise ValueError(f"{path}:{number}: {shorten(line)} is not {expected}.") from None
+            other = {(4, 6): " This looks like a run", (6, 4): " This looks like qrels"}.get((width, len(line.split())))
+            swapped = "" if other is None else f"{other}: were run and qrels swapped?"
+            raise ValueError(f"{path}:{number}: {shorten(line)} is not {expected}.{swapped}") from None
         numbers.append(number)
     return numbers, list(columns)
 

@@ -134,8 +134,9 @@ class PairTable:
         wrong = np.flatnonzero(falls & (score[1:] < score[:-1]) if strictly else falls)
         if len(wrong):
             line = self.line[int(order[wrong[0] + 1])]
+            more = f" and in {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
             warnings.warn(
-                f"{self.place(line)}: the rank column contradicts the scores here and in {len(wrong) - 1} more place(s); "
+                f"{self.place(line)}: the rank column contradicts the scores in this line{more}; "
                 f"lists were sorted by score, {ties}.",
                 stacklevel=4,
             )
