@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import suprank
 from suprank.data import Manifest
@@ -175,6 +176,31 @@ def test_what_is_no_head_is_refused_by_every_command(folder, name, message):
     ):
         assert message in refused(*command, "--head", name)
     assert message in refused("models", "add-head", "model", name, "--out", "m")
+
+
+def test_a_head_on_images_that_are_read_differently_gives_a_warning():
+    trained = head(8, 6)
+    trained.training_record = {"source": {"made_by": Provenance.read("before", "test").asdict()}}
+    trained.save("known")
+    warning = "the head was trained on embeddings of images that were read differently: image size 48 against 32."
+    other = ("--size", 48, *FAST[2:], "--head", "known")
+    assert warning in done("embed", "model", "m.parquet", "--out", "e", *other).stderr
+    done("embed", "model", "m.parquet", "--out", "larger", *other[:-2])
+    assert done("evaluate", "larger", "--head", "known").stderr.count(warning) == 1
+    assert "read differently" not in done("embed", "model", "m.parquet", "--out", "same", *FAST, "--head", "known").stderr
+    assert "read differently" not in done("evaluate", "before", "--head", "known").stderr
+
+
+def test_add_head_gives_a_timm_backbone_the_images_that_the_head_was_trained_on():
+    backbone = embedder(dim=None)
+    torch.save(backbone.backbone.net.state_dict(), "w.pth")
+    trained = head(backbone.dim, 6)
+    made_by = Provenance("test_resnet", 0, size=32, resize=40, squash=True, interpolation="bicubic")
+    trained.training_record = {"source": {"made_by": made_by.asdict()}}
+    trained.save("known")
+    done("models", "add-head", "test_resnet", "known", "--weights", "w.pth", "--out", "adapted")
+    saved = Embedder.load("adapted").input
+    assert (saved.size, saved.resize, saved.squash, saved.interpolation) == ((32, 32), 40, True, "bicubic")
 
 
 def test_a_head_of_another_backbone_with_the_same_width_gives_a_warning():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -172,16 +172,23 @@ def add_head(
 ) -> None:
     """Put a head of `suprank adapt` on the model whose embeddings it was trained on, and save both as one embedder.
 
+    A timm backbone then reads images as those embeddings were made, if their folder said how: size, resize, and so on.
+
     \b
     suprank models add-head resnet50 head --out adapted
     suprank embed adapted cub.parquet --out embeddings
     """
     with terminal.plain_errors("a smaller backbone"), terminal.plain_messages():
-        from suprank.workflows.heads import embedder_with_head, load_head
+        from suprank.workflows.heads import embedder_with_head, load_head, source_of
 
         terminal.check_folder(out)
         loaded = load_head(head, "cpu")  # first: timm's weights may have to be downloaded
-        adapted = embedder_with_head(load_embedder(model, weights, trust_code=trust_code), loaded)
+        made_by = None if Path(model).is_dir() else source_of(loaded)
+        images: dict[str, Any] = {}
+        if made_by is not None:
+            entries = ("resize", "squash", "interpolation", "fast_jpeg", "decoder", "precision")
+            images = {"image_size": (made_by.size, made_by.size), **{entry: getattr(made_by, entry) for entry in entries}}
+        adapted = embedder_with_head(load_embedder(model, weights, trust_code=trust_code, **images), loaded)
         adapted.save(out)
     terminal.echo(f"{out}: {model} with the head {head}, embeddings of width {adapted.dim}")
 

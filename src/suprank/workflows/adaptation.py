@@ -185,11 +185,14 @@ class AdaptInput:
 
 
 def _model(folder: Path) -> dict[str, Any]:
-    """The fingerprint of the model that made the embeddings, with the name of its backbone, as far as known."""
+    """The fingerprint of the model that made the embeddings, the name of its backbone, and how images were read, if known."""
+    from suprank.embedding import Provenance
     from suprank.embedding.shards import RECORD
 
     try:
         record = json.loads((folder / RECORD).read_bytes())
     except (OSError, ValueError):
         return {}
-    return {key: record[key] for key in ("model", "backbone") if isinstance(record.get(key), str)}
+    known: dict[str, Any] = {key: record[key] for key in ("model", "backbone") if isinstance(record.get(key), str)}
+    made_by = Provenance.read(folder.parent, folder.name)
+    return known if made_by is None else {**known, "made_by": made_by.asdict()}

@@ -74,6 +74,8 @@ def embed(
     settings = loader_settings(embedder, images, batch_size or default_batch_size(device), workers, on_broken)
     with torchrun_processes() as processes:
         first = processes.rank == 0
+        if first and head is not None:
+            _warn_of_other_images(embedder, settings, precision, tuple(scales))
         if first and not isinstance(model, Embedder):
             _warn_of_overrides(embedder, settings, str(model), precision, tuple(scales))
         return embed_collection(
@@ -170,6 +172,22 @@ def _warn_of_overrides(
             "options override what %s was saved with: %s. Metrics may differ from those of the run that trained it.",
             model,
             "; ".join(differences),
+        )
+
+
+def _warn_of_other_images(
+    embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
+) -> None:
+    """Warn if images are read or embedded differently from those that the embedder's head was trained on."""
+    from suprank.embedding import Provenance
+    from suprank.models import Head
+    from suprank.workflows.heads import warn_of_other_images
+
+    if isinstance(embedder.head, Head) and settings.settings is not None:
+        images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}
+        precision = precision or embedder.config.precision or "fp32"
+        warn_of_other_images(
+            embedder.head, Provenance(embedder.config.backbone, 0, **images, precision=precision, scales=scales)
         )
 
 

@@ -45,14 +45,15 @@ def apply_head(
     """The embeddings after the head, `[n, out]`: in memory, or for embeddings in a file, in an unnamed temporary file.
 
     `made_by` says what made them, where that is known: embeddings that already went through a head are refused, and so are
-    those of another width; those of another backbone than the head was trained on give a warning. `progress(what, done, total)`
-    counts rows.
+    those of another width; a warning says if the head was trained on another backbone, or on images of another size.
+    `progress(what, done, total)` counts rows.
     """
     from suprank.evaluation.embedding_files import map_matrices
 
     _check_fits(embeddings, head, made_by)
     if made_by is not None:
         _warn_of_other_backbone(head, made_by.backbone)
+        warn_of_other_images(head, made_by)
     shape = len(embeddings), head.config.out_features
     blocks = _blocks(embeddings, head, progress)
     if embeddings.on_disk:
@@ -97,6 +98,22 @@ def _warn_of_other_backbone(head: Head, backbone: str) -> None:
         _log.warning(
             "the head was trained on embeddings of %s, and these are of %s: they do not go together.", trained_on, backbone
         )
+
+
+def source_of(head: Head) -> Provenance | None:
+    """How the embeddings were made that the head was trained on, if `suprank adapt` recorded it."""
+    from suprank.embedding import Provenance
+
+    source = head.training_record.get("source")
+    made_by = source.get("made_by") if isinstance(source, dict) else None
+    return Provenance.from_dict(made_by) if isinstance(made_by, dict) else None
+
+
+def warn_of_other_images(head: Head, made_by: Provenance) -> None:
+    """Warn if images are read or embedded differently from those that the head was trained on."""
+    source = source_of(head)
+    if source is not None and (differences := replace(made_by, backbone=source.backbone).differences(source)):
+        _log.warning("the head was trained on embeddings of images that were read differently: %s.", "; ".join(differences))
 
 
 def head_fingerprint(embedder: Embedder) -> str | None:
