@@ -58,7 +58,7 @@ def main() -> None:
         )
         print(f"{name}: {100 * before:.2f} → {100 * after:.2f}")
     print(f"unseen classes: {100 * result.before[METRIC]:.2f} → {100 * result.after[METRIC]:.2f}")
-    print(f"best step on the validation classes: {result.kept.best.step} of {result.config.steps}")
+    print(f"best step on the validation classes: {result.best_seed.best.step} of {result.config.steps}")
 
 
 if __name__ == "__main__":

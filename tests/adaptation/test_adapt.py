@@ -47,8 +47,8 @@ def test_the_report_is_that_of_the_saved_head_and_evaluate_to_the_last_digit(tmp
 def test_the_kept_head_is_that_of_the_seed_and_step_with_the_best_validation(result):
     assert [one.seed for one in result.seeds] == [0, 1]
     assert all(one.best == max(one.history, key=lambda validation: validation.value) for one in result.seeds)
-    assert result.kept.best.value == max(validation.value for one in result.seeds for validation in one.history)
-    assert [validation.step for validation in result.kept.history] == [0, 4, 8, 12]
+    assert result.best_seed.best.value == max(validation.value for one in result.seeds for validation in one.history)
+    assert [validation.step for validation in result.best_seed.history] == [0, 4, 8, 12]
     mean, deviation = result.seed_spread("AP")
     first, second = (one.report["AP"] for one in result.seeds)
     assert mean == pytest.approx((first + second) / 2)
@@ -61,8 +61,8 @@ def test_it_never_starts_worse_than_the_embeddings_on_the_validation_classes(see
     embeddings, labels = clustered(seed=seed)
     embeddings[:, -1] += 10 * seed  # with a mean far from 0, whether centering helps differs
     result = adapt(embeddings, labels, AdaptConfig(steps=1, batch=64, lr=1e-9, seed=seed), device="cpu")
-    assert result.kept.history[0].value >= result.raw - 1e-6
-    assert result.kept.best.value >= result.kept.history[0].value
+    assert result.best_seed.history[0].value >= result.raw - 1e-6
+    assert result.best_seed.best.value >= result.best_seed.history[0].value
 
 
 def test_where_nothing_can_be_learned_the_start_is_kept_and_said_to_be_no_better():
@@ -71,7 +71,7 @@ def test_where_nothing_can_be_learned_the_start_is_kept_and_said_to_be_no_better
     embeddings = np.eye(30, dtype=np.float32)[labels]
     result = adapt(embeddings, labels, AdaptConfig(**QUICK), device="cpu")
     assert result.raw == 1.0
-    assert result.kept.best.step == 0
+    assert result.best_seed.best.step == 0
     assert not result.improved
 
 
@@ -84,7 +84,7 @@ def test_the_same_call_gives_the_same_head_and_leaves_the_global_random_state_al
     assert torch.rand(1) == expected
     second = adapt(embeddings, labels, AdaptConfig(**QUICK, hidden=8), device="cpu")
     assert first.head.fingerprint() == second.head.fingerprint()
-    assert first.kept.history == second.kept.history
+    assert first.best_seed.history == second.best_seed.history
     other = adapt(embeddings, labels, AdaptConfig(**QUICK, hidden=8, seed=1), device="cpu")
     assert other.head.fingerprint() != first.head.fingerprint()
 
@@ -160,7 +160,7 @@ def test_labels_of_several_levels_train_happier_and_choose_by_h_ap():
     config = AdaptConfig(**QUICK, loss={"name": "happier"})
     result = adapt(embeddings, table, config, level_names=("species", "genus"), device="cpu")
     assert result.metric == "H-AP"
-    assert result.kept.best.value > result.raw
+    assert result.best_seed.best.value > result.raw
     assert {"AP/species", "AP/genus"} <= set(result.after)
 
 

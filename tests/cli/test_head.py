@@ -191,6 +191,13 @@ def test_a_head_on_images_that_are_read_differently_gives_a_warning():
     assert "read differently" not in done("evaluate", "before", "--head", "known").stderr
 
 
+def test_adapt_records_how_the_embeddings_of_a_folder_were_made():
+    done("adapt", "before", "--steps", 2, "--batch", 8, "--dim", 6, "--out", "trained", "--device", "cpu")
+    source = Head.load("trained").training_record["source"]
+    assert Provenance.from_dict(source["made_by"]) == Provenance.read("before", "test")
+    assert "read differently" not in done("evaluate", "before", "--head", "trained").stderr
+
+
 def test_add_head_gives_a_timm_backbone_the_images_that_the_head_was_trained_on():
     backbone = embedder(dim=None)
     torch.save(backbone.backbone.net.state_dict(), "w.pth")

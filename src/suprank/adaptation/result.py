@@ -62,22 +62,22 @@ class AdaptResult:
     """The settings, with defaults filled in."""
 
     @property
-    def kept(self) -> SeedResult:
-        """The seed whose head is kept; of equal ones the first."""
+    def best_seed(self) -> SeedResult:
+        """The result of the seed with the best validation, whose head is saved; the first one if several are equal."""
         return max(self.seeds, key=lambda one: one.best.value)
 
     @property
     def head(self) -> Head:
-        return self.kept.head
+        return self.best_seed.head
 
     @property
     def after(self) -> Report:
-        return self.kept.report
+        return self.best_seed.report
 
     @property
     def improved(self) -> bool:
         """Whether the head ranks the validation classes better than the embeddings themselves do, by more than rounding."""
-        return self.kept.best.value > self.raw + _ROUNDING
+        return self.best_seed.best.value > self.raw + _ROUNDING
 
     def seed_spread(self, metric: str) -> tuple[float, float]:
         """Mean and standard deviation over the seeds of a metric of the test set; NaN for the deviation of one seed."""
@@ -101,7 +101,7 @@ class AdaptResult:
             "validation": {
                 "before": self.raw,
                 "seeds": [{"seed": one.seed, "step": one.best.step, "value": one.best.value} for one in self.seeds],
-                "kept_seed": self.kept.seed,
+                "kept_seed": self.best_seed.seed,
             },
             "test": {"before": _finite(self.before), "after": _finite(self.after)},
         }

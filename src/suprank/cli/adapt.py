@@ -281,7 +281,7 @@ def _interval(low: float, high: float) -> str:
 
 
 def _notes(result: AdaptResult) -> list[str]:
-    kept = result.kept
+    kept = result.best_seed
     notes = ["[low, high]: 95% bootstrap intervals over queries, of the difference over the same queries."]
     which = f"seed {kept.seed}, step {kept.best.step}" if len(result.seeds) > 1 else f"step {kept.best.step}"
     chosen = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -179,15 +179,11 @@ def add_head(
     suprank embed adapted cub.parquet --out embeddings
     """
     with terminal.plain_errors("a smaller backbone"), terminal.plain_messages():
-        from suprank.workflows.heads import embedder_with_head, load_head, source_of
+        from suprank.workflows.heads import embedder_with_head, image_settings, load_head
 
         terminal.check_folder(out)
         loaded = load_head(head, "cpu")  # first: timm's weights may have to be downloaded
-        made_by = None if Path(model).is_dir() else source_of(loaded)
-        images: dict[str, Any] = {}
-        if made_by is not None:
-            entries = ("resize", "squash", "interpolation", "fast_jpeg", "decoder", "precision")
-            images = {"image_size": (made_by.size, made_by.size), **{entry: getattr(made_by, entry) for entry in entries}}
+        images = {} if Path(model).is_dir() else image_settings(loaded)  # a saved embedder has settings of its own
         adapted = embedder_with_head(load_embedder(model, weights, trust_code=trust_code, **images), loaded)
         adapted.save(out)
     terminal.echo(f"{out}: {model} with the head {head}, embeddings of width {adapted.dim}")

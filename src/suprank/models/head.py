@@ -53,7 +53,8 @@ class _Record(BaseModel):
 class Head(nn.Module):
     """Maps embeddings of any model to unit vectors of a better space: normalization → x + MLP(x) → linear → L2.
 
-    `suprank adapt` trains one. Embeddings may have any floating dtype; the head computes in float32, also under autocast.
+    `suprank adapt` trains one. Embeddings may have any floating dtype; the head computes in the dtype of its weights,
+    which is float32 unless you convert it, also under autocast.
     Without the MLP (`hidden=0`) it is an affine map between two normalizations, which `export_matrix` writes for NumPy.
     `Embedder.with_head` puts it on top of a model. `training_record`, a dictionary, is saved with it: what it was trained on.
 

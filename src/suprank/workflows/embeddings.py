@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from suprank.data import Manifest
-    from suprank.embedding import ImageLoaderSettings
+    from suprank.embedding import ImageLoaderSettings, Provenance
     from suprank.models import Embedder, Head
 
 _log = logging.getLogger(__name__)
@@ -165,9 +164,7 @@ def _warn_of_overrides(
     # If the decoder it was saved with is missing, `for_model` has warned of that.
     decoder = config.input.decoder if is_installed(config.input.decoder) else settings.decoder
     saved = Provenance(config.backbone, 0, **own._asdict(), decoder=decoder, precision=config.precision or "fp32")
-    images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}
-    chosen = replace(saved, **images, precision=precision or saved.precision, scales=scales)
-    if differences := chosen.differences(saved):
+    if differences := _provenance(embedder, settings, precision, scales).differences(saved):
         _log.warning(
             "options override what %s was saved with: %s. Metrics may differ from those of the run that trained it.",
             model,
@@ -179,16 +176,23 @@ def _warn_of_other_images(
     embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
 ) -> None:
     """Warn if images are read or embedded differently from those that the embedder's head was trained on."""
-    from suprank.embedding import Provenance
     from suprank.models import Head
     from suprank.workflows.heads import warn_of_other_images
 
-    if isinstance(embedder.head, Head) and settings.settings is not None:
-        images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}
-        precision = precision or embedder.config.precision or "fp32"
-        warn_of_other_images(
-            embedder.head, Provenance(embedder.config.backbone, 0, **images, precision=precision, scales=scales)
-        )
+    if isinstance(embedder.head, Head):
+        warn_of_other_images(embedder.head, _provenance(embedder, settings, precision, scales))
+
+
+def _provenance(
+    embedder: Embedder, settings: ImageLoaderSettings, precision: str | None, scales: tuple[float, ...]
+) -> Provenance:
+    """How embeddings are made with these settings, to be compared; the parameters of the network are not counted."""
+    from suprank.embedding import Provenance
+
+    assert settings.settings is not None, "made by ImageLoaderSettings.for_model"
+    images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}
+    precision = precision or embedder.config.precision or "fp32"
+    return Provenance(embedder.config.backbone, 0, **images, precision=precision, scales=scales)
 
 
 def _no_progress(split: str, done: int, total: int) -> None:

@@ -109,6 +109,15 @@ def source_of(head: Head) -> Provenance | None:
     return Provenance.from_dict(made_by) if isinstance(made_by, dict) else None
 
 
+def image_settings(head: Head) -> dict[str, Any]:
+    """How images were read and embedded for the head's training, as fields of an `EmbedderConfig`; empty if not recorded."""
+    made_by = source_of(head)
+    if made_by is None:
+        return {}
+    names = ("resize", "squash", "interpolation", "fast_jpeg", "decoder", "precision")
+    return {"image_size": (made_by.size, made_by.size), **{name: getattr(made_by, name) for name in names}}
+
+
 def warn_of_other_images(head: Head, made_by: Provenance) -> None:
     """Warn if images are read or embedded differently from those that the head was trained on."""
     source = source_of(head)
