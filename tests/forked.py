@@ -111,6 +111,15 @@ class Child:
         assert self.returncode is not None, "it does not end"
         return self.returncode, self._stdout.read_text(), self._stderr.read_text()
 
+    def succeed(self, timeout):
+        """Wait for its end without an error; if it does not end, kill it and its processes: one may wait for the others."""
+        try:
+            code, *output = self.end(timeout)
+        except AssertionError:
+            self.kill_all()
+            raise
+        assert code == 0, output
+
     def join(self, timeout=60):
         """Wait for its end, at most so many seconds: the exit code, or None."""
         if self.returncode is None:
