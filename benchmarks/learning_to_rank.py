@@ -386,6 +386,8 @@ def main() -> None:
     parser.add_argument("--from", type=Path, metavar="FILE.json", dest="source", help="show these numbers, measure nothing")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="the numbers; tables go to FILE.md beside it")
     given = parser.parse_args()
+    if given.out is not None:
+        given.out.parent.mkdir(parents=True, exist_ok=True)  # now: the measurements take minutes
     if given.peers is not None:
         if not given.peers.is_dir():
             parser.error(f"--peers {given.peers} is no folder: pip install --no-deps --target {given.peers} allrank libauc ...")
