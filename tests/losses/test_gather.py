@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from suprank.data import BalancedBatchSampler
 from suprank.losses import gather, roadmap
+from suprank.losses.gather import _DTYPES, _Gather
 from tests.losses import worker
 
 ROOT = Path(__file__).parents[2]
@@ -206,3 +207,21 @@ def test_a_program_of_the_page_trains_two_processes_as_one(program, forked, trai
     weights = torch.load(tmp_path / "model.pt")
     for name, value in trained_alone.items():
         torch.testing.assert_close(weights[name], value, rtol=0, atol=1e-4)  # they have changed by 0.05 and more
+
+
+@pytest.mark.gpu
+def test_nccl_knows_every_operation_and_type_that_gather_needs(tmp_path):
+    """One process is all that one GPU allows: NCCL refuses two on the same device."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda:0"))
+    try:
+        for dtype in _DTYPES:
+            rows = torch.tensor([[1, 0, 2], [0, 3, 1]], device="cuda").to(dtype).requires_grad_(dtype.is_floating_point)
+            gathered = _Gather.apply(rows, [2], None)
+            assert gathered.dtype is dtype
+            assert torch.equal(gathered, rows)
+            if rows.requires_grad:
+                gathered.backward(2 * rows.detach())
+                assert torch.equal(rows.grad, 2 * rows.detach())
+    finally:
+        torch.distributed.destroy_process_group()
