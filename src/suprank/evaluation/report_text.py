@@ -101,6 +101,12 @@ def percent(value: float, decimals: int = 2, *, sign: str = "") -> str:
     return _NAN if math.isnan(value) else f"{100 * value:{sign}.{decimals}f}"
 
 
+def percent_with_interval(report: Report, key: str, between: str = " ") -> str:
+    """A metric in percent, followed by its bootstrap interval if the report has one: `71.20 [70.95, 71.44]`."""
+    value, bounds = percent(report.values[key]), (report.intervals or {}).get(key)
+    return value if bounds is None or value == _NAN else f"{value}{between}[{percent(bounds[0])}, {percent(bounds[1])}]"
+
+
 def short_p_value(value: float, missing: str = _NAN) -> str:
     """A p-value in two or three decimals, for readers; `p_value_text` keeps its digits.
 

@@ -106,6 +106,7 @@ def train(
         own_loss = CustomLoss(loss, custom_code.object_name(loss))
         config = config.model_copy(update={"loss": CustomLossSpec(name=own_loss.name)})
     fabric = build_fabric(config.engine)
+    config = _with_pinned_backbone(config, folder, fabric, resume=resume)
     callback = CallbackList(callbacks if fabric.is_global_zero else None)
     opened = _run_on_first_process(fabric, partial(_open_run, config, folder, resume, loss))
     with opened or RunFolder(folder) as run, stop_on_signals() as stop:
@@ -118,6 +119,27 @@ def train(
                 return trainer.fit(resume)
             except _StoppedError:
                 return TrainResult(run.path, {}, trainer.position.best, stop.signal)
+
+
+def _with_pinned_backbone(config: TrainConfig, folder: str | PathLike[str], fabric: Fabric, *, resume: bool) -> TrainConfig:
+    """The config with the commit of a backbone on the Hugging Face Hub, so that a resumed run and `--frozen` find the same one.
+
+    A run that is resumed has the commit of its recipe, if that is of the same repository and the user names no commit.
+    """
+    name = config.model.backbone
+    if not name.startswith(custom_code.HUB) or HubName.parse(name).pinned:
+        return config
+
+    def pin() -> str:
+        saved = RunFolder(folder).saved_recipe if resume else None
+        if saved is not None:
+            before = read_recipe(saved).model.backbone
+            if before.startswith(custom_code.HUB) and HubName.parse(before).repo_id == HubName.parse(name).repo_id:
+                return before
+        return resolve_hub_backbone(name)[0]
+
+    pinned = fabric.broadcast(_run_on_first_process(fabric, pin))
+    return config.model_copy(update={"model": config.model.model_copy(update={"backbone": pinned})})
 
 
 def _open_run(config: TrainConfig, folder: str | PathLike[str], resume: bool, loss: object | None) -> RunFolder:
