@@ -67,10 +67,17 @@ class FakeHub:
             def log_message(self, *args):
                 pass
 
-            def _serve(self):
+            def do_GET(self):
                 hub._serve(self)
 
-            do_GET = do_HEAD = do_POST = do_PUT = _serve
+            def do_HEAD(self):
+                hub._serve(self)
+
+            def do_POST(self):
+                hub._serve(self)
+
+            def do_PUT(self):
+                hub._serve(self)
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
@@ -176,7 +183,9 @@ class FakeHub:
             self.repositories[repo_id] = repository
             repository.commit({".gitattributes": b"*.safetensors filter=lfs"}, message="initial commit")
         answer = {"url": f"{self.url}/{repo_id}", "name": repo_id, "id": repo_id}
-        self._send(handler, 409 if known else 200, {**answer, "error": "You already created this model repo"} if known else answer)
+        self._send(
+            handler, 409 if known else 200, {**answer, "error": "You already created this model repo"} if known else answer
+        )
 
     def _validate(self, handler, body):
         """The real Hub checks the metadata of a card; so that this means something, it must at least be YAML."""

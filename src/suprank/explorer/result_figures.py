@@ -73,9 +73,16 @@ def results_picture(source: Source, *, queries: int = 4, results: int = 8, seed:
         lists.append(f"{heading}: {', '.join(counts) or f'{len(items)} items'}")
     if not any(readable):
         return None
-    legend = "" if several else f"   {MARKS[2]} {names[-1]}   {f'{MARKS[1]} a coarser label   ' * (len(names) > 2)}{MARKS[0]} other"
+    legend = (
+        "" if several else f"   {MARKS[2]} {names[-1]}   {f'{MARKS[1]} a coarser label   ' * (len(names) > 2)}{MARKS[0]} other"
+    )
     figure.text(
-        0.5, 0.4 * _LINE / height, f"left: query; right: its first {results} results{legend}", ha="center", fontsize=9, color=TEXT.light
+        0.5,
+        0.4 * _LINE / height,
+        f"left: query; right: its first {results} results{legend}",
+        ha="center",
+        fontsize=9,
+        color=TEXT.light,
     )
     alt = f"Random queries and their first {results} results. {'. '.join(lists)}."
     return ResultsPicture(_png(figure), alt, len(rows), sum(readable))

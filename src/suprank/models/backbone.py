@@ -42,8 +42,8 @@ class Backbone(nn.Module):
     `timm_pooled` is both, with timm's own pooling between them. Weights are random, or timm's (`pretrained`, downloaded once),
     or a file's (`weights`, see `suprank.models.weights`). `poolings` are those that this network can have.
 
-    A name such as `hf-hub:org/name` is that of a timm model on the Hugging Face Hub. It is looked up, and `name` is then the same
-    with the commit, and `hub_backbone` what the Hub says about it; if that is given, nothing is looked up.
+    A name such as `hf-hub:org/name` is that of a timm model on the Hugging Face Hub. It is looked up, and `name` is then the
+    same with the commit, and `hub_backbone` what the Hub says about it; if that is given, nothing is looked up.
 
     A name such as `mine.py:build` is code of the user's own, and is loaded here (see `suprank.models.custom_network`). The
     mean then takes the place of timm's pooling.

@@ -18,7 +18,7 @@ from suprank.models import hub, model_card, model_folder
 from suprank.models.backbone import Backbone
 from suprank.models.config import EmbedderConfig, ImageInput
 from suprank.models.head import Head
-from suprank.models.hub_names import HubName
+from suprank.models.hub_names import HubName, check_repo_id
 from suprank.models.normalization import NORMALIZATIONS
 from suprank.models.pooling import POOLINGS
 
@@ -255,9 +255,7 @@ class Embedder(nn.Module):
             raise ValueError(f"{name} and revision={revision!r} name two revisions; give one of them.")
         wanted = HubName(wanted.repo_id, wanted.revision or revision)
         options = {"token": token, "cache_dir": cache_dir}
-        folder = hub.download_embedder(
-            wanted, local_files_only=local_files_only, force_download=force_download, **options
-        )
+        folder = hub.download_embedder(wanted, local_files_only=local_files_only, force_download=force_download, **options)
         return cls.load(folder, **loading)
 
     def push_to_hub(
@@ -274,9 +272,9 @@ class Embedder(nn.Module):
     ) -> CommitInfo:
         """Push the embedder to a repository of the Hugging Face Hub, which is created if need be, as one commit.
 
-        The repository gets what `save` writes, a model card (README.md), and `files`: their contents by name. `card` is the text
-        of the model card; the default says what the model is and how to load it. `suprank.push_to_hub` writes a card with the
-        metrics, the data and the recipe of a run.
+        The repository gets what `save` writes, a model card (README.md), and `files`: their contents by name. `card` is the
+        text of the model card; the default says what the model is and how to load it. `suprank.push_to_hub` writes a card with
+        the metrics, the data and the recipe of a run.
 
         `revision` is the branch to push to, by default the main one. `private` is for a new repository: if it is true, one that
         is there already and public is refused. `token` is by default the one of `hf auth login`. Returns the commit: its
@@ -303,7 +301,7 @@ class Embedder(nn.Module):
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         """Write into a folder what `push_to_hub` with the same arguments pushes, without connecting to anything."""
-        hub.check_repo_id(repo_id, with_owner=False)
+        check_repo_id(repo_id, with_owner=False)
         self.save(folder)
         further = {hub.CARD: (card or model_card.model_card(self, repo_id)).encode(), **(files or {})}
         for name, content in further.items():
@@ -312,8 +310,8 @@ class Embedder(nn.Module):
     def fingerprint(self) -> str:
         """A hash of the config and all weights: equal for equal embedders, on any device.
 
-        The decoder is left out, because embeddings record it on their own. It and the entries of a head and of a backbone on the
-        Hub that are not there would also change the hashes of earlier versions, which had none of them.
+        The decoder is left out, because embeddings record it on their own. It and the entries of a head and of a backbone on
+        the Hub that are not there would also change the hashes of earlier versions, which had none of them.
         """
         absent = {name for name in ("head", "hub_backbone") if getattr(self.config, name) is None}
         config = self.config.model_dump_json(exclude={"decoder", *absent}).encode()

@@ -172,8 +172,8 @@ def upload_folder(
 
 def _not_an_embedder(name: HubName) -> HubError:
     return HubError(
-        f"{name} is not an embedder of suprank: it has no {SETTINGS}, which Embedder.push_to_hub writes; if it is a timm model, "
-        f"name it {HUB}{name} as a backbone."
+        f"{name} is not an embedder of suprank: it has no {SETTINGS}, which Embedder.push_to_hub writes; if it is a timm "
+        f"model, name it {HUB}{name} as a backbone."
     )
 
 
@@ -217,7 +217,9 @@ def _explained(error: Exception, name: HubName, writing: bool) -> OSError:
     if status in (401, 403):
         return HubError(f"{name.repo_id} cannot be read ({_first_line(error)}); log in with a token that may: {_LOG_IN}.")
     if status == 429:
-        return HubError(f"{endpoint} refuses more requests for now (error 429); wait some minutes, or log in, which allows more.")
+        return HubError(
+            f"{endpoint} refuses more requests for now (error 429); wait some minutes, or log in, which allows more."
+        )
     if status is not None and status >= 500:
         return HubError(f"{endpoint} has a problem of its own (error {status}); try again later.")
     if not writing and any(isinstance(one, errors.LocalEntryNotFoundError) for one in causes):

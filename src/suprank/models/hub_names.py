@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from suprank.system.custom_code import HUB
 
+_PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?")  # as huggingface_hub checks it
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -41,16 +42,10 @@ class HubName(NamedTuple):
 
 def check_repo_id(repo_id: str, *, with_owner: bool = True) -> None:
     """Raise a ValueError if this cannot be the name of a repository. Without `with_owner` the owner may be left out."""
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError:
-        valid = False
-    else:
-        valid = "/" in repo_id or not with_owner
-    if not valid:
+    parts = repo_id.split("/")
+    whole = all(_PART.fullmatch(part) and "--" not in part and ".." not in part for part in parts)
+    if not whole or len(parts) > 2 or (with_owner and len(parts) < 2) or repo_id.endswith(".git"):
         raise ValueError(
-            f"{repo_id!r} is not the name of a repository on the Hub: it must be org/name, with letters, digits, '-', '_' and "
-            "'.' only, and at most 96 of them."
+            f"{repo_id!r} is not the name of a repository on the Hub: it must be org/name, of letters, digits and single '-', "
+            "'_' and '.' between them."
         )

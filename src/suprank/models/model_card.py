@@ -49,8 +49,8 @@ def model_card(
         **known,
     )
     summary = (
-        f"An image embedder for retrieval: {code(config.backbone)} turns an image into a unit vector of width {embedder.dim:,}, and "
-        "similar images have vectors with a large dot product. Made with suprank."
+        f"An image embedder for retrieval: {code(config.backbone)} turns an image into a unit vector of width "
+        f"{embedder.dim:,}, and similar images have vectors with a large dot product. Made with suprank."
     )
     parts = [f"# {escape(name)}", summary, _usage(embedder, repo_id), *sections, _settings(embedder)]
     return f"---\n{entries.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
@@ -113,7 +113,9 @@ def _usage(embedder: Embedder, repo_id: str) -> str:
 
 def _settings(embedder: Embedder) -> str:
     config, images = embedder.config, embedder.input
-    resized = f"{'both sides' if images.squash else 'short side'} resized to {images.resize}" if images.resize else "not resized"
+    resized = (
+        f"{'both sides' if images.squash else 'short side'} resized to {images.resize}" if images.resize else "not resized"
+    )
     size = f"{images.size[0]} × {images.size[1]} pixels"
     parameters = sum(parameter.numel() for parameter in embedder.parameters())
     rows = {

@@ -136,7 +136,7 @@ def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
         entries: Any = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); save the embedder again.") from error
-    version_found = entries.get("format") if isinstance(entries, dict) else None
+    version_found: Any = entries.get("format") if isinstance(entries, dict) else None
     if version_found not in range(1, FORMAT + 1):
         raise ValueError(
             f"{path} has format {version_found!r}, and suprank {__version__} reads 1 to {FORMAT}; a newer suprank may read it: "
@@ -153,8 +153,8 @@ def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
         raise ValueError(f"{path} does not describe an embedder: {error_text(error)}.") from error
     if record.config.backbone.startswith(HUB) and record.config.hub_backbone is None:
         raise ValueError(
-            f"{path} names the backbone {record.config.backbone} without hub_backbone, so that building it would connect to the "
-            "Hub; save the embedder again."
+            f"{path} names the backbone {record.config.backbone} without hub_backbone, so that building it would connect to "
+            "the Hub; save the embedder again."
         )
     return record
 

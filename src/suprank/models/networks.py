@@ -93,6 +93,14 @@ def find_network(name: str) -> NetworkSource:
     return NetworkSource(name, name)
 
 
+def weights_repo_id(name: str) -> str | None:
+    """The repository on the Hub that has timm's pretrained weights of a backbone; None if they are elsewhere."""
+    if name.startswith(HUB):
+        return HubName.parse(name).repo_id
+    settings = timm.get_pretrained_cfg(find_network(name).weights)
+    return None if settings is None else settings.hf_hub_id
+
+
 def network_names(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """The aliases and timm names that match a pattern such as "resnet*"; only those that timm has weights for, if asked."""
     return [

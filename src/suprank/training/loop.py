@@ -15,6 +15,8 @@ import torch
 
 from suprank.evaluation import Report
 from suprank.losses import gather
+from suprank.models.hub_names import HubName
+from suprank.models.networks import resolve_hub_backbone
 from suprank.system import custom_code
 from suprank.training import checkpoint, code_copies, distributed
 from suprank.training.batches import TrainBatches

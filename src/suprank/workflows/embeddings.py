@@ -46,11 +46,12 @@ def embed(
     """Embed the images of a manifest into `out`/SPLIT/embeddings.npy and items.parquet; return the folder of each split.
 
     `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, `hf-hub:org/name` for either on the
-    Hugging Face Hub, or a backbone of your own such as `mine.py:build`. A saved embedder with such a backbone is loaded only with
-    `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is put on top of it. `manifest` is a `Manifest` or its file; `fill_gaps` puts a placeholder where a row of the
-    file has a blank between two labels, and `label_separator` is what stands between several labels. What else is None is as
-    the model was saved, or a sensible default. An interrupted call continues where it stopped. Under torchrun the processes
-    share the images. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
+    Hugging Face Hub, or a backbone of your own such as `mine.py:build`. A saved embedder with such a backbone is loaded only
+    with `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is put on top of it. `manifest` is a `Manifest` or its
+    file; `fill_gaps` puts a placeholder where a row of the file has a blank between two labels, and `label_separator` is what
+    stands between several labels. What else is None is as the model was saved, or a sensible default. An interrupted call
+    continues where it stopped. Under torchrun the processes share the images. `progress(split, done, total)` is called as
+    images are embedded, on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -162,7 +163,7 @@ def _warn_of_overrides(
     from suprank.data.jpeg import is_installed
     from suprank.embedding import ImageLoaderSettings, Provenance
 
-    if not Path(model).is_dir():
+    if not _is_saved(model, embedder):
         return  # a backbone alone was never evaluated by us, so there is nothing to differ from
     if embedder.input.size[0] != embedder.input.size[1]:
         return
@@ -179,6 +180,13 @@ def _warn_of_overrides(
             model,
             "; ".join(differences),
         )
+
+
+def _is_saved(model: str, embedder: Embedder) -> bool:
+    """Whether this is the name of a saved embedder, in a folder or on the Hub, rather than that of a backbone."""
+    from suprank.system.custom_code import HUB
+
+    return Path(model).is_dir() or (model.startswith(HUB) and not embedder.config.backbone.startswith(model.partition("@")[0]))
 
 
 def _warn_of_other_images(
