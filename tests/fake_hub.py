@@ -3,6 +3,7 @@
 The client is the real `huggingface_hub`, which `point_to(hub, ...)` sends here.
 """
 
+import base64
 import hashlib
 import json
 import re
@@ -17,6 +18,9 @@ import yaml
 
 WRITE, READ = "hf_write", "hf_read"
 """Tokens: of a user "org" who may write, and of one who may only read."""
+
+OF_THE_CLIENT = "ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning"
+"""A warning that huggingface_hub's own upload gives (2.4, with httpx2), and that is nobody else's."""
 
 
 @dataclass
@@ -229,8 +233,6 @@ class FakeHub:
         self._send(handler, 200, b"")
 
     def _commit(self, handler, body, repo_id, revision):
-        import base64
-
         repository = self._found(handler, repo_id)
         if repository is None or not self._writable(handler):
             return
@@ -295,7 +297,7 @@ def serving():
 
 def point_to(hub, cache, monkeypatch, token=WRITE):
     """Let huggingface_hub, and timm through it, use this hub and an empty cache. Retries do not wait."""
-    from huggingface_hub import constants
+    from huggingface_hub import constants, file_download
     from huggingface_hub.utils import _http
 
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
@@ -304,7 +306,8 @@ def point_to(hub, cache, monkeypatch, token=WRITE):
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(cache / "no-token"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: None, time=lambda: 0.0))
+    for module in (_http, file_download):
+        monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda seconds: None, time=lambda: 0.0))
     if token is None:
         monkeypatch.delenv("HF_TOKEN", raising=False)
     else:

@@ -374,9 +374,10 @@ def pull(
 def _refuse_other_files(folder: Path) -> None:
     """Refuse a folder that is used for something else than a model."""
     from suprank.files.folders import refuse_foreign_files
+    from suprank.models.hub import LOCAL_CACHE
     from suprank.models.model_folder import SETTINGS
 
-    if not (folder / ".cache" / "huggingface").is_dir():  # of a download that was interrupted
+    if not (folder / LOCAL_CACHE).is_dir():  # of a download that was interrupted
         refuse_foreign_files(folder, SETTINGS, "a model", "name another")
 
 

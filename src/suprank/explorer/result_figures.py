@@ -47,7 +47,7 @@ def results_picture(source: Source, *, queries: int = 4, results: int = 8, seed:
     if not len(rows):
         return None
     found, _ = source.top_k(rows, results)
-    width = (results + 1) * (_CELL + _GAP) + 3 * _GAP
+    width = (results + 1) * (_CELL + _GAP) + 4 * _GAP
     height = len(rows) * (_LINE + _CELL + 2 * _GAP) + 2 * _LINE
     figure = Figure(figsize=(width, height))
     several = source.queries.labels.ndim == 3

@@ -6,7 +6,8 @@ HF_HUB_OFFLINE and the others.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import shutil
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 from threading import Thread
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 HUB_SECONDS = 5.0  # until the hub counts as out of reach
 CARD, GALLERY, REPORT = "README.md", "gallery.png", "report.json"
 """Files of a repository beside those of the embedder: the model card, its picture, and the metrics in full precision."""
+
+LOCAL_CACHE = Path(".cache", "huggingface")
+"""Where huggingface_hub keeps what it needs to go on with a download into a folder."""
 
 _LOG_IN = "`hf auth login`, HF_TOKEN or token="
 
@@ -130,6 +134,9 @@ def download_folder(
                     library_name="suprank",
                     library_version=__version__,
                 )
+    shutil.rmtree(Path(folder) / LOCAL_CACHE, ignore_errors=True)
+    with suppress(OSError):  # unless there is something else in it
+        (Path(folder) / LOCAL_CACHE.parent).rmdir()
     return HubName(name.repo_id, info.sha)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,9 +50,11 @@ def eval_results(report: Report, dataset: str, dataset_id: str, split: str) -> l
     """The same metrics for the metadata of the card, which the Hub shows beside it; those that are undefined are left out."""
     from huggingface_hub import EvalResult
 
-    from suprank.evaluation.quoted_metrics import quoted_keys
+    from suprank.evaluation.quoted_metrics import metric_grid, quoted_keys
     from suprank.evaluation.report_text import percent
 
+    _, rows = metric_grid(report, quoted_keys(report))
+    cells = [(name, column, key) for name, keys in rows.items() for column, key in keys.items()]
     return [
         EvalResult(
             task_type=TASK,
@@ -59,12 +62,12 @@ def eval_results(report: Report, dataset: str, dataset_id: str, split: str) -> l
             dataset_type=dataset_id,
             dataset_name=dataset,
             dataset_split=split,
-            metric_type=re.sub(r"[^a-z0-9]+", "_", key.partition("/")[0].lower().replace("@", "_at_")).strip("_"),
-            metric_name=key,
+            metric_type=re.sub(r"[^a-z0-9]+", "_", name.lower().replace("@", "_at_")),
+            metric_name=name if len(report.levels) < 2 else f"{name} ({column})",
             metric_value=float(percent(report.values[key])),
         )
-        for key in quoted_keys(report)
-        if report.values[key] == report.values[key]
+        for name, column, key in cells
+        if not math.isnan(report.values[key])
     ]
 
 
@@ -95,10 +98,17 @@ def data_section(manifests: Sequence[tuple[str, Manifest]]) -> str:
 def recipe_section(config: TrainConfig, run: Path) -> str:
     """The recipe of a run, without paths of the machine, and the versions and GPUs it was trained with."""
     from suprank.models.model_card import code, escape, table
+    from suprank.system.custom_code import is_custom
     from suprank.training.recipe import to_toml
 
     model, batch, schedule = config.model, config.batch, config.optimizer
-    start = "a saved embedder" if model.start is not None else code(_without_folders(model.backbone))
+    weights = (
+        code(_without_folders(model.weights)) if model.weights else "timm's weights" if model.pretrained else "random weights"
+    )
+    start = "a saved embedder"
+    if model.start is None:
+        own = "" if is_custom(model.backbone) and not model.weights else f" with {weights}"
+        start = f"{code(_without_folders(model.backbone))}{own}"
     facts = {
         "loss": code(_without_folders(config.loss.name)),
         "started from": start,
