@@ -33,8 +33,9 @@ class Repository:
     branches: dict = field(default_factory=dict)
     messages: list = field(default_factory=list)
 
-    def commit(self, files, branch="main", message=""):
+    def commit(self, files, branch="main", message="", deleted=()):
         files = {**self.commits.get(self.branches.get(branch, ""), {}), **files}
+        files = {name: content for name, content in files.items() if name not in deleted}
         name = hashlib.sha1(f"{len(self.commits)}{sorted(files)}".encode()).hexdigest()
         self.commits[name], self.branches[branch] = files, name
         self.messages.append(message)
@@ -239,7 +240,8 @@ class FakeHub:
         lines = [json.loads(line) for line in body.splitlines()]
         files = {one["value"]["path"]: base64.b64decode(one["value"]["content"]) for one in lines if one["key"] == "file"}
         files |= {one["value"]["path"]: self.stored[one["value"]["oid"]] for one in lines if one["key"] == "lfsFile"}
-        commit = repository.commit(files, revision, lines[0]["value"]["summary"])
+        deleted = [one["value"]["path"] for one in lines if one["key"] == "deletedFile"]
+        commit = repository.commit(files, revision, lines[0]["value"]["summary"], deleted)
         self._send(handler, 200, {"commitUrl": f"{self.url}/{repo_id}/commit/{commit}", "commitOid": commit})
 
     # Reading

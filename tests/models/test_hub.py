@@ -125,6 +125,9 @@ def test_a_folder_of_a_repository_is_what_would_be_pushed(online, tmp_path):
     embedder.push_to_hub("org/model", files={"gallery.png": b"png"})
     files = online.repositories["org/model"].files
     assert {file.name: file.read_bytes() for file in (tmp_path / "dry").iterdir()}.items() <= files.items()
+    embedder.save_repository(tmp_path / "dry", "org/model")  # without what no longer belongs to it
+    embedder.push_to_hub("org/model")
+    assert "gallery.png" not in {*online.repositories["org/model"].files, *(file.name for file in (tmp_path / "dry").iterdir())}
 
 
 def test_pulling_into_a_folder_takes_files_of_known_names_and_no_code(online, tmp_path):

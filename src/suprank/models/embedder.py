@@ -306,6 +306,8 @@ class Embedder(nn.Module):
         further = {hub.CARD: (card or model_card.model_card(self, repo_id)).encode(), **(files or {})}
         for name, content in further.items():
             write_atomically(Path(folder) / name, content)
+        for name in {hub.GALLERY, hub.REPORT} - further.keys():  # of an earlier call
+            (Path(folder) / name).unlink(missing_ok=True)
 
     def fingerprint(self) -> str:
         """A hash of the config and all weights: equal for equal embedders, on any device.

@@ -153,24 +153,30 @@ def upload_folder(
     """Upload the files of a folder as one commit, so that nobody sees half a model; the repository is created if need be.
 
     `revision` is a branch, which is created too. `private` is for a new repository: an existing one that is public is refused
-    if it is true.
+    if it is true. A picture and a report of an earlier push are deleted if the folder has none.
     """
-    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     check_repo_id(repo_id, with_owner=False)
     api = HfApi(token=token, library_name="suprank", library_version=__version__)
     with explain_errors(HubName(repo_id, revision), writing=True):
         full_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-        if private and not api.model_info(full_id).private:
+        if revision is not None and not create_pr:
+            api.create_branch(full_id, branch=revision, exist_ok=True)
+        info = api.model_info(full_id, revision=revision)
+        if private and not info.private:
             raise HubError(
                 f"{full_id} is there already and public, so private=True would not hide what is pushed; make it private on "
                 f"{api.endpoint}/{full_id}/settings first, or push to another name."
             )
-        if revision is not None and not create_pr:
-            api.create_branch(full_id, branch=revision, exist_ok=True)
+        files = sorted(folder.iterdir())
+        outdated = {sibling.rfilename for sibling in info.siblings or ()} & {GALLERY, REPORT} - {file.name for file in files}
         return api.create_commit(
             full_id,
-            [CommitOperationAdd(file.name, str(file)) for file in sorted(folder.iterdir())],
+            [
+                *(CommitOperationAdd(file.name, str(file)) for file in files),
+                *(CommitOperationDelete(name) for name in sorted(outdated)),
+            ],
             commit_message=commit_message or "Push an embedder with suprank",
             revision=revision,
             create_pr=create_pr,
