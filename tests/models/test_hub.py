@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -304,7 +305,17 @@ def test_a_full_disk_is_named(online, monkeypatch):
         Embedder.from_pretrained("org/model")
 
 
-# The card
+# The card, and the page on all this
+
+
+def test_code_of_the_page_on_the_hub_runs(online, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, commit = on_the_hub(online, name="timm/resnet50.a1_in1k")
+    page = (Path(__file__).parents[2] / "docs" / "hub.md").read_text()
+    names = {}
+    exec("\n".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)), names)
+    assert online.repositories["org/birds"].private
+    assert Embedder.load("model").config.backbone == f"hf-hub:timm/resnet50.a1_in1k@{commit}"
 
 
 def test_the_card_has_metadata_that_the_hub_reads_and_escapes_what_is_markdown(online):
