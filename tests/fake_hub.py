@@ -129,6 +129,7 @@ class FakeHub:
     def _routes(self):
         repo = r"([\w.-]+/[\w.-]+)"
         return [
+            ("GET", "/api/whoami-v2", self._whoami),
             ("POST", "/api/repos/create", self._create),
             ("POST", "/api/validate-yaml", self._validate),
             ("GET", f"/api/models/{repo}/refs", self._refs),
@@ -176,6 +177,14 @@ class FakeHub:
         return None
 
     # Writing
+
+    def _whoami(self, handler, body):
+        known = {WRITE: ("org", "write"), READ: ("reader", "read")}.get(self._token(handler))
+        if known is None:
+            self._send(handler, 401, {"error": "Invalid username or password."})
+        else:
+            token = {"displayName": "laptop", "role": known[1]}
+            self._send(handler, 200, {"type": "user", "name": known[0], "auth": {"type": "access_token", "accessToken": token}})
 
     def _create(self, handler, body):
         asked = json.loads(body)

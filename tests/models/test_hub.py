@@ -169,6 +169,14 @@ def test_pushing_needs_a_token_that_may_write(online, monkeypatch, token):
         tiny.embedder().push_to_hub("org/model", token=token)
 
 
+def test_whether_a_token_may_write_is_known_before_any_work(online):
+    hub.check_token("org/model")
+    with pytest.raises(HubError, match=r"org/model cannot be written to: the token of reader may only read; log in with one"):
+        hub.check_token("org/model", fake_hub.READ)
+    with pytest.raises(HubError, match=r"org/model cannot be written to \(.*; log in with a token that has write access"):
+        hub.check_token("org/model", "hf_expired")
+
+
 def test_a_gated_repository_says_where_to_ask(online, monkeypatch):
     pushed(online)
     online.repositories["org/model"].gated = True
@@ -289,12 +297,19 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds_unless_the_cache_
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     start = time.monotonic()
     assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
-    with pytest.raises(
-        HubError, match=r"org/another cannot be downloaded \(.* does not answer\), and the cache \(.*\) does not"
-    ):
+    for address in ("http://127.0.0.1:9", "no address"):
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        with pytest.raises(
+            HubError, match=r"^org/another cannot be downloaded \(.* does not answer\), and the cache \(.*\) does"
+        ):
+            Embedder.from_pretrained("org/another")
+    with pytest.raises(HubError, match=r"org/another cannot be downloaded \(local_files_only=True\)"):
+        Embedder.from_pretrained("org/another", local_files_only=True)
+    assert not constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match=r"org/another cannot be downloaded \(HF_HUB_OFFLINE is set\)"):
         Embedder.from_pretrained("org/another")
     assert time.monotonic() - start < 5
-    assert not constants.HF_HUB_OFFLINE
 
 
 def test_a_full_disk_is_named(online, monkeypatch):

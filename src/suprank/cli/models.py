@@ -300,10 +300,15 @@ def push(
       suprank models push model org/cub-retrieval --report embeddings
     """
     with terminal.plain_errors("a smaller model"), terminal.plain_messages():
+        from suprank.models.hub import check_token
+        from suprank.models.hub_names import check_repo_id
         from suprank.workflows.hub import hub_repository
 
         terminal.device(device)
-        if dry_run is not None:
+        check_repo_id(repo, with_owner=False)
+        if dry_run is None:
+            check_token(repo)
+        else:
             terminal.check_folder(dry_run)
             _refuse_other_files(dry_run)
         with terminal.ProgressBars(quiet) as bars:
@@ -324,7 +329,7 @@ def push(
         if repository.images:
             terminal.echo(f"the card shows {repository.images} test images; --no-gallery leaves them out", err=True)
         if license is None:
-            terminal.echo("the card names no license, so that nobody may use the model; --license ID names one", err=True)
+            terminal.echo("the card names no license; --license ID names one", err=True)
         if dry_run is not None:
             repository.save(dry_run)
             terminal.echo(f"{repository.card}\n{dry_run}: {', '.join(sorted(file.name for file in dry_run.iterdir()))}")

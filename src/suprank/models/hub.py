@@ -34,7 +34,7 @@ CARD, GALLERY, REPORT = "README.md", "gallery.png", "report.json"
 LOCAL_CACHE = Path(".cache", "huggingface")
 """Where huggingface_hub keeps what it needs to go on with a download into a folder."""
 
-_LOG_IN = "`hf auth login`, HF_TOKEN or token="
+_LOG_IN = "`hf auth login`, or HF_TOKEN"
 
 
 class HubError(OSError):
@@ -140,6 +140,19 @@ def download_folder(
     return HubName(name.repo_id, info.sha)
 
 
+def check_token(repo_id: str, token: str | bool | None = None) -> None:
+    """Raise a `HubError` if nobody is logged in, or with a token that may only read, before hours of work depend on it."""
+    from huggingface_hub import HfApi
+
+    with explain_errors(HubName(repo_id), writing=True):
+        account = HfApi(token=token).whoami()
+    if ((account.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
+        raise HubError(
+            f"{repo_id} cannot be written to: the token of {account['name']} may only read; log in with one that has write "
+            f"access: {_LOG_IN}."
+        )
+
+
 def upload_folder(
     repo_id: str,
     folder: Path,
@@ -236,8 +249,12 @@ def _explained(error: Exception, name: HubName, writing: bool) -> OSError:
     if status is not None and status >= 500:
         return HubError(f"{endpoint} has a problem of its own (error {status}); try again later.")
     if not writing and any(isinstance(one, errors.LocalEntryNotFoundError) for one in causes):
-        offline = constants.HF_HUB_OFFLINE or any(isinstance(one, errors.OfflineModeIsEnabled) for one in causes)
-        why = f"{endpoint} is not asked or does not answer" if offline else _first_line(causes[-1])
+        if constants.HF_HUB_OFFLINE:
+            why = "HF_HUB_OFFLINE is set"
+        elif any(isinstance(one, errors.OfflineModeIsEnabled) for one in causes):
+            why = f"{endpoint} does not answer"
+        else:
+            why = _first_line(causes[-1]) if len(causes) > 1 else "local_files_only=True"
         return HubError(
             f"{name} cannot be downloaded ({why}), and the cache ({constants.HF_HUB_CACHE}) does not have it; connect to the "
             "Hub once, or copy the folder of the model from a machine that has it and name the folder."
@@ -295,7 +312,7 @@ def answers(url: str) -> bool:
             urlopen(Request(url, method="HEAD"), timeout=HUB_SECONDS).close()
         except HTTPError:
             pass
-        except (OSError, HTTPException):
+        except (OSError, HTTPException, ValueError):  # the last for an HF_ENDPOINT that is no address
             return
         heard.append(True)
 

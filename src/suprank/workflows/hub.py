@@ -44,6 +44,9 @@ def push_to_hub(
     Example:
         >>> suprank.push_to_hub("runs/cub", "org/cub-retrieval", license="mit", private=True)  # doctest: +SKIP
     """
+    from suprank.models.hub import check_token
+
+    check_token(repo_id, token)
     return hub_repository(model, repo_id, **options).push(
         private=private, revision=revision, commit_message=commit_message, token=token, create_pr=create_pr
     )
