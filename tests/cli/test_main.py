@@ -59,10 +59,10 @@ def without(part, *arguments):
     return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
 
 
-def test_a_missing_command_line_names_the_extras_of_the_verb():
+def test_a_missing_command_line_names_the_extra_of_the_verb():
     run = without("typer", "index", "info", "i")
     assert run.returncode == 1
-    assert run.stderr == 'suprank: this needs typer, which is not installed; pip install "suprank[cli,explore]"\n'
+    assert run.stderr == 'suprank: this needs typer, which is not installed; pip install "suprank[explore]"\n'
 
 
 def test_help_needs_nothing_but_the_command_line():
