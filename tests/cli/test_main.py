@@ -36,6 +36,31 @@ def test_help_names_every_verb():
         assert verbs <= set(shown.output.split())
 
 
+def test_help_and_lists_of_recipes_do_not_import_torch():
+    script = """
+import sys
+from typer.main import get_command
+from typer.testing import CliRunner
+from suprank.cli.app import app
+
+def commands(group, words=()):
+    for name, command in group.commands.items():
+        yield (*words, name)
+        yield from commands(command, (*words, name)) if hasattr(command, "commands") else ()
+
+shown = [(*words, "--help") for words in commands(get_command(app))]
+shown += [("recipes",), ("recipes", "sop"), ("recipes", "cub/roadmap"), ("recipes", "cub112/nsm"), ("paper",)]
+for words in shown:
+    ended = CliRunner().invoke(app, list(words))
+    assert ended.exit_code == 0, (words, ended.output)
+    assert not {"torch", "timm"} & set(sys.modules), words
+print(len(shown))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 30
+
+
 def test_paragraphs_of_help_fill_the_lines_of_the_terminal():
     shown = CliRunner().invoke(app, ["embed", "--help"], env={"COLUMNS": "300"}).output
     assert "Under torchrun the processes share the images." in shown
