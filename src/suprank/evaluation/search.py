@@ -57,7 +57,7 @@ class Search:
         self.normalize = normalize
         self.order: Tensor | None = None
         self._place: Tensor | None = None
-        self.ordering = choose_ordering(device, len(queries) * len(gallery))
+        self.ordering = choose_ordering(device, len(queries) * len(gallery), positives=len(queries) * positives_per_query)
         self.budget = _default_budget(device) if memory_budget is None else int(memory_budget)
         if self.budget < 1:
             raise ValueError(
