@@ -220,11 +220,19 @@ def test_a_file_is_read_in_blocks_of_a_few_megabytes(tmp_path):
     assert peak < 1.5 * module.BLOCK_BYTES
 
 
+def test_every_float16_is_read_as_the_same_number(tmp_path):
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(-1, 64)
+    source = Embeddings.from_source(saved(tmp_path / "half.npy", every))
+    np.testing.assert_array_equal(source.rows(slice(None)).numpy(), every.astype(np.float32))
+    swapped = Embeddings.from_source(saved(tmp_path / "swapped.npy", every.astype(">f2")))
+    np.testing.assert_array_equal(swapped.rows(torch.arange(len(every))).numpy(), every.astype(np.float32))
+
+
 def test_scattered_rows_of_a_file_are_read_in_file_order_a_block_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_BYTES", 3 * 12)
     source = Embeddings.from_source(saved(tmp_path / "rows.npy", SEVEN_BY_THREE))
     read, reads = source._read, []
-    monkeypatch.setattr(source, "_read", lambda which: reads.append(which.tolist()) or read(which))
+    monkeypatch.setattr(source, "_read", lambda which, device: reads.append(which.tolist()) or read(which, device))
     index = [6, 0, 5, 0, 1, 3, 2]
     np.testing.assert_array_equal(source.rows(torch.tensor(index)).numpy(), SEVEN_BY_THREE[index])
     assert reads == [[0, 0, 1], [2, 3, 5], [6]]

@@ -72,7 +72,7 @@ class Search:
     def _check_norms(self) -> dict[int, Tensor]:
         """The norms of the rows by the `id` of their source; refused if products could exceed float32."""
         both = dict.fromkeys((self.gallery, self.queries))
-        norms = {id(source): source.norms(zero_allowed=not self.normalize) for source in both}
+        norms = {id(source): source.norms(zero_allowed=not self.normalize, device=self.device) for source in both}
         longest, longest_item = (float(norms[id(source)].max()) for source in (self.queries, self.gallery))
         if not self.normalize and longest * longest_item > _LARGEST:
             raise ValueError(
@@ -198,9 +198,10 @@ class Search:
         for first in range(0, number, piece):
             part = slice(first, min(first + piece, number))
             index = slice(rows.start + part.start, rows.start + part.stop) if isinstance(rows, slice) else rows[part]
-            values = source.rows(index).to(self.device)
+            values = source.rows(index, self.device)
             if self.normalize:
-                values = values / self._norms[id(source)][index].to(self.device)[:, None]
+                norms = self._norms[id(source)][index if isinstance(index, slice) else index.to(self.device)]
+                values = values / norms[:, None]
             padded[part, : source.dim] = values
         return padded
 
