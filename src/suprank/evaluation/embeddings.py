@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from suprank.evaluation.embedding_files import BLOCK_BYTES, open_embeddings
+from suprank.evaluation.embedding_files import BLOCK_BYTES, Shards, find_shards, open_embeddings, open_shards
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
 
-EmbeddingSource: TypeAlias = "Embeddings | Tensor | NDArray[Any] | str | os.PathLike[str]"
+EmbeddingSource: TypeAlias = "Embeddings | Tensor | NDArray[Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """What `Embeddings.from_source` takes."""
 
 _NAMED = 5  # rows that an error names before it only counts
 _GPU_BLOCKS = 16  # blocks whose norms a GPU computes at once
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
-_KINDS = "a float tensor, a float numpy array, or the path of a .npy, .parquet or .pt file"
+_KINDS = "a float tensor, a float numpy array, the path of a .npy, .parquet or .pt file, or a list of such paths"
 
 
 class Embeddings:
@@ -38,6 +40,8 @@ class Embeddings:
       (float16 stays float16, the rest becomes float32). The system removes it with the object or the process, however
       that ends. If /tmp is in memory, point TMPDIR to a disk.
 
+    A list of paths, or a pattern such as `shards/*.npy`, is one collection in several files, whose rows follow each other.
+
     Example:
         >>> source = Embeddings.from_source(np.eye(3, dtype=np.float16))
         >>> len(source), source.dim
@@ -47,27 +51,34 @@ class Embeddings:
                 [1., 0., 0.]])
     """
 
-    def __init__(self, stored: Tensor | NDArray[Any], name: str, *, on_disk: bool = False, path: Path | None = None) -> None:
+    def __init__(
+        self, stored: Tensor | NDArray[Any] | Shards, name: str, *, on_disk: bool = False, paths: Sequence[Path] = ()
+    ) -> None:
         self.name = name
-        self.path = path
+        self.paths = paths
         self.dim = int(stored.shape[1])
         self.device = stored.device if isinstance(stored, torch.Tensor) else torch.device("cpu")
         self._count = int(stored.shape[0])
         self.on_disk = on_disk
-        self._stored: Tensor | NDArray[Any] | None = stored
+        self._stored: Tensor | NDArray[Any] | Shards | None = stored
 
     @classmethod
     def from_source(cls, source: EmbeddingSource, name: str = "embeddings", *, column: str | None = None) -> Embeddings:
         """Open and check embeddings; errors call them `name`. `column` picks a column of a Parquet file with several."""
         if isinstance(source, Embeddings):
             return source
-        stored: Tensor | NDArray[Any]
+        stored: Tensor | NDArray[Any] | Shards
+        if (paths := find_shards(source)) is not None:
+            stored = open_shards(paths, name, column)
+            name = f"{name} ({len(paths)} files, {paths[0]} to {paths[-1].name})"
+            _check(stored, name)
+            return cls(stored, name, on_disk=True, paths=paths)
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             name = f"{name} ({path})"
             stored = open_embeddings(path, name, column)
             _check(stored, name)
-            return cls(stored, name, on_disk=True, path=path)
+            return cls(stored, name, on_disk=True, paths=[path])
         if not isinstance(source, np.ndarray | torch.Tensor):
             raise TypeError(f"{name} is {type(source)}, but must be {_KINDS}.")
         stored = source.detach() if isinstance(source, torch.Tensor) else source
@@ -124,8 +135,8 @@ class Embeddings:
         """Whether both are views of one tensor, array or file, row by row."""
         if self is other:
             return True
-        if self.path is not None and other.path is not None:
-            return self.path.resolve() == other.path.resolve()
+        if self.paths and other.paths:
+            return [path.resolve() for path in self.paths] == [path.resolve() for path in other.paths]
         mine, theirs = self._stored, other._stored
         if isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
             return mine.data_ptr() == theirs.data_ptr() and mine.stride() == theirs.stride() and mine.dtype == theirs.dtype
@@ -194,7 +205,7 @@ def _name_rows(bad: Tensor) -> str:
     return f"{count} of {len(bad)} rows ({', '.join(first)}{', ...' if count > len(first) else ''}) hold"
 
 
-def _check(stored: Tensor | NDArray[Any], name: str) -> None:
+def _check(stored: Tensor | NDArray[Any] | Shards, name: str) -> None:
     if isinstance(stored, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, but embeddings have no missing entries; fill them in with .filled(value).")
     if isinstance(stored, torch.Tensor):

@@ -68,6 +68,8 @@ class Search:
         self._plan_memory(int(positives_per_query), contiguous=contiguous)
         self._resident_gallery: Tensor | None = None
         self._thread_buffers = threading.local()
+        self.on_chunk: Callable[[int], None] | None = None
+        """Called with the number of items of every chunk that was ranked, if the gallery is streamed."""
 
     def _check_norms(self) -> dict[int, Tensor]:
         """The norms of the rows by the `id` of their source; refused if products could exceed float32."""
@@ -172,6 +174,8 @@ class Search:
             if self.resident:
                 self._resident_gallery = piece
             yield self._place[part] if as_stored and self._place is not None else part, piece, part.stop - part.start
+            if self.on_chunk is not None:
+                self.on_chunk(part.stop - part.start)
 
     def product(self, queries: Tensor, items: Tensor, number: int) -> Tensor:
         """queries · itemsᵀ in a buffer that the next product reuses; the columns of the padding hold −∞."""
