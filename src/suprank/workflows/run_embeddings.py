@@ -160,7 +160,8 @@ def image_embedder(
 
 def read_run_config(run: Path) -> TrainConfig:
     """The recipe of a run; a `RecipeError` that says what to do if an earlier version of suprank wrote it."""
-    from suprank.training.recipe import RecipeError, read_recipe
+    from suprank.training.recipe import read_recipe
+    from suprank.training.recipe_files import RecipeError
 
     try:
         return read_recipe(run / "recipe.toml")
