@@ -89,7 +89,7 @@ def _usage(embedder: Embedder, repo_id: str) -> str:
             "",
         ]
     lines += [
-        '```console\n$ pip install "suprank[cli,vision]"\n```',
+        '```console\n$ pip install "suprank[vision]"\n```',
         "",
         "```python",
         "from PIL import Image",
