@@ -140,7 +140,7 @@ class FakeHub:
             ("PUT", "/lfs/([0-9a-f]+)", self._store),
             ("POST", "/lfs/verify", lambda handler, body: self._send(handler, 200, {})),
             ("GET", f"/api/models/{repo}(?:/revision/(.+))?", self._info),
-            ("GET HEAD", f"/{repo}/resolve/([^/]+)/(.+)", self._resolve),
+            ("GET HEAD", rf"/{repo}/resolve/(refs/pr/\d+|[^/]+)/(.+)", self._resolve),
         ]
 
     def _send(self, handler, status, body, **headers):
@@ -250,8 +250,12 @@ class FakeHub:
         files = {one["value"]["path"]: base64.b64decode(one["value"]["content"]) for one in lines if one["key"] == "file"}
         files |= {one["value"]["path"]: self.stored[one["value"]["oid"]] for one in lines if one["key"] == "lfsFile"}
         deleted = [one["value"]["path"] for one in lines if one["key"] == "deletedFile"]
-        commit = repository.commit(files, revision, lines[0]["value"]["summary"], deleted)
-        self._send(handler, 200, {"commitUrl": f"{self.url}/{repo_id}/commit/{commit}", "commitOid": commit})
+        request = "create_pr=1" in handler.path
+        if request:
+            repository.branches["refs/pr/1"] = repository.branches[revision]
+        commit = repository.commit(files, "refs/pr/1" if request else revision, lines[0]["value"]["summary"], deleted)
+        answer = {"commitUrl": f"{self.url}/{repo_id}/commit/{commit}", "commitOid": commit}
+        self._send(handler, 200, {**answer, "pullRequestUrl": f"{self.url}/{repo_id}/discussions/1"} if request else answer)
 
     # Reading
 

@@ -90,6 +90,14 @@ def test_a_branch_is_made_and_loaded_by_its_name_and_by_its_commit(online):
         Embedder.from_pretrained("org/model@a", revision="b")
 
 
+def test_a_pull_request_leaves_the_branch_as_it_is(online):
+    first = pushed(online)
+    second = tiny.embedder(seed=2, dim=8)
+    assert second.push_to_hub("org/model", create_pr=True).pr_url == f"{online.url}/org/model/discussions/1"
+    assert Embedder.from_pretrained("org/model").fingerprint() == first.fingerprint()
+    assert Embedder.from_pretrained("org/model", revision="refs/pr/1").fingerprint() == second.fingerprint()
+
+
 def test_a_folder_is_loaded_too(online, tmp_path):
     embedder = tiny.embedder()
     embedder.save(tmp_path / "model")
@@ -310,6 +318,16 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds_unless_the_cache_
     with pytest.raises(HubError, match=r"org/another cannot be downloaded \(HF_HUB_OFFLINE is set\)"):
         Embedder.from_pretrained("org/another")
     assert time.monotonic() - start < 5
+
+
+def test_a_hub_that_is_too_slow_counts_as_one_that_does_not_answer(online, monkeypatch):
+    embedder = pushed(online)
+    Embedder.from_pretrained("org/model")
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.1)
+    online.fault(lambda handler: time.sleep(0.5), "^/$")
+    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+    with pytest.raises(HubError, match=rf"^org/another cannot be downloaded \({online.url} does not answer\)"):
+        Embedder.from_pretrained("org/another")
 
 
 def test_a_full_disk_is_named(online, monkeypatch):
