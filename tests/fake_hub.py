@@ -36,7 +36,7 @@ class Repository:
     def commit(self, files, branch="main", message="", deleted=()):
         files = {**self.commits.get(self.branches.get(branch, ""), {}), **files}
         files = {name: content for name, content in files.items() if name not in deleted}
-        name = hashlib.sha1(f"{len(self.commits)}{sorted(files)}".encode()).hexdigest()
+        name = hashlib.sha1(repr((len(self.commits), sorted(files.items()))).encode()).hexdigest()
         self.commits[name], self.branches[branch] = files, name
         self.messages.append(message)
         return name

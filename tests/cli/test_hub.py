@@ -235,6 +235,9 @@ def test_a_recipe_may_name_a_backbone_of_the_hub_whose_commit_the_run_keeps(onli
     (tmp_path / "run" / "result.json").unlink()  # as if it had been stopped before the end
     train(config, tmp_path / "run", resume=True)
     assert online.asked == [], "a resumed run has its commit, whose files are in the cache"
+    other = config.model_copy(update={"model": config.model.model_copy(update={"backbone": "hf-hub:timm/some@main"})})
+    with pytest.raises(ValueError, match=r"model.backbone was 'hf-hub:timm/some@\w+' and is 'hf-hub:timm/some@\w+'"):
+        train(other, tmp_path / "run", resume=True)
     assert Embedder.load(tmp_path / "run" / "model").config.backbone == f"hf-hub:timm/some@{commit}"
 
 

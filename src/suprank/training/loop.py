@@ -126,7 +126,8 @@ def train(
 def _with_pinned_backbone(config: TrainConfig, folder: str | PathLike[str], fabric: Fabric, *, resume: bool) -> TrainConfig:
     """The config with the commit of a backbone on the Hugging Face Hub, so that a resumed run and `--frozen` find the same one.
 
-    A run that is resumed has the commit of its recipe, if that is of the same repository and the user names no commit.
+    A run that is resumed keeps the commit of its recipe if the same repository is named without a revision. A branch or a tag
+    that means another commit by now is another recipe.
     """
     name = config.model.backbone
     if not name.startswith(custom_code.HUB) or HubName.parse(name).pinned:
@@ -134,9 +135,9 @@ def _with_pinned_backbone(config: TrainConfig, folder: str | PathLike[str], fabr
 
     def pin() -> str:
         saved = RunFolder(folder).saved_recipe if resume else None
-        if saved is not None:
+        if saved is not None and HubName.parse(name).revision is None:
             before = read_recipe(saved).model.backbone
-            if before.startswith(custom_code.HUB) and HubName.parse(before).repo_id == HubName.parse(name).repo_id:
+            if before.startswith(f"{name}@"):
                 return before
         return resolve_hub_backbone(name)[0]
 
