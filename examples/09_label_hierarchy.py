@@ -35,13 +35,13 @@ with TemporaryDirectory() as temporary:
     branch.apply(Merge((clusters["Armenian small letter ca"],), clusters["armenian"]))
     branch.apply(Merge((clusters["symbol"], clusters["koppa"], clusters["coptic"]), clusters["greek"]))
     reviewed = read_hierarchy(project, "anna")
+print("groups:", ", ".join(f"{group.name} ({reviewed.sizes[group.id]})" for group in reviewed.groups_at(1)))
 
 # The name of each letter's group, as a new level of the manifest.
 groups = {label.text: reviewed.names(label)[0] for label in reviewed.labels.values()}
 names = letters.table["label_character"].to_pylist()
 columns = {"path": letters.paths, "split": letters.table["split"], "label_letter": names}
 tree = Manifest.from_columns({**columns, "label_group": [groups[name] for name in names]}, root=letters.root)
-print(tree.to_tree().text(most=4))
 
 pixels = np.stack([np.asarray(item.image.convert("L")).ravel() for item in ImageDataset(tree)])
 report = evaluate(pixels - pixels.mean(axis=1, keepdims=True), tree.labels, level_names=tree.levels)
