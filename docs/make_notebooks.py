@@ -2,8 +2,8 @@
 
     make notebooks
 
-A script's docstring and its cells (`# %% [markdown]` and `# %%`) become the notebook's. Of what a cell prints and draws, stdout and the
-pictures are kept. `tests/test_examples.py` checks that scripts, notebooks and pictures agree; it needs no Jupyter.
+A script's docstring and its cells (`# %% [markdown]` and `# %%`) become the notebook's. Of what a cell prints and draws, stdout
+and the pictures are kept. `tests/test_examples.py` checks that scripts, notebooks and pictures agree; it needs no Jupyter.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def script_cells(source: str) -> list[tuple[str, str]]:
 
 
 def write_notebook(script: Path) -> None:
+    """Execute the notebook of a script in an empty folder, and save it and its last picture."""
     import nbclient
     from nbformat import v4, write
 

@@ -3,7 +3,7 @@
 The images are letters in many fonts, which suprank draws. A class is a letter, and the test letters are not trained on.
 R@1 and AP of the test letters are printed after each epoch, and rise from 14 and 4 % to about 60 and 35 %.
 
-    $ python examples/01_training_loop.py    # suprank[train]; 10 seconds on a CPU
+    $ python examples/01_training_loop.py    # suprank[train]; 15 seconds on a CPU
 """
 
 # %%

@@ -30,7 +30,7 @@ def draw(color, dot, corners):
     x, y, size = random.uniform(24, 40), random.uniform(24, 40), random.uniform(16, 24)
     pen = ImageDraw.Draw(image)
     pen.regular_polygon((x, y, size), corners, rotation=int(random.integers(-20, 20)), fill=COLORS[color])
-    pen.circle((x, y), size / 3, fill=COLORS[dot])
+    pen.ellipse((x - size / 3, y - size / 3, x + size / 3, y + size / 3), fill=COLORS[dot])
     return np.asarray(image.resize((32, 32))) / 255
 
 

@@ -4,7 +4,7 @@ All you need are labels, and the embeddings of the same images by both models. H
 and the models are plain features: pixels of the blurred image, and its edges. In R@1 they differ by half a point, which may be
 chance. In AP the edges are better by 0.7, which is not. The picture says for which scripts, and shows where either model fails.
 
-    $ python examples/03_compare_models.py    # suprank[train]; 5 seconds on a CPU
+    $ python examples/03_compare_models.py    # suprank[train]; 10 seconds on a CPU
 """
 
 # %%

@@ -4,7 +4,7 @@ The metric collects the embeddings of all batches and processes, and computes wh
 letters that suprank draws, and the validation letters are not trained on; their R@1 rises from 14 to about 53 %. With several
 processes, `gather` gives the loss the whole batch; with one it does nothing.
 
-    $ python examples/06_lightning.py    # suprank[train]; 20 seconds on a CPU
+    $ python examples/06_lightning.py    # suprank[train]; 15 seconds on a CPU
 """
 
 import numpy as np

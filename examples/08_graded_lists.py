@@ -4,7 +4,7 @@ There are 200 queries of 30 items with grades from 0 to 3, as in web search or a
 scores an item by 20 features. Trained with `SmoothNDCG`, which sees only the order, it has a higher NDCG@10 on new queries than
 trained to predict the grades, which also depend on how demanding a query is. The paired test says that this is no chance.
 
-    $ python examples/08_graded_lists.py    # suprank; 5 seconds on a CPU
+    $ python examples/08_graded_lists.py    # suprank; 10 seconds on a CPU
 """
 
 from pathlib import Path
