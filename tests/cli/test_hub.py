@@ -88,7 +88,7 @@ def printed_rows(output):
 
 def test_the_card_has_the_digits_that_evaluate_prints(collection, online):
     run = collection / "private place" / "run"
-    options = ("--license", "mit", "--device", "cpu", "--no-gallery")
+    options = ("--license", "mit", "--device", "cpu")
     result = done("models", "push", run, "org/birds", *options)
     card = online.repositories["org/birds"].files["README.md"].decode()
     printed = printed_rows(done("evaluate", run, "--bootstrap", 1000, "--device", "cpu").stdout)
@@ -117,9 +117,7 @@ def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(co
             {"sessions": [{"host": "secret-host", "versions": {"suprank": "0.1", "lightning": None}, "gpus": ["H200", "H200"]}]}
         )
     )
-    repository = hub_repository(
-        run, "org/birds", license="mit", datasets=["org/photos"], device="cpu", bootstrap=0, gallery=False
-    )
+    repository = hub_repository(run, "org/birds", license="mit", datasets=["org/photos"], device="cpu", bootstrap=0)
     card = ModelCard(repository.card)
     assert (card.data.license, card.data.datasets, card.data.base_model) == (
         "mit",
@@ -141,9 +139,7 @@ def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(co
 
 
 def test_the_example_of_the_card_runs(collection, monkeypatch, tmp_path):
-    done(
-        "models", "push", collection / "private place" / "run", "org/birds", "--no-gallery", "--device", "cpu", "--bootstrap", 0
-    )
+    done("models", "push", collection / "private place" / "run", "org/birds", "--device", "cpu", "--bootstrap", 0)
     card = ModelCard.load("org/birds")
     Image.new("RGB", (50, 40), "red").save("photo.jpg")
     (example,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
@@ -154,13 +150,13 @@ def test_the_example_of_the_card_runs(collection, monkeypatch, tmp_path):
 
 def test_a_dry_run_writes_what_would_be_pushed_and_asks_nobody(collection, online, tmp_path):
     run = collection / "private place" / "run"
-    output = done("models", "push", run, "org/birds", "--dry-run", "dry", "--device", "cpu", "--bootstrap", 0)
+    output = done("models", "push", run, "org/birds", "--gallery", "--dry-run", "dry", "--device", "cpu", "--bootstrap", 0)
     assert online.asked == []
     names = ["README.md", "embedder.json", "gallery.png", "model.safetensors", "report.json"]
     assert sorted(file.name for file in (tmp_path / "dry").iterdir()) == sorted(names)
     assert (tmp_path / "dry" / "README.md").read_text() in output.stdout
     assert "names no license" in output.stderr
-    assert "the card shows 36 test images; --no-gallery leaves them out" in output.stderr
+    assert "the card shows 36 test images, which are published with it" in output.stderr
     assert "](gallery.png)" in output.stdout
     with Image.open("dry/gallery.png") as picture:
         assert picture.width > 900
@@ -171,7 +167,7 @@ def test_a_dry_run_writes_what_would_be_pushed_and_asks_nobody(collection, onlin
 def test_a_saved_model_has_the_metrics_of_its_own_embeddings_and_of_no_others(collection, online):
     model, manifest = collection / "private place" / "run" / "model", collection / "birds.parquet"
     done("embed", model, manifest, "--root", collection / "data", "--out", "own", "--workers", 0, "--device", "cpu")
-    done("models", "push", model, "org/birds", "--report", "own", "--device", "cpu", "--no-gallery")
+    done("models", "push", model, "org/birds", "--report", "own", "--device", "cpu")
     card = online.repositories["org/birds"].files["README.md"].decode()
     expected = suprank.evaluate("own", device="cpu")
     assert f"| {100 * expected['H-AP']:.2f} [" in card

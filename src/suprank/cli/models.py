@@ -273,9 +273,9 @@ def push(
     gallery: Annotated[
         bool,
         typer.Option(
-            "--gallery/--no-gallery", help="Show random test images with their first results; they are published too."
+            "--gallery", help="Add a picture of random test images with their first results, which publishes these images."
         ),
-    ] = True,
+    ] = False,
     bootstrap: Annotated[int, typer.Option(min=0, help="Bootstrap samples for 95% intervals; 0 for none.")] = 1000,
     dry_run: Annotated[
         Path | None,
@@ -285,16 +285,16 @@ def push(
     device: Device = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
-    """Push a model to the Hugging Face Hub, with a model card: metrics, data, recipe, and a picture of what it retrieves.
+    """Push a model to the Hugging Face Hub, with a model card: metrics, data, recipe, and with --gallery a picture of results.
 
     A run is evaluated as `suprank evaluate RUN` does, and the card has the same numbers. Log in first with `hf auth login`, or
     set HF_TOKEN. Pushed are safetensors, settings and the card, and never code.
 
     \b
     See what would be pushed:
-      suprank models push runs/cub org/cub-retrieval --license mit --dry-run card
+      suprank models push runs/cub org/cub-retrieval --license mit --gallery --dry-run card
     Push it:
-      suprank models push runs/cub org/cub-retrieval --license mit --private
+      suprank models push runs/cub org/cub-retrieval --license mit --gallery --private
     A saved embedder, with the metrics of embeddings that it made:
       suprank embed model cub.parquet --out embeddings
       suprank models push model org/cub-retrieval --report embeddings
@@ -327,7 +327,7 @@ def push(
                 progress=bars,
             )
         if repository.images:
-            terminal.echo(f"the card shows {repository.images} test images; --no-gallery leaves them out", err=True)
+            terminal.echo(f"the card shows {repository.images} test images, which are published with it", err=True)
         if license is None:
             terminal.echo("the card names no license; --license ID names one", err=True)
         if dry_run is not None:

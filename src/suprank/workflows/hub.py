@@ -81,13 +81,13 @@ def hub_repository(
     license: str | None = None,
     datasets: Sequence[str] = (),
     base_model: str | None = None,
-    gallery: bool = True,
+    gallery: bool = False,
     bootstrap: int = 1000,
     trust_code: bool = False,
     device: str | None = None,
     progress: Progress | None = None,
 ) -> HubRepository:
-    """The files of a repository: the model, a card with its metrics, data and recipe, and a picture of what it retrieves.
+    """The files of a repository: the model, and a card with its metrics, data and recipe, perhaps with a picture of results.
 
     `model` is a folder of `suprank train`, which is evaluated as `suprank evaluate` does (`test` names one of its test sets), a
     folder with a saved embedder, or an `Embedder`. `report` has the metrics of a model that is not a run, or replaces those of
@@ -95,9 +95,9 @@ def hub_repository(
     evaluated. Without a report such a model has a card without metrics. `bootstrap` is the number of samples for intervals of
     metrics that are evaluated here, and 0 for none.
 
-    `gallery` draws random test images with their first results, where the images can be read: **they are published with the
-    model**. `license`, `datasets` (ids on the Hub) and `base_model` (an id on the Hub; by default the timm model that a run
-    started from) are metadata of the card.
+    `gallery` adds a picture of random test images with their first results, where they can be read. They are
+    **published with the model**, so it is off by default. `license`, `datasets` (ids on the Hub) and `base_model` (an id on the Hub; by default
+    the timm model that a run started from) are metadata of the card.
     """
     from suprank.models.hub import GALLERY, REPORT
     from suprank.models.hub_names import check_repo_id
