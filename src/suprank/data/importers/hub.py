@@ -1,0 +1,191 @@
+"""Datasets of the Hugging Face Hub: list the files of a repository, and download those of some splits into its cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from suprank.data.importers.dataset_files import (
+    DatasetFiles,
+    NoImageFilesError,
+    converted_files,
+    files_in_folder,
+    manifest_splits,
+    read_card,
+    select_files,
+)
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+CONVERTED = "refs/convert/parquet"
+"""The branch on which the Hub keeps a Parquet copy of datasets in other formats."""
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_AT_ONCE = 8  # downloads
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes so far, bytes in all)."""
+
+
+class _OfflineError(Exception):
+    """The Hub cannot be reached."""
+
+
+def download_dataset(
+    repository: str,
+    *,
+    config: str | None = None,
+    splits: Sequence[str] | None = None,
+    revision: str | None = None,
+    progress: Progress = lambda done, total: None,
+) -> tuple[Path, DatasetFiles, list[str]]:
+    """Download the files of a dataset's splits; return their folder, the files, and sentences on what was chosen.
+
+    Files go to the cache of `huggingface_hub`, so that a download continues where it stopped, and a second one takes no time.
+    A repository without Parquet files, .tar shards or images is read from the copy that the Hub keeps on `CONVERTED`. If the
+    Hub cannot be reached, what the cache has of this revision is used.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi(library_name="suprank")
+    try:
+        with _explain_errors(repository, revision):
+            return _download(api, repository, config, splits, revision, progress)
+    except _OfflineError as error:
+        folder = _cached_folder(repository, revision)
+        if folder is None:
+            raise ConnectionError(
+                f"{repository} is not a local file or folder; as a dataset of the Hub it is not in the cache, and the Hub cannot "
+                f"be reached ({error}). Correct the path, or connect to the network."
+            ) from error
+        files = files_in_folder(folder, config)
+        mapping, sentences = manifest_splits(files.splits, splits, repository)
+        sentences.insert(0, f"the Hub cannot be reached ({error}); used what its cache has: {folder}")
+        return folder, _only(files, mapping), sentences
+
+
+def _download(
+    api: HfApi, repository: str, config: str | None, splits: Sequence[str] | None, revision: str | None, progress: Progress
+) -> tuple[Path, DatasetFiles, list[str]]:
+    commit, sizes = _listed(api, repository, revision)
+    try:
+        card = read_card(Path(_fetch(api, repository, commit, "README.md"))) if "README.md" in sizes else {}
+        files = select_files(sizes, card, config, repository)
+    except NoImageFilesError as error:
+        commit, sizes, files = _converted(api, repository, revision, config, error)
+    mapping, sentences = manifest_splits(files.splits, splits, repository)
+    files = _only(files, mapping)
+    total, done, lock = sum(sizes[name] for name in files.names()), 0, Lock()
+
+    def advance(count: int) -> None:
+        nonlocal done
+        with lock:
+            done += count
+            progress(min(done, total), total)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        try:
+            fetched = list(pool.map(lambda name: _fetch(api, repository, commit, name, advance), files.names()))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    depth = files.names()[0].count("/") + 1
+    return Path(fetched[0]).parents[depth - 1], files, sentences
+
+
+def _listed(api: HfApi, repository: str, revision: str | None) -> tuple[str, dict[str, int]]:
+    """The commit of a revision, and the size of each of its files."""
+    commit = api.repo_info(repository, repo_type="dataset", revision=revision).sha
+    assert commit is not None
+    tree = api.list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
+    return commit, {one.path: size for one in tree if (size := getattr(one, "size", None)) is not None}
+
+
+def _converted(
+    api: HfApi, repository: str, revision: str | None, config: str | None, error: NoImageFilesError
+) -> tuple[str, dict[str, int], DatasetFiles]:
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    if revision is not None:
+        raise error
+    try:
+        commit, sizes = _listed(api, repository, CONVERTED)
+    except RevisionNotFoundError:
+        raise NoImageFilesError(f"{error} The Hub has no Parquet copy of it either.") from None
+    return commit, sizes, converted_files(sizes, config, f"{repository} at {CONVERTED}")
+
+
+def _only(files: DatasetFiles, mapping: dict[str, str]) -> DatasetFiles:
+    return replace(files, splits={target: files.splits[name] for name, target in mapping.items()})
+
+
+def _fetch(
+    api: HfApi, repository: str, commit: str, name: str, advance: Callable[[int], None] = lambda count: None
+) -> str:
+    """Download a file, or find it in the cache. `advance` is told of bytes as they come."""
+    from tqdm.auto import tqdm
+
+    seen = 0
+
+    class Bytes(tqdm):  # type: ignore[type-arg]
+        """Passes the bytes on, instead of drawing a bar for each of many files."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **{key: one for key, one in options.items() if key != "name"} | {"disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            nonlocal seen
+            seen += int(n or 0)
+            advance(int(n or 0))
+
+    path = str(api.hf_hub_download(repository, name, repo_type="dataset", revision=commit, tqdm_class=Bytes))
+    advance(Path(path).stat().st_size - seen)  # all of it, if it was in the cache
+    return path
+
+
+def _cached_folder(repository: str, revision: str | None) -> Path | None:
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="dataset"))
+    for name in [revision] if revision else ["main", CONVERTED]:
+        reference = folder / "refs" / name
+        snapshot = folder / "snapshots" / (reference.read_text().strip() if reference.is_file() else name)
+        if snapshot.is_dir():
+            return snapshot
+    return None
+
+
+@contextmanager
+def _explain_errors(repository: str, revision: str | None) -> Iterator[None]:
+    """Raise the errors of `huggingface_hub` in a sentence with a way out."""
+    from huggingface_hub import errors
+
+    address = f"https://huggingface.co/datasets/{repository}"
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise PermissionError(
+            f"{repository} is gated: accept its conditions at {address}, then log in with `hf auth login`."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise ValueError(f"{repository} has no revision {revision!r}; give a branch, a tag or a commit of {address}.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"{repository} is neither a local file or folder nor a dataset of the Hub that you may read; check the name, and log "
+            f"in with `hf auth login` if it is private."
+        ) from error
+    except errors.HfHubHTTPError as error:
+        raise OSError(f"{repository}: the Hub answered {str(error).splitlines()[0]}; try again later.") from error
+    except errors.HFValidationError as error:
+        raise ValueError(f"{repository!r} is not the name of a dataset: {error}") from error
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HTTPError) as error:
+        reason = "HF_HUB_OFFLINE is set" if isinstance(error, errors.OfflineModeIsEnabled) else type(error).__name__
+        raise _OfflineError(reason) from error
