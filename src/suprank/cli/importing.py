@@ -143,9 +143,7 @@ def hf(
         str, typer.Argument(metavar="NAME_OR_PATH", help="Dataset of the Hub (org/name), or a local folder or file of one.")
     ],
     out: Out,
-    image: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Image column.", show_default="the only one")
-    ] = None,
+    image: Annotated[str | None, typer.Option(metavar="COLUMN", help="Image column.", show_default="the only one")] = None,
     level: Annotated[
         list[str] | None,
         typer.Option(
@@ -171,8 +169,8 @@ def hf(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Copy images out of Parquet files into .zip archives there. Worth it before training if the Parquet columns are "
-            "compressed: reading an image in random order then costs milliseconds instead of microseconds.",
+            help="Copy images out of Parquet files into .zip archives there. Worth it before training if the Parquet columns "
+            "are compressed: reading an image in random order then costs milliseconds instead of microseconds.",
             show_default="read in place",
         ),
     ] = None,

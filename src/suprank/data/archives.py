@@ -151,7 +151,6 @@ class Archive:
             raise UnreadableArchiveError("is damaged: its length or checksum is wrong; copy the archive again")
         return content
 
-
     def _value(self, member: str, method: int, first: int, second: int) -> bytes:
         """The bytes in a row of a Parquet or Arrow file."""
         from suprank.data.columnar import BYTE_RANGE, read_from_row_group

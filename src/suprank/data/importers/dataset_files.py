@@ -60,7 +60,21 @@ def files_in_folder(folder: Path, config: str | None = None) -> DatasetFiles:
         return DatasetFiles(ARROW, {split: _saved_files(folder, "")})
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     card = folder / "README.md"
-    return select_files(names, read_card(card) if card.is_file() else {}, config, str(folder))
+    files = select_files(names, read_card(card) if card.is_file() else {}, config, str(folder))
+    _check_complete(files.names(), folder)
+    return files
+
+
+def _check_complete(names: Sequence[str], folder: Path) -> None:
+    """Raise if some of the shards that names such as `train-00000-of-00003` promise are missing."""
+    found = [one for name in names if (one := re.fullmatch(r"(.*)-\d{5}(-of-(\d{5}).*)", name))]
+    present = Counter((one[1], one[2], int(one[3])) for one in found)
+    for (start, end, total), count in present.items():
+        if count < total:
+            raise ValueError(
+                f"{folder} has {count} of the {total} files {start}-*{end}; copy or download the others, or rename those you "
+                "have."
+            )
 
 
 def _saved_files(folder: Path, below: str) -> list[str]:
@@ -157,8 +171,8 @@ def _no_files(names: Sequence[str], about: str) -> str:
     tables = [name for name in names if name.lower().endswith((".csv", ".json", ".jsonl", ".tsv"))]
     if tables:
         return (
-            f"{about} has tables ({tables[0]}), but no images in Parquet, Arrow or .tar files or in folders; for images of your "
-            f"own that a table lists, use `suprank data import csv`."
+            f"{about} has tables ({tables[0]}), but no images in Parquet, Arrow or .tar files or in folders; for images of "
+            f"your own that a table lists, use `suprank data import csv`."
         )
     return f"{about} has no Parquet, Arrow or .tar files and no images."
 
@@ -189,7 +203,8 @@ def _named_split(name: str, *, folders: bool) -> str | None:
 
 def _grouped(splits: Mapping[str, str]) -> dict[str, list[str]]:
     grouped: dict[str, list[str]] = {}
-    for name, split in sorted(splits.items()):
+    order = {split: place for place, split in enumerate(_KEYWORDS)}  # train first
+    for name, split in sorted(splits.items(), key=lambda one: (order.get(one[1], len(order)), one)):
         grouped.setdefault(split, []).append(name)
     return grouped
 
@@ -224,8 +239,9 @@ def card_classes(card: Mapping[str, Any], config: str | None) -> dict[str, list[
     """Column → names of its classes, from `dataset_info` of a card."""
     infos = card.get("dataset_info") or []
     infos = infos if isinstance(infos, list) else [infos]
-    named = (one for one in infos if one.get("config_name", "default") == (config or "default"))
-    info = infos[0] if len(infos) == 1 else next(named, None)
+    if config is None and len(infos) == 1:
+        config = infos[0].get("config_name")
+    info = next((one for one in infos if one.get("config_name", "default") == (config or "default")), None)
     features = (info or {}).get("features") or []
     found = {str(one.get("name")): _listed_names(one) for one in features if isinstance(one, dict)}
     return {name: names for name, names in found.items() if names}
@@ -286,8 +302,8 @@ def manifest_splits(found: Iterable[str], wanted: Sequence[str] | None, about: s
     if not mapping:
         listed = ", ".join(names)
         raise ValueError(
-            f"{about} has the splits {listed}, and a manifest has {', '.join(SPLITS)}; say which is which with splits (--split), "
-            f"such as --split {names[0]}=train."
+            f"{about} has the splits {listed}, and a manifest has {', '.join(SPLITS)}; say which is which with splits "
+            f"(--split), such as --split {names[0]}=train."
         )
     sentences = ["split validation is called test here"] if mapping.get("validation") == "test" else []
     if left_out:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,9 @@ def _located(
     path = Path(source)
     if path.exists():
         if revision is not None:
-            raise ValueError(f"{path} is a local {'folder' if path.is_dir() else 'file'}, which has no revisions; leave it out.")
+            raise ValueError(
+                f"{path} is a local {'folder' if path.is_dir() else 'file'}, which has no revisions; leave it out."
+            )
         files = files_in_folder(path, config) if path.is_dir() else _one_file(path, config)
         mapping, sentences = manifest_splits(files.splits, splits, str(path))
         chosen: dict[str, list[str]] = {}
@@ -111,7 +114,8 @@ def _located(
         return path if path.is_dir() else path.parent, replace(files, splits=chosen), sentences
     if not REPOSITORY.fullmatch(str(source)):
         raise FileNotFoundError(
-            f"{source} does not exist; give a folder, a .parquet, .arrow or .tar file, or a dataset of the Hub such as org/name."
+            f"{source} does not exist; give a folder, a .parquet, .arrow or .tar file, or a dataset of the Hub such as "
+            "org/name."
         )
     return download_dataset(
         str(source),
@@ -238,8 +242,8 @@ def _check_label_type(rows: Rows, column: str, about: str) -> None:
     kind = rows.table[column].type
     if not _label_type(kind):
         raise ValueError(
-            f"{about}: column {column!r} holds {kind}, which is no label; labels are class names, text, whole numbers, or lists "
-            f"of these."
+            f"{about}: column {column!r} holds {kind}, which is no label; labels are class names, text, whole numbers, or "
+            f"lists of these."
         )
 
 
@@ -316,8 +320,9 @@ def _slow_files(manifest: Manifest) -> list[str]:
     if largest < _LARGE_GROUP:
         return []
     return [
-        f"images are in compressed Parquet columns: reading one in random order decodes up to {largest / 1e6:,.0f} MB. Embedding "
-        f"and evaluating read in order and are not slowed down; for training, copy the images once with --copy FOLDER."
+        f"images are in compressed Parquet columns: reading one in random order decodes up to {largest / 1e6:,.0f} MB. "
+        f"Embedding and evaluating read in order and are not slowed down; for training, copy the images once with --copy "
+        "FOLDER."
     ]
 
 
@@ -352,13 +357,17 @@ def copy_images(manifest: Manifest, folder: Path, progress: Progress = _silent) 
     for name, copy in copies.items():
         rows = members.filter(pc.equal(archives, name)).unique().to_pylist()
         stamp = f"{len(rows)} images of {name}, {(manifest.root / name).stat().st_size} bytes".encode()
-        images = _images(reader, name, rows, lambda count, before=done: progress("copying", before + count, len(manifest)))
-        write_zip(folder / copy, images, stamp)
+        advance = partial(_advance, progress, done, len(manifest))
+        write_zip(folder / copy, _images(reader, name, rows, advance), stamp)
         done += len(rows)
         progress("copying", done, len(manifest))
     paths = pa.array(copies.values()).take(pc.index_in(archives, pa.array(copies.keys())))
     moved = manifest.with_columns(path=pc.binary_join_element_wise(paths, members, SEPARATOR))
     return Manifest(moved.table, folder, moved.levels), [f"copied the images to {folder}"]
+
+
+def _advance(progress: Progress, before: int, total: int, count: int) -> None:
+    progress("copying", before + count, total)
 
 
 def _images(

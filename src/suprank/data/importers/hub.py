@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
@@ -20,6 +20,7 @@ from suprank.data.importers.dataset_files import (
     read_card,
     select_files,
 )
+from suprank.files.atomic import write_atomically
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -59,13 +60,13 @@ def download_dataset(
         with _explain_errors(repository, revision):
             return _download(api, repository, config, splits, revision, progress)
     except _OfflineError as error:
-        folder = _cached_folder(repository, revision)
-        if folder is None:
+        found = _cached_files(repository, config, revision)
+        if found is None:
             raise ConnectionError(
-                f"{repository} is not a local file or folder; as a dataset of the Hub it is not in the cache, and the Hub cannot "
-                f"be reached ({error}). Correct the path, or connect to the network."
+                f"{repository} is not a local file or folder; as a dataset of the Hub it is not in the cache, and the Hub "
+                f"cannot be reached ({error}). Correct the path, or connect to the network."
             ) from error
-        files = files_in_folder(folder, config)
+        folder, files = found
         mapping, sentences = manifest_splits(files.splits, splits, repository)
         sentences.insert(0, f"the Hub cannot be reached ({error}); used what its cache has: {folder}")
         return folder, _only(files, mapping), sentences
@@ -74,11 +75,13 @@ def download_dataset(
 def _download(
     api: HfApi, repository: str, config: str | None, splits: Sequence[str] | None, revision: str | None, progress: Progress
 ) -> tuple[Path, DatasetFiles, list[str]]:
-    commit, sizes = _listed(api, repository, revision)
+    branch = revision or "main"
+    commit, sizes = _listed(api, repository, branch)
     try:
         card = read_card(Path(_fetch(api, repository, commit, "README.md"))) if "README.md" in sizes else {}
         files = select_files(sizes, card, config, repository)
     except NoImageFilesError as error:
+        branch = CONVERTED
         commit, sizes, files = _converted(api, repository, revision, config, error)
     mapping, sentences = manifest_splits(files.splits, splits, repository)
     files = _only(files, mapping)
@@ -96,11 +99,13 @@ def _download(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    if commit != revision:
+        _remember(repository, branch, commit)
     depth = files.names()[0].count("/") + 1
     return Path(fetched[0]).parents[depth - 1], files, sentences
 
 
-def _listed(api: HfApi, repository: str, revision: str | None) -> tuple[str, dict[str, int]]:
+def _listed(api: HfApi, repository: str, revision: str) -> tuple[str, dict[str, int]]:
     """The commit of a revision, and the size of each of its files."""
     commit = api.repo_info(repository, repo_type="dataset", revision=revision).sha
     assert commit is not None
@@ -126,15 +131,13 @@ def _only(files: DatasetFiles, mapping: dict[str, str]) -> DatasetFiles:
     return replace(files, splits={target: files.splits[name] for name, target in mapping.items()})
 
 
-def _fetch(
-    api: HfApi, repository: str, commit: str, name: str, advance: Callable[[int], None] = lambda count: None
-) -> str:
+def _fetch(api: HfApi, repository: str, commit: str, name: str, advance: Callable[[int], None] = lambda count: None) -> str:
     """Download a file, or find it in the cache. `advance` is told of bytes as they come."""
     from tqdm.auto import tqdm
 
     seen = 0
 
-    class Bytes(tqdm):  # type: ignore[type-arg]
+    class Bytes(tqdm):  # type: ignore[misc]
         """Passes the bytes on, instead of drawing a bar for each of many files."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -150,16 +153,32 @@ def _fetch(
     return path
 
 
-def _cached_folder(repository: str, revision: str | None) -> Path | None:
+def _cache(repository: str) -> Path:
     from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.file_download import repo_folder_name
 
-    folder = Path(HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="dataset"))
+    return Path(HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="dataset"))
+
+
+def _remember(repository: str, revision: str, commit: str) -> None:
+    """Note the commit of a branch in the cache, as huggingface_hub does, so that it is found without a network."""
+    reference = _cache(repository) / "refs" / revision
+    reference.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(reference, commit.encode())
+
+
+def _cached_files(repository: str, config: str | None, revision: str | None) -> tuple[Path, DatasetFiles] | None:
+    """The folder and files that the cache has of a revision; None if it has none."""
+    cache = _cache(repository)
     for name in [revision] if revision else ["main", CONVERTED]:
-        reference = folder / "refs" / name
-        snapshot = folder / "snapshots" / (reference.read_text().strip() if reference.is_file() else name)
-        if snapshot.is_dir():
-            return snapshot
+        reference = cache / "refs" / name
+        folder = cache / "snapshots" / (reference.read_text().strip() if reference.is_file() else name)
+        if name == CONVERTED and folder.is_dir():
+            names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet")]
+            return folder, converted_files(names, config, f"{repository} at {CONVERTED}")
+        if folder.is_dir():
+            with suppress(NoImageFilesError):
+                return folder, files_in_folder(folder, config)
     return None
 
 
@@ -168,6 +187,7 @@ def _explain_errors(repository: str, revision: str | None) -> Iterator[None]:
     """Raise the errors of `huggingface_hub` in a sentence with a way out."""
     from huggingface_hub import errors
 
+    transport: Any = errors.HfHubHTTPError.__mro__[1]  # the base of all errors of its HTTP client, of which there are several
     address = f"https://huggingface.co/datasets/{repository}"
     try:
         yield
@@ -176,16 +196,18 @@ def _explain_errors(repository: str, revision: str | None) -> Iterator[None]:
             f"{repository} is gated: accept its conditions at {address}, then log in with `hf auth login`."
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise ValueError(f"{repository} has no revision {revision!r}; give a branch, a tag or a commit of {address}.") from error
+        raise ValueError(
+            f"{repository} has no revision {revision!r}; give a branch, a tag or a commit of {address}."
+        ) from error
     except errors.RepositoryNotFoundError as error:
         raise FileNotFoundError(
-            f"{repository} is neither a local file or folder nor a dataset of the Hub that you may read; check the name, and log "
-            f"in with `hf auth login` if it is private."
+            f"{repository} is neither a local file or folder nor a dataset of the Hub that you may read; check the name, and "
+            f"log in with `hf auth login` if it is private."
         ) from error
     except errors.HfHubHTTPError as error:
         raise OSError(f"{repository}: the Hub answered {str(error).splitlines()[0]}; try again later.") from error
     except errors.HFValidationError as error:
         raise ValueError(f"{repository!r} is not the name of a dataset: {error}") from error
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, errors.HTTPError) as error:
+    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, transport) as error:
         reason = "HF_HUB_OFFLINE is set" if isinstance(error, errors.OfflineModeIsEnabled) else type(error).__name__
         raise _OfflineError(reason) from error

@@ -53,9 +53,7 @@ class Rows:
     class_names: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def read_rows(
-    root: Path, files: DatasetFiles, image: str | None = None, progress: Progress = lambda done, total: None
-) -> Rows:
+def read_rows(root: Path, files: DatasetFiles, image: str | None = None, progress: Progress = lambda done, total: None) -> Rows:
     """Read everything but the images. `image` names the image column, if there are several, or if it holds paths."""
     if files.kind == IMAGEFOLDER:
         return _read_folder(root, files, progress)
@@ -181,8 +179,8 @@ def _file_paths(cells: Any, root: Path, name: str, column: str) -> pa.Array:
             text = text.removeprefix(start)
         if text.startswith("/"):
             raise ValueError(
-                f"column {column!r} of {root / name} holds the path {text}, which is not under {root}; move the images there, or "
-                f"save the dataset with its images in it (`save_to_disk` and `push_to_hub` do)."
+                f"column {column!r} of {root / name} holds the path {text}, which is not under {root}; move the images there, "
+                f"or save the dataset with its images in it (`save_to_disk` and `push_to_hub` do)."
             )
         found.append(str(beside / text) if (root / beside / text).exists() else text)
     return pa.array(found, pa.string())
@@ -201,7 +199,8 @@ def _read_samples(root: Path, name: str, image: str | None) -> Rows:
         found = _SAMPLE.match(member)
         if found and not any(part.startswith((".", "__MACOSX")) for part in member.split("/")):
             samples.setdefault(found[1], {})[found[2].lower()] = member
-    rows, columns = [], []
+    rows: list[dict[str, Any]] = []
+    columns: list[str] = []
     for key, fields in samples.items():
         pictures = {one: member for one, member in fields.items() if f".{one.rpartition('.')[2]}" in IMAGES}
         if not pictures:
