@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from suprank.data.columnar import BYTE_RANGE, ColumnMembers, CompressedArrowError, read_from_row_group
 from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from suprank.data.columnar import ColumnMembers
 
 OPEN_AT_ONCE = 64
 """Archives that a process keeps open. Google Landmarks has 500; a process can often open no more than 1,024 files."""
@@ -106,7 +105,7 @@ class Archive:
     """
 
     def __init__(self, path: Path) -> None:
-        list_members = LISTING.get(path.suffix.lower())
+        list_members = _LISTING.get(path.suffix.lower())
         if list_members is None:
             raise UnreadableArchiveError(_unsupported(path))
         self.path = path
@@ -117,6 +116,8 @@ class Archive:
             raise FileNotFoundError(f"the archive {path} does not exist.") from None
         except UnreadableArchiveError:
             raise
+        except CompressedArrowError as error:
+            raise UnreadableArchiveError(f"{path} {error}.") from error
         # zipfile and tarfile can raise anything on damaged files, because they trust the lengths and offsets they read.
         except Exception as error:
             raise UnreadableArchiveError(
@@ -153,8 +154,6 @@ class Archive:
 
     def _value(self, member: str, method: int, first: int, second: int) -> bytes:
         """The bytes in a row of a Parquet or Arrow file."""
-        from suprank.data.columnar import BYTE_RANGE, read_from_row_group
-
         if method == BYTE_RANGE:
             return self._content((first, second, second, -1, zipfile.ZIP_STORED))
         _check_version(self.path.stat(), self._version)
@@ -230,17 +229,11 @@ def _normalize(name: str) -> bytes:
     return name.encode(errors="surrogateescape")
 
 
-def _column_members(path: Path) -> ColumnMembers:
-    from suprank.data.columnar import ColumnMembers  # here, because most archives need no pyarrow
-
-    return ColumnMembers.from_file(path)
-
-
-LISTING: dict[str, Callable[[Path], Members | ColumnMembers]] = {
+_LISTING: dict[str, Callable[[Path], Members | ColumnMembers]] = {
     ".zip": _zip_members,
     ".tar": _tar_members,
-    ".parquet": _column_members,
-    ".arrow": _column_members,
+    ".parquet": ColumnMembers.from_file,
+    ".arrow": ColumnMembers.from_file,
 }
 """Extension → how the members of such a file are listed."""
 

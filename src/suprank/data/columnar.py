@@ -25,6 +25,10 @@ _NO_VALUE = -1
 _GROUPS_KEPT = 2  # decoded row groups that a process keeps: reading in order decodes each once
 
 
+class CompressedArrowError(ValueError):
+    """The values of an Arrow file are not stored as they are."""
+
+
 @dataclass(frozen=True)
 class ColumnRows:
     """Where the values of a column are: for each row either (offset, bytes) in the file, or (row group, row in it).
@@ -110,9 +114,9 @@ def _arrow_rows(column: pa.ChunkedArray, start: int, end: int) -> ColumnRows:
         _, bounds, data = values.buffers()
         width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
         edges = np.frombuffer(bounds, width)[values.offset : values.offset + len(values) + 1].astype(np.int64)
-        address = start if data is None else data.address  # a chunk of blanks has no data
+        address = data.address if data is not None and data.size else start  # a chunk of blanks has no data
         if not start <= address <= end:
-            raise ValueError("its columns are compressed, so they have no random access; save it again with `save_to_disk`")
+            raise CompressedArrowError("is compressed, so it has no random access; save it again with `save_to_disk`")
         valid = np.asarray(values.is_valid()) & np.asarray(chunk.is_valid())
         places.append(np.stack([edges[:-1] + address - start, np.where(valid, np.diff(edges), _NO_VALUE)], axis=1))
     return ColumnRows(BYTE_RANGE, np.concatenate(places))

@@ -96,7 +96,7 @@ def export_webdataset(
             for shard, batches in enumerate(_shards(manifest, files, _split_rows(manifest, split), limit)):
                 with tarfile.open(folder / f"{split}-{shard:06d}.tar", "w") as archive:
                     for rows, images in batches:
-                        described = table.take(pa.array(rows)).to_pylist()
+                        described = table.take(pa.array(rows)).to_pylist() if table.num_columns else [{}] * len(rows)
                         for row, image, entries in zip(rows.tolist(), images, described, strict=True):
                             path = manifest.paths[row].as_py()
                             _add(archive, f"{row:09d}.{image_extension(image, path)}", image)

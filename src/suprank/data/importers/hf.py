@@ -303,7 +303,8 @@ def _others(rows: Rows, used: set[str | None], about: str) -> dict[str, pa.Array
     """The other columns, as they are; `box` is that of a manifest."""
     others = [name for name in rows.table.column_names if name not in used and name not in ("id", "path", "split")]
     ours = any(name.startswith(PREFIX) for name in rows.table.column_names)
-    kept = [name for name in others if not name.startswith(PREFIX) and (name != "box" or ours)]
+    # Of a manifest that was exported, `cls` of WebDataset repeats the finest label.
+    kept = [name for name in others if not name.startswith(PREFIX) and (name != "box" or ours) and (name != "cls" or not ours)]
     return {name: rows.table[name] for name in kept}
 
 
