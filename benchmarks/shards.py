@@ -1,11 +1,11 @@
 """Speed of reading images in the random order of class-balanced batches: loose files, .zip, .tar shards, Parquet and Arrow.
 
-python benchmarks/shards.py                       3,000 JPEGs of 500 × 375, made for the run; 100 .tar shards
-python benchmarks/shards.py --images 10000 --out shards.json
+python benchmarks/shards.py                       6,000 JPEGs of 500 × 375, made for the run; 100 .tar shards
+python benchmarks/shards.py --repeats 1 --batches 20 --out benchmarks/results/cpu/shards.json
 
 Three numbers for each place: milliseconds of CPU to read one image without decoding it; images per second, and milliseconds of
 CPU per image, of a loader with forked workers that decodes, crops to 224 pixels and batches. Loaders take turns, and the best
-epoch of each counts. Files are in the page cache, so the disk is not measured: from a cold disk, a compressed Parquet column
+of each counts; on a busy machine trust the CPU time. Files are in the page cache, so the disk is not measured: from a cold disk, a compressed Parquet column
 costs a whole row group for each image.
 """
 
@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader
 
 from suprank.data import BalancedBatchSampler, ImageDataset, Manifest, collate, train_transform
 from suprank.data.export import export_hf, export_webdataset
-from suprank.data.importers.hf import copy_images, import_dataset
+from suprank.data.importers.hf import copy_images, import_hf
 from suprank.data.workers import loader_batches
 
 CLASSES = 100
@@ -50,7 +50,7 @@ def main() -> None:
             results[place]["reading, ms of CPU per image"] = _reading(manifest)
         for _ in range(options.repeats):
             for place, manifest in places.items():
-                rate, cpu = _loading(manifest, options.workers)
+                rate, cpu = _loading(manifest, options)
                 best = results[place]
                 best["images per second"] = max(rate, best.get("images per second", 0))
                 best["loading, ms of CPU per image"] = min(cpu, best.get("loading, ms of CPU per image", 1e9))
@@ -71,9 +71,10 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--images", type=int, default=3000)
+    parser.add_argument("--images", type=int, default=6000)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
-    parser.add_argument("--repeats", type=int, default=3, help="epochs of each loader")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each loader, of which the best counts")
+    parser.add_argument("--batches", type=int, default=80, help="batches of 64 images in a turn")
     parser.add_argument("--out", type=Path, help="file for the numbers (.json)")
     return parser.parse_args()
 
@@ -119,7 +120,7 @@ def _jpeg(draw: np.random.Generator) -> bytes:
 
 
 def _imported(folder: Path) -> Manifest:
-    return import_dataset(folder).manifests[""]
+    return import_hf(folder).manifests[""]
 
 
 def _reading(manifest: Manifest, count: int = 300) -> float:
@@ -132,11 +133,11 @@ def _reading(manifest: Manifest, count: int = 300) -> float:
     return (time.process_time() - begun) / count * 1e3
 
 
-def _loading(manifest: Manifest, workers: int) -> tuple[float, float]:
-    """Images per second of an epoch, and milliseconds of CPU per image of this process and its workers."""
-    sampler = BalancedBatchSampler(manifest.labels, batch_size=64, images_per_class=4, seed=0)
+def _loading(manifest: Manifest, options: argparse.Namespace) -> tuple[float, float]:
+    """Images per second of some batches, and milliseconds of CPU per image of this process and its workers."""
+    sampler = BalancedBatchSampler(manifest.labels, batch_size=64, images_per_class=4, seed=0, batches=options.batches)
     dataset = ImageDataset(manifest, train_transform(224, mean=None))
-    settings: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+    settings: dict[str, Any] = {"num_workers": options.workers, "multiprocessing_context": "fork"} if options.workers else {}
     loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, **settings)
     begun, cpu = time.perf_counter(), _cpu()
     images = sum(len(batch.indices) for batch in loader_batches(loader))

@@ -14,7 +14,7 @@ from suprank.data import ImageDataset, Manifest
 from suprank.data.archives import Archive
 from suprank.data.columnar import BYTE_RANGE
 from suprank.data.export import export_hf, export_webdataset
-from suprank.data.importers.hf import import_dataset
+from suprank.data.importers.hf import import_hf
 from tests.data import pictures
 from tests.data.pictures import encoded, smooth
 
@@ -47,7 +47,7 @@ def pixels(manifest):
 
 
 def imported(folder):
-    return import_dataset(folder).manifests[""]
+    return import_hf(folder).manifests[""]
 
 
 def test_datasets_shows_the_images_and_class_names_of_an_export(tmp_path):
@@ -181,7 +181,7 @@ def test_an_export_without_labels_and_one_of_a_file_that_is_no_image(tmp_path):
     bare = Manifest.from_columns({"path": ["a0.png"], "split": ["query"]}, root=tmp_path / "images", levels=())
     export_hf(bare, tmp_path / "hf")
     assert list(datasets.load_dataset(str(tmp_path / "hf"))["query"].features) == ["image"]
-    assert import_dataset(tmp_path / "hf", levels=()).manifests[""].splits == {"query": 1}
+    assert import_hf(tmp_path / "hf", levels=()).manifests[""].splits == {"query": 1}
     (tmp_path / "images" / "a0.png").write_text("not an image")
     with pytest.raises(ValueError, match="a0.png: is not an image"):
         export_webdataset(bare, tmp_path / "web")

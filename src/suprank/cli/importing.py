@@ -190,12 +190,12 @@ def hf(
     suprank data import hf org/birds --level species --level family --split train --split validation=test --out birds.parquet
     suprank data import hf shards/ --level label --out shards.parquet        # train-000000.tar, test-000000.tar, ...
     """
-    from suprank.data.importers.hf import import_dataset
+    from suprank.data.importers.hf import import_hf
 
     with terminal.plain_errors("a smaller collection"):
         _check_out(out)
         with terminal.ProgressBars(quiet) as progress:
-            imported = import_dataset(
+            imported = import_hf(
                 source,
                 image=image,
                 levels=level,

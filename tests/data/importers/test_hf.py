@@ -16,7 +16,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Va
 
 from suprank.data import ImageDataset, Manifest
 from suprank.data.importers.dataset_files import select_files
-from suprank.data.importers.hf import HF, import_dataset
+from suprank.data.importers.hf import HF, import_hf
 from tests.data.importers.dataset_hub import serving
 from tests.data.pictures import encoded, smooth
 
@@ -63,7 +63,7 @@ def assert_same_images(manifest, split):
 
 
 def imported(source, **options):
-    return import_dataset(source, **options).manifests[""]
+    return import_hf(source, **options).manifests[""]
 
 
 def shard(path, samples):
@@ -84,7 +84,7 @@ def shard(path, samples):
 
 def test_a_saved_dataset_has_the_rows_classes_and_pixels_that_load_from_disk_gives(tmp_path):
     DatasetDict(train=birds(slice(0, 4)), test=birds(slice(4, 6))).save_to_disk(tmp_path / "saved")
-    result = import_dataset(tmp_path / "saved")
+    result = import_hf(tmp_path / "saved")
     manifest = result.manifests[""]
     assert result.sentences[0] == "levels, finest first: species, family (choose with --level)"
     assert manifest.levels == ("species", "family")
@@ -111,7 +111,7 @@ def test_parquet_shards_are_read_in_place_as_load_dataset_reads_them(tmp_path, c
         else:
             birds(part).to_parquet(file)
     birds(slice(0, 2)).to_parquet(tmp_path / "data" / "validation-00000-of-00001.parquet")
-    result = import_dataset(tmp_path)
+    result = import_hf(tmp_path)
     manifest = result.manifests[""]
     assert "split validation is called test here" in result.sentences
     assert manifest.splits == {"train": 6, "test": 2}
@@ -220,7 +220,7 @@ def test_lists_of_classes_are_several_labels_and_minus_one_is_none(tmp_path):
     assert manifest.labels.tolist() == [[[0, 1]], [[1, -1]], [[0, -1]]]
     assert rows(manifest, "id") == [("7",), ("8",), ("9",)]  # they differ, so they are image ids
     Dataset.from_dict(cells | {"id": [7, 7, 9]}, features=features).to_parquet(tmp_path / "x.parquet")
-    result = import_dataset(tmp_path / "x.parquet")
+    result = import_hf(tmp_path / "x.parquet")
     assert "id" not in result.manifests[""].table.column_names
     assert any("give --id id" in sentence for sentence in result.sentences)
     assert rows(imported(tmp_path / "x.parquet", id="id"), "id") == [("7",), ("7",), ("9",)]
@@ -230,10 +230,10 @@ def test_only_columns_that_form_a_tree_become_levels_and_the_rest_is_named(tmp_p
     features = Features({**BIRDS, "camera": ClassLabel(names=["left", "right"])})
     cells = {name: birds().data.table[name].to_pylist() for name in BIRDS}
     Dataset.from_dict(cells | {"camera": [0, 1, 0, 1, 0, 1]}, features=features).to_parquet(tmp_path / "x.parquet")
-    result = import_dataset(tmp_path / "x.parquet")
+    result = import_hf(tmp_path / "x.parquet")
     assert result.manifests[""].levels == ("species", "family")
     assert result.sentences[0] == "levels, finest first: species, family; not used: camera (choose with --level)"
-    crossed = import_dataset(tmp_path / "x.parquet", levels=["species", "camera"])
+    crossed = import_hf(tmp_path / "x.parquet", levels=["species", "camera"])
     assert any("not a tree: species 'wren' stands under camera" in sentence for sentence in crossed.sentences)
 
 
@@ -272,9 +272,9 @@ dataset_info:
 ---
 """)
     with pytest.raises(ValueError, match=r"has several configurations \(one, two\); choose one with config \(--config\)"):
-        import_dataset(tmp_path)
+        import_hf(tmp_path)
     with pytest.raises(ValueError, match="has no configuration 'three'; it has one, two"):
-        import_dataset(tmp_path, config="three")
+        import_hf(tmp_path, config="three")
     assert imported(tmp_path, config="one").names == {"label": ("0",)}
     two = imported(tmp_path, config="two")
     assert (len(two), two.names) == (4, {"label": ("cat", "dog")})
@@ -293,10 +293,10 @@ def test_images_beside_a_parquet_file_are_files_and_addresses_are_refused(tmp_pa
     pq.write_table(pa.table({"url": ["https://x.org/0.png"], "label": ["a"]}), tmp_path / "deep" / "x.parquet")
     for options in ({}, {"image": "url"}):
         with pytest.raises(ValueError, match="'url'.* holds addresses of images.*img2dataset"):
-            import_dataset(tmp_path / "deep" / "x.parquet", **options)
+            import_hf(tmp_path / "deep" / "x.parquet", **options)
     pq.write_table(pa.table({"file": ["/elsewhere/0.png"], "label": ["a"]}), tmp_path / "deep" / "x.parquet")
     with pytest.raises(ValueError, match="holds the path /elsewhere/0.png, which is not under .*deep; move the images there"):
-        import_dataset(tmp_path / "deep" / "x.parquet", image="file")
+        import_hf(tmp_path / "deep" / "x.parquet", image="file")
 
 
 # Refusals
@@ -324,29 +324,29 @@ def test_images_beside_a_parquet_file_are_files_and_addresses_are_refused(tmp_pa
 def test_what_cannot_be_imported_says_why(tmp_path, columns, options, complaint):
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
     with pytest.raises(ValueError, match=complaint):
-        import_dataset(tmp_path / "x.parquet", **options)
+        import_hf(tmp_path / "x.parquet", **options)
 
 
 def test_files_that_are_missing_damaged_or_of_another_kind_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist; give a folder"):
-        import_dataset(tmp_path / "none")
+        import_hf(tmp_path / "none")
     (tmp_path / "labels.csv").write_text("a,b\n")
     with pytest.raises(ValueError, match=r"has tables \(labels.csv\).*suprank data import csv"):
-        import_dataset(tmp_path)
+        import_hf(tmp_path)
     (tmp_path / "train.tar.gz").touch()
     with pytest.raises(ValueError, match="train.tar.gz of .* is compressed, so it has no random access"):
-        import_dataset(tmp_path)
+        import_hf(tmp_path)
     (tmp_path / "train-00001-of-00003.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match="has 1 of the 3 files train-"):
-        import_dataset(tmp_path)
+        import_hf(tmp_path)
     with pytest.raises(ValueError, match="is not a complete parquet file"):
-        import_dataset(tmp_path / "train-00001-of-00003.parquet")
+        import_hf(tmp_path / "train-00001-of-00003.parquet")
     shard(tmp_path / "x.tar", [("1.txt", "no image")])
     with pytest.raises(ValueError, match="sample '1' has no image, only txt"):
-        import_dataset(tmp_path / "x.tar")
+        import_hf(tmp_path / "x.tar")
     shard(tmp_path / "x.tar", [("1.left.png", pictures()[0]), ("1.right.png", pictures()[1]), ("1.cls", 1)])
     with pytest.raises(ValueError, match=r"several image columns \(left.png, right.png\)"):
-        import_dataset(tmp_path / "x.tar")
+        import_hf(tmp_path / "x.tar")
     assert imported(tmp_path / "x.tar", image="right.png").paths.to_pylist() == ["x.tar::1.right.png"]
 
 
@@ -355,14 +355,14 @@ def test_splits_that_a_manifest_does_not_have_are_mapped_by_hand(tmp_path):
     files = [f"data/{split}-00000-of-00001.parquet" for split in ("odd", "train", "validation", "test")]
     for name in files:
         birds(slice(0, 2)).to_parquet(tmp_path / name)
-    result = import_dataset(tmp_path)
+    result = import_hf(tmp_path)
     assert result.manifests[""].splits == {"train": 2, "test": 2}
     assert "left out split validation, odd; to use it, name all splits, such as --split" in result.sentences[0]
     assert imported(tmp_path, splits=["odd=train", "train", "validation"]).splits == {"train": 4, "test": 2}
     for name in files[1:]:
         (tmp_path / name).unlink()
     with pytest.raises(ValueError, match="has the splits odd.*such as --split odd=train"):
-        import_dataset(tmp_path)
+        import_hf(tmp_path)
 
 
 # Copies
@@ -383,7 +383,7 @@ def test_images_of_compressed_columns_are_copied_once(tmp_path):
     assert (again.labels == copied.labels).all()
     shard(tmp_path / "x.tar", [("1.png", pictures()[0]), ("1.cls", 1)])
     with pytest.raises(ValueError, match="x.tar is read in place as fast as a copy; leave out --copy"):
-        import_dataset(tmp_path / "x.tar", copy=tmp_path / "copy")
+        import_hf(tmp_path / "x.tar", copy=tmp_path / "copy")
 
 
 # The Hub
@@ -419,12 +419,12 @@ def test_a_dataset_of_the_hub_is_downloaded_once_and_only_the_splits_that_are_us
         assert not any("/resolve/" in path for _, path in hub.requests)
         assert imported("org/birds", revision="old").splits == {"train": 3}
         with pytest.raises(ValueError, match="org/birds has no revision 'new'"):
-            import_dataset("org/birds", revision="new")
+            import_hf("org/birds", revision="new")
         with pytest.raises(FileNotFoundError, match="org/other is neither a local file or folder nor a dataset of the Hub"):
-            import_dataset("org/other")
+            import_hf("org/other")
         hub.gated = True
         with pytest.raises(PermissionError, match="org/birds is gated: accept its conditions at .*hf auth login"):
-            import_dataset("org/birds")
+            import_hf("org/birds")
 
 
 def test_a_dataset_in_another_format_is_read_from_the_parquet_copy_of_the_hub(tmp_path, monkeypatch):
@@ -435,7 +435,7 @@ def test_a_dataset_in_another_format_is_read_from_the_parquet_copy_of_the_hub(tm
         assert imported("org/birds").splits == {"train": 4, "test": 4}
         del hub.branches["refs/convert/parquet"]
         with pytest.raises(ValueError, match="no images. The Hub has no Parquet copy of it either"):
-            import_dataset("org/birds")
+            import_hf("org/birds")
 
 
 def test_without_a_network_the_cache_is_used_and_without_a_cache_that_is_said(tmp_path, monkeypatch):
@@ -444,8 +444,8 @@ def test_without_a_network_the_cache_is_used_and_without_a_cache_that_is_said(tm
     with serving(tmp_path / "hub", monkeypatch, "org/birds", {"main": repository(tmp_path)}):
         online = imported("org/birds")
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        result = import_dataset("org/birds")
+        result = import_hf("org/birds")
         assert "the Hub cannot be reached (HF_HUB_OFFLINE is set); used what its cache has" in result.sentences[0]
         assert result.manifests[""].labels.tolist() == online.labels.tolist()
         with pytest.raises(ConnectionError, match="org/other is not a local file or folder; .*the Hub cannot be reached"):
-            import_dataset("org/other")
+            import_hf("org/other")

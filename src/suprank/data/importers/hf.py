@@ -42,11 +42,11 @@ def _silent(what: str, done: int, total: int) -> None:
 
 
 def read(source: str | Path) -> dict[str, Manifest]:
-    """The manifest of a dataset, with the choices that `import_dataset` makes by default."""
-    return dict(import_dataset(source).manifests)
+    """The manifest of a dataset, with the choices that `import_hf` makes by default."""
+    return dict(import_hf(source).manifests)
 
 
-def import_dataset(
+def import_hf(
     source: str | Path,
     *,
     image: str | None = None,
