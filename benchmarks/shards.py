@@ -5,8 +5,8 @@ python benchmarks/shards.py --repeats 1 --batches 20 --out benchmarks/results/cp
 
 Three numbers for each place: milliseconds of CPU to read one image without decoding it; images per second, and milliseconds of
 CPU per image, of a loader with forked workers that decodes, crops to 224 pixels and batches. Loaders take turns, and the best
-of each counts; on a busy machine trust the CPU time. Files are in the page cache, so the disk is not measured: from a cold disk, a compressed Parquet column
-costs a whole row group for each image.
+of each counts; on a busy machine trust the CPU time. Files are in the page cache, so no disk is measured: from a cold one, a
+compressed Parquet column costs a whole row group for each image.
 """
 
 from __future__ import annotations

@@ -169,8 +169,8 @@ def hf(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Copy images out of Parquet files into .zip archives there. Worth it before training if the Parquet columns "
-            "are compressed: reading an image in random order then costs milliseconds instead of microseconds.",
+            help="Copy images out of Parquet files into .zip archives there. Worth it before training if the columns are "
+            "compressed, because reading an image in place then decodes all images of its row group.",
             show_default="read in place",
         ),
     ] = None,

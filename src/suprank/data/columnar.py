@@ -177,6 +177,8 @@ def _value_places(file: RawIOBase, chunk: Any, has_levels: bool) -> NDArray[np.i
         page_end = at + fields.get(3, 0)
         values, at = _first_value(file, fields, at, has_levels)
         for _ in range(values):
+            if at >= page_end:
+                raise _UnexpectedPageError
             size = int.from_bytes(_read_at(file, 4, at), "little")
             places.append((at + 4, size))
             at += 4 + size

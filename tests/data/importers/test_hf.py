@@ -386,6 +386,19 @@ def test_images_of_compressed_columns_are_copied_once(tmp_path):
         import_hf(tmp_path / "x.tar", copy=tmp_path / "copy")
 
 
+def test_bytes_that_the_features_call_something_else_are_no_images(tmp_path):
+    features = {
+        "thumbnail": {"dtype": "binary", "_type": "Value"},
+        "image": {"_type": "Image"},
+        "label": {"dtype": "string", "_type": "Value"},
+    }
+    cells = {"thumbnail": [b"no image"], "image": [{"bytes": pictures(1)[0], "path": None}], "label": ["a"]}
+    table = pa.table(cells).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, tmp_path / "x.parquet")
+    assert imported(tmp_path / "x.parquet").paths.to_pylist() == ["x.parquet::image/0"]
+    assert imported(tmp_path / "x.parquet", image="thumbnail").paths.to_pylist() == ["x.parquet::thumbnail/0"]
+
+
 # The Hub
 
 
@@ -425,6 +438,16 @@ def test_a_dataset_of_the_hub_is_downloaded_once_and_only_the_splits_that_are_us
         hub.gated = True
         with pytest.raises(PermissionError, match="org/birds is gated: accept its conditions at .*hf auth login"):
             import_hf("org/birds")
+
+
+def test_a_download_that_is_stopped_ends_at_once_and_can_be_repeated(tmp_path, monkeypatch):
+    def interrupt(what, done, total):
+        raise KeyboardInterrupt
+
+    with serving(tmp_path / "hub", monkeypatch, "org/birds", {"main": repository(tmp_path)}):
+        with pytest.raises(KeyboardInterrupt):
+            import_hf("org/birds", progress=interrupt)
+        assert imported("org/birds").splits == {"train": 4, "test": 3}
 
 
 def test_a_dataset_in_another_format_is_read_from_the_parquet_copy_of_the_hub(tmp_path, monkeypatch):

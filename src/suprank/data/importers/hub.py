@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from suprank.data.importers.dataset_files import (
@@ -33,6 +33,10 @@ _AT_ONCE = 8  # downloads
 
 Progress = Callable[[int, int], None]
 """Called with (bytes so far, bytes in all)."""
+
+
+class _StoppedError(Exception):
+    """A download was stopped."""
 
 
 class _OfflineError(Exception):
@@ -85,10 +89,12 @@ def _download(
         commit, sizes, files = _converted(api, repository, revision, config, error)
     mapping, sentences = manifest_splits(files.splits, splits, repository)
     files = _only(files, mapping)
-    total, done, lock = sum(sizes[name] for name in files.names()), 0, Lock()
+    total, done, lock, stop = sum(sizes[name] for name in files.names()), 0, Lock(), Event()
 
     def advance(count: int) -> None:
         nonlocal done
+        if stop.is_set():  # Ctrl-C, or another download failed: what has come of this file stays in the cache
+            raise _StoppedError
         with lock:
             done += count
             progress(min(done, total), total)
@@ -97,6 +103,7 @@ def _download(
         try:
             fetched = list(pool.map(lambda name: _fetch(api, repository, commit, name, advance), files.names()))
         except BaseException:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if commit != revision:

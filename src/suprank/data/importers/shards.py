@@ -96,7 +96,7 @@ def _read_columns(root: Path, name: str, image: str | None) -> Rows:
         mapped = None if parquet else read_arrow(path)
         schema = pq.read_schema(path) if mapped is None else mapped.schema
         features = schema_features(schema.metadata)
-        stored = [one.name for one in schema if holds_bytes(one.type)]
+        stored = _byte_columns(schema, features, image)
         as_paths = [name for name in _path_columns(schema, features, image) if name not in stored]
         wanted = [one.name for one in schema if _is_label_like(one.type)]
         table = mapped.select(wanted) if mapped is not None else pq.ParquetFile(path).read(columns=wanted)
@@ -113,6 +113,15 @@ def _read_columns(root: Path, name: str, image: str | None) -> Rows:
         table = table.set_column(index, column, _file_paths(table[column], root, name, column))
     table = table.replace_schema_metadata(None)
     return Rows(table, [*stored, *as_paths], schema_classes(schema.metadata))
+
+
+def _byte_columns(schema: pa.Schema, features: Mapping[str, Any], image: str | None) -> list[str]:
+    """The columns with the bytes of images: those of the feature Image, or all with bytes if none is; and the one named."""
+    found = [one.name for one in schema if holds_bytes(one.type)]
+    kinds = {name: feature.get("_type") if isinstance(feature, dict) else None for name, feature in features.items()}
+    if "Image" in kinds.values():
+        return [name for name in found if kinds.get(name) == "Image" or name == image]
+    return [name for name in found if kinds.get(name) in (None, "Value") or name == image]
 
 
 def _path_columns(schema: pa.Schema, features: Mapping[str, Any], image: str | None) -> list[str]:
