@@ -318,7 +318,8 @@ def test_images_beside_a_parquet_file_are_files_and_addresses_are_refused(tmp_pa
         ({"image": [b"1"], "label": ["x"]}, {"splits": ["train=val"]}, "needs a name that a manifest has"),
         ({"image": [b"1"], "label": ["x"]}, {"revision": "v1"}, "local file, which has no revisions"),
         ({"image": [b"1"], "label": ["x"]}, {"config": "a"}, "has no configuration 'a'"),
-        ({"image": [b"1"], "label": [-1]}, {}, "1 of 1 rows .* have no label_label"),
+        ({"image": [b"1"], "label": [-1]}, {}, "the images of split train have no labels; name the splits to use"),
+        ({"image": [b"1", b"2"], "label": [-1, 3]}, {}, "1 of 2 rows .* have no label_label"),
     ],
 )
 def test_what_cannot_be_imported_says_why(tmp_path, columns, options, complaint):
@@ -430,6 +431,7 @@ def test_a_dataset_of_the_hub_is_downloaded_once_and_only_the_splits_that_are_us
         hub.requests.clear()
         assert imported("org/birds").labels.tolist() == manifest.labels.tolist()
         assert not any("/resolve/" in path for _, path in hub.requests)
+        assert imported("org/birds", splits=["train", "validation=train"]).splits == {"train": 6}
         assert imported("org/birds", revision="old").splits == {"train": 3}
         with pytest.raises(ValueError, match="org/birds has no revision 'new'"):
             import_hf("org/birds", revision="new")

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,13 @@ class DatasetFiles:
     def names(self) -> list[str]:
         """All files."""
         return [name for files in self.splits.values() for name in files]
+
+    def select(self, mapping: Mapping[str, str]) -> DatasetFiles:
+        """The files of some splits, under other names; two may get one name."""
+        splits: dict[str, list[str]] = {}
+        for name, target in mapping.items():
+            splits.setdefault(target, []).extend(self.splits[name])
+        return replace(self, splits=splits)
 
 
 class NoImageFilesError(ValueError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -79,9 +78,10 @@ def import_hf(
     _check_images(rows, picture, about)
     chosen, reasons = _levels(rows, levels, label_separator, about)
     columns = {"path": rows.table[picture], "split": rows.table[SPLIT]}
-    columns |= {PREFIX + level: _labels(rows, column, label_separator, about) for level, column in chosen.items()}
+    columns |= {PREFIX + level: _labels(rows, column, about) for level, column in chosen.items()}
+    _check_labeled(columns, about)
     ids, id_sentences = _ids(rows, id, about)
-    columns |= ids | _others(rows, {*rows.images, SPLIT, *chosen.values(), id, *ids}, about)
+    columns |= ids | _others(rows, {*rows.images, SPLIT, *chosen.values(), id})
     names = {level: rows.class_names[column] for level, column in chosen.items() if _usable_names(rows, column)}
     manifest = Manifest.from_columns(
         columns, root=root, levels=list(chosen), about=about, names=names, label_separator=label_separator
@@ -108,10 +108,7 @@ def _located(
             )
         files = files_in_folder(path, config) if path.is_dir() else _one_file(path, config)
         mapping, sentences = manifest_splits(files.splits, splits, str(path))
-        chosen: dict[str, list[str]] = {}
-        for name, target in mapping.items():
-            chosen.setdefault(target, []).extend(files.splits[name])
-        return path if path.is_dir() else path.parent, replace(files, splits=chosen), sentences
+        return path if path.is_dir() else path.parent, files.select(mapping), sentences
     if not REPOSITORY.fullmatch(str(source)):
         raise FileNotFoundError(
             f"{source} does not exist; give a folder, a .parquet, .arrow or .tar file, or a dataset of the Hub such as "
@@ -176,6 +173,18 @@ def _check_images(rows: Rows, picture: str, about: str) -> None:
         )
 
 
+def _check_labeled(columns: dict[str, pa.Array], about: str) -> None:
+    """Raise if a split has no labels at all, as the test images of a competition."""
+    finest = next((name for name in columns if name.startswith(PREFIX)), None)
+    for split in pc.unique(columns["split"]).to_pylist() if finest is not None else ():
+        labels = columns[finest].filter(pc.equal(columns["split"], split))
+        if split != "distractor" and labels.null_count == len(labels):
+            raise ValueError(
+                f"{about}: the images of split {split} have no labels; name the splits to use with splits (--split), such as "
+                f"--split train --split validation=test."
+            )
+
+
 def _levels(rows: Rows, levels: Sequence[str] | None, separator: str | None, about: str) -> tuple[dict[str, str], list[str]]:
     """Level → its column, finest first, and a sentence on the choice if nobody made it."""
     names = [name for name in rows.table.column_names if name not in rows.images and name != SPLIT]
@@ -192,7 +201,7 @@ def _levels(rows: Rows, levels: Sequence[str] | None, separator: str | None, abo
     ours = [name for name in names if name.startswith(PREFIX)]
     if ours:
         return {name.removeprefix(PREFIX): name for name in ours}, []
-    found = _tree(rows, _candidates(rows, names, separator), separator, about)
+    found = _tree(rows, _candidates(rows, names), separator, about)
     if not found:
         raise ValueError(
             f"{about} has no column of class names; its columns are {', '.join(names) or 'none besides the images'}. Name the "
@@ -203,7 +212,7 @@ def _levels(rows: Rows, levels: Sequence[str] | None, separator: str | None, abo
     return {name: name for name in found}, [f"levels, finest first: {', '.join(found)}{also} (choose with --level)"]
 
 
-def _candidates(rows: Rows, names: Sequence[str], separator: str | None) -> list[str]:
+def _candidates(rows: Rows, names: Sequence[str]) -> list[str]:
     """Columns with class names; or else columns that are called like labels; or else text that repeats."""
     classes = [name for name in names if rows.class_names.get(name)]
     if classes:
@@ -221,7 +230,7 @@ def _tree(rows: Rows, candidates: Sequence[str], separator: str | None, about: s
     for name in candidates:
         if is_list(rows.table[name].type) or separator is not None:  # which parent belongs to which label is not known here
             return [name]
-        coded[name] = _labels(rows, name, None, about).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        coded[name] = _labels(rows, name, about).dictionary_encode().indices.to_numpy(zero_copy_only=False)
     ordered = sorted(coded, key=lambda name: -len(np.unique(coded[name])))
     chosen = ordered[:1]
     for name in ordered[1:]:
@@ -256,7 +265,7 @@ def _inner(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if is_list(kind) else kind
 
 
-def _labels(rows: Rows, column: str, separator: str | None, about: str) -> pa.Array:
+def _labels(rows: Rows, column: str, about: str) -> pa.Array:
     """The labels of a column as text, or as lists of text: class ids become names, and −1 blank."""
     cells = rows.table[column].combine_chunks()
     cells = cells.chunk(0) if isinstance(cells, pa.ChunkedArray) else cells
@@ -296,10 +305,10 @@ def _ids(rows: Rows, id: str | None, about: str) -> tuple[dict[str, pa.Array], l
     text = _label_type(column.type) and not is_list(column.type)
     if text and not column.null_count and (ours or pc.count_distinct(column).as_py() == len(column)):
         return {"id": column}, []
-    return {}, ["column id is left out, because its values repeat; if equal ids mean one image, give --id id"]
+    return {}, ["column id is left out, because values repeat or are blank; if equal ids mean one image, give --id id"]
 
 
-def _others(rows: Rows, used: set[str | None], about: str) -> dict[str, pa.Array]:
+def _others(rows: Rows, used: set[str | None]) -> dict[str, pa.Array]:
     """The other columns, as they are; `box` is that of a manifest."""
     others = [name for name in rows.table.column_names if name not in used and name not in ("id", "path", "split")]
     ours = any(name.startswith(PREFIX) for name in rows.table.column_names)

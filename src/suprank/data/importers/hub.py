@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
@@ -73,7 +72,7 @@ def download_dataset(
         folder, files = found
         mapping, sentences = manifest_splits(files.splits, splits, repository)
         sentences.insert(0, f"the Hub cannot be reached ({error}); used what its cache has: {folder}")
-        return folder, _only(files, mapping), sentences
+        return folder, files.select(mapping), sentences
 
 
 def _download(
@@ -88,7 +87,7 @@ def _download(
         branch = CONVERTED
         commit, sizes, files = _converted(api, repository, revision, config, error)
     mapping, sentences = manifest_splits(files.splits, splits, repository)
-    files = _only(files, mapping)
+    files = files.select(mapping)
     total, done, lock, stop = sum(sizes[name] for name in files.names()), 0, Lock(), Event()
 
     def advance(count: int) -> None:
@@ -132,10 +131,6 @@ def _converted(
     except RevisionNotFoundError:
         raise NoImageFilesError(f"{error} The Hub has no Parquet copy of it either.") from None
     return commit, sizes, converted_files(sizes, config, f"{repository} at {CONVERTED}")
-
-
-def _only(files: DatasetFiles, mapping: dict[str, str]) -> DatasetFiles:
-    return replace(files, splits={target: files.splits[name] for name, target in mapping.items()})
 
 
 def _fetch(api: HfApi, repository: str, commit: str, name: str, advance: Callable[[int], None] = lambda count: None) -> str:
