@@ -176,7 +176,9 @@ def _check_images(rows: Rows, picture: str, about: str) -> None:
 def _check_labeled(columns: dict[str, pa.Array], about: str) -> None:
     """Raise if a split has no labels at all, as the test images of a competition."""
     finest = next((name for name in columns if name.startswith(PREFIX)), None)
-    for split in pc.unique(columns["split"]).to_pylist() if finest is not None else ():
+    if finest is None:
+        return
+    for split in pc.unique(columns["split"]).to_pylist():
         labels = columns[finest].filter(pc.equal(columns["split"], split))
         if split != "distractor" and labels.null_count == len(labels):
             raise ValueError(
