@@ -74,10 +74,10 @@ def test_training_on_shards_in_forked_workers_gives_the_numbers_of_training_on_f
     done("data", "import", "hf", "shards", "--out", "shards.parquet", "-q")
     losses = {}
     for name, data in (("files", {"manifest": str(manifest)}), ("shards", {"manifest": "shards.parquet", "workers": 2})):
-        train(recipe(data["manifest"], data=data, run={"epochs": 2}), folder / "runs" / name)
+        train(recipe(data["manifest"], data=data, run={"epochs": 1}), folder / "runs" / name)
         lines = [json.loads(line) for line in (folder / "runs" / name / "metrics.jsonl").read_text().splitlines()]
         losses[name] = [line["loss"] for line in lines if "loss" in line]
-    assert len(losses["files"]) == 6
+    assert len(losses["files"]) == 3
     assert losses["shards"] == losses["files"]
     ours, theirs = (
         ImageDataset(Manifest.read("shards.parquet").split("test")),

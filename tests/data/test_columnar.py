@@ -78,7 +78,7 @@ def test_arrow_files_are_ranges_of_bytes(tmp_path, struct, file):
     assert contents(archive, range(40)) == VALUES
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(values=st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=12), groups=st.integers(1, 5))
 def test_every_row_is_what_pyarrow_reads_and_a_null_is_no_image(tmp_path_factory, values, groups):
     folder = tmp_path_factory.mktemp("columns")

@@ -127,7 +127,7 @@ def collections(draw):
 FILES = [encoded(smooth(8, 6, seed), kind) for seed, kind in enumerate(["PNG", "JPEG", "WEBP", "GIF", "BMP", "PNG"])]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(columns=collections(), size=st.sampled_from([1, 500, "1MB"]))
 def test_an_export_is_imported_as_the_same_manifest(tmp_path_factory, columns, size):
     folder = tmp_path_factory.mktemp("round")
