@@ -107,6 +107,13 @@ def test_members_that_do_not_exist_and_files_that_changed_or_are_damaged_say_so(
     for one in (archive, compressed):
         with pytest.raises(UnreadableArchiveError, match="has changed since it was listed; start again"):
             one.read("image/2")
+    pq.write_table(table(VALUES), path, compression="zstd")
+    data = path.read_bytes()
+    path.write_bytes(b"PAR1" + bytes(200) + data[204:])  # its end, which lists the row groups, is as it was
+    with pytest.raises(
+        UnreadableArchiveError, match="(?s)x.parquet: member 'image/2' is damaged .*; copy the (file|archive) again"
+    ):
+        Archive(path).read("image/2")
     path.write_bytes(path.read_bytes()[:-9])
     (tmp_path / "x.arrow").write_bytes(b"nothing")
     for broken in (path, tmp_path / "x.arrow"):

@@ -157,7 +157,10 @@ class Archive:
         if method == BYTE_RANGE:
             return self._content((first, second, second, -1, zipfile.ZIP_STORED))
         _check_version(self.path.stat(), self._version)
-        value = read_from_row_group(self.path, member.rpartition("/")[0], first, second)
+        try:
+            value = read_from_row_group(self.path, member.rpartition("/")[0], first, second)
+        except ValueError as error:  # of pyarrow
+            raise UnreadableArchiveError(f"is damaged ({error}); copy the file again") from error
         if value is None:
             raise UnreadableArchiveError("is blank: the row has no image")
         return value
@@ -340,7 +343,7 @@ def write_zip(path: Path, images: Iterable[tuple[str, bytes]], comment: bytes = 
     They are stored, not compressed, because images are compressed already. With a comment, an archive that has the same one is
     complete already, and is left as it is.
     """
-    if comment and path.is_file():
+    if comment and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             if archive.comment == comment:
                 return archive.namelist()

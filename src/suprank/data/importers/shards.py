@@ -73,7 +73,7 @@ def read_rows(root: Path, files: DatasetFiles, image: str | None = None, progres
 
 
 def _joined(parts: Sequence[Rows], class_names: Mapping[str, Sequence[str]], root: Path) -> Rows:
-    names = dict(class_names)
+    names: dict[str, Sequence[str]] = {}
     for part in parts:
         for column, classes in part.class_names.items():
             if names.setdefault(column, classes) != classes:
@@ -83,7 +83,7 @@ def _joined(parts: Sequence[Rows], class_names: Mapping[str, Sequence[str]], roo
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise ValueError(f"{root}: columns of one name have different types in its files ({error}).") from error
     images = list(dict.fromkeys(column for part in parts for column in part.images))
-    return Rows(table, images, names)
+    return Rows(table, images, dict(class_names) | names)  # a card may be older than the files
 
 
 # Parquet and Arrow
