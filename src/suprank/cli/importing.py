@@ -138,6 +138,81 @@ def csv(
 
 
 @app.command()
+def hf(
+    source: Annotated[
+        str, typer.Argument(metavar="NAME_OR_PATH", help="Dataset of the Hub (org/name), or a local folder or file of one.")
+    ],
+    out: Out,
+    image: Annotated[str | None, typer.Option(metavar="COLUMN", help="Image column.", show_default="the only one")] = None,
+    level: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Label column; repeatable, finest first.",
+            show_default="columns with class names, or text that repeats, that form a tree",
+        ),
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of image ids; rows with equal ids are one image.")
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPLIT[=NAME]",
+            help="Split to use, and its name in the manifest; repeatable.",
+            show_default="train and test, or validation=test",
+        ),
+    ] = None,
+    config: Annotated[str | None, typer.Option(metavar="NAME", help="Configuration of the dataset.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the Hub.", show_default="main")] = None,
+    copy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Copy images out of Parquet files into .zip archives there. Worth it before training if the columns are "
+            "compressed, because reading an image in place then decodes all images of its row group.",
+            show_default="read in place",
+        ),
+    ] = None,
+    label_separator: terminal.LabelSeparator = None,
+    holdout_classes: Holdout = None,
+    shared: Shared = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Import a Hugging Face dataset or WebDataset shards. Images stay where they are: in files, in .tar shards, in Parquet.
+
+    NAME_OR_PATH is a dataset of the Hub, which is downloaded into the cache of huggingface_hub; or a folder of `save_to_disk`,
+    of Parquet files, of .tar shards, or of images with metadata.csv or metadata.jsonl; or a .parquet, .arrow or .tar file.
+
+    \b
+    suprank data import hf uoft-cs/cifar100 --out cifar100.parquet
+    suprank data import hf org/birds --level species --level family --split train --split validation=test --out birds.parquet
+    suprank data import hf shards/ --level label --out shards.parquet        # train-000000.tar, test-000000.tar, ...
+    """
+    from suprank.data.importers.hf import import_hf
+
+    with terminal.plain_errors("a smaller collection"):
+        _check_out(out)
+        with terminal.ProgressBars(quiet) as progress:
+            imported = import_hf(
+                source,
+                image=image,
+                levels=level,
+                id=id,
+                splits=split,
+                config=config,
+                revision=revision,
+                copy=copy,
+                label_separator=label_separator,
+                resplit=_holdout(holdout_classes, shared, seed),
+                progress=progress,
+            )
+        _save(imported, out)
+        _advise_holdout(imported)
+
+
+@app.command()
 def glyphs(
     out: Out,
     font: Annotated[list[Path] | None, typer.Option(help="Additional font file to draw with; repeatable.")] = None,
@@ -207,12 +282,17 @@ def _run(
         _check_out(out)
         imported = replace(importer, read=read_and_split)(root)
         _save(imported, out)
-        if split is not None and all([*manifest.splits] == ["train"] for manifest in imported.manifests.values()):
-            terminal.echo(
-                "All images are for training, so `suprank train` has nothing to evaluate on. To hold out classes for testing, "
-                "import again with --holdout-classes 0.5.",
-                err=True,
-            )
+        if split is not None:
+            _advise_holdout(imported)
+
+
+def _advise_holdout(imported: ImportResult) -> None:
+    if all([*manifest.splits] == ["train"] for manifest in imported.manifests.values()):
+        terminal.echo(
+            "All images are for training, so `suprank train` has nothing to evaluate on. To hold out classes for testing, "
+            "import again with --holdout-classes 0.5.",
+            err=True,
+        )
 
 
 def _holdout(share: float | None, shared: str | None, seed: int) -> Callable[[Manifest], Manifest]:
