@@ -32,6 +32,7 @@ def evaluate_labels(options: EvaluateOptions) -> None:
         "device": options.device,
         "memory_budget": options.memory_budget,
         "metrics": options.metrics,
+        **options.protocol_settings,
     }
     common = settings if pair is None else pair.common_settings(settings)
     paired = saved is not None or pair is not None
@@ -55,9 +56,22 @@ def _shown_keys(options: EvaluateOptions, report: Report) -> list[str] | None:
     """The metrics to print: those named, which are all that the report has; or all; or the six that people quote."""
     from suprank.evaluation.quoted_metrics import distinct_keys, quoted_keys
 
+    if options.protocol is not None:
+        return _protocol_keys(options, report)
     if options.metrics:
         return None
     return distinct_keys(report) if options.every_metric else quoted_keys(report, options.ks)
+
+
+def _protocol_keys(options: EvaluateOptions, report: Report) -> list[str] | None:
+    """All metrics of a protocol, or those that are quoted: the main score of the task, if it is known, comes first."""
+    from suprank.evaluation.protocols import PROTOCOLS, mteb_metric
+    from suprank.workflows.evaluation import imported_task
+
+    protocol, task = PROTOCOLS[options.protocol or ""], imported_task(options.qrels)
+    main = [] if task is None else [mteb_metric(task["main_score"])]
+    quoted = [key for key in dict.fromkeys([*main, *protocol.quoted]) if key in report]
+    return None if options.every_metric or options.ks or not quoted else quoted
 
 
 def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:

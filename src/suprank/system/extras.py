@@ -32,13 +32,14 @@ COMMANDS = {
 """Command → the extras for all its options except those below. `bench` and `hierarchy` include `cli`."""
 
 OPTIONAL = {
+    "mteb": "all",
     "open_clip": "encoders",
     "sentence_transformers": "encoders",
     "simplejpeg": "cli,turbo,vision",
     "pymilvus": "cli,servers",
     "qdrant_client": "cli,servers",
 }
-"""Modules that only some options need: an encoder of `hierarchy embed`, the decoder turbo, an index on a server."""
+"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, the decoder turbo, a server's index."""
 
 PACKAGES = {
     "suprank.adaptation": "train",
@@ -47,6 +48,7 @@ PACKAGES = {
     "suprank.embedding": "vision",
     "suprank.explorer": "explore",
     "suprank.hierarchy": "hierarchy",
+    "suprank.integrations.mteb": "all",
     "suprank.integrations.sentence_transformers": "sentence-transformers",
     "suprank.models": "vision",
     "suprank.training": "train",
