@@ -93,7 +93,7 @@ PROTOCOLS = {
             title="image retrieval tasks of mteb (MIEB, Xiao et al., ICCV 2025)",
             metrics=("NDCG-linear@k", "AP-all@k", "recall-all@k", "P@k", "MRR@k", "R@k"),
             ks=(1, 3, 5, 10, 20, 100, 1000),
-            gallery="queries against the corpus, lists of max(k) items",
+            gallery="queries against the corpus, lists of 1,000 items",
             self_match="by the task",
             average_precision="AP@k divided by all relevant items",
             no_positives="left out without judgments, 0 with zeros only",
@@ -187,7 +187,7 @@ def evaluate_protocol(
     nothing is left out, unless the gallery begins with the queries. Labels are those of the finest level. R@k for k = 1, 2, 4,
     8, or `ks`; P@1, R-P and mAP@R.
 
-    `mieb` ranks a corpus for queries by the rules of mteb: the max(ks) best items, relevance by `qrels` (`{query: {item:
+    `mieb` ranks a corpus for queries by the rules of mteb: lists of 1,000 items, relevance by `qrels` (`{query: {item:
     grade}}`, `Qrels` or a file, by `ids` and `gallery_ids`), or else by equal labels; the values are trec_eval's.
     `self_match` is that of the task: "first" drops the first result, which is mteb's `skip_first_result`; "id" drops the item
     with the query's id, mteb's `ignore_identical_ids`; "keep" drops nothing. By default it is "first" if the queries are in the
@@ -389,7 +389,8 @@ def _mieb(
             else "all labels differ"
         )
         raise ValueError(f"no query has a relevant item: {known}.")
-    run = _ranked(sides, cut_offs[-1], options)
+    # mteb's tasks list 1,000 items and then drop one; with fewer, the largest k would lack an item.
+    run = _ranked(sides, cut_offs[-1] + (cut_offs[-1] < protocol.ks[-1]), options)
     metrics = protocol.metric_names(cut_offs)
     values = np.zeros((len(metrics), len(judged)))
     place = {query: number for number, query in enumerate(judged)}
