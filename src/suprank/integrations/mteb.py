@@ -13,13 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from suprank.data.datasets import ImageBatch
-from suprank.data.images import decode_image
-from suprank.data.manifest import Manifest
-from suprank.embedding import ImageLoaderSettings
 from suprank.files.atomic import write_atomically
-from suprank.models import Embedder
-from suprank.models.inference import embed
 from suprank.system import torchvision_operators
 from suprank.system.extras import explain_missing_extra
 
@@ -34,6 +28,13 @@ with explain_missing_extra(__name__):
     from mteb.models.model_meta import ModelMeta, ScoringFunction
     from mteb.types import PromptType
     from tqdm.auto import tqdm
+
+    from suprank.data.datasets import ImageBatch
+    from suprank.data.images import decode_image
+    from suprank.data.manifest import Manifest
+    from suprank.embedding import ImageLoaderSettings
+    from suprank.models import Embedder
+    from suprank.models.inference import embed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -212,7 +213,7 @@ def task_manifest(
     """
     chosen = _find_task(task)
     if data is not None:
-        chosen.metadata = chosen.metadata.model_copy(update={"dataset": {"path": str(Path(data)), "revision": None}})
+        chosen.metadata = chosen.metadata.model_copy(update={"dataset": {**chosen.metadata.dataset, "path": str(Path(data))}})
     subset, split, parts = _load_task(chosen, subset, split)
     judgments = {str(query): dict(judged) for query, judged in parts["relevant_docs"].items() if judged}
     names = [str(name) for name in parts["queries"]["id"]]
