@@ -144,6 +144,17 @@ def test_two_files_are_compared_under_a_protocol():
     printed = done(*FILES, "--protocol", "dml", "--against", "other.npy").stdout
     assert "test.npy against other.npy, 24 queries" in printed
     assert "mAP@R" in printed
+    assert "--protocol mieb is compared with a saved report" in refused(*FILES, "--protocol", "mieb", "--against", "other.npy")
+
+
+def test_reports_of_one_protocol_are_compared():
+    done(*FILES, "--protocol", "mieb", "--per-query", "--out", "saved.json", "--quiet")
+    assert "0.00" in done(*FILES, "--protocol", "mieb", "--against", "saved.json").stdout
+    assert "saved.json was evaluated by --protocol mieb, and its numbers mean something else" in refused(
+        *FILES, "--protocol", "dml", "--against", "saved.json"
+    )
+    done(*FILES, "--per-query", "--out", "plain.json", "--quiet")
+    assert "was evaluated without a protocol" in refused(*FILES, "--protocol", "dml", "--against", "plain.json")
 
 
 @pytest.mark.parametrize(

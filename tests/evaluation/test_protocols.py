@@ -134,6 +134,12 @@ def test_mieb_evaluates_lists_in_blocks(monkeypatch):
     assert whole.settings["grades"] == (1, 2)
 
 
+def test_mieb_of_a_corpus_of_one_image_that_is_dropped_is_zero():
+    embeddings, _ = collection(items=1)
+    report = evaluate_protocol("mieb", embeddings, gallery=embeddings, qrels={"0": {"0": 1}}, self_match="first", **QUIET)
+    assert set(report.values.values()) == {0.0}
+
+
 # Landmarks
 
 

@@ -383,19 +383,18 @@ def _mieb(
     judged = [query for query in sides.ids if query in judgments]
     relevant = {query for query in judged if max(judgments[query].values()) > 0}
     if not relevant:
-        known = (
-            f"judgments have {next(iter(judgments))!r}, queries {sides.ids[0]!r}; check the ids"
-            if judgments
-            else "all labels differ"
-        )
-        raise ValueError(f"no query has a relevant item: {known}.")
+        compared = f"judgments have {next(iter(judgments), None)!r}, queries {sides.ids[0]!r}; check the ids"
+        raise ValueError(f"no query has a relevant item: {'all labels differ' if qrels is None else compared}.")
     # mteb's tasks list 1,000 items and then drop one; with fewer, the largest k would lack an item.
     run = _ranked(sides, cut_offs[-1] + (cut_offs[-1] < protocol.ks[-1]), options)
     metrics = protocol.metric_names(cut_offs)
     values = np.zeros((len(metrics), len(judged)))
     place = {query: number for number, query in enumerate(judged)}
     for lists in _blocks(_named_lists(run, sides), relevant):
-        kept = {query: _without_self(query, ranked, rule) for query, ranked in lists.items()}
+        lists_without_self = {query: _without_self(query, ranked, rule) for query, ranked in lists.items()}
+        kept = {query: ranked for query, ranked in lists_without_self.items() if ranked}
+        if not kept:  # of a gallery of one item nothing is left
+            continue
         with warnings.catch_warnings():  # that no relevant item was found means little in a block of a few queries
             warnings.filterwarnings("ignore", "no relevant item", UserWarning)
             found = evaluate_run(kept, {query: judgments[query] for query in kept}, metrics, per_query=True)
