@@ -2,9 +2,10 @@
 
     suprank data import csv cub200_s128.zip --out cub.parquet
     suprank embed tf_efficientnet_lite0 cub.parquet --size 112 --resize 0 --split train --split test --out embeddings
-    python benchmarks/protocols.py embeddings     measures, and writes benchmarks/results/protocols.json and the page's tables
-    python benchmarks/protocols.py --write        writes the tables again, from the numbers
-    python benchmarks/protocols.py --check        exits with 1 if the page has other tables
+    python benchmarks/protocols.py embeddings           measures; writes benchmarks/results/protocols.json and the page's tables
+    python benchmarks/protocols.py embeddings --mteb    compares `mieb` with mteb's own scores of the same embeddings
+    python benchmarks/protocols.py --write              writes the tables again, from the numbers
+    python benchmarks/protocols.py --check              exits with 1 if the page has other tables
 
 The images are those of CUB-200-2011 with a short side of 128 pixels, the weights timm's, trained on ImageNet only.
 Any folder of `suprank embed` with the splits train and test and the levels species, genus and family can be measured.
@@ -26,6 +27,8 @@ import numpy as np
 from suprank import __version__
 from suprank.embedding import read_embedded
 from suprank.evaluation import QueryInGalleryWarning, Report, evaluate, evaluate_protocol
+from suprank.evaluation.protocols import mteb_metric
+from suprank.system import torchvision_operators
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS = ROOT / "docs" / "protocols.md", ROOT / "benchmarks" / "results" / "protocols.json"
@@ -135,7 +138,8 @@ def measure_copies(test: Images) -> list[Result]:
     """With an exact copy of every 20th image at the end, under another row."""
     copied = np.arange(0, len(test.labels), COPIED)
     rows = np.concatenate([np.arange(len(test.labels)), copied])
-    more, originals = test.take(rows), [test.ids[row] for row in rows]
+    ids = test.ids
+    more, originals = test.take(rows), [ids[row] for row in rows]
     by_row = evaluate_protocol("dml", more.embeddings, more.species)
     by_place = evaluate_protocol("mieb", more.embeddings, more.species, ids=more.ids, ks=[1])
     by_id = evaluate(more.embeddings, more.species, ids=originals, metrics=["R@1"])
@@ -215,6 +219,49 @@ def results(table: str, row: str, report: Report, *metrics: str) -> list[Result]
     return [Result(table, row, metric, report[metric], report.queries, report.items) for metric in metrics]
 
 
+# mteb itself
+
+
+def compare_with_mteb(test: Images) -> str:
+    """Evaluate the embeddings in mteb, as a task whose queries are its corpus; say which scores differ from ours."""
+    torchvision_operators.declare()  # before mteb imports torchvision
+
+    import datasets
+    import mteb
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.models.abs_encoder import AbsEncoder
+    from mteb.models.model_meta import ModelMeta
+
+    class Stored(AbsEncoder):  # type: ignore[misc]
+        """A model that has embedded the images already."""
+
+        mteb_model_meta = ModelMeta.create_empty(
+            {"name": "suprank/stored", "modalities": ["image"], "similarity_fn_name": "cosine"}
+        )
+
+        def encode(self, inputs: Any, **_: Any) -> np.ndarray:
+            return test.embeddings[[int(name) for name in inputs.dataset["id"]]]
+
+    class Task(AbsTaskRetrieval):  # type: ignore[misc]
+        metadata = mteb.get_task("CUB200I2IRetrieval").metadata
+        skip_first_result = True
+
+        def load_data(self, num_proc: int | None = None, **_: Any) -> None:
+            names, images = test.ids, datasets.Dataset.from_dict({"id": test.ids})
+            judged = {
+                name: {names[item]: 1 for item in np.flatnonzero(test.species == own) if names[item] != name}
+                for name, own in zip(names, test.species, strict=True)
+            }
+            parts = {"corpus": images, "queries": images, "relevant_docs": judged, "top_ranked": None}
+            self.dataset, self.data_loaded = {"default": {"test": parts}}, True
+
+    (result,) = mteb.evaluate(Stored(), Task(), cache=None).task_results
+    theirs = {name: value for name, value in result.scores["test"][0].items() if "_at_" in name and "nauc" not in name}
+    ours = evaluate_protocol("mieb", test.embeddings, test.species, ids=test.ids)
+    differ = [name for name, value in theirs.items() if round(value, 5) != round(ours[mteb_metric(name)], 5)]
+    return f"{len(theirs) - len(differ)} of {len(theirs)} scores of mteb {mteb.__version__} are ours; others: {differ}"
+
+
 # Tables
 
 
@@ -244,6 +291,7 @@ def rewrite(text: str, written: dict[str, str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("embeddings", type=Path, nargs="?", help="folder of `suprank embed` with the splits train and test")
+    parser.add_argument("--mteb", action="store_true", help="compare with mteb's own scores; nothing is written")
     parser.add_argument("--write", action="store_true", help="write the tables from the numbers that are there")
     parser.add_argument("--check", action="store_true", help="change nothing, and exit with 1 where something would change")
     options = parser.parse_args()
@@ -251,6 +299,9 @@ def main() -> None:
         parser.error("give one of EMBEDDINGS, --write and --check.")
     if options.embeddings is not None:
         test, train = (read_images(options.embeddings, part) for part in ("test", "train"))
+        if options.mteb:
+            print(compare_with_mteb(test))
+            return
         found = [*measure_protocols(test, train), *measure_conventions(test, train)]
         saved: dict[str, Any] = {"suprank": __version__, "results": [asdict(one) for one in found]}
         RESULTS.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
