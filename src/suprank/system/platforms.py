@@ -1,8 +1,10 @@
-"""Calls that only some operating systems have: the cores of a process, the size of memory."""
+"""What differs between operating systems: the cores of a process, the size of memory, the folder for caches."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 
 def usable_cores() -> int:
@@ -16,3 +18,11 @@ def memory_bytes(pages: str = "SC_PHYS_PAGES") -> int | None:
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf, macOS not every name
         return None
+
+
+def default_cache() -> Path:
+    """$SUPRANK_CACHE, or ~/.cache/suprank, or a folder for temporary files if the user has no home. It need not exist."""
+    try:
+        return Path(os.environ.get("SUPRANK_CACHE") or "~/.cache/suprank").expanduser()
+    except RuntimeError:  # a container may run as a user without an entry in /etc/passwd
+        return Path(tempfile.gettempdir(), "suprank-cache")
