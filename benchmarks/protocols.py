@@ -230,13 +230,13 @@ def compare_with_mteb(test: Images) -> str:
     import mteb
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.models.abs_encoder import AbsEncoder
-    from mteb.models.model_meta import ModelMeta
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
 
     class Stored(AbsEncoder):  # type: ignore[misc]
         """A model that has embedded the images already."""
 
         mteb_model_meta = ModelMeta.create_empty(
-            {"name": "suprank/stored", "modalities": ["image"], "similarity_fn_name": "cosine"}
+            {"name": "suprank/stored", "modalities": ["image"], "similarity_fn_name": ScoringFunction.COSINE}
         )
 
         def encode(self, inputs: Any, **_: Any) -> np.ndarray:
