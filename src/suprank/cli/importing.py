@@ -243,6 +243,40 @@ def emoji(
     terminal.echo(f"licenses of the drawings: {beside}")
 
 
+@app.command("mteb")
+def mteb_task(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Name of an image retrieval task, such as CUB200I2IRetrieval.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the manifest, images and judgments to.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Downloaded repository of the task's dataset.",
+            show_default="the cache of Hugging Face datasets, or a download",
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the task.", show_default="the first that mteb evaluates")] = None,
+    subset: Annotated[str | None, typer.Option(help="Subset of the task, if it has several.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Import an image retrieval task of mteb (MIEB): queries, corpus and judgments; needs mteb.
+
+    \b
+    suprank data import mteb CUB200I2IRetrieval --out cub
+    suprank embed resnet50 cub/manifest.parquet --out embeddings
+    suprank evaluate embeddings --protocol mieb --qrels cub/qrels.json
+    """
+    with terminal.plain_errors("a smaller task"):
+        terminal.check_folder(out)
+        from suprank.integrations.mteb import MANIFEST, QRELS, task_manifest
+
+        with terminal.progress("images", quiet) as progress:
+            manifest = task_manifest(task, out, data=data, split=split, subset=subset, progress=progress)
+        terminal.echo(", ".join(f"{name}: {count:,} images" for name, count in manifest.splits.items()))
+        terminal.echo(f"{out / MANIFEST}: {len(manifest):,} images")
+        terminal.echo(f"judgments, for suprank evaluate --protocol mieb --qrels: {out / QRELS}")
+
+
 def _benchmark(importer: Importer) -> None:
     """Add the command of a public benchmark."""
 

@@ -81,9 +81,9 @@ def _table(report: Report, keys: Sequence[str], *, interval_below: bool = False)
 
 
 def _counts(report: Report) -> list[str]:
-    from suprank.evaluation.report_text import counts_without_positives
+    from suprank.evaluation.report_text import counts_without_positives, protocol_lines
 
-    lines = [f"{report.queries:,} queries, {report.items:,} items"]
+    lines = [f"{report.queries:,} queries, {report.items:,} items", *protocol_lines(report)]
     if without := counts_without_positives(report):
         lines.append(f"queries without positives, left out: {', '.join(without)}")
     if report.intervals:
