@@ -29,6 +29,7 @@ from pathlib import Path
 _CLONE_NEWUSER, _CLONE_NEWNET, _PR_SET_PDEATHSIG = 0x10000000, 0x40000000, 1
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _SECONDS = 120  # to start
+_FORBIDDEN = 77
 
 
 def package() -> Path | None:
@@ -43,23 +44,26 @@ class MilvusServer:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
-    def start(self) -> int:
-        """Start it and return its port on 127.0.0.1."""
-        command = [sys.executable, __file__, str(self.folder)]
+    def start(self, **settings: str) -> int:
+        """Start it, with settings of the package's config.yaml.template, and return its port on 127.0.0.1."""
+        command = [sys.executable, __file__, str(self.folder), *(f"{key}={value}" for key, value in settings.items())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self.stop()
+            if self._process.returncode == _FORBIDDEN:
+                raise PermissionError("this system allows no network namespaces, without which Milvus is open to the network")
             raise RuntimeError(f"the Milvus server did not start; {self.folder / 'server.log'} may say why.")
         self.port, self.pid = (int(word) for word in line.split())
         return self.port
 
     def stop(self) -> None:
         """Stop it, if it runs. It is killed, as by a crash or a power cut: what it has accepted must survive that."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.terminate()  # should a forked process hold the other end of its stdin
         self._process.wait(timeout=20)
         self._process.stdout.close()
 
@@ -71,11 +75,12 @@ class MilvusServer:
         self.stop()
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, settings: dict[str, str]) -> None:
     """Run the server until stdin ends."""
     outside = socket.create_server(("127.0.0.1", 0))  # in the namespace of the caller, where it stays
-    enter_own_network()
-    server = _launch(folder)
+    if not _enter_own_network():
+        raise SystemExit(_FORBIDDEN)
+    server = _launch(folder, settings)
     try:
         _wait_until_healthy(server)
         print(outside.getsockname()[1], server.pid, flush=True)
@@ -85,16 +90,17 @@ def main(folder: Path) -> None:
         server.wait()
 
 
-def enter_own_network() -> None:
-    """Move this process into a new network namespace with nothing but a loopback interface; OSError if that is forbidden."""
-    libc = ctypes.CDLL(None, use_errno=True)
+def _enter_own_network() -> bool:
+    """Move this process into a new network namespace with nothing but a loopback interface, if the system allows it."""
+    libc = ctypes.CDLL(None)
     if libc.unshare(_CLONE_NEWNET) and libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "this system allows no network namespaces")
+        return False
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh", b"lo", _IFF_UP))
+    return True
 
 
-def _launch(folder: Path) -> subprocess.Popen[bytes]:
+def _launch(folder: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
     origin = package()
     assert origin is not None, 'pip install "milvus==2.3.5"'
     binaries = folder / "bin"
@@ -112,6 +118,7 @@ def _launch(folder: Path) -> subprocess.Popen[bytes]:
         "local_storage_dir": folder / "data",
         "rocksmq_data_dir": folder / "data" / "rocksmq",
         "system_log_path": folder / "logs",
+        **settings,
     }
 
     def value(match: re.Match[str]) -> str:
@@ -120,7 +127,9 @@ def _launch(folder: Path) -> subprocess.Popen[bytes]:
         return str(given.get(name.split("(")[0].strip(), default.strip()))
 
     template = (origin / "data" / "config.yaml.template").read_text()
-    (folder / "configs" / "milvus.yaml").write_text(re.sub(r"\{\{(.*?)\}\}", value, template))
+    filled = re.sub(r"\{\{(.*?)\}\}", value, template)
+    # After a kill, a new server waits for the sessions of the old one to expire: 3 s will do instead of 30.
+    (folder / "configs" / "milvus.yaml").write_text(re.sub(r"(?m)^    ttl: 30 ", "    ttl: 3 ", filled))
     (folder / "configs" / "glog.conf").write_bytes((origin / "data" / "glog.conf").read_bytes())
     own = {"DEPLOY_MODE": "STANDALONE", "LD_LIBRARY_PATH": str(binaries), "MILVUS_RUN_DIR": str(folder / "run")}
     libc = ctypes.CDLL(None)
@@ -163,17 +172,20 @@ async def _relay(outside: socket.socket, server: subprocess.Popen[bytes]) -> Non
         except OSError:
             writer.close()
             return
-        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
+        with contextlib.suppress(asyncio.CancelledError):  # at the end
+            await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer))
 
     async def server_end() -> None:
         while server.poll() is None:
             await asyncio.sleep(0.2)
 
     await asyncio.start_server(connect, sock=outside)
-    stdin_end = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), lambda: stdin_end.done() or stdin_end.set_result(None))
-    await asyncio.wait([stdin_end, asyncio.ensure_future(server_end())], return_when=asyncio.FIRST_COMPLETED)
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), asked.set)
+    loop.add_signal_handler(signal.SIGTERM, asked.set)
+    ends = [loop.create_task(asked.wait()), loop.create_task(server_end())]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv[1]).resolve(), dict(word.split("=", 1) for word in sys.argv[2:]))

@@ -136,8 +136,8 @@ def build_index(
 
     `embeddings` is an array, a .npy, .parquet or .pt file, or a folder of `suprank embed` or of a run, which brings its own
     manifest; `part` selects the part of such a folder (see `read_embeddings`). `head` is the fingerprint of the head that the
-    embeddings went through; such a folder knows it. `kind` and `local`, further arguments of `LocalIndex.build`, are for folders:
-    a server chooses its own kind of index.
+    embeddings went through, which such a folder knows. `kind` and `local`, further arguments of `LocalIndex.build`, are for
+    folders: a server chooses its own kind of index.
     """
     text = os.fspath(address)
     if isinstance(embeddings, str | PathLike) and (part is not None or Path(embeddings).is_dir()):

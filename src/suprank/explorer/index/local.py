@@ -242,11 +242,11 @@ class LocalIndex:
 
     def vectors(self, ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.float32]:
         """See `Index`. Of an approximate index they are decoded from its codes, and have 3 (float16) or 2 (int8) digits."""
+        index: Any = self._index
         positions = self._positions(ids)
-        if hasattr(self._index, "make_direct_map"):
-            with self._read_lock:
-                self._index.make_direct_map()  # does nothing the second time
-        return unit_rows(self._index.reconstruct_batch(positions), str(self._folder))
+        if hasattr(index, "make_direct_map"):
+            index.make_direct_map()  # does nothing the second time
+        return unit_rows(index.reconstruct_batch(positions), str(self._folder))
 
     def info(self) -> dict[str, Any]:
         """See `Index`; `recall` was measured at the build, `removed` counts removed items that still take up space."""

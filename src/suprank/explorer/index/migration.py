@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 _QUERIES, _K = 100, 10
 
 
-class CopiedIndex(NamedTuple):
+@dataclass(frozen=True)
+class CopiedIndex:
     """The new index, and the share of the 10 best items of up to 100 queries that it has in common with the old one."""
 
     index: Index
@@ -64,7 +66,7 @@ def copy_index(
 
 
 def agreement(one: Index, other: Index, queries: int = _QUERIES) -> float:
-    """The share of the 10 best items that two indexes have in common, for items drawn at random (always the same) as queries."""
+    """The share of the 10 best items that two indexes have in common; queries are items drawn at random, always the same."""
     ids = one.ids()
     drawn = one.vectors(np.random.default_rng(0).choice(ids, min(queries, len(ids)), replace=False))
     k = min(_K, len(ids))
@@ -88,5 +90,5 @@ def _copy_to_folder(source: Index, folder: Path, *, overwrite: bool, progress: P
             vectors[start : start + step] = source.vectors(batch)
             items += source.items(batch)
             progress(start + len(batch), len(ids))
-        kept = {"ids": ids, "next_id": int(known.get("next_id", 0)), "head": known.get("head")}
-        return LocalIndex.build(folder, vectors, items, overwrite=overwrite, **kept, **local)
+        local |= {"next_id": int(known.get("next_id", 0)), "head": known.get("head"), "overwrite": overwrite}
+        return LocalIndex.build(folder, vectors, items, ids=ids, **local)

@@ -31,7 +31,11 @@ _OLDEST = (2, 3)
 
 
 class MilvusIndex(ServerIndex):
-    """See `ServerIndex`. The server uses its AUTOINDEX; a search sees everything written before it."""
+    """See `ServerIndex`. The server uses its AUTOINDEX.
+
+    A search sees what this process has written, and what others had written before it opened the index or called `len`; what
+    they write later is seen a moment later. To wait for all writes at every search would take 0.2 s each.
+    """
 
     kind = "milvus"
 
@@ -39,6 +43,7 @@ class MilvusIndex(ServerIndex):
         """Use `open` or `build` instead."""
         self.address, self.dim, self._client, self._timeout = address, dim, client, timeout
         self._call("load_collection")
+        len(self)
 
     @classmethod
     def open(cls, address: Address, *, timeout: float) -> Self:
@@ -94,7 +99,7 @@ class MilvusIndex(ServerIndex):
         return cls(address, client, dim, timeout)
 
     def __len__(self) -> int:
-        (row,) = self._call("query", output_fields=["count(*)"])
+        (row,) = self._call("query", output_fields=["count(*)"], consistency_level="Strong")
         return int(row["count(*)"])
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
@@ -102,7 +107,7 @@ class MilvusIndex(ServerIndex):
         if where:
             refuse_unknown_levels(where, self._levels(), self.address.text)
         found: list[int] = []
-        pages = self._call("query_iterator", filter=_filter(where), output_fields=["id"], batch_size=_PAGE)
+        pages = self._read("query_iterator", filter=_filter(where), output_fields=["id"], batch_size=_PAGE)
         with _plain_errors(self.address):
             while page := pages.next():
                 found += [int(one["id"]) for one in page]
@@ -113,6 +118,9 @@ class MilvusIndex(ServerIndex):
         """Call a method of the client on this collection, for at most `timeout` seconds."""
         with _plain_errors(self.address):
             return getattr(self._client, method)(self.address.collection, *arguments, timeout=self._timeout, **options)
+
+    def _read(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return self._call(method, *arguments, consistency_level="Session", **options)
 
     def _insert(self, vectors: NDArray[np.float32], items: Sequence[IndexItem]) -> None:
         rows = [
@@ -132,25 +140,26 @@ class MilvusIndex(ServerIndex):
             self._call("alter_collection_properties", properties={_META: json.dumps(meta)})
 
     def _fetch(self, ids: list[int]) -> dict[int, IndexItem]:
-        return {int(row["id"]): _item(row) for row in self._call("get", ids=ids, output_fields=_FIELDS)}
+        return {int(row["id"]): _item(row) for row in self._read("get", ids=ids, output_fields=_FIELDS)}
 
     def _fetch_vectors(self, ids: list[int]) -> dict[int, Any]:
-        rows = self._call("get", ids=ids, output_fields=["id", "embedding"])
+        rows = self._read("get", ids=ids, output_fields=["id", "embedding"])
         return {int(row["id"]): np.asarray(row["embedding"], np.float32) for row in rows}
 
     def _search(self, queries: NDArray[np.float32], k: int, where: Where | None) -> list[list[tuple[int, float]]]:
-        answers = self._call("search", queries, limit=k, filter=_filter(where))
+        answers = self._read("search", queries, limit=k, filter=_filter(where))
         return [[(int(one["id"]), float(one["distance"])) for one in answer] for answer in answers]
 
     def _levels(self) -> tuple[str, ...]:
-        rows = self._call("query", filter="id >= 0", limit=SAMPLED_ITEMS, output_fields=_FIELDS)
+        rows = self._read("query", filter="id >= 0", limit=SAMPLED_ITEMS, output_fields=_FIELDS)
         return tuple(dict.fromkeys(level for row in rows for level in _item(row).labels))
 
     def _largest_id(self, least: int) -> int:
         """By bisection: Milvus cannot sort items or return the largest id, only whether there is one above a number."""
+        len(self)
         low, high, middle = least - 1, 2**63 - 1, least
         while low < high:
-            found = self._call("query", filter=f"id >= {middle}", limit=1, output_fields=["id"])
+            found = self._read("query", filter=f"id >= {middle}", limit=1, output_fields=["id"])
             low, high = (max(middle, int(found[0]["id"])), high) if found else (low, middle - 1)
             middle = (low + high + 1) // 2
         return low
@@ -198,14 +207,19 @@ def _plain_errors(address: Address) -> Iterator[None]:
         yield
     except MilvusException as error:
         where, reason = address.url or address.file, " ".join(str(error.message).split())[:300]
+        if "loading collection timeout" in reason:
+            raise ConnectionError(
+                f"the Milvus at {where} is still loading {address.collection}, as it does for a while after a restart; try "
+                f"again, or allow more time (--timeout)."
+            ) from error
         if any(word in reason.lower() for word in ("connect", "deadline", "unavailable")):
             raise ConnectionError(
-                f"no Milvus answers at {where} ({reason}); start one (https://milvus.io/docs/quickstart.md), check the address, "
-                f"or allow more time (--timeout)."
+                f"no Milvus answers at {where} ({reason}); start one (https://milvus.io/docs/install-overview.md), check the "
+                f"address, or allow more time (--timeout)."
             ) from error
-        if any(word in reason.lower() for word in ("auth", "token", "password", "privilege", "permission")):
-            raise OSError(f"the Milvus at {where} refuses: {reason}; set MILVUS_TOKEN to its API key or user:password.") from error
-        raise OSError(f"the Milvus at {where} refuses: {reason}") from error
+        key = any(word in reason.lower() for word in ("auth", "token", "password", "privilege", "permission"))
+        way_out = "; set MILVUS_TOKEN to its key or to user:password" if key else ""
+        raise OSError(f"the Milvus at {where} refuses: {reason}{way_out}.") from error
 
 
 def _item(row: Any) -> IndexItem:

@@ -141,7 +141,11 @@ class ServerIndex(ABC):
         own = np.arange(len(source)) if ids is None else checked_ids(ids, len(source))
         item_table(own, manifest)  # raises if these do not fit, before a collection is created or overwritten
         index = cls._create(address, source.dim, _new_meta(int(own.max()) + 1, head), overwrite=overwrite, timeout=timeout)
-        index.add(source, manifest, ids=own, progress=progress)
+        try:
+            index.add(source, manifest, ids=own, progress=progress)
+        except BaseException:
+            index.close()
+            raise
         return index
 
     @classmethod
@@ -174,6 +178,7 @@ class ServerIndex(ABC):
                 progress(done, len(ids))
         except BaseException as error:
             error.add_note(f"{done:,} of {len(ids):,} items are copied to {address.text}; the same command copies the rest.")
+            index.close()
             raise
         index._write_meta(meta)
         return index
