@@ -206,20 +206,27 @@ def _plain_errors(address: Address) -> Iterator[None]:
     try:
         yield
     except MilvusException as error:
-        where, reason = address.url or address.file, " ".join(str(error.message).split())[:300]
+        where, reason = address.url or address.file, _reason(error)
+        if any(word in reason.lower() for word in ("auth", "token", "password", "privilege", "permission")):
+            raise OSError(f"the Milvus at {where} refuses: {reason}; set MILVUS_TOKEN to its key or user:password.") from error
         if "loading collection timeout" in reason:
             raise ConnectionError(
                 f"the Milvus at {where} is still loading {address.collection}, as it does for a while after a restart; try "
                 f"again, or allow more time (--timeout)."
             ) from error
-        if any(word in reason.lower() for word in ("connect", "deadline", "unavailable")):
+        if any(word in reason.lower() for word in ("connect", "deadline", "unavailable", "resolving")):
             raise ConnectionError(
                 f"no Milvus answers at {where} ({reason}); start one (https://milvus.io/docs/install-overview.md), check the "
                 f"address, or allow more time (--timeout)."
             ) from error
-        key = any(word in reason.lower() for word in ("auth", "token", "password", "privilege", "permission"))
-        way_out = "; set MILVUS_TOKEN to its key or to user:password" if key else ""
-        raise OSError(f"the Milvus at {where} refuses: {reason}{way_out}.") from error
+        raise OSError(f"the Milvus at {where} refuses: {reason}.") from error
+
+
+def _reason(error: Any) -> str:
+    """What is wrong in one line; why a connection failed is not in the client's message, but in the cause."""
+    details = getattr(error.__cause__, "details", None)
+    text = details() if callable(details) else error.message
+    return " ".join(str(text).split())[:300].rstrip(".")
 
 
 def _item(row: Any) -> IndexItem:

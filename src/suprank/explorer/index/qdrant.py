@@ -176,7 +176,11 @@ def _connect(address: Address, timeout: float) -> Any:
 
 
 def _refuse_old_server(address: Address, client: Any) -> None:
-    version = str(client.info().version)
+    try:
+        version = str(client.info().version)
+    except ValueError as error:
+        client.close()
+        raise OSError(f"what answers at {address.url} is not Qdrant; check the port.") from error
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLDEST:
         client.close()
@@ -194,7 +198,7 @@ def _plain_errors(address: Address) -> Iterator[None]:
     except ResponseHandlingException as error:
         raise ConnectionError(
             f"no Qdrant server answers at {address.url} ({error}); start one (docker run -p 6333:6333 qdrant/qdrant), check "
-            f"the address, or allow more time."
+            f"the address, or allow more time (--timeout)."
         ) from error
     except ApiException as error:
         reason = " ".join(str(error).split())[:300]
