@@ -92,6 +92,12 @@ class ServerIndex(ABC):
     @abstractmethod
     def _insert(self, vectors: NDArray[np.float32], items: Sequence[IndexItem]) -> None: ...
 
+    def _build_graph(self, added: int) -> None:  # noqa: B027
+        """Wait until the server has indexed the new items, if it searches them badly before."""
+
+    def _reload(self) -> None:  # noqa: B027
+        """Let a new collection be searched by its index from the first query on, if the server takes a while to switch."""
+
     @abstractmethod
     def _delete(self, ids: list[int]) -> None: ...
 
@@ -143,6 +149,7 @@ class ServerIndex(ABC):
         index = cls._create(address, source.dim, _new_meta(int(own.max()) + 1, head), overwrite=overwrite, timeout=timeout)
         try:
             index.add(source, manifest, ids=own, progress=progress)
+            index._reload()
         except BaseException:
             index.close()
             raise
@@ -181,6 +188,8 @@ class ServerIndex(ABC):
             index.close()
             raise
         index._write_meta(meta)
+        index._build_graph(len(ids))
+        index._reload()
         return index
 
     def add(
@@ -217,6 +226,7 @@ class ServerIndex(ABC):
                     f"{done:,} of {len(source):,} items were added to {self.address.text}, ids {own[0]} to {own[done - 1]}."
                 )
             raise
+        self._build_graph(len(source))
         return own
 
     def remove(self, ids: NDArray[np.int64] | Sequence[int]) -> None:
