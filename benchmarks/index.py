@@ -176,15 +176,14 @@ def _measure(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
         "open_and_first_search_ms": round(1e3 * first, 1),
         "read_mib_until_then": round(read / 2**20, 1),
         "own_memory_mib_then": memory,
-        "query_ms": query_times(lambda one: index.search(one, 10), queries),
-        "query_of_100_ms": query_times(lambda one: index.search(one, 100), queries),
-        "query_where_ms": query_times(lambda one: index.search(one, 10, group), queries[:100]),
-        "query_and_items_ms": query_times(lambda one: index.items(index.search(one, 10).ids[0]), queries[:100]),
+        "query_ms": _times(lambda one: index.search(one, 10), queries),
+        "query_of_100_ms": _times(lambda one: index.search(one, 100), queries),
+        "query_where_ms": _times(lambda one: index.search(one, 10, group), queries[:100]),
+        "query_and_items_ms": _times(lambda one: index.items(index.search(one, 10).ids[0]), queries[:100]),
     }
 
 
-def query_times(call: Any, queries: NDArray[np.float32]) -> dict[str, float]:
-    """Median and 95th percentile of a call on each query, in milliseconds."""
+def _times(call: Any, queries: NDArray[np.float32]) -> dict[str, float]:
     times = []
     for turn in range(2):  # the first turn loads the pages
         for one in queries:

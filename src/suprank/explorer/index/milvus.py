@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from suprank.explorer.index.protocol import IndexItem, refuse_unknown_levels
+from suprank.explorer.index.protocol import IndexItem
 from suprank.explorer.index.server import SAMPLED_ITEMS, ServerIndex
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ class MilvusIndex(ServerIndex):
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
         """See `Index`."""
-        if where:
-            refuse_unknown_levels(where, self._levels(), self.address.text)
+        self._refuse_unknown_levels(where)
         found: list[int] = []
         pages = self._read("query_iterator", filter=_filter(where), output_fields=["id"], batch_size=_PAGE)
         with _plain_errors(self.address):
@@ -149,9 +148,11 @@ class MilvusIndex(ServerIndex):
             time.sleep(0.5)
 
     def _reload(self) -> None:
-        if self.address.url is not None:
-            self._call("release_collection")
-            self._call("load_collection")
+        if self.address.url is None:
+            return
+        self._call("release_collection")
+        with _plain_errors(self.address):
+            self._client.load_collection(self.address.collection, timeout=_INDEXING_SECONDS)
 
     def _delete(self, ids: list[int]) -> None:
         self._call("delete", ids=ids)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from suprank.explorer.index.protocol import IndexItem, refuse_unknown_levels
+from suprank.explorer.index.protocol import IndexItem
 from suprank.explorer.index.server import SAMPLED_ITEMS, ServerIndex
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class QdrantIndex(ServerIndex):
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
         """See `Index`."""
-        if where:
-            refuse_unknown_levels(where, self._levels(), self.address.text)
+        self._refuse_unknown_levels(where)
         found: list[int] = []
         offset = None
         with _plain_errors(self.address):

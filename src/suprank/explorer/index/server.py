@@ -46,7 +46,7 @@ SAMPLED_ITEMS = 1000
 
 
 class ServerIndex(ABC):
-    """See `Index`. A server may hold millions of items and change at any time, so nothing is cached here.
+    """See `Index`. A server may hold millions of items and change at any time, so no items are cached here.
 
     What is known about the collection as a whole (`next_id`, `head`, ...) is kept with it, where the server can. Automatic ids
     continue from the largest ever used, or, without that record, from the largest in the collection. An addition that is
@@ -57,6 +57,7 @@ class ServerIndex(ABC):
     dim: int
     address: Address
     _client: Any
+    _seen_levels: tuple[str, ...] = ()
 
     @classmethod
     @abstractmethod
@@ -242,14 +243,19 @@ class ServerIndex(ABC):
         """See `Index`."""
         check_k(k)
         vectors = checked_queries(queries, self.dim, self.address.text)
-        if where:
-            refuse_unknown_levels(where, self._levels(), self.address.text)
+        self._refuse_unknown_levels(where)
         found = empty_hits(len(vectors), k)
         for start in range(0, len(vectors), 64):
             for row, hits in enumerate(self._search(vectors[start : start + 64], k, where), start):
                 for rank, (one, score) in enumerate(hits[:k]):
                     found.ids[row, rank], found.scores[row, rank] = one, score
         return sort_hits(found)
+
+    def _refuse_unknown_levels(self, where: Where | None) -> None:
+        """As `refuse_unknown_levels`, but items are fetched only if this index has not seen a level before."""
+        if not {*(where or ())} <= {*self._seen_levels, "split"}:
+            self._seen_levels = self._levels()
+            refuse_unknown_levels(where, self._seen_levels, self.address.text)
 
     def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[IndexItem]:
         """See `Index`."""
