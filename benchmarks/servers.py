@@ -59,20 +59,24 @@ def main() -> None:
             command = [sys.executable, __file__, "--measure", target, "--folder", name]
             rows.append(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
             print(json.dumps(rows[-1]), flush=True)
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        report = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": platform.platform(),
-            "cores": os.cpu_count(),
-            "load_at_the_end": os.getloadavg(),
-            "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
-            "items": arguments.items,
-            "dim": arguments.dim,
-            "queries": arguments.queries,
-            "rows": rows,
-        }
-        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+            if arguments.out:
+                _write(arguments, rows)
+
+
+def _write(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Write what there is so far: an interrupted run keeps it."""
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": platform.platform(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "items": arguments.items,
+        "dim": arguments.dim,
+        "rows": rows,
+    }
+    arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
