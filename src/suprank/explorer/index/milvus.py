@@ -40,7 +40,7 @@ class MilvusIndex(ServerIndex):
 
     Until a server has indexed new items, by itself after ten minutes or more, it searches them by cells that it chooses before
     it looks at the filter: of 100,000 items with a filter, it found 2 of 10. So additions wait for the graph, small ones aside.
-    Milvus Lite searches new items twenty times more slowly until they are flushed and loaded again.
+    Milvus Lite searches new items by far more slowly until it is opened again; it is for small collections.
     A search sees what this process has written, and what others had written before it opened the index or called `len`; what
     they write later is seen a moment later. To wait for all writes at every search would take 0.2 s each.
     """
@@ -140,7 +140,7 @@ class MilvusIndex(ServerIndex):
         self._call("insert", rows)
 
     def _build_graph(self, added: int) -> None:
-        if added < _BRUTE_FORCE:
+        if self.address.url is None or added < _BRUTE_FORCE:
             return
         until = time.monotonic() + _INDEXING_SECONDS
         with _plain_errors(self.address):
@@ -149,6 +149,8 @@ class MilvusIndex(ServerIndex):
             time.sleep(0.5)
 
     def _reload(self) -> None:
+        if self.address.url is None:
+            return
         self._call("release_collection")
         with _plain_errors(self.address):
             self._client.load_collection(self.address.collection, timeout=_INDEXING_SECONDS)
