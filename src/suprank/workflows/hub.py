@@ -95,8 +95,8 @@ def hub_repository(
     evaluated. Without a report such a model has a card without metrics. `bootstrap` is the number of samples for intervals of
     metrics that are evaluated here, and 0 for none.
 
-    `gallery` adds a picture of random test images with their first results, where they can be read. They are
-    **published with the model**, so it is off by default. `license`, `datasets` (ids on the Hub) and `base_model` (an id on the Hub; by default
+    `gallery` adds a picture of random test images with their first results, where they can be read. They are **published with
+    the model**, so it is off by default. `license`, `datasets` (ids on the Hub) and `base_model` (an id on the Hub; by default
     the timm model that a run started from) are metadata of the card.
     """
     from suprank.models.hub import GALLERY, REPORT
