@@ -27,9 +27,9 @@ def test_help_names_every_verb():
             "data",
             "bench",
         },
-        ("index",): {"build", "search", "add", "remove", "info"},
-        ("data",): {"import", "check", "show"},
-        ("models",): {"create", "pca", "export", "list"},
+        ("index",): {"build", "search", "add", "remove", "info", "copy"},
+        ("data",): {"import", "export", "check", "show"},
+        ("models",): {"create", "pca", "export", "list", "push", "pull"},
     }.items():
         shown = CliRunner().invoke(app, [*group, "--help"])
         assert shown.exit_code == 0
@@ -55,6 +55,7 @@ shown += [("recipes",), ("recipes", "sop"), ("recipes", "cub/roadmap"), ("recipe
 for words in shown:
     ended = CliRunner().invoke(command_line, words)
     assert ended.exit_code == 0, (words, ended.output)
+    assert "<bool>" not in ended.output, (words, "a flag looks as if a value had to follow")
     assert not {"torch", "timm"} & set(sys.modules), words
 print(len(shown))
 """
@@ -71,6 +72,11 @@ def test_paragraphs_of_help_fill_the_lines_of_the_terminal():
 
 def test_version_is_the_packages():
     assert CliRunner().invoke(app, ["--version"]).output.strip() == f"suprank {__version__}"
+
+
+def test_the_package_runs_as_a_module():
+    ran = subprocess.run([sys.executable, "-m", "suprank", "--version"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"suprank {__version__}\n", "")
 
 
 def test_an_unknown_verb_is_refused_without_a_traceback():

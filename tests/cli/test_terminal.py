@@ -5,7 +5,7 @@ import torch
 import typer
 from torch._utils import ExceptionWrapper
 
-from suprank.cli import terminal
+from suprank.cli import help_text, terminal
 
 
 def read():
@@ -74,7 +74,7 @@ def test_other_errors_keep_their_tracebacks(ours):
 
 def test_paragraphs_flow_but_for_those_that_are_laid_out():
     text = "First\n    line.\n\n    Second\n    paragraph.\n\n    \b\n    one\n    two\n"
-    assert terminal.flowing(text) == "First line.\n\nSecond paragraph.\n\n\b\none\ntwo"
+    assert help_text.flowing(text) == "First line.\n\nSecond paragraph.\n\n\b\none\ntwo"
 
 
 def test_a_bar_is_shown_once_there_is_something_to_count(capsys):

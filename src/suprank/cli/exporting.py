@@ -17,9 +17,15 @@ app = typer.Typer(no_args_is_help=True, help="Write a manifest with its images a
 ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; a folder that is not empty is refused.")]
 Root = Annotated[
-    Path | None, typer.Option(help="Folder that the images' paths are relative to.", show_default="as saved in the manifest")
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Folder that the images' paths are relative to.", show_default="as saved in the manifest"
+    ),
 ]
-Split = Annotated[list[str] | None, typer.Option(help="Export only images of this split; repeatable.", show_default="all")]
+Split = Annotated[
+    list[str] | None,
+    typer.Option(metavar="SPLIT", help="Export only images of this split; repeatable.", show_default="all"),
+]
 ShardSize = Annotated[str, typer.Option(metavar="SIZE", help="Size of a shard, such as 500MB or 1GiB.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
@@ -38,9 +44,10 @@ def hf(
     Columns are image, label_<level> (finest first), and the others of the manifest. Image files are copied as they are.
 
     \b
-    suprank data export hf birds.parquet --out birds-hf
-    python -c 'import datasets; print(datasets.load_dataset("birds-hf"))'
-    hf upload org/birds birds-hf --repo-type dataset        # to share it
+    Export, load in Python, and share on the Hub:
+      suprank data export hf birds.parquet --out birds-hf
+      python -c 'import datasets; print(datasets.load_dataset("birds-hf"))'
+      hf upload org/birds birds-hf --repo-type dataset
     """
     from suprank.data.export import export_hf
 
@@ -59,8 +66,9 @@ def webdataset(
     """Write .tar shards of samples: an image, .json with its labels and other columns, .cls with the id of its finest class.
 
     \b
-    suprank data export webdataset birds.parquet --out shards --shard-size 1GB
-    suprank data import hf shards --out shards.parquet      # reads the shards in place
+    Export, and make a manifest that reads the shards in place:
+      suprank data export webdataset birds.parquet --out shards --shard-size 1GB
+      suprank data import hf shards --out shards.parquet
     """
     from suprank.data.export import export_webdataset
 

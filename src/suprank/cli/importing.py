@@ -186,9 +186,11 @@ def hf(
     of Parquet files, of .tar shards, or of images with metadata.csv or metadata.jsonl; or a .parquet, .arrow or .tar file.
 
     \b
-    suprank data import hf uoft-cs/cifar100 --out cifar100.parquet
-    suprank data import hf org/birds --level species --level family --split train --split validation=test --out birds.parquet
-    suprank data import hf shards/ --level label --out shards.parquet        # train-000000.tar, test-000000.tar, ...
+    A dataset of the Hub, with the levels and splits that it has, or with those that you name:
+      suprank data import hf uoft-cs/cifar100 --out cifar100.parquet
+      suprank data import hf org/birds --level species --level family --split train --split validation=test --out birds.parquet
+    A folder with train-000000.tar, test-000000.tar, ...:
+      suprank data import hf shards --level label --out shards.parquet
     """
     from suprank.data.importers.hf import import_hf
 

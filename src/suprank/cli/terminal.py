@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import logging
 import re
@@ -165,12 +164,6 @@ def escape_warnings() -> None:
 class _Escaping(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return escaped(super().format(record))
-
-
-def flowing(text: str) -> str:
-    """Join the lines of each paragraph of a help text, except after \\b. Typer itself does so for the first paragraph only."""
-    paragraphs = inspect.cleandoc(text).split("\n\n")
-    return "\n\n".join(one if one.startswith("\b") else one.replace("\n", " ") for one in paragraphs)
 
 
 def device(name: str | None) -> str | None:
