@@ -218,6 +218,8 @@ def test_addresses_are_read_part_by_part(monkeypatch):
         ("qdrant://host", "must end with a collection"),
         ("qdrant://host/two words", "must end with a collection"),
         ("qdrant://host/a/birds", "not the address of a server"),
+        ("qdrant:/host/birds", "not the address of a server; write qdrant://host:6333/collection"),
+        ("milvus+https:host/birds", "not the address of a server"),
         ("qdrant://host:port/birds", "not the address of a server"),
         ("qdrant://user:secret@host/birds", "not the address of a server"),
         ("qdrant+file://birds", "must end with a collection"),

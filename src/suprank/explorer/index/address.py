@@ -106,7 +106,7 @@ class Address:
 
 def is_address(text: str) -> bool:
     """Whether this is (meant to be) a server's address and not a folder."""
-    return "://" in text
+    return "://" in text or re.match(r"(qdrant|milvus)(\+\w+)?:", text) is not None  # with a slash too few, say
 
 
 def open_index(address: str | PathLike[str], *, timeout: float = TIMEOUT) -> Index:

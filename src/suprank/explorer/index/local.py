@@ -115,7 +115,9 @@ class LocalIndex:
             refuse_foreign_files(target.path, META, "an index", "name another folder")
         with target.lock():
             if target.exists and not overwrite:
-                raise FileExistsError(f"{target} already holds an index; add to it, name another folder, or overwrite it.")
+                raise FileExistsError(
+                    f"{target} already holds an index; add to it, name another folder, or overwrite it (--overwrite)."
+                )
             progress(0, len(source))  # before the training, which takes some time
             index = empty_index(kind, codes, source)
             _add_blocks(index, source, progress)

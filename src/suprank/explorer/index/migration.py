@@ -80,7 +80,7 @@ def _copy_to_folder(source: Index, folder: Path, *, overwrite: bool, progress: P
     if not len(ids):
         raise ValueError(f"{known['address']} has no items, so there is nothing to copy.")
     if (folder / META).is_file() and not overwrite:
-        raise FileExistsError(f"{folder} already holds an index; name another folder, or overwrite it.")
+        raise FileExistsError(f"{folder} already holds an index; name another folder, or overwrite it (--overwrite).")
     folder.parent.mkdir(parents=True, exist_ok=True)
     step, items = max(1, BLOCK_BYTES // (4 * source.dim)), []
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:

@@ -84,7 +84,7 @@ class MilvusIndex(ServerIndex):
                 if not overwrite:
                     client.close()
                     raise FileExistsError(
-                        f"{address.text} already exists; add to it, name another collection, or overwrite it."
+                        f"{address.text} already exists; add to it, name another collection, or overwrite it (--overwrite)."
                     )
                 client.drop_collection(address.collection, timeout=timeout)
             schema = client.create_schema(auto_id=False, enable_dynamic_field=False)

@@ -67,7 +67,7 @@ class QdrantIndex(ServerIndex):
                 if not overwrite:
                     client.close()
                     raise FileExistsError(
-                        f"{address.text} already exists; add to it, name another collection, or overwrite it."
+                        f"{address.text} already exists; add to it, name another collection, or overwrite it (--overwrite)."
                     )
                 client.delete_collection(address.collection)
             client.create_collection(
