@@ -175,7 +175,8 @@ def test_reports_of_one_protocol_are_compared():
         ((*FILES, "--protocol", "mieb", "--solution", "solution.csv"), "--solution is for --protocol gldv2, not for mieb"),
         ((*FILES, "--self-match", "id"), "it is for --protocol mieb; add it, or leave out --self-match."),
         ((*FILES, "--qrels", "qrels.json"), "add --run, or --protocol mieb."),
-        ((*FILES, "--protocol", "gldv2"), "ranks an index that the queries are not part of"),
+        ((*FILES, "--protocol", "gldv2"), "ranks an index that the queries are not part of; give a gallery (--gallery)."),
+        ((*FILES, "--protocol", "mieb", "--qrels", "nothing.json"), "nothing.json: there is no such file; check the path"),
         (
             ("evaluate", "embedded", "--protocol", "revisited"),
             "needs the dataset's file; add --ground-truth gnd_roxford5k.pkl.",

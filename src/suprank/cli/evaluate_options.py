@@ -140,10 +140,15 @@ class EvaluateOptions:
             raise typer.BadParameter("--all and --metric both say which metrics to print; give one.")
 
     def check_files(self) -> None:
-        """Refuse files that cannot be written, before any work."""
+        """Refuse files that cannot be written, and ground truth that does not exist, before any work."""
         for file in (self.out, self.csv, self.comparison, self.save_run):
             if file is not None:
                 terminal.check_writable(file)
+        from suprank.evaluation.embedding_files import check_file
+
+        for file in (self.qrels, self.solution):
+            if file is not None:
+                check_file(file, str(file))
 
     def read(self, *, without_head: bool = False) -> EvaluationInput:
         """Read the embeddings and labels; those of a run are computed first if need be. Then the head is applied."""

@@ -311,9 +311,9 @@ def _gldv2(
 ) -> Report:
     cut_offs = check_ks(protocol.ks if ks is None else ks)
     if len(cut_offs) != 1:
-        raise ValueError(f"protocol='gldv2' takes one k, not {len(cut_offs)}; leave ks out for 100.")
+        raise ValueError(f"protocol='gldv2' takes one k, not {len(cut_offs)}; leave ks (--k) out for 100.")
     if sides.gallery is None:
-        raise ValueError("protocol='gldv2' ranks an index that the queries are not part of; give a gallery.")
+        raise ValueError("protocol='gldv2' ranks an index that the queries are not part of; give a gallery (--gallery).")
     if solution is None:
         if usage is not None:
             raise ValueError("usage chooses queries of a solution; give solution, or leave usage out.")
