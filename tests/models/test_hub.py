@@ -311,6 +311,9 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds_unless_the_cache_
             HubError, match=r"^org/another cannot be downloaded \(.* does not answer\), and the cache \(.*\) does"
         ):
             Embedder.from_pretrained("org/another")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(HubError, match=r"^org/another cannot be downloaded: http://127.0.0.1:9 does not answer; check the net"):
+        hub.download_folder(HubName("org/another"), "folder")
     with pytest.raises(HubError, match=r"org/another cannot be downloaded \(local_files_only=True\)"):
         Embedder.from_pretrained("org/another", local_files_only=True)
     assert not constants.HF_HUB_OFFLINE
