@@ -205,7 +205,8 @@ def test_the_commands_give_mtebs_number_of_a_task_whose_data_are_in_a_folder(lib
 
 def test_tasks_that_are_none_are_refused(library, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "mteb has no task 'Birds'" in refused("data", "import", "mteb", "Birds", "--out", "out")
+    message = refused("data", "import", "mteb", "Birds", "--out", "out")
+    assert "mteb has no task 'Birds'; choose from CUB200I2IRetrieval, FORBI2IRetrieval," in message
     assert "NFCorpus (Retrieval, t2t) does not retrieve images by an image" in refused(
         "data", "import", "mteb", "NFCorpus", "--out", "out"
     )

@@ -240,8 +240,9 @@ def _find_task(task: str | AbsTask) -> AbsTaskRetrieval:
     if isinstance(task, str):
         try:
             found = mteb.get_task(task)
-        except KeyError as error:
-            raise ValueError(f"mteb has no task {task!r}: {error.args[0]}") from None
+        except KeyError:
+            names = [one.metadata.name for one in mteb.get_tasks(categories=["i2i"], task_types=["Any2AnyRetrieval"])]
+            raise ValueError(f"mteb has no task {task!r}; choose from {', '.join(sorted(names))}.") from None
     else:
         found = task
     metadata = found.metadata

@@ -398,6 +398,8 @@ def test_bytes_that_the_features_call_something_else_are_no_images(tmp_path):
     pq.write_table(table, tmp_path / "x.parquet")
     assert imported(tmp_path / "x.parquet").paths.to_pylist() == ["x.parquet::image/0"]
     assert imported(tmp_path / "x.parquet", image="thumbnail").paths.to_pylist() == ["x.parquet::thumbnail/0"]
+    with pytest.raises(ValueError, match=r"x.parquet has no column 'photo'; it has label, image\.$"):
+        import_hf(tmp_path / "x.parquet", image="photo")
 
 
 # The Hub

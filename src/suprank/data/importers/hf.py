@@ -136,7 +136,7 @@ def _one_file(path: Path, config: str | None) -> DatasetFiles:
 
 def _image_column(rows: Rows, image: str | None, about: str) -> str:
     if image is not None:
-        require_column(rows.table.column_names, image, about)
+        require_column([name for name in rows.table.column_names if name != SPLIT], image, about)
         if image not in rows.images:
             raise ValueError(
                 f"{about}: column {image!r} holds {rows.table[image].type}, not images; "
