@@ -183,7 +183,7 @@ def test_drawn_sets_are_given_the_options_and_saved(folder, monkeypatch):
         (("folder", "photos", "--out", "m.txt"), "m.txt must end in .parquet or .csv."),
         (("folder", "photos", "--level", "a"), "levels are named (a), but folders are 2 deep"),
         (("folder", "photos", "--split", "valid"), "split 'valid' is unknown; a split is one of train, test"),
-        (("folder", "photos", "--holdout-classes", "1.5"), "must lie between 0 and 1"),
+        (("folder", "photos", "--holdout-classes", "1.5"), "--holdout-classes: 1.5 must lie between 0 and 1"),
         (("folder", "photos", "--holdout-classes", "0.1"), "Possible fractions: 0.333333 to 0.666667"),
         (("folder", "photos", "--holdout-classes", "0.5", "--shared", "order"), "choose from class, group"),
         (("folder", "photos", "--seed", "1"), "add --holdout-classes 0.5"),

@@ -320,6 +320,8 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds_unless_the_cache_
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(HubError, match=r"org/another cannot be downloaded \(HF_HUB_OFFLINE is set\)"):
         Embedder.from_pretrained("org/another")
+    with pytest.raises(HubError, match="org/another cannot be downloaded, because HF_HUB_OFFLINE is set; unset it"):
+        hub.download_folder(HubName("org/another"), "folder")
     assert time.monotonic() - start < 5
 
 

@@ -339,6 +339,9 @@ def _holdout(share: float | None, shared: str | None, seed: int) -> Callable[[Ma
         raise typer.BadParameter("--shared and --seed need a random split; add --holdout-classes 0.5.")
     if share is None:
         return lambda manifest: manifest
+    if not 0 < share < 1:
+        text = f"{share:g} must lie between 0 and 1, because train and test both need classes; try 0.5."
+        raise typer.BadParameter(text, param_hint="--holdout-classes")
     return lambda manifest: holdout_classes(manifest, share, seed=seed, shared=shared)
 
 

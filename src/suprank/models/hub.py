@@ -260,6 +260,8 @@ def _explained(error: Exception, name: HubName, writing: bool) -> OSError:
             "Hub once, or copy the folder of the model from a machine that has it and name the folder."
         )
     doing = "uploaded" if writing else "downloaded"
+    if constants.HF_HUB_OFFLINE:
+        return HubError(f"{name} cannot be {doing}, because HF_HUB_OFFLINE is set; unset it.")
     if any(type(one).__name__ in ("ConnectError", "ConnectTimeout", "ConnectionError") for one in causes):  # httpx, requests
         return HubError(f"{name} cannot be {doing}: {endpoint} does not answer; check the network, or HF_ENDPOINT.")
     return HubError(f"{name} cannot be {doing} ({type(error).__name__}: {_first_line(error)}); try again.")

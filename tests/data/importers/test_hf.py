@@ -92,6 +92,8 @@ def test_a_saved_dataset_has_the_rows_classes_and_pixels_that_load_from_disk_giv
         "species": tuple(SPECIES),
         "family": tuple(FAMILY),
     }  # in the order of the dataset: ids are the same
+    with pytest.raises(ValueError, match="saved was written by save_to_disk and has no configuration 'small'; leave it out"):
+        import_hf(tmp_path / "saved", config="small")
     loaded = datasets.load_from_disk(tmp_path / "saved")
     for split in ("train", "test"):
         ours, theirs = manifest.split(split), loaded[split]

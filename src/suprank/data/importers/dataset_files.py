@@ -59,10 +59,13 @@ class NoImageFilesError(ValueError):
 
 def files_in_folder(folder: Path, config: str | None = None) -> DatasetFiles:
     """The files of a dataset in a local folder: saved by `save_to_disk`, or laid out as a repository of the Hub."""
-    if (folder / "dataset_dict.json").is_file():
+    saved = [name for name in ("dataset_dict.json", "state.json") if (folder / name).is_file()]
+    if saved and config is not None:
+        raise ValueError(f"{folder} was written by save_to_disk and has no configuration {config!r}; leave it out.")
+    if "dataset_dict.json" in saved:
         splits = _json(folder / "dataset_dict.json").get("splits", [])
         return DatasetFiles(ARROW, {split: _saved_files(folder, f"{split}/") for split in splits})
-    if (folder / "state.json").is_file():
+    if "state.json" in saved:
         split = _json(folder / "state.json").get("_split") or "train"
         return DatasetFiles(ARROW, {split: _saved_files(folder, "")})
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
