@@ -11,14 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from suprank.files.atomic import explain_full_disk
+from suprank.system.cache import cache_folder
 
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder must be that of a killed process
-
-
-def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
-    """The folder given, or $SUPRANK_CACHE, or ~/.cache/suprank. It need not exist."""
-    chosen = cache if cache is not None else os.environ.get("SUPRANK_CACHE") or "~/.cache/suprank"
-    return Path(chosen).expanduser()
 
 
 def cache_key(*parts: object) -> str:
