@@ -45,7 +45,7 @@ $(VENV)/.torch: constraints.txt
 	@touch $@
 
 $(VENV)/.cli: $(VENV)/.torch pyproject.toml
-	@$(INSTALL) --editable '.[cli,explore,train]'
+	@$(INSTALL) --editable '.[explore,train]'
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.torch pyproject.toml

@@ -7,7 +7,7 @@ python benchmarks/loading.py --backbone resnet50      also a backbone: how fast 
 A loader reads, decodes, transforms and batches every image of an epoch in its workers. Loaders take turns, and the best epoch
 of each counts, because others may use the machine too; the CPU time is then more reliable. Numbers in parentheses are speeds
 relative to ImageFolder. Files are in the page cache, so the disk is not measured. "In bytes" leaves the normalization to the
-device, where it is part of the backbone's time. "Turbo" is the decoder of that name (needs `suprank[turbo]`), in bytes too,
+device, where it is part of the backbone's time. "Turbo" is the decoder of that name (needs `suprank[vision]`), in bytes too,
 with the same pixels; "decoded smaller" is a fraction of the size where the transform needs no more.
 """
 

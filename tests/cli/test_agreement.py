@@ -20,7 +20,8 @@ from suprank.training.config import EvaluationConfig
 from suprank.training.embedders import build_embedder
 from suprank.training.loop import train
 from suprank.training.presets import presets
-from suprank.training.recipe import read_recipe, recipes_folder
+from suprank.training.recipe import read_recipe
+from suprank.training.recipe_files import recipes_folder
 from suprank.training.seeds import derive_seed
 from suprank.training.validation import Validator
 from suprank.workflows.embeddings import embed

@@ -379,7 +379,7 @@ def test_a_missing_pyarrow_names_the_extra(folder):
     command = [sys.executable, "-c", script, "evaluate", "--embeddings", "q.npy", "--labels", "q.parquet"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert run.returncode == 2
-    assert 'needs pyarrow; pip install "suprank[cli]"' in " ".join(run.stderr.replace("│", " ").split())
+    assert 'needs pyarrow; pip install "suprank[vision]"' in " ".join(run.stderr.replace("│", " ").split())
     assert "Traceback" not in run.stderr
 
 

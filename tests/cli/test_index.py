@@ -222,9 +222,9 @@ def test_who_stops_an_addition_to_a_server_is_told_what_is_in(folder, monkeypatc
 @pytest.mark.parametrize(
     ("module", "extra", "index"),
     [
-        ("faiss", "cli,explore", "built"),
-        ("qdrant_client", "cli,servers", "qdrant://h/b"),
-        ("pymilvus", "cli,servers", "milvus://h/b"),
+        ("faiss", "explore", "built"),
+        ("qdrant_client", "servers", "qdrant://h/b"),
+        ("pymilvus", "servers", "milvus://h/b"),
     ],
 )
 def test_a_missing_part_is_named_with_its_extra(folder, monkeypatch, capsys, module, extra, index):

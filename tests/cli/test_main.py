@@ -37,6 +37,33 @@ def test_help_names_every_verb():
         assert verbs <= set(shown.output.split())
 
 
+def test_help_and_lists_of_recipes_do_not_import_torch():
+    script = """
+import sys
+from click.testing import CliRunner
+from typer.main import get_command
+from suprank.cli.app import app
+
+command_line = get_command(app)
+
+def commands(group, words=()):
+    for name, command in group.commands.items():
+        yield (*words, name)
+        yield from commands(command, (*words, name)) if hasattr(command, "commands") else ()
+
+shown = [(*words, "--help") for words in commands(command_line)]
+shown += [("recipes",), ("recipes", "sop"), ("recipes", "cub/roadmap"), ("recipes", "cub112/nsm"), ("paper",)]
+for words in shown:
+    ended = CliRunner().invoke(command_line, words)
+    assert ended.exit_code == 0, (words, ended.output)
+    assert not {"torch", "timm"} & set(sys.modules), words
+print(len(shown))
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 30
+
+
 def test_paragraphs_of_help_fill_the_lines_of_the_terminal():
     shown = CliRunner().invoke(app, ["embed", "--help"], env={"COLUMNS": "300"}).output
     assert "Under torchrun the processes share the images." in shown
@@ -69,10 +96,10 @@ def without(part, *arguments):
     return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
 
 
-def test_a_missing_command_line_names_the_extras_of_the_verb():
+def test_a_missing_command_line_names_the_extra_of_the_verb():
     run = without("typer", "index", "info", "i")
     assert run.returncode == 1
-    assert run.stderr == 'suprank: this needs typer, which is not installed; pip install "suprank[cli,explore]"\n'
+    assert run.stderr == 'suprank: this needs typer, which is not installed; pip install "suprank[explore]"\n'
 
 
 def test_help_needs_nothing_but_the_command_line():

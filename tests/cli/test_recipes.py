@@ -10,7 +10,8 @@ from suprank.paper.contents import recipes_of_the_paper
 from suprank.training.config import TrainConfig
 from suprank.training.loss_specs import CombinedSpec, loss_specs, parse_loss
 from suprank.training.presets import compositions, methods, presets
-from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder
+from suprank.training.recipe import read_recipe
+from suprank.training.recipe_files import all_recipes, recipe_text, recipes_folder
 from tests.cli.collection import done, refused
 
 

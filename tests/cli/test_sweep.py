@@ -192,7 +192,7 @@ def test_without_submitit_the_extra_that_brings_it_is_named(monkeypatch, capsys)
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit, match="1"):
         main()
-    assert 'this needs submitit, which is not installed; pip install "suprank[cli,train]"' in capsys.readouterr().err
+    assert 'this needs submitit, which is not installed; pip install "suprank[train]"' in capsys.readouterr().err
     assert not Path("s").exists()
 
 

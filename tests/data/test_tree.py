@@ -20,6 +20,15 @@ def birds():
     )
 
 
+@given(st.lists(st.integers(-1, 3), max_size=12))
+def test_children_are_the_classes_with_that_parent_in_their_order(parents):
+    names = (tuple(map(str, range(len(parents)))), ("a", "b", "c", "d"))
+    images = (np.ones(len(parents), np.int64), np.ones(4, np.int64))
+    tree = LabelTree(("fine", "coarse"), names, (np.array(parents, np.int64),), images)
+    for parent in range(4):
+        assert tree.children(1, parent).tolist() == [child for child, above in enumerate(parents) if above == parent]
+
+
 def test_a_small_tree_is_written_a_line_a_class():
     assert birds().to_json().splitlines() == [
         "{",

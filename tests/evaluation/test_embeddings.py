@@ -502,7 +502,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
         return plain(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_pyarrow)
-    with pytest.raises(ImportError, match=re.escape('reading .parquet needs pyarrow; pip install "suprank[cli]"')):
+    with pytest.raises(ImportError, match=re.escape('reading .parquet needs pyarrow; pip install "suprank[vision]"')):
         Embeddings.from_source(path)
 
 

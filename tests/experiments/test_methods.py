@@ -15,7 +15,7 @@ from suprank.experiments.methods import (
     label_recipes,
     split_arguments,
 )
-from suprank.training.recipe import recipes_folder
+from suprank.training.recipe_files import recipes_folder
 from tests.experiments.runs import config
 
 

@@ -15,7 +15,8 @@ from suprank.models.config import EmbedderConfig
 from suprank.paper import datasets
 from suprank.paper.datasets import DATASETS, MissingDataError, create_start, find, find_all, prepare
 from suprank.training.presets import header
-from suprank.training.recipe import read_recipe, recipe_text
+from suprank.training.recipe import read_recipe
+from suprank.training.recipe_files import recipe_text
 from tests.data import miniatures, miniatures_landmarks
 
 TINY_START = EmbedderConfig(backbone="test_resnet", pooling="gem", normalization="l2", dim=2, freeze_batchnorm=True)

@@ -1,4 +1,4 @@
-"""The tables of extras: what they name is enough, and is what a missing part names, in the shell and in Python."""
+"""One extra is enough for each verb and each package, and it is what a missing part names, in the shell and in Python."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from suprank.cli.app import app
-from suprank.system.extras import COMMANDS, OPTIONAL, PACKAGES, required_extras
+from suprank.system.extras import COMMANDS, OPTIONAL, PACKAGES, required_extra
 from tests.cli.collection import done, photographs
-from tests.extras import PROJECT, distributions, outcomes, python
+from tests.extras import PROJECT, Case, distributions, outcomes
 from tests.hierarchy.branches import plain, write_branch
 from tests.models.tiny import embedder
 
@@ -44,10 +44,42 @@ def test_every_command_is_in_the_table_and_every_extra_in_the_project():
     assert {one.name or one.callback.__name__ for one in app.registered_commands} | {
         one.name for one in app.registered_groups
     } == {command.split()[0] for command in COMMANDS if command}
-    for extras in {*COMMANDS.values(), *OPTIONAL.values(), *PACKAGES.values()}:
-        assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys()
-    for extras in {*COMMANDS.values(), *OPTIONAL.values()}:
-        assert {"typer", "rich"} <= distributions(extras.split(",")), "each brings the command line too"
+    assert {*COMMANDS.values(), *OPTIONAL.values(), *PACKAGES.values()} <= PROJECT["optional-dependencies"].keys()
+    for extra in {"vision", "train", "explore", "hierarchy", *COMMANDS.values(), *OPTIONAL.values()}:
+        assert distributions("cli") <= distributions(extra), f"{extra} brings the command line too"
+
+
+def test_extras_include_each_other():
+    """And every name of an earlier version installs what it did."""
+    for extra, others in {
+        "train": ["vision", "baselines", "fast", "metrics", "turbo"],
+        "explore": ["vision", "fast"],
+        "hierarchy": ["cli"],
+        "all": ["train", "explore", "hierarchy", "bench", "encoders", "export", "sentence-transformers", "servers"],
+        "dev": ["all"],
+        "docs": ["explore", "hierarchy", "metrics", "train"],
+        "cli": ["fast"],
+        "bench": ["baselines", "cli", "metrics"],
+        "export": ["vision"],
+        "encoders": ["hierarchy"],
+        "servers": ["explore"],
+    }.items():
+        for other in others:
+            assert distributions(other) <= distributions(extra), (extra, other)
+    for extra, packages in {
+        "baselines": "pytorch-metric-learning",
+        "bench": "faiss-cpu matplotlib",
+        "cli": "numba pyarrow rich threadpoolctl typer",
+        "encoders": "open-clip-torch sentence-transformers",
+        "export": "onnx onnxruntime onnxscript",
+        "fast": "numba threadpoolctl",
+        "metrics": "torchmetrics",
+        "sentence-transformers": "accelerate datasets sentence-transformers",
+        "servers": "pymilvus qdrant-client",
+        "turbo": "simplejpeg",
+        "docs": "furo myst-parser sphinx",
+    }.items():
+        assert set(packages.split()) <= distributions(extra), extra
 
 
 NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only `cli` is installed
@@ -67,33 +99,9 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
 }
 
 
+PREPARE = "import torch, typer, pyarrow, suprank.cli.main; torch.set_num_threads(1)"
 SUFFICE = {  # calls of the verbs that do something small
     "bench": [("bench", "losses", "--device", "cpu", "--batch", 16, "--loss", "SupAP", "--repeats", 1, "--out", "b")],
-    "cli,vision": [
-        ("recipes",),
-        ("data", "import", "folder", "photos", "--out", "n.parquet"),
-        ("data", "show", "m.parquet", "--out", "s.png"),
-        ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES),
-        ("evaluate", "--embeddings", "f", "-q"),
-        ("evaluate", "--embeddings", "run", "--against-frozen", "-q"),
-        ("models", "list", "resnet1*"),
-    ],
-    "cli,train": [
-        ("train", "glyphs/happier", "data.manifest=m.parquet", "--dry-run"),
-        ("compare", "glyphs/happier", "data.manifest=m.parquet", "--dry-run", "--out", "c"),
-        ("sweep", "glyphs/happier", "data.manifest=m.parquet", "--dry-run", "--out", "c"),
-    ],
-    "cli,explore": [("index", "build", "x.npy", "--out", "i", "-q"), ("index", "search", "i", "--embeddings", "x.npy")],
-    "cli,explore,vision": [
-        ("index", "build", "e", "--out", "j", "-q"),
-        ("index", "search", "j", "--image", "photos/group0/class00/0.png", "--model", "model", *IMAGES[:6]),
-        ("report", "e", "--out", "page.html", "--queries", 1, "--top", 2, "-q"),
-    ],
-    "cli,export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
-    COMMANDS["demo"]: [
-        "from suprank.system import torchvision_operators as t; t.declare(); import suprank.experiments.parallel, "
-        "suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE"
-    ],
     "hierarchy": [
         ("hierarchy", "new", "q", "--labels", "labels.txt"),
         ("hierarchy", "embed", "q", "-q"),
@@ -101,48 +109,66 @@ SUFFICE = {  # calls of the verbs that do something small
         ("hierarchy", "status", "q"),
         ("hierarchy", "export", "p", "--out", "o"),
     ],
+    "vision": [
+        ("recipes",),
+        ("data", "import", "folder", "photos", "--out", "n.parquet"),
+        ("data", "show", "m.parquet", "--out", "s.png"),
+        ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES),
+        ("evaluate", "--embeddings", "f", "-q"),
+        ("evaluate", "--embeddings", "run", "--against-frozen", "-q"),
+        ("models", "list", "resnet1*"),
+        "from suprank.data.jpeg import check_decoder; check_decoder('turbo')",
+    ],
+    "train": [
+        ("train", "glyphs/happier", "data.manifest=m.parquet", "--dry-run"),
+        ("compare", "glyphs/happier", "data.manifest=m.parquet", "--dry-run", "--out", "c"),
+        ("sweep", "glyphs/happier", "data.manifest=m.parquet", "--dry-run", "--out", "c"),
+        # for `demo` and `paper`
+        "import suprank.experiments.parallel, suprank.training.loop, suprank.explorer.report, suprank.cli.report, openTSNE",
+        "import suprank.cli.paper, suprank.paper.output, suprank.paper.class_maps, suprank.paper.galleries",
+        "from suprank.evaluation import RetrievalMetrics; from suprank.losses import MultiSimilarity; MultiSimilarity()",
+    ],
+    "explore": [
+        ("index", "build", "e", "--out", "j", "-q"),
+        ("index", "search", "j", "--image", "photos/group0/class00/0.png", "--model", "model", *IMAGES[:6]),
+        ("report", "e", "--out", "page.html", "--queries", 1, "--top", 2, "-q"),
+    ],
+    "export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
 }
+IN_PYTHON = {package: f"import {package}" for package in PACKAGES if package != "suprank.bench"}
+IN_PYTHON["suprank.training"] += "; suprank.training.TrainConfig"
 
 
 @pytest.fixture(scope="module")
 def results(folder):
-    """The outcomes of `NEEDS_MORE` with `cli` alone, and of each set of extras in `SUFFICE`."""
-    needs_more, *suffice = outcomes([("cli", NEEDS_MORE.values()), *SUFFICE.items()], folder)
-    return needs_more, dict(zip(SUFFICE, suffice, strict=True))
+    """The outcomes of `IN_PYTHON` without an extra, of `NEEDS_MORE` with `cli` alone, and of each extra in `SUFFICE`."""
+    train, explore, export = (Case(extra, SUFFICE[extra]) for extra in ("train", "explore", "export"))
+    vision = Case("vision", SUFFICE["vision"], [train, explore, export])
+    bench, hierarchy = (Case(extra, SUFFICE[extra]) for extra in ("bench", "hierarchy"))
+    cli = Case("cli", [PREPARE], [Case("cli", NEEDS_MORE.values()), bench, hierarchy, vision])
+    _, (_, in_python), _, (_, needs_more), *suffice = outcomes(
+        Case("", ["import torch"], [Case("", IN_PYTHON.values()), cli]), folder
+    )
+    return in_python, needs_more, dict(suffice)
 
 
 @pytest.mark.slow
-def test_a_verb_that_lacks_a_part_names_the_extras_that_suffice(results):
-    for verb, (code, said) in zip(NEEDS_MORE, results[0], strict=True):
+def test_a_package_that_lacks_a_part_names_its_extra_in_python(results):
+    for package, (code, said) in zip(IN_PYTHON, results[0], strict=True):
+        assert code == -1, package
+        assert said.splitlines()[-1].startswith(f"ModuleNotFoundError: {package} needs "), said
+        assert said.endswith(f', which is not installed; pip install "suprank[{PACKAGES[package]}]"\n'), said
+
+
+@pytest.mark.slow
+def test_a_verb_that_lacks_a_part_names_the_extra_that_suffices(results):
+    for verb, (code, said) in zip(NEEDS_MORE, results[1], strict=True):
         assert code == 1, (verb, code, said)
-        assert said.endswith(f'which is not installed; pip install "suprank[{required_extras(verb.split())}]"\n'), (verb, said)
+        assert said.endswith(f'which is not installed; pip install "suprank[{required_extra(verb.split())}]"\n'), (verb, said)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extras", SUFFICE)
-def test_the_extras_of_a_verb_suffice(results, extras):
-    for step, (code, said) in zip(SUFFICE[extras], results[1][extras], strict=True):
+@pytest.mark.parametrize("extra", SUFFICE)
+def test_the_extra_of_a_verb_suffices(results, extra):
+    for step, (code, said) in zip(SUFFICE[extra], results[2][extra], strict=True):
         assert code == 0, (step, said)
-
-
-IMPORT = """
-import importlib, sys
-for package in sys.argv[1:]:
-    try:
-        importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        print(error)
-import suprank.training
-try:
-    suprank.training.TrainConfig
-except ModuleNotFoundError as error:
-    print(error)
-"""
-
-
-def test_a_package_that_lacks_a_part_names_its_extra_in_python():
-    packages = [package for package in PACKAGES if package not in ("suprank.bench", "suprank.training")]
-    said = python([], IMPORT, *packages).stdout.splitlines()
-    for line, package in zip(said, [*packages, "suprank.training"], strict=True):
-        assert line.startswith(f"{package} needs "), said
-        assert line.endswith(f', which is not installed; pip install "suprank[{PACKAGES[package]}]"'), said

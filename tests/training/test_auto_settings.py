@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from suprank.data import Manifest
 from suprank.data.samplers import BalancedBatchSampler
 from suprank.training.auto_settings import DEFAULTS, KEYS, _batch
-from suprank.training.recipe import RecipeError, read_recipe, to_toml
+from suprank.training.recipe import read_recipe, to_toml
+from suprank.training.recipe_files import RecipeError
 from suprank.training.run_folder import RunFolder
 
 

@@ -9,17 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.training import recipe as reading
+from suprank.training import recipe_files
 from suprank.training.config import TrainConfig
 from suprank.training.presets import compose, expected_results, first_sentence, header
-from suprank.training.recipe import (
-    RecipeError,
-    read_recipe,
-    recipe_name,
-    recipe_text,
-    recipes_folder,
-    to_toml,
-)
+from suprank.training.recipe import read_recipe, to_toml
+from suprank.training.recipe_files import RecipeError, recipe_name, recipe_text, recipes_folder
 
 SMALLEST = '[data]\nmanifest = "birds.parquet"\n[loss]\nname = "roadmap"\n'
 
@@ -126,11 +120,11 @@ def small(folder, monkeypatch):
         written(f"shipped/{preset}/base.toml", base.format(preset, preset))
     written("shipped/birds/_proxies.toml", "[proxies]\nlr = 3.0\n")
     written("shipped/methods/plain.toml", "# Plain: without.\n\n[loss]\nname = 'smooth-ap'\ntau = 0.02\n")
-    written("shipped/methods/soft.toml", "# Soft: with.\n\n[loss]\nname = 'nsm'\n")
+    written("shipped/methods/soft.toml", "# Soft: with.\n\n[loss]\nname = 'nsm'\n[proxies]\n")
     written(
         "shipped/methods/stored.toml", "# Stored: more.\n\n[loss]\nname = 'sup-ap'\n[memory]\nsize = 9\n[batch]\nsize = 32\n"
     )
-    monkeypatch.setattr(reading, "recipes_folder", lambda: folder / "shipped")
+    monkeypatch.setattr(recipe_files, "recipes_folder", lambda: folder / "shipped")
     return folder / "shipped"
 
 

@@ -14,9 +14,10 @@ from suprank.data.manifest import Manifest
 from suprank.evaluation.metrics import default_metrics
 from suprank.models import Embedder
 from suprank.paper.contents import recipes_of_the_paper
-from suprank.training.loss_specs import loss_specs
+from suprank.training.loss_specs import loss_specs, parse_loss
 from suprank.training.presets import compose, compositions, expected_results, header, methods, presets
-from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder, to_toml
+from suprank.training.recipe import read_recipe, to_toml
+from suprank.training.recipe_files import all_recipes, recipe_text, recipes_folder
 from tests.data.pictures import encoded, smooth
 
 ROOT = Path(__file__).parents[2]
@@ -67,8 +68,8 @@ def test_every_loss_is_a_method_that_says_its_whole_table():
     named = {method: tomllib.loads(file.read_text(encoding="utf-8")) for method, file in METHODS.items()}
     assert {tables["loss"]["name"] for tables in named.values()} == set(loss_specs())
     for method, tables in named.items():
-        # What belongs to the data or the network is the preset's; the classifier of cross-entropy is no set of proxies.
-        assert set(tables) <= {"loss", "memory"} | ({"proxies"} if method == "cross-entropy" else set()), method
+        assert set(tables) <= {"loss", "memory", "proxies"}, method  # what belongs to the data or the network is the preset's
+        assert not tables.get("proxies") or method == "cross-entropy", method  # whose classifier is no set of proxies
 
 
 def test_the_losses_of_pytorch_metric_learning_are_named_and_no_others():
@@ -98,6 +99,12 @@ def test_a_recipe_survives_being_written_out(name, tmp_path):
     config = read_recipe(name)
     (tmp_path / "resolved.toml").write_text(to_toml(config), encoding="utf-8")
     assert read_recipe(tmp_path / "resolved.toml") == config
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_has_a_table_of_proxies_if_its_loss_has_proxies(name):
+    tables = tomllib.loads(METHODS[name].read_text(encoding="utf-8"))
+    assert ("proxies" in tables) == parse_loss(tables["loss"]).has_proxies
 
 
 def test_headers_give_commands_and_hardware_and_date_or_results():

@@ -67,7 +67,7 @@ DecoderName = Annotated[
     Decoder | None,
     typer.Option(
         "--decoder",
-        help="What decodes JPEGs; turbo is faster, with the same pixels, and needs the extra turbo.",
+        help="What decodes JPEGs; turbo is faster, with the same pixels.",
         show_default="the model's",
     ),
 ]

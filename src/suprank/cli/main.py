@@ -4,7 +4,7 @@ import atexit
 import gc
 import sys
 
-from suprank.system.extras import required_extras
+from suprank.system.extras import required_extra
 
 INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
 
@@ -22,8 +22,8 @@ def main() -> None:
         package = (error.name or "").partition(".")[0]
         if package in ("", "suprank"):  # a bug of ours: show the traceback
             raise
-        extras = required_extras(sys.argv[1:], package)
-        print(f'suprank: this needs {package}, which is not installed; pip install "suprank[{extras}]"', file=sys.stderr)
+        extra = required_extra(sys.argv[1:], package)
+        print(f'suprank: this needs {package}, which is not installed; pip install "suprank[{extra}]"', file=sys.stderr)
         raise SystemExit(1) from None
     except (KeyboardInterrupt, SystemExit) as end:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:

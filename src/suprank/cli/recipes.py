@@ -44,13 +44,15 @@ def recipes(
             raise ValueError("--resolved prints one recipe; name it, such as sop/roadmap.")
 
         from suprank.training.presets import presets
-        from suprank.training.recipe import read_recipe, recipe_text, recipes_folder, to_toml
+        from suprank.training.recipe_files import recipe_text, recipes_folder
 
         if losses:
             _print(_losses_table())
         elif name is None:
             _print(*_overview())
         elif resolved:
+            from suprank.training.recipe import read_recipe, to_toml  # imports torch, as _losses_table does, and no other
+
             terminal.echo(to_toml(read_recipe(name)), nl=False)
         elif name in presets(recipes_folder()):
             _print(*_preset_overview(name))
@@ -90,7 +92,7 @@ def _table(*columns: str) -> Table:
 
 def _overview() -> Iterator[Table | str]:
     from suprank.training.presets import compositions, methods, presets
-    from suprank.training.recipe import all_recipes, recipes_folder
+    from suprank.training.recipe_files import all_recipes, recipes_folder
 
     folder = recipes_folder()
     combined = set(compositions(folder))
@@ -105,7 +107,7 @@ def _preset_overview(preset: str) -> Iterator[Table | str]:
     """The recipes of a preset that have a file or a result to expect, of the paper or measured here."""
     from suprank.paper.contents import recipes_of_the_paper
     from suprank.training.presets import expected_results, first_sentence, header
-    from suprank.training.recipe import all_recipes, read_recipe, recipe_text, recipes_folder
+    from suprank.training.recipe_files import all_recipes, find_recipe, load_tables, recipes_folder
 
     expected = {f"{preset}/{method}" for method in expected_results(recipes_folder(), preset)}
     known = {*all_recipes(), *recipes_of_the_paper()}
@@ -113,8 +115,9 @@ def _preset_overview(preset: str) -> Iterator[Table | str]:
     if names:
         table = _table("recipe", "network", "what")
         for name in names:
-            model = read_recipe(name).model
-            table.add_row(name, model.start or model.backbone, first_sentence(header(recipe_text(name))))
+            source = find_recipe(name)
+            model = load_tables(source)[0]["model"]
+            table.add_row(name, model.get("start") or model["backbone"], first_sentence(header(source.text)))
         yield table
     yield f"{preset}/METHOD is a recipe for every method that suprank recipes lists."
     yield f"What they share: suprank recipes {preset}/base"

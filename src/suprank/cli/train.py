@@ -115,7 +115,7 @@ def _check_network_and_loss(config: TrainConfig) -> None:
 
 def default_folder(recipe: str) -> Path:
     """runs/cub-roadmap for `cub/roadmap` and `recipes/cub/roadmap.toml`; for another file, runs/ and its name."""
-    from suprank.training.recipe import recipe_name
+    from suprank.training.recipe_files import recipe_name
 
     return Path("runs") / recipe_name(recipe).replace("/", "-")
 

@@ -43,7 +43,7 @@ def check_decoder(decoder: str) -> None:
         try:
             import simplejpeg  # noqa: F401
         except ModuleNotFoundError as error:
-            message = 'the decoder turbo needs simplejpeg, which is not installed; pip install "suprank[turbo]", or use pil.'
+            message = 'the decoder turbo needs simplejpeg, which is not installed; pip install "suprank[vision]", or use pil.'
             raise ModuleNotFoundError(message, name="simplejpeg") from error
 
 

@@ -350,8 +350,14 @@ class Manifest:
         if self.has_label_sets:
             return _common_parents(labels[:, fine], labels[:, coarse], len(self.names[self.levels[coarse]]))
         present = labels[:, fine] >= 0
+        child, parent = labels[present, fine], labels[present, coarse]
+        parent_of = np.full(len(self.names[self.levels[fine]]), NO_PARENT, labels.dtype)
+        parent_of[child] = parent
+        if (parent_of[child] == parent).all():  # one parent each, as in a tree: no need to sort the rows
+            classes = np.flatnonzero(parent_of != NO_PARENT)
+            return classes, parent_of[classes]
         width = len(self.names[self.levels[coarse]])
-        pairs = np.unique(labels[present, fine] * width + labels[present, coarse])
+        pairs = np.unique(child * width + parent)
         return pairs // width, pairs % width
 
     def _free_separator(self) -> str:

@@ -47,17 +47,19 @@ def holdout_classes(
         raise ValueError(f"fraction={fraction} must lie between 0 and 1, because train and test both need classes; try 0.5.")
     splits = manifest.table["split"].combine_chunks()
     moved = ~np.asarray(pc.equal(splits, "distractor"))
-    classes = manifest.labels[moved, column]
-    if len(np.unique(classes)) < 2:
+    classes = np.count_nonzero(np.bincount(manifest.labels[moved, column]))
+    if classes < 2:
         raise ValueError(
-            f"there are {len(np.unique(classes))} classes of {manifest.levels[column]!r} outside distractors, and a split "
-            f"needs two; label more classes, or choose a finer level."
+            f"there are {classes} classes of {manifest.levels[column]!r} outside distractors, and a split needs two; label "
+            f"more classes, or choose a finer level."
         )
     tree = _tree(manifest, moved, column, groups, seed)
     count = _count(tree, fraction)
     if count is None:
         raise ValueError(_possible_fractions(manifest, moved, column, groups, fraction))
-    tested = np.isin(manifest.labels[:, column], list(_choose(tree, count)))
+    test_classes = np.zeros(len(manifest.names[manifest.levels[column]]) + 1, bool)  # the last is that of rows without a label
+    test_classes[list(_choose(tree, count))] = True
+    tested = test_classes[manifest.labels[:, column]]
     _check_disjoint(manifest, moved & tested, moved & ~tested, column)
     new = pc.if_else(pa.array(tested), "test", "train")
     return manifest.with_columns(split=pc.if_else(pa.array(moved), new, splits))
@@ -116,8 +118,11 @@ def _check_disjoint(manifest: Manifest, test: NDArray[np.bool_], train: NDArray[
 
 def _tree(manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequence[int], seed: int) -> _SplitNode:
     labels = manifest.labels[rows]
-    classes, first, of = np.unique(labels[:, column], return_index=True, return_inverse=True)
-    above = labels[first][:, list(groups)]
+    first = np.full(len(manifest.names[manifest.levels[column]]), -1)
+    first[labels[::-1, column]] = np.arange(len(labels))[::-1]  # the row in which a class is met first
+    classes = np.flatnonzero(first >= 0)
+    of = (np.cumsum(first >= 0) - 1)[labels[:, column]]
+    above = labels[first[classes]][:, list(groups)]
     wrong = np.argwhere(above[of] != labels[:, list(groups)])
     for row, index in wrong[:1]:
         group = groups[index]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +115,17 @@ class LabelTree:
         """The ids at level `level` − 1 of the children of class `parent` of level `level`."""
         if not 1 <= level < len(self.levels):
             raise ValueError(f"level {level} has no level below it; choose from 1 to {len(self.levels) - 1}.")
-        return np.flatnonzero(self.parents[level - 1] == parent)
+        order, starts = self._by_parent[level - 1]
+        return order[starts[parent] : starts[parent + 1]]
+
+    @cached_property
+    def _by_parent(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """For every level but the coarsest: its ids sorted by parent, and the place at which the children of each begin."""
+        sorted_levels = []
+        for parents, above in zip(self.parents, self.names[1:], strict=True):
+            order = np.argsort(parents, kind="stable")
+            sorted_levels.append((order, np.searchsorted(parents[order], np.arange(len(above) + 1))))
+        return sorted_levels
 
     def text(self, *, most: int | None = None) -> str:
         """The tree drawn in text, coarsest first, with the numbers of images and of children.

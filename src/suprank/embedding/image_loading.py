@@ -151,7 +151,7 @@ def _decoder_here(saved: Decoder) -> Decoder:
     if is_installed(saved):
         return saved
     warnings.warn(
-        f'the model was saved with the decoder {saved}, which is not installed here (pip install "suprank[turbo]"); PIL '
+        f'the model was saved with the decoder {saved}, which is not installed here (pip install "suprank[vision]"); PIL '
         "decodes its images, to the same pixels.",
         stacklevel=1,  # always this line, so that it is shown once
     )

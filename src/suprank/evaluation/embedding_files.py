@@ -84,7 +84,7 @@ def open_parquet(path: Path, name: str) -> Any:
     try:
         import pyarrow.parquet  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
-        raise ImportError(f'{name}: reading .parquet needs pyarrow; pip install "suprank[cli]"', name="pyarrow") from error
+        raise ImportError(f'{name}: reading .parquet needs pyarrow; pip install "suprank[vision]"', name="pyarrow") from error
     try:
         file = pyarrow.parquet.ParquetFile(path, buffer_size=2**20)
     except ValueError as error:  # ArrowInvalid among them

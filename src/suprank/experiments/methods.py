@@ -139,7 +139,7 @@ def canonical_recipes(recipes: Sequence[str]) -> list[str]:
 
 
 def _canonical_recipe(recipe: Path) -> str:
-    from suprank.training.recipe import recipes_folder
+    from suprank.training.recipe_files import recipes_folder
 
     folder = recipes_folder().resolve()
     if recipe.is_absolute() or recipe.is_file():  # or was a file, when it was run

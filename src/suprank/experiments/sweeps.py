@@ -136,7 +136,7 @@ def import_plots(display: Display) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise
-        display.note('no figure, because matplotlib is not installed; pip install "suprank[cli,train]", then --collect.')
+        display.note('no figure, because matplotlib is not installed; pip install "suprank[train]", then --collect.')
         return None
     return plots
 

@@ -30,7 +30,8 @@ from suprank.paper.datasets import START
 from suprank.training.batches import TrainBatches
 from suprank.training.config import BatchConfig, ScheduleConfig, TrainConfig
 from suprank.training.manifests import open_manifest
-from suprank.training.recipe import RecipeError, read_recipe
+from suprank.training.recipe import read_recipe
+from suprank.training.recipe_files import RecipeError
 from suprank.training.run_folder import RECIPE, RESULT
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Which extras of pyproject.toml each command and each package needs."""
+"""Which extra of pyproject.toml each command and each package needs."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 COMMANDS = {
-    "": "cli",
-    "adapt": "cli,train",
+    "": "vision",
+    "adapt": "train",
     "bench": "bench",
-    "compare": "cli,train",
-    "data": "cli,vision",
-    "demo": "cli,explore,train",
-    "embed": "cli,vision",
-    "evaluate": "cli,vision",
-    "explore": "cli,explore,vision",
+    "compare": "train",
+    "data": "vision",
+    "demo": "train",
+    "embed": "vision",
+    "evaluate": "vision",
+    "explore": "explore",
     "hierarchy": "hierarchy",
-    "index": "cli,explore",
-    "index search": "cli,explore,vision",
-    "models": "cli,vision",
-    "models export": "cli,export",
-    "paper": "cli,explore,train",
-    "recipes": "cli,vision",
-    "report": "cli,explore,vision",
-    "sweep": "cli,train",
-    "train": "cli,train",
+    "index": "explore",
+    "models": "vision",
+    "models export": "export",
+    "paper": "train",
+    "recipes": "vision",
+    "report": "explore",
+    "sweep": "train",
+    "train": "train",
 }
-"""Command → the extras for all its options except those below. `bench` and `hierarchy` include `cli`."""
+"""Command → the one extra for all its options except those below."""
 
 OPTIONAL = {
     "open_clip": "encoders",
     "sentence_transformers": "encoders",
-    "simplejpeg": "cli,turbo,vision",
-    "pymilvus": "cli,servers",
-    "qdrant_client": "cli,servers",
+    "pymilvus": "servers",
+    "qdrant_client": "servers",
 }
-"""Modules that only some options need: an encoder of `hierarchy embed`, the decoder turbo, an index on a server."""
+"""Modules that only some options need: an encoder of `hierarchy embed`, an index on a server."""
 
 PACKAGES = {
     "suprank.adaptation": "train",
@@ -54,14 +52,14 @@ PACKAGES = {
 """Package → the extra with everything it imports. `ranking`, `losses` and `evaluation` need only torch and numpy."""
 
 
-def required_extras(words: Sequence[str], missing: str = "") -> str:
-    """The extras that a command needs, given its words after `suprank` and the module that is missing.
+def required_extra(words: Sequence[str], missing: str = "") -> str:
+    """The extra that a command needs, given its words after `suprank` and the module that is missing.
 
     Example:
-        >>> required_extras(["index", "search", "birds"]), required_extras(["index", "add", "birds"])
-        ('cli,explore,vision', 'cli,explore')
-        >>> required_extras(["--version"])
-        'cli'
+        >>> required_extra(["models", "list"]), required_extra(["models", "export", "birds"])
+        ('vision', 'export')
+        >>> required_extra(["--version"])
+        'vision'
     """
     if missing in OPTIONAL:
         return OPTIONAL[missing]

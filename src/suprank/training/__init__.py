@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from suprank.training.callbacks import Callback, StepValues
     from suprank.training.config import TrainConfig
     from suprank.training.loop import NonFiniteLossError, TrainResult, train
-    from suprank.training.recipe import RecipeError, all_recipes, read_recipe
+    from suprank.training.recipe import read_recipe
+    from suprank.training.recipe_files import RecipeError, all_recipes
 
 __all__ = [
     "Callback",
@@ -26,12 +27,12 @@ __all__ = [
 # The loop imports timm and Lightning, which takes seconds, and a recipe needs neither.
 _MODULES = {
     "NonFiniteLossError": "loop",
-    "RecipeError": "recipe",
+    "RecipeError": "recipe_files",
     "TrainResult": "loop",
     "StepValues": "callbacks",
     "TrainConfig": "config",
     "Callback": "callbacks",
-    "all_recipes": "recipe",
+    "all_recipes": "recipe_files",
     "read_recipe": "recipe",
     "train": "loop",
 }

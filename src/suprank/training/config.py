@@ -64,7 +64,7 @@ class DataConfig(ConfigTable):
 
     decoder: Literal["pil", "turbo"] = "pil"
     """What decodes JPEGs: `turbo` is faster, with the same pixels, and decodes no more than a training crop needs; with
-    `fast_jpeg`, at the fraction that this crop allows. It needs `pip install "suprank[turbo]"`."""
+    `fast_jpeg`, at the fraction that this crop allows."""
 
     on_broken: Literal["raise", "skip"] = "raise"
     """`raise` stops training at a broken image; `skip` replaces it by another image of its class and counts it."""

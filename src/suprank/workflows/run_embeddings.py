@@ -159,7 +159,8 @@ def image_embedder(
 
 
 def _read_config(run: Path) -> TrainConfig:
-    from suprank.training.recipe import RecipeError, read_recipe
+    from suprank.training.recipe import read_recipe
+    from suprank.training.recipe_files import RecipeError
 
     try:
         return read_recipe(run / "recipe.toml")

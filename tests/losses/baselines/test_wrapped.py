@@ -252,7 +252,7 @@ def test_state_and_repr():
 @pytest.mark.parametrize("name", EACH)
 def test_without_the_package_the_error_names_the_extra(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
-    with pytest.raises(ImportError, match='pip install "suprank\\[baselines\\]"') as raised:
+    with pytest.raises(ImportError, match='pip install "suprank\\[train\\]"') as raised:
         EACH[name]()
     assert raised.value.name == "pytorch_metric_learning"
 

@@ -1,6 +1,6 @@
 """Baselines that pytorch-metric-learning implements: Multi-Similarity, ProxyAnchor and CosFace, called as ours are.
 
-They need `pip install "suprank[baselines]"`, and wait for the GPU within a step, as the package's own losses do. ArcFace is not
+They need `pip install "suprank[train]"`, and wait for the GPU within a step, as the package's own losses do. ArcFace is not
 among them: where an embedding lies on its proxy, the package's returns NaN gradients, so that `proxies` has one of our own.
 """
 
@@ -130,7 +130,7 @@ def _package_loss(name: str, **arguments: Any) -> Any:
         from pytorch_metric_learning import losses
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f'{name} comes from pytorch-metric-learning, which is not installed; pip install "suprank[baselines]"',
+            f'{name} comes from pytorch-metric-learning, which is not installed; pip install "suprank[train]"',
             name=error.name,
         ) from error
     return getattr(losses, name)(**arguments)

@@ -1,4 +1,4 @@
-"""Places and their sums on a CPU, by loops that numba compiles (`pip install "suprank[fast]"`).
+"""Places and their sums on a CPU, by loops that numba compiles (part of every extra, or `pip install numba`).
 
 The loops run without Python's lock, on as many threads as torch uses, each with a share of the queries; numba's own threads
 are left alone, since not all of their layers may be entered twice.
