@@ -12,12 +12,13 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-LINK = re.compile(r"(!?)\[((?:[^\[\]]|!\[[^\]]*\]\([^)]*\))*)\]\((?!https?://|mailto:|#)([^)\s]+)\)")
+RELATIVE = r"\((?!https?://|mailto:|#)([^)\s]+)\)"
 
 
 def absolute_links(text: str, repository: str, tag: str) -> str:
     """Make Markdown links to files of the repository absolute, as they are at a tag; pictures link to the raw file."""
-    return LINK.sub(lambda link: f"{link[1]}[{link[2]}]({repository}/{'raw' if link[1] else 'blob'}/{tag}/{link[3]})", text)
+    text = re.sub(rf"(!\[[^\]]*\]){RELATIVE}", rf"\1({repository}/raw/{tag}/\2)", text)
+    return re.sub(rf"\]{RELATIVE}", rf"]({repository}/blob/{tag}/\1)", text)
 
 
 def project_urls(repository: str, documentation: str, tag: str) -> dict[str, str]:

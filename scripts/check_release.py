@@ -174,7 +174,7 @@ ALLOWED = (
         "MPL 2.0",
         "Mozilla Public License 2.0",
     ),
-    *("Unlicense", "Zlib", "0BSD", "CC0", "CNRI", "public domain"),
+    *("Unlicense", "Zlib", "CC0", "CNRI", "public domain"),
 )
 KNOWN = {"milvus-lite": "Apache-2.0"}  # packages whose metadata name no license, and the one in their repository
 
@@ -187,9 +187,8 @@ def run(command: list[str | Path], **named: object) -> str:
     """The standard output of a command that has to succeed."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, **named)  # type: ignore[call-overload]
     if done.returncode:
-        raise CheckError(
-            f"{' '.join(map(str, command))[:200]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        )
+        words = " ".join(map(str, command))[:200]
+        raise CheckError(f"{words} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
 
 
@@ -275,7 +274,7 @@ class Release:
     def torch_layer(self) -> tuple[Path, set[str]]:
         """The site-packages with torch and numpy that all environments share, and the names of what is in it."""
         python = self._new_environment("torch")
-        run([*UV, "pip", "install", "--python", python, "--compile-bytecode", "-c", ROOT / "constraints.txt", "torch", "numpy"])
+        run([*UV, "pip", "install", "--python", python, "-c", ROOT / "constraints.txt", "torch", "numpy"])
         return site_packages(python), {normalized(one["name"]) for one in pip_list(python)}
 
     def environment(self, extra: str) -> Path:
@@ -289,7 +288,7 @@ class Release:
             rest = [line for line in lines if normalized(re.split(r"[ =@\[]", line)[0]) not in there]
             requirements = self.folder / f"{extra or 'core'}.txt"
             requirements.write_text("\n".join(rest), encoding="utf-8")
-            run([*UV, "pip", "install", "--python", python, "--no-deps", "--compile-bytecode", "-r", requirements])
+            run([*UV, "pip", "install", "--python", python, "--no-deps", "-r", requirements])
             (site_packages(python) / "torch_layer.pth").write_text(f"{layer}\n", encoding="utf-8")
             self._environments[extra] = python
         return self._environments[extra]
@@ -321,7 +320,7 @@ class Release:
         if problems:
             raise CheckError("\n".join(problems))
         works = sum(code == 0 for verbs in outcomes.values() for code, _ in verbs.values())
-        return f"{len(VERBS)} verbs with each of {len(outcomes)} sets of extras: {works} work, the others name an extra that is enough"
+        return f"{len(VERBS)} verbs, {len(outcomes)} extras: {works} calls work, the others name an extra that is enough"
 
     def _outcomes(self, extra: str) -> dict[str, tuple[int, str]]:
         """(exit code, end of the output) of each verb."""
