@@ -170,7 +170,7 @@ def random_collection(
 def using(ordering):
     """Evaluate by this way of ordering, however small the collection."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("suprank.evaluation.search.choose_ordering", lambda *_: ordering)
+        patch.setattr("suprank.evaluation.search.choose_ordering", lambda *_, **__: ordering)
         yield
 
 

@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from suprank.evaluation import embeddings as module
+from suprank.evaluation import evaluate
+from suprank.evaluation.embedding_files import Shards
 from suprank.evaluation.embeddings import Embeddings
 
 pa = pytest.importorskip("pyarrow")
@@ -220,11 +222,57 @@ def test_a_file_is_read_in_blocks_of_a_few_megabytes(tmp_path):
     assert peak < 1.5 * module.BLOCK_BYTES
 
 
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.data())
+def test_shards_are_read_like_one_array(sizes, data):
+    rows = np.arange(3 * sum(sizes), dtype=np.float32).reshape(-1, 3)
+    ends = np.cumsum(sizes)
+    shards = Shards([rows[end - size : end] for size, end in zip(sizes, ends, strict=True)])
+    assert (shards.shape, shards.dtype) == (rows.shape, rows.dtype)
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, len(rows)), st.integers(0, len(rows)))))
+    np.testing.assert_array_equal(shards[start:stop], rows[start:stop])
+    numbers = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9)), np.int64)
+    np.testing.assert_array_equal(shards[numbers], rows[numbers])
+
+
+def test_several_files_are_evaluated_as_one_collection(tmp_path):
+    rows, labels = np.random.default_rng(0).standard_normal((90, 8)).astype(np.float16), np.arange(90) // 3
+    for number, part in enumerate(np.split(rows, [7, 64])):
+        np.save(tmp_path / f"part-{number}.npy", part)
+    expected = evaluate(rows, labels, progress=False).values
+    assert evaluate(tmp_path / "part-*.npy", labels, progress=False).values == expected
+    files = [str(tmp_path / f"part-{number}.npy") for number in range(3)]
+    own = evaluate(rows, labels, files, labels, self_index=range(90), memory_budget=4000, progress=False)
+    assert own.values == expected
+    assert Embeddings.from_source(files).is_same(Embeddings.from_source(tmp_path / "part-*.npy"))
+
+
+def test_wrong_shards_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
+    np.save(tmp_path / "b.npy", np.zeros((2, 4), np.float32))
+    torch.save(torch.zeros(2, 3, dtype=torch.bfloat16), tmp_path / "c.pt")
+    with pytest.raises(ValueError, match=r"b.npy\) has shape \(2, 4\), but must be \[rows, 3\], as a.npy has"):
+        Embeddings.from_source([tmp_path / "a.npy", tmp_path / "b.npy"])
+    with pytest.raises(TypeError, match="bfloat16"):
+        Embeddings.from_source([tmp_path / "a.npy", tmp_path / "c.pt"])
+    with pytest.raises(FileNotFoundError, match="no file matches"):
+        Embeddings.from_source(tmp_path / "x*.npy")
+    with pytest.raises(TypeError, match="a list of such paths"):
+        Embeddings.from_source([])
+
+
+def test_every_float16_is_read_as_the_same_number(tmp_path):
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(-1, 64)
+    source = Embeddings.from_source(saved(tmp_path / "half.npy", every))
+    np.testing.assert_array_equal(source.rows(slice(None)).numpy(), every.astype(np.float32))
+    swapped = Embeddings.from_source(saved(tmp_path / "swapped.npy", every.astype(">f2")))
+    np.testing.assert_array_equal(swapped.rows(torch.arange(len(every))).numpy(), every.astype(np.float32))
+
+
 def test_scattered_rows_of_a_file_are_read_in_file_order_a_block_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BLOCK_BYTES", 3 * 12)
     source = Embeddings.from_source(saved(tmp_path / "rows.npy", SEVEN_BY_THREE))
     read, reads = source._read, []
-    monkeypatch.setattr(source, "_read", lambda which: reads.append(which.tolist()) or read(which))
+    monkeypatch.setattr(source, "_read", lambda which, device: reads.append(which.tolist()) or read(which, device))
     index = [6, 0, 5, 0, 1, 3, 2]
     np.testing.assert_array_equal(source.rows(torch.tensor(index)).numpy(), SEVEN_BY_THREE[index])
     assert reads == [[0, 0, 1], [2, 3, 5], [6]]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from suprank.evaluation import Report, evaluate
+from suprank.evaluation import search as search_module
 from suprank.evaluation.embeddings import Embeddings
 from suprank.ranking import Sigmoid, hierarchical_average_precision, ranks, tree_relevance
 from suprank.ranking.exact import Places, compiled, plain
@@ -673,6 +674,18 @@ def test_progress_is_told_and_ends_at_the_total(metrics):
     assert len(calls) > 1
     assert calls[-1] == (40, 40)
     assert [done for done, _ in calls] == sorted({done for done, _ in calls})
+
+
+def test_progress_is_told_while_a_gallery_is_streamed_for_one_block(monkeypatch):
+    monkeypatch.setitem(search_module._LEAST_STREAMED, "cpu", 64)
+    calls, embeddings = [], torch.randn(1200, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(1200) // 2
+    options = {"metrics": ["AP"], "memory_budget": 30_000, "progress": lambda done, total: calls.append((done, total))}
+    evaluate(embeddings[:32], labels[:32], embeddings, labels, self_index=range(32), **options)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert len({done for done, _ in calls}) > 10
+    assert calls[-1] == (32, 32)
+    assert calls[-2][0] < 32
 
 
 def test_nothing_is_shown_where_there_is_no_terminal(capsys):

@@ -20,7 +20,7 @@ def evaluate(
         typer.Argument(
             metavar="EMBEDDINGS",
             help="A folder of `suprank train` or `suprank embed`; or embeddings of the queries, one per row, in .npy, .parquet "
-            "or .pt; or, with --solution, a file of predictions.",
+            "or .pt, or several such files, 'shards/*.npy'; or, with --solution, a file of predictions.",
         ),
     ] = None,
     labels: Annotated[
@@ -32,7 +32,10 @@ def evaluate(
     ] = None,
     gallery: Annotated[
         Path | None,
-        typer.Option(help="Embeddings of the gallery.", show_default="every query is ranked against all the others"),
+        typer.Option(
+            help="Embeddings of the gallery, in a file or in 'shards/*.npy'.",
+            show_default="every query is ranked against all the others",
+        ),
     ] = None,
     gallery_labels: Annotated[
         Path | None, typer.Option(help="Labels of the gallery; an item whose label is empty or -1 is a distractor.")

@@ -50,5 +50,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "torchmetrics":
             raise
-        raise ImportError('RetrievalMetrics is a torchmetrics metric: pip install torchmetrics') from None
+        raise ImportError("RetrievalMetrics is a torchmetrics metric: pip install torchmetrics") from None
     return RetrievalMetrics

@@ -1,7 +1,12 @@
-"""Files of embeddings: `.npy` and `.pt` are memory-mapped, `.parquet` is copied to a temporary file that is."""
+"""Files of embeddings: `.npy` and `.pt` are memory-mapped, `.parquet` is copied to a temporary file that is.
+
+Several files, the shards of one collection, are read as one matrix.
+"""
 
 from __future__ import annotations
 
+import glob
+import os
 import shutil
 import tempfile
 from itertools import chain
@@ -14,7 +19,7 @@ import torch
 from suprank.files.plain_pickle import explain_load_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -34,6 +39,64 @@ def open_embeddings(path: Path, name: str, column: str | None) -> Tensor | NDArr
     if extension == ".parquet":
         return _copy_parquet(path, name, column)
     return open_npy(path, name) if extension == ".npy" else _open_pt(path, name)
+
+
+class Shards:
+    """The rows of several matrices, one after the other, read like one array: by slices and by row numbers."""
+
+    def __init__(self, parts: Sequence[NDArray[Any]]) -> None:
+        self.parts = parts
+        self.ends = np.cumsum([len(part) for part in parts])
+        self.shape = (int(self.ends[-1]), int(parts[0].shape[1]))
+        self.dtype = np.result_type(*(part.dtype for part in parts))
+
+    def __getitem__(self, which: slice | NDArray[np.int64]) -> NDArray[Any]:
+        if isinstance(which, slice):
+            start, stop, _ = which.indices(self.shape[0])
+            found = []
+            for part, end in zip(self.parts, self.ends.tolist(), strict=True):
+                first = end - len(part)
+                if first < stop and start < end:
+                    found.append(part[max(start - first, 0) : stop - first])
+            return found[0] if len(found) == 1 else np.concatenate([self.parts[0][:0], *found])
+        rows = np.empty((len(which), self.shape[1]), self.dtype)
+        shard = np.searchsorted(self.ends, which, side="right")
+        for number in np.unique(shard).tolist():
+            here = shard == number
+            rows[here] = self.parts[number][which[here] - (self.ends[number] - len(self.parts[number]))]
+        return rows
+
+
+def find_shards(source: object) -> list[Path] | None:
+    """The files of a list of paths, or of a pattern such as `shards/*.npy`, sorted by name; None if it is neither."""
+    if isinstance(source, list | tuple) and source and all(isinstance(one, str | os.PathLike) for one in source):
+        return [Path(one) for one in source]
+    if isinstance(source, str | os.PathLike) and glob.has_magic(os.fspath(source)) and not Path(source).exists():
+        pattern = Path(source)
+        found = sorted(Path(pattern.anchor or ".").glob(str(pattern.relative_to(pattern.anchor))))
+        if not found:
+            raise FileNotFoundError(
+                f"no file matches {os.fspath(source)!r}; check the pattern (the working folder is {Path.cwd()})."
+            )
+        return found
+    return None
+
+
+def open_shards(paths: Sequence[Path], name: str, column: str | None) -> Shards:
+    """All files as one matrix; they must have the same width."""
+    parts: list[NDArray[Any]] = []
+    for path in paths:
+        about = f"{name} ({path})"
+        part = open_embeddings(path, about, column)
+        if isinstance(part, torch.Tensor):
+            if part.dtype == torch.bfloat16:
+                raise TypeError(f"{about} holds bfloat16, which numpy does not know; save shards as float16 or float32.")
+            part = part.numpy()
+        if part.ndim != 2 or (parts and part.shape[1] != parts[0].shape[1]):
+            wanted = f"[rows, {parts[0].shape[1]}], as {paths[0].name} has" if parts else "[rows, dim]"
+            raise ValueError(f"{about} has shape {part.shape}, but must be {wanted}; all shards come from one model.")
+        parts.append(part)
+    return Shards(parts)
 
 
 def check_file(path: Path, name: str) -> None:

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from suprank.evaluation.embedding_files import BLOCK_BYTES, open_embeddings
+from suprank.evaluation.embedding_files import BLOCK_BYTES, Shards, find_shards, open_embeddings, open_shards
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
 
-EmbeddingSource: TypeAlias = "Embeddings | Tensor | NDArray[Any] | str | os.PathLike[str]"
+EmbeddingSource: TypeAlias = "Embeddings | Tensor | NDArray[Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """What `Embeddings.from_source` takes."""
 
 _NAMED = 5  # rows that an error names before it only counts
+_GPU_BLOCKS = 16  # blocks whose norms a GPU computes at once
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
-_KINDS = "a float tensor, a float numpy array, or the path of a .npy, .parquet or .pt file"
+_KINDS = "a float tensor, a float numpy array, the path of a .npy, .parquet or .pt file, or a list of such paths"
 
 
 class Embeddings:
@@ -37,6 +40,8 @@ class Embeddings:
       (float16 stays float16, the rest becomes float32). The system removes it with the object or the process, however
       that ends. If /tmp is in memory, point TMPDIR to a disk.
 
+    A list of paths, or a pattern such as `shards/*.npy`, is one collection in several files, whose rows follow each other.
+
     Example:
         >>> source = Embeddings.from_source(np.eye(3, dtype=np.float16))
         >>> len(source), source.dim
@@ -46,27 +51,34 @@ class Embeddings:
                 [1., 0., 0.]])
     """
 
-    def __init__(self, stored: Tensor | NDArray[Any], name: str, *, on_disk: bool = False, path: Path | None = None) -> None:
+    def __init__(
+        self, stored: Tensor | NDArray[Any] | Shards, name: str, *, on_disk: bool = False, paths: Sequence[Path] = ()
+    ) -> None:
         self.name = name
-        self.path = path
+        self.paths = paths
         self.dim = int(stored.shape[1])
         self.device = stored.device if isinstance(stored, torch.Tensor) else torch.device("cpu")
         self._count = int(stored.shape[0])
         self.on_disk = on_disk
-        self._stored: Tensor | NDArray[Any] | None = stored
+        self._stored: Tensor | NDArray[Any] | Shards | None = stored
 
     @classmethod
     def from_source(cls, source: EmbeddingSource, name: str = "embeddings", *, column: str | None = None) -> Embeddings:
         """Open and check embeddings; errors call them `name`. `column` picks a column of a Parquet file with several."""
         if isinstance(source, Embeddings):
             return source
-        stored: Tensor | NDArray[Any]
+        stored: Tensor | NDArray[Any] | Shards
+        if (paths := find_shards(source)) is not None:
+            stored = open_shards(paths, name, column)
+            name = f"{name} ({len(paths)} files, {paths[0]} to {paths[-1].name})"
+            _check(stored, name)
+            return cls(stored, name, on_disk=True, paths=paths)
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             name = f"{name} ({path})"
             stored = open_embeddings(path, name, column)
             _check(stored, name)
-            return cls(stored, name, on_disk=True, path=path)
+            return cls(stored, name, on_disk=True, paths=[path])
         if not isinstance(source, np.ndarray | torch.Tensor):
             raise TypeError(f"{name} is {type(source)}, but must be {_KINDS}.")
         stored = source.detach() if isinstance(source, torch.Tensor) else source
@@ -93,23 +105,24 @@ class Embeddings:
         """Release the memory or the temporary file. Nothing can be read afterwards."""
         self._stored = None
 
-    def rows(self, index: slice | Tensor) -> Float[Tensor, "rows dim"]:
-        """The rows of a slice or of a 1-D integer tensor (any order, repeats allowed), in float32, on the device of the source.
+    def rows(self, index: slice | Tensor, device: torch.device | None = None) -> Float[Tensor, "rows dim"]:
+        """The rows of a slice or of a 1-D integer tensor (any order, repeats allowed), in float32.
 
-        Rows of a tensor may share its memory: do not write to them. Scattered rows of a file are read in file order.
+        They are on `device`, by default that of the source. Rows of a tensor may share its memory: do not write to them.
+        Scattered rows of a file are read in file order.
         """
         if isinstance(index, slice):
             start, stop, step = index.indices(self._count)
             if step == 1:
-                return self._read(slice(start, max(start, stop)))
+                return self._read(slice(start, max(start, stop)), device)
             index = torch.arange(*(start, stop, step) if (stop - start) * step > 0 else (0, 0, 1))
         index = self._check_index(index)
         if not self.on_disk:
-            return self._read(index)
+            return self._read(index, device)
         order = index.argsort()
-        rows = torch.empty(len(index), self.dim)
+        rows = torch.empty(len(index), self.dim, device=device)
         for some in order.split(self._block):
-            rows[some] = self._read(index[some])
+            rows[some if device is None else some.to(device)] = self._read(index[some], device)
         return rows
 
     def part(self, rows: slice, columns: Tensor) -> Float[Tensor, "rows columns"]:
@@ -122,8 +135,8 @@ class Embeddings:
         """Whether both are views of one tensor, array or file, row by row."""
         if self is other:
             return True
-        if self.path is not None and other.path is not None:
-            return self.path.resolve() == other.path.resolve()
+        if self.paths and other.paths:
+            return [path.resolve() for path in self.paths] == [path.resolve() for path in other.paths]
         mine, theirs = self._stored, other._stored
         if isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
             return mine.data_ptr() == theirs.data_ptr() and mine.stride() == theirs.stride() and mine.dtype == theirs.dtype
@@ -131,16 +144,17 @@ class Embeddings:
             return mine.ctypes.data == theirs.ctypes.data and mine.strides == theirs.strides and mine.dtype == theirs.dtype
         return False
 
-    def norms(self, *, zero_allowed: bool = False) -> Float[Tensor, " rows"]:
-        """The L2 norm of every row, summed in float64, in one pass that holds a few MB.
+    def norms(self, *, zero_allowed: bool = False, device: torch.device | None = None) -> Float[Tensor, " rows"]:
+        """The L2 norm of every row, summed in float64, in one pass that holds a few MB; on `device`, or else the source's.
 
         Rows with NaN, infinity or a length beyond float32 are refused. So are, unless allowed, rows of zeros, and rows so short
         that float32 has few digits for them: a cosine needs a direction.
         """
-        norms = torch.empty(self._count, device=self.device)
-        for start in range(0, self._count, self._block):
-            stop = min(start + self._block, self._count)
-            norms[start:stop] = torch.linalg.vector_norm(self._read(slice(start, stop)), dim=-1, dtype=torch.float64)
+        norms = torch.empty(self._count, device=device or self.device)
+        block = self._block if norms.device.type == "cpu" else _GPU_BLOCKS * self._block
+        for start in range(0, self._count, block):
+            part = slice(start, min(start + block, self._count))
+            norms[part] = torch.linalg.vector_norm(self._read(part, device), dim=-1, dtype=torch.float64)
         not_finite = ~norms.isfinite()
         if not_finite.any():
             raise ValueError(
@@ -160,14 +174,17 @@ class Embeddings:
     def _block(self) -> int:
         return max(1, BLOCK_BYTES // (4 * self.dim))
 
-    def _read(self, which: slice | Tensor) -> Tensor:
+    def _read(self, which: slice | Tensor, device: torch.device | None = None) -> Tensor:
         if self._stored is None:
             raise ValueError(f"{self.name} is closed; read before close(), or open it again.")
         if isinstance(self._stored, torch.Tensor):
-            return self._stored[which].float()
+            return self._stored[which].to(device).float()
+        chosen = self._stored[which if isinstance(which, slice) else which.numpy()]
+        # float16 travels to a GPU as it is, and torch converts it ten times as fast as numpy.
+        half = chosen.dtype == np.float16 and chosen.dtype.isnative
         with np.errstate(all="ignore"):  # a float64 beyond float32 becomes infinity, which `norms` reports
-            chosen = which if isinstance(which, slice) else which.numpy()
-            return torch.from_numpy(np.array(self._stored[chosen], dtype=np.float32, order="C"))
+            copied = np.array(chosen, dtype=np.float16 if half else np.float32, order="C")
+        return torch.from_numpy(copied).to(device).float()
 
     def _check_index(self, index: Tensor) -> Tensor:
         if not isinstance(index, torch.Tensor) or index.ndim != 1 or index.dtype not in _INTEGERS:
@@ -188,7 +205,7 @@ def _name_rows(bad: Tensor) -> str:
     return f"{count} of {len(bad)} rows ({', '.join(first)}{', ...' if count > len(first) else ''}) hold"
 
 
-def _check(stored: Tensor | NDArray[Any], name: str) -> None:
+def _check(stored: Tensor | NDArray[Any] | Shards, name: str) -> None:
     if isinstance(stored, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, but embeddings have no missing entries; fill them in with .filled(value).")
     if isinstance(stored, torch.Tensor):

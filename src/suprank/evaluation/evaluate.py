@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -183,6 +183,9 @@ def _values_per_query(
     values = np.zeros((len(metrics), len(positives.queries)))
     waiting: list[tuple[NDArray[np.int64], QuerySums]] = []
     rank_block = partial(_rank_block, search, positives, full=full, settings=settings, ks=ks)
+    if search.workers == 1 and not search.resident:  # a block can take minutes
+        items = len(search.gallery) * (2 if full and not search.whole else 1)
+        search.on_chunk = _ChunkProgress(mine, items, lambda done: show(done, len(positives.queries)))
     with closing(search.map_blocks(rank_block, [positives.queries[block] for block in mine])) as results:
         for block, parts in zip(mine, results, strict=True):
             waiting += parts
@@ -196,6 +199,20 @@ def _values_per_query(
         show(len(positives.queries), len(positives.queries))  # the last block belongs to another process
     # Every entry is one process's value and the others' 0: the sum is exact.
     return _all_reduce(values, search, torch.distributed.ReduceOp.SUM) if distributed else values
+
+
+class _ChunkProgress:
+    """Shows how much of a block is done while the gallery is read for it, once or twice (`items` in all)."""
+
+    def __init__(self, blocks: Sequence[slice], items: int, show: Callable[[int], None]):
+        self.blocks, self.items, self.show = blocks, items, show
+        self.read = 0
+
+    def __call__(self, items: int) -> None:
+        self.read += items
+        block = self.blocks[min((self.read - 1) // self.items, len(self.blocks) - 1)]
+        share = (self.read - 1) % self.items / self.items
+        self.show(block.start + int(share * (block.stop - block.start)))
 
 
 def _agree_on_blocks(blocks: Sequence[slice], search: Search) -> list[slice]:

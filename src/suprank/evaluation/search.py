@@ -57,7 +57,7 @@ class Search:
         self.normalize = normalize
         self.order: Tensor | None = None
         self._place: Tensor | None = None
-        self.ordering = choose_ordering(device, len(queries) * len(gallery))
+        self.ordering = choose_ordering(device, len(queries) * len(gallery), positives=len(queries) * positives_per_query)
         self.budget = _default_budget(device) if memory_budget is None else int(memory_budget)
         if self.budget < 1:
             raise ValueError(
@@ -68,11 +68,13 @@ class Search:
         self._plan_memory(int(positives_per_query), contiguous=contiguous)
         self._resident_gallery: Tensor | None = None
         self._thread_buffers = threading.local()
+        self.on_chunk: Callable[[int], None] | None = None
+        """Called with the number of items of every chunk that was ranked, if the gallery is streamed."""
 
     def _check_norms(self) -> dict[int, Tensor]:
         """The norms of the rows by the `id` of their source; refused if products could exceed float32."""
         both = dict.fromkeys((self.gallery, self.queries))
-        norms = {id(source): source.norms(zero_allowed=not self.normalize) for source in both}
+        norms = {id(source): source.norms(zero_allowed=not self.normalize, device=self.device) for source in both}
         longest, longest_item = (float(norms[id(source)].max()) for source in (self.queries, self.gallery))
         if not self.normalize and longest * longest_item > _LARGEST:
             raise ValueError(
@@ -172,6 +174,8 @@ class Search:
             if self.resident:
                 self._resident_gallery = piece
             yield self._place[part] if as_stored and self._place is not None else part, piece, part.stop - part.start
+            if self.on_chunk is not None:
+                self.on_chunk(part.stop - part.start)
 
     def product(self, queries: Tensor, items: Tensor, number: int) -> Tensor:
         """queries · itemsᵀ in a buffer that the next product reuses; the columns of the padding hold −∞."""
@@ -198,9 +202,10 @@ class Search:
         for first in range(0, number, piece):
             part = slice(first, min(first + piece, number))
             index = slice(rows.start + part.start, rows.start + part.stop) if isinstance(rows, slice) else rows[part]
-            values = source.rows(index).to(self.device)
+            values = source.rows(index, self.device)
             if self.normalize:
-                values = values / self._norms[id(source)][index].to(self.device)[:, None]
+                norms = self._norms[id(source)][index if isinstance(index, slice) else index.to(self.device)]
+                values = values / norms[:, None]
             padded[part, : source.dim] = values
         return padded
 

@@ -289,7 +289,7 @@ class EvaluationInput:
         from suprank.workflows.heads import apply_head, head_added
 
         def applied(side: Embeddings) -> Embeddings:
-            made_by = self.provenance if side.path is None else Provenance.read_beside(side.path)
+            made_by = Provenance.read_beside(side.paths[0]) if side.paths else self.provenance
             return Embeddings.from_source(apply_head(side, head, made_by, progress), f"{side.name} after the head")
 
         queries = applied(self.queries)

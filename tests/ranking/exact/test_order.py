@@ -450,6 +450,8 @@ def test_ranks_of_places_are_the_definitions(drawn):
 def test_a_cpu_gets_the_compiled_way_where_there_is_much_to_do_and_other_devices_the_plain_one():
     assert choose_ordering(torch.device("cpu"), 10**9) is compiled
     assert choose_ordering(torch.device("cpu"), 1000) is plain
+    assert choose_ordering(torch.device("cpu"), 2**23) is plain
+    assert choose_ordering(torch.device("cpu"), 2**23, positives=2**21) is compiled  # a positive is more work than a score
     assert choose_ordering(torch.device("mps"), 10**9) is plain
 
 

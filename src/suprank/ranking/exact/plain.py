@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Integer
     from torch import Tensor
 
+_POSITIVES_AT_ONCE = 2**16  # whose sums are computed together: some twenty arrays of 0.5 MiB each
+
 
 def take(
     scores: Float[Tensor, "queries items"], item: Integer[Tensor, "..."], first: int, into: Float[Tensor, "queries wanted"]
@@ -61,7 +63,15 @@ def count_at_or_above(
 def ranking_sums(
     places: Places, sizes: Integer[Tensor, "queries depth"], relevance: Float[Tensor, "queries depth"]
 ) -> RankingSums:
-    """The sums over the full ranking, level by level.
+    """The sums over the full ranking, some queries at a time."""
+    queries = max(1, _POSITIVES_AT_ONCE // max(1, places.level.shape[1]))
+    parts = zip(*(values.split(queries) for values in (*places, sizes, relevance)), strict=True)
+    sums = [_ranking_sums(Places(level, place), *rest) for level, place, *rest in parts]
+    return RankingSums._make(torch.cat(column) for column in zip(*sums, strict=True))
+
+
+def _ranking_sums(places: Places, sizes: Tensor, relevance: Tensor) -> RankingSums:
+    """The sums of these queries, level by level.
 
     Two of them need an explanation. SI(n) counts min(items of level l among the first n, such items in the ideal first n) at
     every level; the i-th item of a level adds to it from n = max(its place, its ideal place) on, and so adds
