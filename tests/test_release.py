@@ -114,6 +114,7 @@ def test_the_tests_run_on_every_python_of_the_classifiers_and_beside_the_lowest_
     runs = {name: " ".join(step.get("run", "") for step in job["steps"]) for name, job in jobs.items()}
     assert all("pytest" in run and "$CPU_TORCH" in run for run in runs.values())
     assert "constraints.txt" in runs["pinned"]
+    assert "suprank demo" in runs["pinned"]
     assert "constraints-lowest.txt" in runs["lowest"]
     assert "constraint" not in runs["newest"]
 
