@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import suprank
 from suprank import evaluation
+from suprank.cli import evaluate as evaluate_command
 from suprank.cli.app import app
 from suprank.cli.main import main
 from suprank.evaluation import Report
@@ -423,6 +424,11 @@ def test_a_gallery_that_is_the_queries_is_said_in_one_line_with_the_options_of_t
     assert "self_index" not in output[0]
     assert "warnings.warn" not in result.stderr
     assert "warning" not in invoke("--embeddings", "q.npy", "--labels", "q.csv", "--device", "cpu").stderr
+
+
+def test_a_warning_is_printed_while_the_evaluation_is_still_being_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "suprank.evaluation", None)
+    assert evaluate_command._warning(DeprecationWarning("numba: old")) == "numba: old"
 
 
 @pytest.mark.filterwarnings("always::suprank.evaluation.label_tables.LabelSpellingWarning")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suprank.data.cache import build_once, cache_key
-from suprank.system.cache import cache_folder
+from suprank.data.cache import build_once, cache_folder, cache_key
 
 
 def _write(folder: Path) -> None:

@@ -56,6 +56,16 @@ def test_paths_out_of_the_root_are_refused(root, path):
         ImageFiles(root).read(path)
 
 
+@pytest.mark.parametrize("path", ["C:x.jpg", "C:/x.jpg", r"\\server\share\x.jpg", r"\x.jpg", r"a\..\..\x.jpg", "C:/x.zip::m"])
+def test_on_windows_drives_and_backslashes_lead_out_of_the_root_too(root, path, monkeypatch):
+    archive, member = ("C:/x.zip", "m") if "::" in path else (None, path)
+    assert split_path(path) == (archive, member), "elsewhere these are names like any other"
+    monkeypatch.setattr(module, "_WINDOWS", True)
+    with pytest.raises(ValueError, match="leads out of the root"):
+        ImageFiles(root).read(path)
+    assert split_path("a/b.zip::C:x.jpg") == ("a/b.zip", "C:x.jpg")
+
+
 @pytest.mark.parametrize("path", ["a..b/c.jpg", "..a", "a...jpg"])
 def test_two_dots_within_a_name_climb_nowhere(path):
     assert split_path(path) == (None, path)

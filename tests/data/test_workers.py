@@ -86,7 +86,7 @@ def no_worker_is_left():
     begun, before = time.monotonic(), set(multiprocessing.active_children())
     yield
     assert set(multiprocessing.active_children()) <= before
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 50  # a slow item takes 60
 
 
 @pytest.mark.parametrize("workers", [0, 2])

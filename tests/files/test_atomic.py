@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from suprank.files import atomic
 from suprank.files.atomic import DiskFullError, atomic_writer, explain_full_disk, is_stream, write_atomically
 from tests.disks import disk_of
 
@@ -31,6 +32,27 @@ def test_other_errors_stay_what_they_are(tmp_path):
         pass
     with pytest.raises(PermissionError, match="mine"), explain_full_disk("a"):
         raise PermissionError("mine")
+
+
+def test_on_windows_a_file_is_replaced_once_its_reader_has_closed_it(tmp_path, monkeypatch):
+    refusals = [PermissionError("in use")] * 3
+    replace = Path.replace
+
+    def refuse_first(self, target):
+        if refusals:
+            raise refusals.pop()
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", refuse_first)
+    with pytest.raises(PermissionError, match="in use"):  # on Unix, where nobody keeps a file from being replaced
+        write_atomically(tmp_path / "a", b"new")
+    monkeypatch.setattr(atomic, "_ATTEMPTS", 3)
+    monkeypatch.setattr(atomic, "_SECONDS_BETWEEN", 0)
+    write_atomically(tmp_path / "a", b"new")
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a", b"new")]
+    refusals += [PermissionError("in use")] * 3
+    with pytest.raises(PermissionError, match="in use"):
+        write_atomically(tmp_path / "a", b"newer")
 
 
 def test_a_link_stays_and_the_file_it_leads_to_is_replaced(tmp_path):

@@ -1,50 +1,36 @@
 """Systems without Linux's calls: every module imports there, and what is missing is done without, or said."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import suprank
 from suprank.bench import timing
 from suprank.bench.settings import BenchmarkSettings
-from suprank.data import archives, in_memory
+from suprank.data import Manifest, archives, in_memory
+from suprank.evaluation import evaluate
 from suprank.experiments import runner
+from suprank.losses import SupAP
 from suprank.system import platforms
-
-MISSING = {
-    os: ("sched_getaffinity", "sysconf", "killpg", "pread", "O_CLOEXEC", "O_NONBLOCK", "waitid", "fork"),
-    signal: ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGUSR2", "pthread_sigmask"),
-}
-EVERY_MODULE = f"""
-import builtins, importlib, os, pkgutil, signal, sys
-import suprank
-
-def imported():
-    names = [module.name for module in pkgutil.walk_packages(suprank.__path__, "suprank.")]
-    names = [name for name in names if not name.endswith((".fused", "kernels", "_triton"))]  # Triton's, beside a GPU only
-    for name in names:
-        importlib.import_module(name)
-    return len(names)
-
-imported()  # and with them other packages, which may need at import what they like
-for name in [name for name in sys.modules if name.startswith("suprank.")]:
-    del sys.modules[name]
-for module, names in ((os, {MISSING[os]}), (signal, {MISSING[signal]})):
-    for name in names:
-        delattr(module, name)
-for name in ("fcntl", "resource", "pwd", "grp", "termios"):
-    sys.modules[name] = None
-print(imported())
-"""
+from tests.cli.collection import photographs
+from tests.models.tiny import embedder
+from tests.system.elsewhere import MISSING, MODULES
 
 
 @pytest.fixture
 def elsewhere(monkeypatch):
     """This process without fcntl, resource and what else Windows has not."""
-    for name in ("fcntl", "resource"):
+    for name in MODULES:
         monkeypatch.setitem(sys.modules, name, None)
     for module, names in MISSING.items():
         for name in names:
@@ -52,10 +38,26 @@ def elsewhere(monkeypatch):
 
 
 @pytest.mark.slow
-def test_every_module_is_imported_without_the_calls_of_unix(forked):
-    code, output, errors = forked.script(EVERY_MODULE).end(timeout=120)
+def test_every_module_and_the_core_work_without_the_calls_of_unix(forked, tmp_path):
+    photographs(tmp_path / "photos")
+    shutil.make_archive(str(tmp_path / "photos"), "zip", tmp_path / "photos")
+    embedder(dim=8).save(tmp_path / "model")
+    code, output, errors = forked.start(cwd=tmp_path, call="tests.system.elsewhere:main").end(timeout=300)
     assert code == 0, errors
-    assert int(output) > 300
+    found = json.loads(output.splitlines()[-1])
+    assert found["modules"] > 400
+    assert "\\u03a3" in output, "Σ, where stdout cannot encode it"
+    assert (tmp_path / "r" / "model" / "embedder.json").is_file(), "a training with a spawned worker"
+    assert found["refused"].startswith("process ")
+    assert found["atomic"] == "second"
+
+    suprank.embed(tmp_path / "model", tmp_path / "test.parquet", tmp_path / "here", size=32, resize=0, device="cpu", workers=0)
+    files = [tmp_path / folder / "test" / "embeddings.npy" for folder in ("e", "here")]
+    assert files[0].read_bytes() == files[1].read_bytes(), "decoded from the archive with os.pread, and without"
+    embeddings, labels = torch.from_numpy(np.load(files[1])), torch.from_numpy(Manifest.read(tmp_path / "test.parquet").labels)
+    assert found["again"] == labels.tolist()
+    assert found["loss"] == pytest.approx(SupAP()(embeddings, labels[:, 0]).item())
+    assert found["report"] == dict(evaluate(embeddings, labels))
 
 
 def test_the_machine_says_its_cores_and_memory():
@@ -77,11 +79,32 @@ def test_where_the_system_does_not_say_all_cores_count_and_memory_is_unknown(mon
         _ = BenchmarkSettings(device=torch.device("cpu")).limit_bytes
 
 
-@pytest.mark.usefixtures("elsewhere")
-def test_a_member_of_an_archive_is_read_at_its_place(tmp_path):
-    (tmp_path / "a").write_bytes(bytes(range(256)))
-    file = archives._open(str(tmp_path / "a"), archives._version((tmp_path / "a").stat()))
-    assert file.read(3, 200) + file.read(2, 7) == bytes([200, 201, 202, 7, 8])
+def test_threads_read_the_same_members_without_pread(tmp_path, request):
+    draw = np.random.default_rng(0)
+    members = {f"{number}.bin": draw.bytes(draw.integers(1, 20_000)) for number in range(64)}
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+    def read_all():
+        opened = archives.Archive(tmp_path / "a.zip")
+        with ThreadPoolExecutor(8) as threads:
+            return list(threads.map(opened.read, [*members] * 4))
+
+    assert read_all() == [*members.values()] * 4
+    request.getfixturevalue("elsewhere")
+    assert read_all() == [*members.values()] * 4
+
+
+def test_without_a_home_the_cache_is_among_temporary_files(monkeypatch, tmp_path):
+    def expanduser(self):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("SUPRANK_CACHE", raising=False)
+    assert platforms.default_cache() == Path.home() / ".cache" / "suprank"
+    monkeypatch.setattr(Path, "expanduser", expanduser)
+    monkeypatch.setattr(platforms.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert platforms.default_cache() == tmp_path / "suprank-cache"
 
 
 def test_runs_are_stopped_without_hangups_and_groups_of_processes(monkeypatch):

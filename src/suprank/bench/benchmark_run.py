@@ -86,7 +86,7 @@ def _hardware(device: torch.device, threads: int) -> str:
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
         model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), model)
     memory = memory_bytes()
     return f"{model}, {os.cpu_count()} cores, torch threads: {threads}" + (f", {format_bytes(memory)}" if memory else "")

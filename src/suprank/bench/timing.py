@@ -68,7 +68,7 @@ class CpuMeter:
         if _LINUX:  # return the allocator's free memory, or it would hide what the case takes
             ctypes.CDLL(None).malloc_trim(0)
         if os.access(_CLEAR_REFS, os.W_OK):
-            _CLEAR_REFS.write_text("5")
+            _CLEAR_REFS.write_text("5", encoding="ascii")
         self.before = _peak_resident()
 
     def timed(self, call: Callable[[], T]) -> tuple[float, T]:
@@ -94,7 +94,7 @@ def _peak_resident() -> int:
 
 
 def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
@@ -134,7 +134,13 @@ def run_in_child(
         environment |= dict.fromkeys(_THREADS, str(threads))
     try:  # in a session of its own: Ctrl-C reaches only us, and `run` then ends the child
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit + grace, env=environment, start_new_session=True
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=limit + grace,
+            env=environment,
+            start_new_session=True,
         )
     except subprocess.TimeoutExpired:
         return f"stopped: over {limit:g} s"

@@ -258,11 +258,11 @@ def evaluate(
 
 
 def _warning(warning: Warning) -> str:
-    from suprank.evaluation import QueryInGalleryWarning
-
-    if not isinstance(warning, QueryInGalleryWarning):
+    # Of a `QueryInGalleryWarning`. Others may come while suprank.evaluation is being imported, so it cannot be imported here.
+    summary = getattr(warning, "summary", None)
+    if summary is None:
         return str(warning)
     return (
-        f"{warning.summary}. To leave each query out of its own list, name the column of ids in both label files with --id, "
+        f"{summary}. To leave each query out of its own list, name the column of ids in both label files with --id, "
         f"or leave out --gallery and --gallery-labels to rank the queries against each other."
     )

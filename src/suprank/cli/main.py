@@ -14,8 +14,9 @@ def main() -> None:
     atexit.register(gc.freeze)  # Python would look through all of torch for garbage once more: over a second
     try:
         from suprank.cli.app import app  # typer comes with an extra and may be missing
-        from suprank.cli.terminal import escape_warnings
+        from suprank.cli.terminal import escape_unprintable, escape_warnings
 
+        escape_unprintable()
         escape_warnings()
         app(prog_name="suprank")  # under `python -m suprank` too
     except ModuleNotFoundError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import re
+import sys
 import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar, cast
@@ -141,6 +143,15 @@ def escaped(text: str) -> str:
 def echo(message: object = "", *, nl: bool = True, err: bool = False) -> None:
     """Print a line, on stderr with `err`. Everything that commands print goes through here, or through `escaped`."""
     typer.echo(escaped(str(message)), nl=nl, err=err)
+
+
+def escape_unprintable() -> None:
+    """Print what the encoding of stdout lacks as \\uXXXX, as Python does on stderr, instead of raising a UnicodeEncodeError.
+
+    Windows uses cp1252, which has no τ, for pipes and files.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def escape_warnings() -> None:

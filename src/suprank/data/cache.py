@@ -11,9 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from suprank.files.atomic import explain_full_disk
-from suprank.system.cache import cache_folder
+from suprank.system.platforms import default_cache
 
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder must be that of a killed process
+
+
+def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
+    """The folder given, or that of the environment or the user (`default_cache`). It need not exist."""
+    return default_cache() if cache is None else Path(cache).expanduser()
 
 
 def cache_key(*parts: object) -> str:

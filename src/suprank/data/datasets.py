@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from suprank.data.image_files import ImageFiles
 from suprank.data.images import BrokenImageError, decode_image, min_pixels
 from suprank.data.jpeg import Decoder, Jpeg, check_decoder, read_jpeg
 from suprank.data.manifest import Manifest
+from suprank.system import torchvision_operators
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,6 +107,9 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
     def __len__(self) -> int:
         return len(self.manifest)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _empty_dataset, (type(self),), vars(self)
+
     def __getitem__(self, index: int) -> ImageItem | BrokenImage:
         row = self._row(index)
         path = self.paths[row].as_py()
@@ -164,6 +169,13 @@ def _crop(picture: Image.Image, box: Sequence[float], path: str) -> Image.Image:
             f"{picture.height} pixels; was it made smaller? Give boxes for its size, or use crop_boxes=False."
         )
     return picture.crop(inside)
+
+
+def _empty_dataset(kind: type[ImageDataset]) -> ImageDataset:
+    """A dataset for pickle to fill. In a spawned worker its transform comes next, and imports torchvision."""
+    with suppress(ModuleNotFoundError):
+        torchvision_operators.declare()
+    return kind.__new__(kind)
 
 
 def collate(items: Sequence[ImageItem | BrokenImage]) -> ImageBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SEPARATOR = "::"
 """Separates an archive and its member in the path of an image."""
+
+_WINDOWS = os.name == "nt"
 
 
 class ImageFiles:
@@ -87,10 +89,17 @@ def _open_without_waiting(path: str, flags: int) -> int:
 
 def split_path(path: str) -> tuple[str | None, str]:
     """(archive, member), or (None, path) for a file. A path out of the root is refused."""
-    if path.startswith("/") or (".." in path and ".." in path.replace(SEPARATOR, "/").split("/")) or "\0" in path:
+    outside = path.startswith("/") or (".." in path and ".." in path.replace(SEPARATOR, "/").split("/")) or "\0" in path
+    if outside or (_WINDOWS and _leads_out_on_windows(path)):
         raise ValueError(f"path {path!r} leads out of the root; paths are relative to the root and may not contain '..'.")
     archive, separator, member = path.partition(SEPARATOR)
     return (archive, member) if separator else (None, path)
+
+
+def _leads_out_on_windows(path: str) -> bool:
+    """Whether Windows takes it for an absolute path, or for one with '..', as in C:a.jpg and a\\..\\..\\b.jpg."""
+    file = PureWindowsPath(path.partition(SEPARATOR)[0])
+    return bool(file.anchor) or ".." in file.parts
 
 
 def archive_names(paths: pa.Array | pa.ChunkedArray) -> list[str]:

@@ -100,11 +100,11 @@ def free_memory() -> int:
     """The memory in bytes that is still available: of the machine, and of the container if there is one."""
     available = memory_bytes("SC_AVPHYS_PAGES") or memory_bytes() or sys.maxsize  # no limit if the system does not say
     meminfo = Path("/proc/meminfo")
-    for line in meminfo.read_text().splitlines() if meminfo.is_file() else ():
+    for line in meminfo.read_text(encoding="utf-8").splitlines() if meminfo.is_file() else ():
         if line.startswith("MemAvailable:"):  # includes what the system only caches
             available = int(line.split()[1]) * 1024
     cgroup = Path("/sys/fs/cgroup/memory.max")
-    limit = cgroup.read_text().strip() if cgroup.is_file() else "max"
+    limit = cgroup.read_text(encoding="utf-8").strip() if cgroup.is_file() else "max"
     return available if limit == "max" else min(available, int(limit))
 
 

@@ -374,7 +374,7 @@ class Manifest:
     def _meta(self, folder: Path) -> dict[str, Any]:
         root = self.root.resolve()
         try:
-            relative: str | None = os.path.relpath(root, folder.resolve())
+            relative: str | None = Path(os.path.relpath(root, folder.resolve())).as_posix()
         except ValueError:  # another drive
             relative = None
         return {

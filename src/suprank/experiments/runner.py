@@ -103,7 +103,7 @@ class Task(NamedTuple):
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
+                env={"PYTHONIOENCODING": "utf-8", **os.environ, **(environment or {})},  # the log's encoding
                 pass_fds=() if lock is None or os.name == "nt" else (lock,),  # Windows cannot pass a descriptor on
                 start_new_session=True,
             )

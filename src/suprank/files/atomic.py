@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -18,6 +19,8 @@ TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp(-\w+)?")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Error numbers for a full disk, an exceeded quota and a file over the size limit."""
+
+_ATTEMPTS, _SECONDS_BETWEEN = 50 if os.name == "nt" else 1, 0.02
 
 
 class DiskFullError(OSError):
@@ -73,9 +76,20 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+            _replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Rename a file over another. Windows refuses it while somebody reads the other, so there it is tried for a second."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            temporary.replace(path)
+            return
+        except PermissionError:
+            time.sleep(_SECONDS_BETWEEN)
+    temporary.replace(path)
 
 
 def is_stream(path: Path) -> bool:

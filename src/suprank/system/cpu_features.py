@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from suprank.files.atomic import write_atomically
-from suprank.system.cache import cache_folder
+from suprank.system.platforms import default_cache
 
 VARIABLE, CAP = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
 _VARIABLES = (VARIABLE, "DNNL_MAX_CPU_ISA")  # the latter is its older name
@@ -102,7 +102,7 @@ def _file() -> Path:
     import torch
 
     parts = (_model(), platform.release(), str(torch.__version__))
-    return cache_folder() / f"bf16-on-cpu-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
+    return default_cache() / f"bf16-on-cpu-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
 def _cached_result() -> ProbeResult | None:

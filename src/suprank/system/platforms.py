@@ -1,8 +1,10 @@
-"""Calls that only some operating systems have: the cores of a process, the size of memory."""
+"""What differs between operating systems: the cores of a process, the size of memory, the folder for caches."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from pathlib import Path
 
 
 def usable_cores() -> int:
@@ -16,3 +18,16 @@ def memory_bytes(pages: str = "SC_PHYS_PAGES") -> int | None:
         return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows has no sysconf, macOS not every name
         return None
+
+
+def default_cache() -> Path:
+    """$SUPRANK_CACHE, $XDG_CACHE_HOME/suprank or ~/.cache/suprank; a temporary folder if the user has no home. It need not exist.
+
+    It is the same on every system. A relative XDG_CACHE_HOME is ignored, as the XDG specification asks.
+    """
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    default = (shared if shared.is_absolute() else Path("~/.cache")) / "suprank"
+    try:
+        return Path(os.environ.get("SUPRANK_CACHE") or default).expanduser()
+    except RuntimeError:  # a container may run as a user without an entry in /etc/passwd
+        return Path(tempfile.gettempdir(), "suprank-cache")

@@ -298,8 +298,11 @@ def _embed(
             progress=lambda part, done, total: progress(f"{title}: embedding {part}", done, total),
         )
     if target != out:
-        shutil.rmtree(out)
+        old = out.with_name(f".{out.name}-old")
+        shutil.rmtree(old, ignore_errors=True)
+        out.rename(old)  # Windows refuses it while the explorer shows them: all of the old embeddings stay, or none
         target.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _model_folder(run: Path) -> Path:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from suprank.data.cache import cache_folder
 from suprank.data.importers import emoji, npm
 from suprank.data.importers.emoji import ARTISTS, LICENSES, NAMES, Icon, collect_drawings, find_icon, render_icon
 from suprank.data.importers.npm import NpmError
-from suprank.system.cache import cache_folder
 
 pytest.importorskip("resvg_py")
 

@@ -284,6 +284,23 @@ def test_who_has_it_open_keeps_what_it_opened(tmp_path):
     assert reader.ids().tolist() == [*range(30, 40), 40, 41, 42, 43]
 
 
+def test_a_file_that_windows_keeps_because_it_is_open_is_removed_later(tmp_path, monkeypatch):
+    index, unlink = LocalIndex.build(tmp_path / "i", drawn(4)), Path.unlink
+
+    def refuse(self, missing_ok=False):
+        if self.name in ("index.1.faiss", "items.1.parquet"):
+            raise PermissionError("[WinError 32] it is used by another process")
+        unlink(self, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        index.add(drawn(4))
+    assert {"index.1.faiss", "index.2.faiss"} <= set(names(tmp_path / "i"))
+    index.add(drawn(4))
+    assert names(tmp_path / "i") == ["index.3.faiss", "items.3.parquet", "meta.json"]
+    assert len(LocalIndex.open(tmp_path / "i")) == 12
+
+
 def test_threads_may_search_at_once(tmp_path):
     LocalIndex.build(tmp_path, drawn(400), labeled(400), kind="ivf")
     index = LocalIndex.open(tmp_path)

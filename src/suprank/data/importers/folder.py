@@ -111,7 +111,7 @@ def _on_disk(root: Path, skipped: Skipped) -> Iterator[Folder]:
         here = root.joinpath(*parts)
         status = here.stat()
         identity = status.st_dev, status.st_ino
-        if identity in above:
+        if status.st_ino and identity in above:  # 0 on file systems that do not number their files
             raise ValueError(
                 f"{here} is a link to {root.joinpath(*parts[: above.index(identity)])}, a folder above it, and would be "
                 f"followed forever; remove the link."

@@ -48,7 +48,9 @@ def fetch(packages: Sequence[Package], folder: Path) -> None:
     options = ["--loglevel=error", "--ignore-scripts", "--fetch-retries=1", f"--pack-destination={folder}"]
     command = [npm, "pack", *options, *wanted]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise NpmError(f"npm did not fetch {', '.join(wanted)} in {_TIMEOUT:.0f} s; try again on a faster network.") from error
     missing = [package.name for package in packages if not (folder / package.file).is_file()]

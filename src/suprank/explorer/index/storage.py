@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -175,7 +175,8 @@ class IndexFolder:
         written = {**meta, "version": VERSION, "number": number, "files": files}
         write_atomically(self.path / META, json.dumps(written, indent=2, ensure_ascii=False).encode())
         for unnamed in list(self._unnamed_files(files)):
-            unnamed.unlink(missing_ok=True)
+            with suppress(PermissionError):  # Windows keeps a file that somebody searches; the next write removes it
+                unnamed.unlink(missing_ok=True)
         return written
 
     @contextmanager
