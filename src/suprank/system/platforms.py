@@ -21,7 +21,7 @@ def memory_bytes(pages: str = "SC_PHYS_PAGES") -> int | None:
 
 
 def default_cache() -> Path:
-    """$SUPRANK_CACHE, $XDG_CACHE_HOME/suprank or ~/.cache/suprank; a temporary folder if the user has no home. It need not exist.
+    """$SUPRANK_CACHE, $XDG_CACHE_HOME/suprank or ~/.cache/suprank; a temporary folder if there is no home. It need not exist.
 
     It is the same on every system. A relative XDG_CACHE_HOME is ignored, as the XDG specification asks.
     """
