@@ -39,32 +39,33 @@ NOT_FOR_USERS = ("dev", "docs")  # extras
 SMALL = ("images.size=32", "model.backbone=test_resnet", "model.pretrained=false", "data.workers=0")
 IMAGES = ("--size", "32", "--resize", "0", "--device", "cpu", "--workers", "0", "-q")
 
-# Every verb, in an order in which each finds what it needs, and the extra that has to be enough for it.
+# Every verb, in an order in which each finds what it needs, and the extra that has to be enough for it. With suprank[all], @ is
+# nothing; with other extras, what the verbs wrote then is there, and @ keeps what they write now apart.
 VERBS = {
-    "data import": ("vision", "data import folder photos --holdout-classes 0.5 --out m.parquet"),
+    "data import": ("vision", "data import folder photos --holdout-classes 0.5 --out m@.parquet"),
     "data check": ("vision", "data check m.parquet"),
-    "data show": ("vision", "data show m.parquet --out sheet.png"),
-    "models create": ("vision", "models create test_resnet --untrained --dim 8 --image-size 32 --out model"),
+    "data show": ("vision", "data show m.parquet --out sheet@.png"),
+    "models create": ("vision", "models create test_resnet --untrained --dim 8 --image-size 32 --out model@"),
     "models list": ("vision", "models list resnet1*"),
-    "models pca": ("vision", f"models pca model m.parquet --dim 4 --out pca {' '.join(IMAGES)}"),
-    "models export": ("export", "models export model --out model.onnx"),
-    "embed": ("vision", f"embed model m.parquet --out e {' '.join(IMAGES)}"),
+    "models pca": ("vision", f"models pca model m.parquet --dim 4 --out pca@ {' '.join(IMAGES)}"),
+    "models export": ("export", "models export model --out model@.onnx"),
+    "embed": ("vision", f"embed model m.parquet --out e@ {' '.join(IMAGES)}"),
     "evaluate": ("vision", "evaluate e -q"),
     "recipes": ("vision", "recipes"),
-    "train": ("train", f"train photos/roadmap data.manifest=m.parquet run.epochs=1 {' '.join(SMALL)} --out run"),
-    "compare": ("train", f"compare photos/roadmap data.manifest=m.parquet {' '.join(SMALL)} --dry-run --out c"),
-    "sweep": ("train", f"sweep photos/roadmap data.manifest=m.parquet {' '.join(SMALL)} --dry-run --out s"),
-    "adapt": ("train", "adapt e --out head"),
+    "train": ("train", f"train photos/roadmap data.manifest=m.parquet run.epochs=1 {' '.join(SMALL)} --out run@"),
+    "compare": ("train", f"compare photos/roadmap data.manifest=m.parquet {' '.join(SMALL)} --dry-run --out c@"),
+    "sweep": ("train", f"sweep photos/roadmap data.manifest=m.parquet {' '.join(SMALL)} --dry-run --out s@"),
+    "adapt": ("train", "adapt e --out head@"),
     "paper": ("train", "paper"),
-    "report": ("explore", "report e --out page.html --queries 1 --top 2 -q"),
+    "report": ("explore", "report e --out page@.html --queries 1 --top 2 -q"),
     "explore": ("explore", "explore e --port 0"),
-    "index build": ("explore", "index build x.npy --out index -q"),
+    "index build": ("explore", "index build x.npy --out index@ -q"),
     "index search": ("explore", "index search index --embeddings x.npy"),
-    "hierarchy new": ("hierarchy", "hierarchy new project --labels labels.txt"),
+    "hierarchy new": ("hierarchy", "hierarchy new project@ --labels labels.txt"),
     "hierarchy embed": ("hierarchy", "hierarchy embed project -q"),
     "hierarchy cluster": ("hierarchy", "hierarchy cluster project -q"),
     "hierarchy review": ("hierarchy", "hierarchy review project --annotator anna --port 0"),
-    "bench": ("bench", "bench losses --device cpu --batch 16 --loss SupAP --repeats 1 --out b"),
+    "bench": ("bench", "bench losses --device cpu --batch 16 --loss SupAP --repeats 1 --out b@"),
 }
 
 MATERIAL = """
@@ -72,11 +73,11 @@ import numpy as np
 from pathlib import Path
 from PIL import Image
 generator = np.random.default_rng(0)
-for label in range(8):
-    folder = Path("photos") / f"group {label // 4}" / f"鳥 {label}"
+for label in range(16):
+    folder = Path("photos") / f"group {label // 8}" / f"鳥 {label}"
     folder.mkdir(parents=True)
     for image in range(6):
-        color = np.full((40, 40, 3), 30 * label) + generator.integers(0, 20, (40, 40, 3))
+        color = np.full((40, 40, 3), 15 * label) + generator.integers(0, 20, (40, 40, 3))
         Image.fromarray(color.astype(np.uint8)).save(folder / f"{image}.png")
 np.save("x.npy", generator.standard_normal((20, 8), dtype=np.float32))
 Path("labels.txt").write_text("jay\\nteal\\nheron\\nwren\\ncrow\\n", encoding="utf-8")
@@ -321,7 +322,7 @@ class Release:
         for extra, verbs in outcomes.items():
             for verb, (code, said) in verbs.items():
                 enough = VERBS[verb][0]
-                named = re.search(r'not\s+installed;\s+pip\s+install\s+"suprank\[([\w,-]+)\]"', said)
+                named = re.search(r'pip\s+install\s+"suprank\[([\w,-]+)\]"', said)
                 if code and not named:
                     problems.append(f"[{extra}] suprank {VERBS[verb][1]} ended with {code}: {said[-600:]}")
                 elif code and (extra in (enough, "all") or outcomes.get(named[1], {}).get(verb, (1,))[0]):
@@ -340,7 +341,7 @@ class Release:
             shutil.copytree(folder, self.folder / "material")
         else:  # what earlier verbs write is there, whether they work with this extra or not
             shutil.copytree(self.folder / "made", folder)
-        words = {verb: words for verb, (_, words) in VERBS.items()}
+        words = {verb: words.replace("@", "" if extra == "all" else "-again") for verb, (_, words) in VERBS.items()}
         command = [*offline(), self.environment(extra), "-c", RUNNER]
         found = json.loads(run(command, cwd=folder, env=self._variables(folder), input=json.dumps(words)).splitlines()[-1])
         if extra == "all":
@@ -358,12 +359,14 @@ class Release:
         python = self.environment("train")
         home = self.folder / "home 日本"
         home.mkdir()
-        if os.geteuid() == 0 and shutil.which("setpriv"):
-            os.chown(home, NOBODY, NOBODY)
-            user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-            who = "as nobody"
-        else:
+        user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        if os.geteuid() or not shutil.which("setpriv"):
             user, who = [], "as this user (only root can become another)"
+        elif subprocess.run([*user, python, "-c", ""], capture_output=True).returncode:
+            user, who = [], f"as root (nobody may not run {sys.executable}; start this with another Python)"
+        else:
+            os.chown(home, NOBODY, NOBODY)
+            who = "as nobody, who cannot write to site-packages"
         if user:  # to be sure that it is read-only
             refused = subprocess.run(
                 [*user, python, "-c", f"open({str(site_packages(python) / 'x')!r}, 'w')"], capture_output=True
