@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs pictures release-check clean
+.PHONY: help demo test lint bench docs pictures notebooks release-check clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ docs: $(VENV)/.docs  ## build the documentation into docs/_build
 
 pictures: $(VENV)/.installed  ## take the documentation's pictures of pages anew, or those in NAMES="report-map ..."
 	$(BIN)/python docs/take_pictures.py $(NAMES)
+
+notebooks: $(VENV)/.docs  ## execute the notebooks of the first examples anew, after a script has changed
+	$(BIN)/python docs/make_notebooks.py
 
 release-check: $(VENV)/.torch  ## build the release, install it in fresh environments and try it there
 	@$(INSTALL) twine uv

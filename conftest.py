@@ -7,8 +7,8 @@ import torch
 
 from suprank.system import cpu_features
 
-# Doctests are looked for in every module, and this one takes seconds to import, in each worker, or is not there.
-collect_ignore = ["src/suprank/integrations/sentence_transformers.py"]
+# Doctests are looked for in every module, and these take seconds to import, in each worker, or are not there.
+collect_ignore = ["src/suprank/integrations/mteb.py", "src/suprank/integrations/sentence_transformers.py"]
 
 # Before anything is computed, and before workers start, which inherit it: many tests compute in bf16.
 cpu_features.prepare_bf16("a CPU that can")

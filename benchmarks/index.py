@@ -43,9 +43,9 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="index", dir=arguments.folder) as name:
         folder = Path(name)
-        embeddings, manifest = _draw_collection(folder / "embeddings.npy", arguments.items, arguments.dim)
+        embeddings, manifest = draw_collection(folder / "embeddings.npy", arguments.items, arguments.dim)
         classes = np.random.default_rng(7).integers(arguments.items // PER_CLASS, size=arguments.queries)
-        queries = _vectors(classes, arguments.items // PER_GROUP, arguments.dim, 8)
+        queries = clustered_vectors(classes, arguments.items // PER_GROUP, arguments.dim, 8)
         np.save(folder / "queries.npy", queries)
         best = np.asarray(top_k(queries, embeddings, 10, progress=False).item_ids)
         for kind in arguments.kind or ["ivf"]:
@@ -71,7 +71,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _vectors(classes: NDArray[np.int64], groups: int, dim: int, seed: int) -> NDArray[np.float32]:
+def clustered_vectors(classes: NDArray[np.int64], groups: int, dim: int, seed: int) -> NDArray[np.float32]:
     """One vector for each given class, around the class center, near its group."""
     fixed = np.random.default_rng(0)
     spread = fixed.normal(size=(LATENT, dim)).astype(np.float32) / np.sqrt(LATENT)
@@ -98,11 +98,12 @@ def _class_offsets(classes: NDArray[np.int64]) -> NDArray[np.float32]:
     return (radius * np.cos(angle)).astype(np.float32)
 
 
-def _draw_collection(file: Path, items: int, dim: int) -> tuple[NDArray[Any], Manifest]:
+def draw_collection(file: Path, items: int, dim: int) -> tuple[NDArray[Any], Manifest]:
+    """Write embeddings to a file, and return them memory-mapped with their manifest."""
     classes, groups = np.arange(items) // PER_CLASS, items // PER_GROUP
     written = np.lib.format.open_memmap(file, "w+", np.float32, (items, dim))
     for start in range(0, items, BLOCK):
-        written[start : start + BLOCK] = _vectors(classes[start : start + BLOCK], groups, dim, 1_000_000 + start)
+        written[start : start + BLOCK] = clustered_vectors(classes[start : start + BLOCK], groups, dim, 1_000_000 + start)
     written.flush()
     manifest = Manifest.from_columns(
         {

@@ -116,6 +116,7 @@ PAGES = [
     "docs/training",
     "docs/adapting",
     "docs/evaluation",
+    "docs/protocols",
     "docs/losses",
     "docs/own-loops",
     "docs/ranking",
@@ -159,7 +160,8 @@ def test_the_script_for_several_processes_runs_under_torchrun(tmp_path):
     assert evaluation.Report.load(tmp_path / "report.json") == alone
 
 
-def test_the_page_of_results_says_what_the_runs_say(monkeypatch):
-    script = str(ROOT / "benchmarks" / "paper_tables.py")
+@pytest.mark.parametrize("script", ["paper_tables.py", "protocols.py"])
+def test_tables_of_the_documentation_say_what_was_measured(script, monkeypatch):
+    script = str(ROOT / "benchmarks" / script)
     monkeypatch.setattr(sys, "argv", [script, "--check"])
     runpy.run_path(script, run_name="__main__")  # or exits with 1

@@ -28,8 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "embedding": {"data", "models"},
     # reads files: what was embedded, too, but never a model
     "explorer": {"ranking", "evaluation", "data", "embedding", "web"},
-    # our losses in the trainers of other libraries
-    "integrations": {"ranking", "losses", "evaluation"},
+    # our losses in the trainers of other libraries, and our models in their benchmarks
+    "integrations": {"ranking", "losses", "evaluation", "data", "models", "embedding"},
     # measures speed and memory; nothing is built on it
     "bench": {"ranking", "losses", "evaluation"},
     # one training run, and several of them

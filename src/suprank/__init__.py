@@ -4,7 +4,7 @@ Commands are functions too, each imported when it is first used:
 
     suprank.train(config, folder)            suprank.compare(...)      suprank.sweep(...)
     suprank.embed(model, manifest, out)      suprank.evaluate(run)     suprank.report(run)      suprank.explore(run)
-    suprank.adapt(embeddings, head)
+    suprank.adapt(embeddings, head)          suprank.push_to_hub(run, repo_id)
 """
 
 from importlib import import_module
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from suprank.experiments import compare, sweep
     from suprank.training import train
-    from suprank.workflows import adapt, embed, evaluate, explore, report
+    from suprank.workflows import adapt, embed, evaluate, explore, push_to_hub, report
 
 __version__ = "0.2.0"
 
-__all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "explore", "report", "sweep", "train"]
+__all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "explore", "push_to_hub", "report", "sweep", "train"]
 
 _MODULES = {
     "adapt": "suprank.workflows",
@@ -25,6 +25,7 @@ _MODULES = {
     "embed": "suprank.workflows",
     "evaluate": "suprank.workflows",
     "explore": "suprank.workflows",
+    "push_to_hub": "suprank.workflows",
     "report": "suprank.workflows",
     "sweep": "suprank.experiments",
     "train": "suprank.training",

@@ -78,7 +78,10 @@ def test_lists_are_one_row_of_latex():
     [
         (("--run", "ours.run"), "--run is evaluated against judgments; add --qrels."),
         (("e.npy", "--run", "ours.run"), "To save the rankings of embeddings, write --save-run."),
-        (("--qrels", "qrels.txt"), "judgments are for ranked lists; add --run."),
+        (
+            ("--qrels", "qrels.txt"),
+            "judgments are for ranked lists, or for embeddings by the rules of mteb; add --run, or --protocol mieb.",
+        ),
         (("e.npy", *FILES[1:]), "EMBEDDINGS and --run both say what to evaluate; give one."),
         ((*FILES[1:], "--k", "5", "--all"), "--all, --k cannot be combined with --run"),
         ((*FILES[1:], "--k", "5"), "--k cannot be combined with --run; name k in --metric, such as NDCG@5"),

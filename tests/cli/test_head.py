@@ -311,6 +311,17 @@ def test_an_index_of_a_head_is_searched_with_it_and_with_nothing_else():
     assert "it now has 72" in done("index", "add", "i", "before", "--head", "head").stdout
 
 
+def test_a_server_knows_the_head_of_a_collection_as_a_folder_does(tmp_path):
+    files()
+    address = f"qdrant+file://{tmp_path}/q/birds"
+    done("index", "build", "before", "--head", "head", "--out", address)
+    assert json.loads(done("index", "info", address).stdout)["head"] == Head.load("head").fingerprint()
+    done("index", "search", address, "--embeddings", "rows.npy", "--head", "head")
+    assert "was built with the head" in refused("index", "search", address, "--embeddings", "rows.npy", "--head", "square")
+    done("index", "copy", address, "copied")
+    assert "was built with the head" in refused("index", "add", "copied", "before")
+
+
 def test_a_head_at_the_search_of_an_index_that_records_none_is_a_warning():
     done("index", "build", "before", "--out", "i")
     files()

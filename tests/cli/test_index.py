@@ -106,6 +106,23 @@ def test_a_collection_grows_and_shrinks_by_the_same_commands_wherever_it_is(fold
     assert info(address)["items"] == 24
 
 
+def test_an_index_is_copied_to_a_server_and_back(folder):
+    address = f"qdrant+file://{folder}/q/birds"
+    copied = done("index", "copy", "built", address)
+    assert copied.stdout == f"{address}: 36 items × 8, qdrant; 100.0% of the 10 best are those of built\n"
+    assert "36/36" in copied.stderr
+    assert "100.0% of the 10 best are those of qdrant" in done("index", "copy", address, "back", "-q").stdout
+    query = ("--embeddings", "e/test/embeddings.npy", "--k", 3)
+    for line, theirs, ours in zip(lines("back", *query), lines(address, *query), lines("built", *query), strict=True):
+        assert line.pop("score") == pytest.approx(ours.pop("score"), abs=1e-5)
+        assert line == ours == {key: value for key, value in theirs.items() if key != "score"}
+    assert f"{address} already exists" in refused("index", "copy", "built", address)
+    assert "back already holds an index" in refused("index", "copy", address, "back")
+    assert "a server chooses the kind" in refused("index", "copy", "built", address, "--kind", "ivf")
+    assert "built cannot be copied to itself" in refused("index", "copy", "built", "built")
+    assert "none holds no index" in refused("index", "copy", "none", "new")
+
+
 def test_what_an_index_is_can_be_read_by_a_script(folder):
     output = done("index", "build", "e", "--out", "i", "--kind", "ivf", "--codes", "int8", "--recall", "0.9").stdout
     known = info()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from suprank.evaluation import evaluate_protocol
 from tests.evaluation.plain_ranx import uncompiled
 from tests.evaluation.random_collections import random_collection
 
@@ -110,6 +111,21 @@ def test_means_are_pytorch_metric_learnings(seed, items):
     for name, key in names.items():
         assert report[key] == pytest.approx(theirs[name], rel=1e-5), name
         assert report[name] == report[key]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # faiss's binding, on import
+def test_the_protocol_dml_is_pytorch_metric_learnings_with_its_default_k():
+    pytest.importorskip("faiss")
+    calculators = pytest.importorskip("pytorch_metric_learning.utils.accuracy_calculator")
+    collection, _, _ = judged(0, items=0)
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    calculator = calculators.AccuracyCalculator(include=names, device=torch.device("cpu"))
+    labels = torch.tensor(collection.labels)[:, 0]
+    labels[3] = labels.max() + 1  # a query without positives
+    unit = torch.nn.functional.normalize(torch.tensor(collection.embeddings))
+    theirs = calculator.get_accuracy(unit, labels, unit, labels, ref_includes_query=True)
+    report = evaluate_protocol("dml", torch.tensor(collection.embeddings), labels, progress=False)
+    assert {name: report[name] for name in names} == pytest.approx(theirs, rel=1e-5)
 
 
 # ranx

@@ -28,7 +28,10 @@ def test_one_number_is_a_square():
         ({"image_size": 96.0}, "should be a valid tuple"),
         ({"dim": True}, "should be a valid integer"),
         ({"bias": "no"}, "should be a valid boolean"),
-        ({"backbone": "hf-hub:someone/something"}, "must be a plain timm name"),  # building it would download
+        ({"backbone": "hf-hub:nobody"}, "must be org/name"),
+        ({"backbone": "hf-hub:org/name@"}, "nothing after the @"),
+        ({"backbone": "hub:org/name"}, "must be a plain timm name, or hf-hub:org/name"),
+        ({"backbone": "resnet18", "hub_backbone": {"architecture": "resnet18"}}, "is for a backbone hf-hub:org/name@commit"),
     ],
 )
 def test_what_cannot_be_is_refused_on_construction(settings, complaint):

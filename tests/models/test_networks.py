@@ -8,7 +8,7 @@ import timm
 import torch
 from huggingface_hub import constants
 
-from suprank.models import ALIASES, Embedder, WeightsError, networks
+from suprank.models import ALIASES, Embedder, WeightsError, hub, networks
 from suprank.models.networks import create_network, find_network, network_names
 from suprank.models.weights import DownloadError
 
@@ -16,7 +16,7 @@ from suprank.models.weights import DownloadError
 @pytest.fixture
 def hub_in_reach(monkeypatch):
     """For tests whose `timm.create_model` connects to nothing."""
-    monkeypatch.setattr(networks, "_answers", lambda url: True)
+    monkeypatch.setattr(hub, "answers", lambda url: True)
 
 
 def test_the_papers_backbones_have_short_names():
@@ -67,22 +67,22 @@ def test_without_a_network_cached_weights_are_all_there_are_and_the_error_comes_
 def test_any_status_is_an_answer_and_silence_is_none(monkeypatch):
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # answers 501 to every request
         threading.Thread(target=server.handle_request, daemon=True).start()
-        assert networks._answers(f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr(networks, "HUB_SECONDS", 0.2)
+        assert hub.answers(f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert not networks._answers(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert not hub.answers(f"http://127.0.0.1:{silent.getsockname()[1]}")
 
 
 def test_a_slow_search_for_an_address_counts_as_silence(monkeypatch):
-    monkeypatch.setattr(networks, "HUB_SECONDS", 0.1)
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.1)
     searching = threading.Event()
 
     def search(request, timeout):
         searching.wait(5)
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(networks, "urlopen", search)
-    assert not networks._answers("http://nowhere.example")
+    monkeypatch.setattr(hub, "urlopen", search)
+    assert not hub.answers("http://nowhere.example")
     searching.set()
 
 
@@ -109,11 +109,11 @@ def test_a_distilled_deit_goes_into_the_plain_one_without_its_distillation_token
     """The plain network must see the class token and the patches at the positions that they had."""
     create, made = timm.create_model, {}
 
-    def hub(name, pretrained=False, **options):
+    def download(name, pretrained=False, **options):
         made[name] = create(name, **{**options, "depth": 1, "embed_dim": 12, "num_heads": 3})
         return made[name]
 
-    monkeypatch.setattr(timm, "create_model", hub)
+    monkeypatch.setattr(timm, "create_model", download)
     torch.manual_seed(0)
     plain = create_network("deit_small", pretrained=True)
     distilled = made["deit_small_distilled_patch16_224.fb_in1k"]

@@ -1,4 +1,4 @@
-"""suprank data: import image collections into manifests, check them, and draw contact sheets."""
+"""suprank data: import image collections into manifests, check them, draw contact sheets, and export them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from suprank.cli import importing, terminal
+from suprank.cli import exporting, importing, terminal
 from suprank.files.atomic import atomic_writer, write_atomically
 
 if TYPE_CHECKING:
     from suprank.data.manifest import Manifest
 
-app = typer.Typer(no_args_is_help=True, help="Import, check and show labeled image collections.")
+app = typer.Typer(no_args_is_help=True, help="Import, check, show and export labeled image collections.")
 app.add_typer(importing.app, name="import")
+app.add_typer(exporting.app, name="export")
 
 SHEETS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP"}
 """Extension of a contact sheet → its format."""

@@ -89,7 +89,9 @@ def embed(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="MODEL", help="A folder with a saved embedder, the name of a timm backbone, or FILE.py:NAME for your own."
+            metavar="MODEL",
+            help="A folder with a saved embedder, the name of a timm backbone, hf-hub:org/name for either on the Hugging Face "
+            "Hub, or FILE.py:NAME for your own.",
         ),
     ] = None,
     manifest: Annotated[
@@ -138,6 +140,7 @@ def embed(
     \b
     suprank embed resnet50 cub.parquet --out embeddings
     suprank evaluate embeddings
+    suprank embed hf-hub:org/name cub.parquet --out embeddings
     suprank embed mine.py:build cub.parquet --out embeddings
     suprank embed resnet50 cub.parquet --head head --out adapted
     torchrun --nproc-per-node 8 -m suprank embed runs/sop/model sop.parquet --out embeddings

@@ -9,7 +9,16 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.embed import HeadFolder, TrustCode
-from suprank.cli.evaluate_options import EvaluateOptions, check_options, check_run_options, check_sources, parse_bytes
+from suprank.cli.evaluate_options import (
+    EvaluateOptions,
+    ProtocolName,
+    SelfMatchRule,
+    check_options,
+    check_protocol_options,
+    check_run_options,
+    check_sources,
+    parse_bytes,
+)
 from suprank.cli.report import AgainstFrozen
 
 
@@ -40,6 +49,21 @@ def evaluate(
     gallery_labels: Annotated[
         Path | None, typer.Option(help="Labels of the gallery; an item whose label is empty or -1 is a distractor.")
     ] = None,
+    protocol: Annotated[
+        ProtocolName | None,
+        typer.Option(
+            help="Evaluate by the conventions and with the metrics of published numbers: deep metric learning, mteb's image "
+            "retrieval, revisited Oxford and Paris, or Google Landmarks v2.",
+            show_default="our own",
+        ),
+    ] = None,
+    self_match: Annotated[
+        SelfMatchRule | None,
+        typer.Option(
+            help="With --protocol mieb: drop the first result of each list, the item with the query's id, or nothing.",
+            show_default="the task's; first if the queries are in the gallery",
+        ),
+    ] = None,
     ground_truth: Annotated[
         Path | None,
         typer.Option(metavar="gnd_*.pkl", help="Evaluate with the file of revisited Oxford or Paris instead of with labels."),
@@ -62,7 +86,9 @@ def evaluate(
     qrels: Annotated[
         Path | None,
         typer.Option(
-            metavar="QRELS", help="Graded judgments for --run: TREC qrels (query 0 item grade), or ranx's .json or .parquet."
+            metavar="QRELS",
+            help="Graded judgments for --run, or for --protocol mieb: TREC qrels (query 0 item grade), or ranx's .json or "
+            ".parquet.",
         ),
     ] = None,
     relevance_threshold: Annotated[
@@ -181,6 +207,9 @@ def evaluate(
       suprank evaluate runs/roadmap --against runs/smooth-ap
     The same embeddings after a head of `suprank adapt`, and before it; --head never applies to what --against names:
       suprank evaluate embeddings --head head --against embeddings
+    As deep metric learning papers do; and as mteb does, on a task of `suprank data import mteb`:
+      suprank evaluate embeddings --protocol dml --k 1 --k 10 --k 100
+      suprank evaluate embeddings --protocol mieb --qrels cub/qrels.json
     Revisited Oxford, with its own ground truth:
       suprank evaluate roxford --ground-truth gnd_roxford5k.pkl
     Every row against all the others:
@@ -198,6 +227,7 @@ def evaluate(
       suprank evaluate --run bm25.run --qrels qrels.txt --metric ndcg_cut_10 --metric MRR@10 --bootstrap 1000
       suprank evaluate --run ours.run --qrels qrels.txt --against bm25.run
     """
+    check_protocol_options(context)
     check_run_options(context)
     options = EvaluateOptions(
         subject=run or terminal.subject(embeddings, embeddings_option, "EMBEDDINGS", "--embeddings"),
@@ -229,9 +259,15 @@ def evaluate(
         save_run=save_run,
         save_run_k=save_run_k,
         quiet=quiet,
+        protocol=None if protocol is None else protocol.value,
+        qrels=qrels,
+        self_match=None if self_match is None else self_match.value,
+        solution=solution,
+        usage=usage,
     )
     check_options(context)
-    if solution is None and run is None:
+    predictions = solution is not None and (protocol is None or options.subject.suffix.lower() == ".csv")
+    if not predictions and run is None:
         check_sources(options.subject, labels, gallery, gallery_labels, id)
     options.check()
     with terminal.plain_errors("a smaller --memory-budget"), terminal.plain_messages(_warning):
@@ -242,14 +278,14 @@ def evaluate(
 
         terminal.device(device)
         options.check_files()
-        if qrels is not None:
+        if run is not None and qrels is not None:
             try:
                 evaluate_run_file(options, qrels, relevance_threshold, missing, no_positives)
             except ValueError as error:  # of the library, in the words of the command
                 raise ValueError(str(error).replace("relevance_threshold=", "--relevance-threshold ")) from error
         elif ground_truth is not None:
             evaluate_revisited(options, ground_truth)
-        elif solution is not None:
+        elif predictions and solution is not None:
             evaluate_landmarks(options, solution, usage)
         elif gap is not None:
             evaluate_gap(options, gap, thresholds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from suprank.cli import terminal
@@ -23,6 +24,7 @@ def evaluate_labels(options: EvaluateOptions) -> None:
     # What is compared with is checked and read first: an error should not wait for minutes of work.
     against = options.against
     saved = None if against is None or _is_embeddings(options, against) else read_report(against)
+    _check_protocols(options, saved)
     data = options.read()
     pair = None if saved is not None else _read_pair(options, data)
     settings: dict[str, Any] = {
@@ -32,6 +34,7 @@ def evaluate_labels(options: EvaluateOptions) -> None:
         "device": options.device,
         "memory_budget": options.memory_budget,
         "metrics": options.metrics,
+        **options.protocol_settings,
     }
     common = settings if pair is None else pair.common_settings(settings)
     paired = saved is not None or pair is not None
@@ -55,9 +58,38 @@ def _shown_keys(options: EvaluateOptions, report: Report) -> list[str] | None:
     """The metrics to print: those named, which are all that the report has; or all; or the six that people quote."""
     from suprank.evaluation.quoted_metrics import distinct_keys, quoted_keys
 
+    if options.protocol is not None:
+        return _protocol_keys(options, report)
     if options.metrics:
         return None
     return distinct_keys(report) if options.every_metric else quoted_keys(report, options.ks)
+
+
+def _protocol_keys(options: EvaluateOptions, report: Report) -> list[str] | None:
+    """All metrics of a protocol, or those that are quoted: the main score of the task, if it is known, comes first."""
+    from suprank.evaluation.protocols import PROTOCOLS, mteb_metric
+    from suprank.workflows.evaluation import imported_task
+
+    protocol, task = PROTOCOLS[options.protocol or ""], imported_task(options.qrels)
+    main: list[str] = []
+    with suppress(ValueError):  # a task of one's own may have any main score
+        main = [] if task is None else [mteb_metric(task["main_score"])]
+    quoted = [key for key in dict.fromkeys([*main, *protocol.quoted]) if key in report]
+    return None if options.every_metric or options.ks or not quoted else quoted
+
+
+def _check_protocols(options: EvaluateOptions, saved: Report | None) -> None:
+    """Refuse to compare with a report of another protocol, and with embeddings where lists may have other queries."""
+    own = options.protocol
+    other = own if saved is None else saved.settings.get("protocol")
+    if other != own:
+        by = "without a protocol" if other is None else f"by --protocol {other}"
+        raise ValueError(f"{options.against} was evaluated {by}, and its numbers mean something else; evaluate it again.")
+    if saved is None and (options.against is not None or options.against_frozen) and own in ("mieb", "gldv2"):
+        raise ValueError(
+            f"--protocol {own} is compared with a saved report; evaluate the other one with --per-query --out OTHER.json, and "
+            f"give --against OTHER.json."
+        )
 
 
 def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:

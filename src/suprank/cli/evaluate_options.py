@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from suprank.cli import terminal
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from suprank.workflows.evaluation import EvaluationInput
+
+
+class ProtocolName(StrEnum):
+    """The names of `suprank.evaluation.PROTOCOLS`, which needs torch."""
+
+    DML = "dml"
+    MIEB = "mieb"
+    REVISITED = "revisited"
+    GLDV2 = "gldv2"
+
+
+class SelfMatchRule(StrEnum):
+    """What --protocol mieb does about the query in its own list."""
+
+    FIRST = "first"
+    ID = "id"
+    KEEP = "keep"
+
 
 ALWAYS = {"embeddings", "embeddings_option", "out", "quiet"}
 WITH = {
@@ -21,13 +39,21 @@ WITH = {
         *("thresholds", "labels", "gallery", "gallery_labels", "level", "fill_gaps", "id", "metric", "decay", "weight"),
         *("label_separator", "device", "memory_budget", "test", "trust_code", "head"),
     },
-    "solution": {"usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
+    "solution": {"protocol", "usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
     "run": {
         *("qrels", "relevance_threshold", "missing", "no_positives", "metric"),
         *("bootstrap", "per_query", "csv", "latex", "against", "comparison"),
     },
 }
 """Options that may be combined with --gap, with --solution, and with --run."""
+WITHOUT_PROTOCOL = {
+    **dict.fromkeys(("metric", "decay", "weight"), "a protocol has its own metrics"),
+    **dict.fromkeys(("gap", "run"), "a protocol is for embeddings"),
+    "save_run": "--save-run saves lists by our own conventions",
+}
+"""Options that contradict any --protocol, and why."""
+GROUND_TRUTH = {"qrels": "mieb", "self_match": "mieb", "ground_truth": "revisited", "solution": "gldv2"}
+"""Options that one protocol has, or needs."""
 ONLY_WITH = {"gap": ("thresholds",), "solution": ("usage",), "run": ("relevance_threshold", "missing", "no_positives")}
 RUN_FILES = (".trec", ".run", ".txt", ".json", ".csv")
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -66,6 +92,19 @@ class EvaluateOptions:
     save_run: Path | None
     save_run_k: int
     quiet: bool
+    protocol: str | None = None
+    qrels: Path | None = None
+    self_match: str | None = None
+    solution: Path | None = None
+    usage: str | None = None
+
+    @property
+    def protocol_settings(self) -> dict[str, Any]:
+        """The protocol and its ground truth, as `EvaluationInput.evaluate` takes them."""
+        if self.protocol is None:
+            return {}
+        given = {"qrels": self.qrels, "self_match": self.self_match, "solution": self.solution, "usage": self.usage}
+        return {"protocol": self.protocol, **{name: value for name, value in given.items() if value is not None}}
 
     @property
     def against_itself(self) -> bool:
@@ -124,6 +163,7 @@ class EvaluateOptions:
                 trust_code=self.trust_code,
                 head=None if without_head else self.head,
                 device=self.device,
+                labeled=not self.protocol_settings.keys() & {"qrels", "solution"},
                 progress=bars,
             )
 
@@ -131,7 +171,10 @@ class EvaluateOptions:
 def check_options(context: typer.Context) -> None:
     """Refuse options that have no meaning with --gap, --solution or --run, and those that have one only with them."""
     given = _given(context)
+    predictions = "protocol" not in given or _is_csv(context.params["embeddings"] or context.params["embeddings_option"])
     for name, others in WITH.items():
+        if name == "solution" and not predictions:
+            continue  # embeddings, which take other options than a file of predictions
         if name in given and (wrong := sorted(given - {name} - others - ALWAYS)):
             options = ", ".join(map(_option, wrong))
             advice = "name k in --metric, such as NDCG@5" if name == "run" and wrong == ["k"] else "leave out one or the other"
@@ -148,6 +191,33 @@ def check_options(context: typer.Context) -> None:
         raise typer.BadParameter(f"{usage!r} is not Public or Private; leave it out for both.", param_hint="--usage")
 
 
+def check_protocol_options(context: typer.Context) -> None:
+    """Refuse what contradicts --protocol, and ground truth of another protocol than the one that was chosen."""
+    given = _given(context)
+    chosen = None if context.params["protocol"] is None else context.params["protocol"].value
+    if chosen is None:
+        if "self_match" in given:
+            raise typer.BadParameter("it is for --protocol mieb; add it, or leave out --self-match.", param_hint="--self-match")
+        return
+    for name, reason in WITHOUT_PROTOCOL.items():
+        if name in given:
+            raise typer.BadParameter(f"{_option(name)} cannot be combined with --protocol {chosen}: {reason}; leave out one.")
+    for name, protocol in GROUND_TRUTH.items():
+        if name in given and protocol != chosen:
+            raise typer.BadParameter(f"{_option(name)} is for --protocol {protocol}, not for {chosen}; leave out one.")
+    if chosen == "revisited" and "ground_truth" not in given:
+        raise typer.BadParameter("--protocol revisited needs the dataset's file; add --ground-truth gnd_roxford5k.pkl.")
+    if chosen == "dml" and "id" in given:
+        raise typer.BadParameter("--protocol dml leaves out each query by its row and not by its id; leave out --id.")
+    predictions = _is_csv(context.params["embeddings"] or context.params["embeddings_option"])
+    if chosen == "gldv2" and predictions and "solution" not in given:
+        raise typer.BadParameter("a file of predictions is scored against GLDv2's solution; add --solution.")
+
+
+def _is_csv(path: Path | None) -> bool:
+    return path is not None and path.suffix.lower() == ".csv"
+
+
 def check_run_options(context: typer.Context) -> None:
     """Refuse --run without --qrels, --qrels without --run, and both with embeddings."""
     given = _given(context)
@@ -155,8 +225,9 @@ def check_run_options(context: typer.Context) -> None:
     if "run" in given and "qrels" not in given:
         saved = " To save the rankings of embeddings, write --save-run." if embeddings else ""
         raise typer.BadParameter(f"--run is evaluated against judgments; add --qrels.{saved}", param_hint="--run")
-    if "qrels" in given and "run" not in given:
-        raise typer.BadParameter("judgments are for ranked lists; add --run.", param_hint="--qrels")
+    if "qrels" in given and "run" not in given and context.params["protocol"] is None:
+        text = "judgments are for ranked lists, or for embeddings by the rules of mteb; add --run, or --protocol mieb."
+        raise typer.BadParameter(text, param_hint="--qrels")
     if "run" in given and embeddings:
         raise typer.BadParameter("EMBEDDINGS and --run both say what to evaluate; give one.")
     for name in ("missing", "no_positives"):

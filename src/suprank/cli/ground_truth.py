@@ -25,7 +25,7 @@ ONLY_WITH_LABELS = (
 
 def evaluate_revisited(options: EvaluateOptions, ground_truth: Path) -> None:
     """Print and save AP and P@k under the three protocols of the revisited datasets."""
-    from suprank import evaluation
+    from suprank.evaluation import evaluate_protocol, read_ground_truth
     from suprank.workflows.evaluation import read_revisited
 
     for_labels = (
@@ -38,14 +38,15 @@ def evaluate_revisited(options: EvaluateOptions, ground_truth: Path) -> None:
     )
     if not options.subject.is_dir() or options.is_run or any(for_labels):
         raise ValueError(ONLY_WITH_LABELS)
-    truth = evaluation.read_ground_truth(ground_truth)
+    truth = read_ground_truth(ground_truth)
     queries, gallery = read_revisited(options.subject, truth, head=options.head, device=options.device)
     with terminal.progress("evaluating", options.quiet) as progress:
-        report = evaluation.revisited(
+        report = evaluate_protocol(
+            "revisited",
             queries,
-            gallery,
-            truth,
-            ks=options.ks or (1, 5, 10),
+            gallery=gallery,
+            ground_truth=truth,
+            ks=options.ks,
             device=options.device,
             memory_budget=options.memory_budget,
             progress=progress,
@@ -59,6 +60,7 @@ def evaluate_landmarks(options: EvaluateOptions, solution: Path, usage: str | No
     """Print and save mAP@k of GLDv2 of a prediction file, and how many queries have no prediction."""
     from suprank import evaluation
     from suprank.evaluation.embedding_files import check_file
+    from suprank.evaluation.protocols import PROTOCOLS, with_protocol
 
     predictions, ks = options.subject, options.ks or (100,)
     if len(ks) != 1:
@@ -66,7 +68,8 @@ def evaluate_landmarks(options: EvaluateOptions, solution: Path, usage: str | No
     other = None if options.against is None else read_report(options.against)
     for file in (predictions, solution):
         check_file(file, str(file))
-    report = evaluation.landmark_map_from_files(predictions, solution, usage=usage, k=ks[0]).report()
+    score = evaluation.landmark_map_from_files(predictions, solution, usage=usage, k=ks[0])
+    report = with_protocol(score.report(), PROTOCOLS["gldv2"])
     if options.bootstrap:
         report = report.with_intervals(options.bootstrap)
     saved = report if options.per_query or other is not None else replace(report, per_query=None, query_ids=None)

@@ -138,6 +138,81 @@ def csv(
 
 
 @app.command()
+def hf(
+    source: Annotated[
+        str, typer.Argument(metavar="NAME_OR_PATH", help="Dataset of the Hub (org/name), or a local folder or file of one.")
+    ],
+    out: Out,
+    image: Annotated[str | None, typer.Option(metavar="COLUMN", help="Image column.", show_default="the only one")] = None,
+    level: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Label column; repeatable, finest first.",
+            show_default="columns with class names, or text that repeats, that form a tree",
+        ),
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of image ids; rows with equal ids are one image.")
+    ] = None,
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPLIT[=NAME]",
+            help="Split to use, and its name in the manifest; repeatable.",
+            show_default="train and test, or validation=test",
+        ),
+    ] = None,
+    config: Annotated[str | None, typer.Option(metavar="NAME", help="Configuration of the dataset.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the Hub.", show_default="main")] = None,
+    copy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Copy images out of Parquet files into .zip archives there. Worth it before training if the columns are "
+            "compressed, because reading an image in place then decodes all images of its row group.",
+            show_default="read in place",
+        ),
+    ] = None,
+    label_separator: terminal.LabelSeparator = None,
+    holdout_classes: Holdout = None,
+    shared: Shared = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Import a Hugging Face dataset or WebDataset shards. Images stay where they are: in files, in .tar shards, in Parquet.
+
+    NAME_OR_PATH is a dataset of the Hub, which is downloaded into the cache of huggingface_hub; or a folder of `save_to_disk`,
+    of Parquet files, of .tar shards, or of images with metadata.csv or metadata.jsonl; or a .parquet, .arrow or .tar file.
+
+    \b
+    suprank data import hf uoft-cs/cifar100 --out cifar100.parquet
+    suprank data import hf org/birds --level species --level family --split train --split validation=test --out birds.parquet
+    suprank data import hf shards/ --level label --out shards.parquet        # train-000000.tar, test-000000.tar, ...
+    """
+    from suprank.data.importers.hf import import_hf
+
+    with terminal.plain_errors("a smaller collection"):
+        _check_out(out)
+        with terminal.ProgressBars(quiet) as progress:
+            imported = import_hf(
+                source,
+                image=image,
+                levels=level,
+                id=id,
+                splits=split,
+                config=config,
+                revision=revision,
+                copy=copy,
+                label_separator=label_separator,
+                resplit=_holdout(holdout_classes, shared, seed),
+                progress=progress,
+            )
+        _save(imported, out)
+        _advise_holdout(imported)
+
+
+@app.command()
 def glyphs(
     out: Out,
     font: Annotated[list[Path] | None, typer.Option(help="Additional font file to draw with; repeatable.")] = None,
@@ -166,6 +241,40 @@ def emoji(
     with terminal.plain_errors("a smaller --size"):
         write_atomically(beside, (manifest.root / LICENSES).read_bytes())
     terminal.echo(f"licenses of the drawings: {beside}")
+
+
+@app.command("mteb")
+def mteb_task(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Name of an image retrieval task, such as CUB200I2IRetrieval.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the manifest, images and judgments to.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Downloaded repository of the task's dataset.",
+            show_default="the cache of Hugging Face datasets, or a download",
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the task.", show_default="the first that mteb evaluates")] = None,
+    subset: Annotated[str | None, typer.Option(help="Subset of the task, if it has several.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Import an image retrieval task of mteb (MIEB): queries, corpus and judgments; needs mteb.
+
+    \b
+    suprank data import mteb CUB200I2IRetrieval --out cub
+    suprank embed resnet50 cub/manifest.parquet --out embeddings
+    suprank evaluate embeddings --protocol mieb --qrels cub/qrels.json
+    """
+    with terminal.plain_errors("a smaller task"):
+        terminal.check_folder(out)
+        from suprank.integrations.mteb import MANIFEST, QRELS, task_manifest
+
+        with terminal.progress("images", quiet) as progress:
+            manifest = task_manifest(task, out, data=data, split=split, subset=subset, progress=progress)
+        terminal.echo(", ".join(f"{name}: {count:,} images" for name, count in manifest.splits.items()))
+        terminal.echo(f"{out / MANIFEST}: {len(manifest):,} images")
+        terminal.echo(f"judgments, for suprank evaluate --protocol mieb --qrels: {out / QRELS}")
 
 
 def _benchmark(importer: Importer) -> None:
@@ -207,12 +316,17 @@ def _run(
         _check_out(out)
         imported = replace(importer, read=read_and_split)(root)
         _save(imported, out)
-        if split is not None and all([*manifest.splits] == ["train"] for manifest in imported.manifests.values()):
-            terminal.echo(
-                "All images are for training, so `suprank train` has nothing to evaluate on. To hold out classes for testing, "
-                "import again with --holdout-classes 0.5.",
-                err=True,
-            )
+        if split is not None:
+            _advise_holdout(imported)
+
+
+def _advise_holdout(imported: ImportResult) -> None:
+    if all([*manifest.splits] == ["train"] for manifest in imported.manifests.values()):
+        terminal.echo(
+            "All images are for training, so `suprank train` has nothing to evaluate on. To hold out classes for testing, "
+            "import again with --holdout-classes 0.5.",
+            err=True,
+        )
 
 
 def _holdout(share: float | None, shared: str | None, seed: int) -> Callable[[Manifest], Manifest]:

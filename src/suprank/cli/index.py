@@ -1,4 +1,4 @@
-"""suprank index: build, search, change and describe an index of embeddings, in a folder or on a server."""
+"""suprank index: build, search, change, copy and describe an index of embeddings, in a folder or on a server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.embed import Device, HeadFolder, Resize, Size, Squash, TrustCode, Weights
+from suprank.cli.index_vectors import check_head, embed_images, read_queries, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from suprank.data import Manifest
-    from suprank.evaluation.embeddings import Embeddings, EmbeddingSource
     from suprank.explorer.index import Index
 
 app = typer.Typer(no_args_is_help=True, help="Search embeddings by script, with an index in a folder or on a server.")
@@ -70,6 +69,14 @@ PartOption = Annotated[
 ManifestOption = Annotated[
     Path | None, typer.Option("--manifest", help="Paths and labels of the rows, if EMBEDDINGS is a file.")
 ]
+KindOption = Annotated[Kind, typer.Option(help="Kind of search; auto is exact up to 100,000 × 512 numbers, and ivf above.")]
+CodesOption = Annotated[
+    Codes | None, typer.Option(help="How ivf and hnsw store a number; int8 takes half the space.", show_default="float16")
+]
+RecallOption = Annotated[
+    float | None, typer.Option(help="Share of the 10 best items that ivf and hnsw should find.", show_default="0.95")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")]
 Timeout = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for a server's answer.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")]
 
@@ -84,17 +91,10 @@ def build(
     ids: Annotated[
         Path | None, typer.Option(metavar="FILE.npy", help="Integer ids of the rows.", show_default="0, 1, ...")
     ] = None,
-    kind: Annotated[
-        Kind, typer.Option(help="Kind of search; auto is exact up to 100,000 × 512 numbers, and ivf above.")
-    ] = Kind.AUTO,
-    codes: Annotated[
-        Codes | None,
-        typer.Option(help="How ivf and hnsw store a number; int8 takes half the space.", show_default="float16"),
-    ] = None,
-    recall: Annotated[
-        float | None, typer.Option(help="Share of the 10 best items that ivf and hnsw should find.", show_default="0.95")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")] = False,
+    kind: KindOption = Kind.AUTO,
+    codes: CodesOption = None,
+    recall: RecallOption = None,
+    overwrite: Overwrite = False,
     timeout: Timeout = 10.0,
     quiet: Quiet = False,
 ) -> None:
@@ -113,9 +113,8 @@ def build(
 
         if "://" not in out:
             terminal.check_folder(Path(out))
-        rows, items, known_head = _read(embeddings, part, manifest, head, quiet)
-        given = {"codes": codes and codes.value, "recall": recall, "head": None if "://" in out else known_head}
-        local: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        rows, items, known_head = read_rows(embeddings, part, manifest, head, quiet)
+        local = _given(codes=codes and codes.value, recall=recall)
         with _notes_on_interrupt(), terminal.progress("indexing", quiet) as progress:
             index = build_index(
                 out,
@@ -124,6 +123,7 @@ def build(
                 ids=_ids(ids),
                 kind=kind.value,
                 overwrite=overwrite,
+                head=known_head,
                 timeout=timeout,
                 progress=progress,
                 **local,
@@ -176,11 +176,11 @@ def search(
         with closing(open_index(index, timeout=timeout)) as opened:
             if image and model is not None:
                 options = {"size": size, "resize": resize, "squash": squash}
-                queries, model_head = _embed_images(image, model, weights, head, trust_code, options, device)
-                _check_head(opened, model_head, f"the model {model}")
+                queries, model_head = embed_images(image, model, weights, head, trust_code, options, device)
+                check_head(opened, model_head, f"the model {model}")
                 _print_hits(opened, queries, k, filters, [*map(str, image)])
             elif embeddings is not None:
-                rows = _read_queries(embeddings, head, device, opened)
+                rows = read_queries(embeddings, head, device, opened)
                 for start in range(0, len(rows), _QUERIES_AT_ONCE):
                     numbers = range(start, min(start + _QUERIES_AT_ONCE, len(rows)))
                     _print_hits(opened, rows.rows(slice(start, numbers.stop)).numpy(), k, filters, numbers)
@@ -208,7 +208,7 @@ def add(
         from suprank.explorer.index import open_index
 
         with closing(open_index(index, timeout=timeout)) as opened:
-            rows, items, _ = _read(embeddings, part, manifest, head, quiet, opened)
+            rows, items, _ = read_rows(embeddings, part, manifest, head, quiet, opened)
             with _notes_on_interrupt(), terminal.progress("adding", quiet) as progress:
                 new = opened.add(rows, items, ids=_ids(ids), progress=progress)
             terminal.echo(f"{index}: added {len(new):,} items with ids {new.min()} to {new.max()}; it now has {len(opened):,}")
@@ -244,6 +244,38 @@ def remove(
 
 
 @app.command()
+def copy(
+    index: IndexArgument,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A new folder, or a server's address.")],
+    kind: KindOption = Kind.AUTO,
+    codes: CodesOption = None,
+    recall: RecallOption = None,
+    overwrite: Overwrite = False,
+    timeout: Timeout = 10.0,
+    quiet: Quiet = False,
+) -> None:
+    """Copy an index to a server, to another one, or back to a folder, with ids, vectors, paths, labels and head.
+
+    Afterwards both are searched for up to 100 items, and the share of the 10 best that they have in common is printed. If a
+    copy to a server is interrupted, the same command copies the rest.
+
+    \b
+    suprank index copy birds.index milvus://localhost:19530/birds
+    suprank index copy qdrant://localhost:6333/birds birds.index --kind ivf
+    """
+    with terminal.plain_errors(_SMALLER), terminal.plain_messages():
+        from suprank.explorer.index import copy_index
+
+        if "://" not in target:
+            terminal.check_folder(Path(target))
+        local = _given(kind=None if kind is Kind.AUTO else kind.value, codes=codes and codes.value, recall=recall)
+        with _notes_on_interrupt(), terminal.progress("copying", quiet) as progress:
+            copied = copy_index(index, target, overwrite=overwrite, timeout=timeout, progress=progress, **local)
+        with closing(copied.index):
+            terminal.echo(f"{_summary(copied.index.info())}; {copied.agreement:.1%} of the 10 best are those of {index}")
+
+
+@app.command()
 def info(index: IndexArgument, timeout: Timeout = 10.0) -> None:
     """Describe an index as JSON: kind, dimensions, items, levels, size, and the recall measured when it was built."""
     with terminal.plain_errors(_SMALLER):
@@ -255,7 +287,7 @@ def info(index: IndexArgument, timeout: Timeout = 10.0) -> None:
 
 @contextmanager
 def _notes_on_interrupt() -> Iterator[None]:
-    """If an addition to a server is interrupted, print which items were already added."""
+    """If an addition or copy to a server is interrupted, print what is already there."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
@@ -264,65 +296,8 @@ def _notes_on_interrupt() -> Iterator[None]:
         raise
 
 
-def _read(
-    path: Path, part: str | None, manifest: Path | None, head: Path | None, quiet: bool, index: Index | None = None
-) -> tuple[EmbeddingSource, Manifest | None, str | None]:
-    """The embeddings after the head, their manifest, and the fingerprint of the head that they went through, if known.
-
-    `index` is the one that they are added to.
-    """
-    from suprank.evaluation.embeddings import Embeddings
-    from suprank.explorer.index import read_embeddings
-    from suprank.workflows.heads import apply_head, load_head
-
-    loaded = None if head is None else load_head(head)
-    embeddings, items, note, made_by = read_embeddings(path, part, manifest)
-    if note:
-        terminal.echo(note, err=True)
-    known = loaded.fingerprint() if loaded is not None else None if made_by is None else made_by.head
-    if index is not None and (loaded is not None or made_by is not None):
-        _check_head(index, known, str(path))
-    if loaded is None:
-        return embeddings, items, known
-    with terminal.ProgressBars(quiet) as bars:
-        return apply_head(Embeddings.from_source(embeddings, str(path)), loaded, made_by, bars), items, known
-
-
-def _read_queries(file: Path, head: Path | None, device: str | None, index: Index) -> Embeddings:
-    from suprank.embedding import Provenance
-    from suprank.evaluation.embeddings import Embeddings
-    from suprank.workflows.heads import apply_head, load_head
-
-    rows, made_by = Embeddings.from_source(file), Provenance.read_beside(file)
-    if head is None:
-        if made_by is not None:
-            _check_head(index, made_by.head, str(file))
-        return rows
-    loaded = load_head(head, device)
-    _check_head(index, loaded.fingerprint(), f"--head {head}")
-    return Embeddings.from_source(apply_head(rows, loaded, made_by), f"{rows.name} after the head")
-
-
-def _check_head(index: Index, head: str | None, what: str) -> None:
-    """Refuse vectors of another head than that of the index, where the index knows it; `head` is their fingerprint.
-
-    A local index that records no head may hold vectors that went through it elsewhere, so that is a warning only. A server
-    records none.
-    """
-    info = index.info()
-    known = info.get("head")
-    if known is None and head is not None and "://" not in str(info["address"]):
-        terminal.echo(
-            f"warning: {info['address']} records no head, and {what} has the head {head[:12]}; unless the vectors of the index "
-            f"went through it too, what is found means nothing: build the index with --head.",
-            err=True,
-        )
-    if known is not None and known != head:
-        own = "no head" if head is None else f"the head {head[:12]}"
-        raise ValueError(
-            f"{info['address']} was built with the head {known[:12]}, and {what} has {own}; give --head with the folder of "
-            f"that head."
-        )
+def _given(**options: Any) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def _ids(file: Path | None) -> NDArray[np.int64] | None:
@@ -365,40 +340,6 @@ def _summary(info: dict[str, Any]) -> str:
     return (
         f"{line}, {info['codes']}, {size}, finds {recall['value']:.1%} of the {recall['at']} best ({recall['queries']} queries)"
     )
-
-
-def _embed_images(
-    files: Sequence[Path],
-    model: str,
-    weights: Path | None,
-    head: Path | None,
-    trust_code: bool,
-    options: dict[str, Any],
-    device: str | None,
-) -> tuple[NDArray[np.float32], str | None]:
-    """Embeddings of image files, in their order, and the fingerprint of the model's head."""
-    import numpy as np
-    import torch
-
-    from suprank.data import Manifest
-    from suprank.models.inference import embed
-    from suprank.workflows.embeddings import load_embedder, loader_settings
-    from suprank.workflows.heads import embedder_with_head, head_fingerprint
-
-    for file in files:
-        if not file.is_file():
-            raise FileNotFoundError(f"there is no image {file}; check the path (the working folder is {Path.cwd()}).")
-    absolute = [file.resolve() for file in files]
-    paths = [file.relative_to(file.anchor).as_posix() for file in absolute]
-    manifest = Manifest.from_columns({"path": paths, "split": ["query"] * len(paths)}, root=absolute[0].anchor, levels=())
-    embedder = load_embedder(model, weights, trust_code=trust_code)
-    if head is not None:
-        embedder = embedder_with_head(embedder, head)
-    loading = loader_settings(embedder, {**options, "fast_jpeg": False, "decoder": "pil"}, 16, 0, "raise")
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    batches = loading.batches(manifest, np.arange(len(paths)), pinned=False)
-    embedded = [rows for _, rows in embed(embedder, batches, device=where, forward=loading.before(embedder))]
-    return np.concatenate(embedded), head_fingerprint(embedder)
 
 
 def _print_hits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from suprank.cli import terminal
@@ -63,40 +62,28 @@ def _width(console: Console, table: Table) -> int:
 
 def _table(report: Report, keys: Sequence[str], *, interval_below: bool = False) -> Table:
     """Metrics as rows, in percent; a column for each level, for their means, and for metrics over all levels together."""
+    from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
 
-    from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
-    from suprank.evaluation.quoted_metrics import metric_name
+    from suprank.evaluation.quoted_metrics import metric_grid
+    from suprank.evaluation.report_text import percent_with_interval
 
-    together = "all levels"
-    rows: dict[str, dict[str, str]] = {}
-    for key in keys:
-        metric = parse_metric(key)
-        column = metric.level or (together if metric.hierarchical and len(report.levels) > 1 else report.levels[0])
-        rows.setdefault(metric_name(key), {})[column] = key
-    columns = [name for name in (*report.levels, *LEVEL_MEANS, together) if any(name in cells for cells in rows.values())]
+    columns, rows = metric_grid(report, keys)
     table = Table("%")
     for name in columns:
         table.add_column(Text(terminal.escaped(name)), justify="right")
     between = "\n" if interval_below else " "
     for name, cells in rows.items():
-        table.add_row(name, *(_cell(report, cells[column], between) if column in cells else "" for column in columns))
+        texts = (percent_with_interval(report, cells[column], between) if column in cells else "" for column in columns)
+        table.add_row(name, *map(escape, texts))
     return table
 
 
-def _cell(report: Report, key: str, between: str) -> str:
-    value, interval = report.values[key], (report.intervals or {}).get(key)
-    if math.isnan(value):
-        return "--"
-    bounds = "" if interval is None else f"{between}\\[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
-    return f"{100 * value:.2f}{bounds}"
-
-
 def _counts(report: Report) -> list[str]:
-    from suprank.evaluation.report_text import counts_without_positives
+    from suprank.evaluation.report_text import counts_without_positives, protocol_lines
 
-    lines = [f"{report.queries:,} queries, {report.items:,} items"]
+    lines = [f"{report.queries:,} queries, {report.items:,} items", *protocol_lines(report)]
     if without := counts_without_positives(report):
         lines.append(f"queries without positives, left out: {', '.join(without)}")
     if report.intervals:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from suprank.data.check import ManifestReport, check_manifest
     from suprank.data.contact_sheets import contact_sheet
     from suprank.data.datasets import BrokenImage, ImageBatch, ImageDataset, ImageItem, collate
+    from suprank.data.export import export_hf, export_webdataset
     from suprank.data.images import BrokenImageError
     from suprank.data.in_memory import InMemoryImages
     from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
@@ -39,6 +40,8 @@ __all__ = [
     "collate",
     "contact_sheet",
     "eval_transform",
+    "export_hf",
+    "export_webdataset",
     "holdout_classes",
     "min_short_side",
     "train_transform",
@@ -49,6 +52,7 @@ _LAZY = {
     "archives": ["UnreadableArchiveError"],
     "check": ["ManifestReport", "check_manifest"],
     "datasets": ["ImageBatch", "BrokenImage", "ImageDataset", "ImageItem", "collate"],
+    "export": ["export_hf", "export_webdataset"],
     "in_memory": ["InMemoryImages"],
     "images": ["BrokenImageError"],
     "samplers": ["HierarchicalBatchSampler", "BalancedBatchSampler"],

@@ -1,4 +1,5 @@
-"""Random access to the members of .zip and .tar archives, by threads and worker processes at once; and writing a .zip."""
+"""Random access to the members of archives and to images in Parquet and Arrow files, by threads and worker processes at once;
+and writing a .zip."""
 
 from __future__ import annotations
 
@@ -18,6 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+
+from suprank.data.columnar import BYTE_RANGE, ColumnMembers, CompressedArrowError, read_from_row_group
+from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -88,13 +92,14 @@ class Members:
 
 
 class Archive:
-    """A .zip or an uncompressed .tar file, listed once.
+    """A .zip or an uncompressed .tar file, or a .parquet or .arrow file with a column of images, listed once.
 
     It is read with `os.pread`, which has no file position, so that any number of threads and forked processes can share one
     descriptor. Pickling includes the list of members; the file is opened again in the other process.
 
     Of two members with one name the later counts, as for `unzip` and `tar`; a leading `./` or `/` is dropped, and a backslash
-    is a slash. Folders are not members. A hard link in a tar is the member it links to.
+    is a slash. Folders are not members. A hard link in a tar is the member it links to. The members of a Parquet or Arrow file
+    are `<column>/<row>`, such as `image/17`: see `suprank.data.columnar`.
 
     Raises FileNotFoundError if there is no such file, UnreadableArchiveError if it is damaged or compressed as a whole.
     """
@@ -106,11 +111,13 @@ class Archive:
         self.path = path
         try:
             self._version = _version(path.stat())
-            self.members = Members.from_entries(list_members(path))
+            self.members = list_members(path)
         except FileNotFoundError:
             raise FileNotFoundError(f"the archive {path} does not exist.") from None
         except UnreadableArchiveError:
             raise
+        except CompressedArrowError as error:
+            raise UnreadableArchiveError(f"{path} {error}.") from error
         # zipfile and tarfile can raise anything on damaged files, because they trust the lengths and offsets they read.
         except Exception as error:
             raise UnreadableArchiveError(
@@ -123,7 +130,7 @@ class Archive:
         if entry is None:
             raise FileNotFoundError(f"{self.path} has no member {member!r}.")
         try:
-            return self._content(entry)
+            return self._content(entry) if len(entry) == 5 else self._value(member, *entry)
         except (UnreadableArchiveError, zlib.error, lzma.LZMAError, OSError, EOFError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of the disk; bz2 raises OSError without a number
                 raise
@@ -145,6 +152,19 @@ class Archive:
             raise UnreadableArchiveError("is damaged: its length or checksum is wrong; copy the archive again")
         return content
 
+    def _value(self, member: str, method: int, first: int, second: int) -> bytes:
+        """The bytes in a row of a Parquet or Arrow file."""
+        if method == BYTE_RANGE:
+            return self._content((first, second, second, -1, zipfile.ZIP_STORED))
+        _check_version(self.path.stat(), self._version)
+        try:
+            value = read_from_row_group(self.path, member.rpartition("/")[0], first, second)
+        except ValueError as error:  # of pyarrow
+            raise UnreadableArchiveError(f"is damaged ({error}); copy the file again") from error
+        if value is None:
+            raise UnreadableArchiveError("is blank: the row has no image")
+        return value
+
 
 def _problem(error: Exception) -> str:
     return str(error) if isinstance(error, UnreadableArchiveError) else f"is damaged ({error}); copy the archive again"
@@ -154,19 +174,21 @@ def _unsupported(path: Path) -> str:
     name = path.name.lower()
     if name.endswith((".tgz", ".tbz2", ".txz")) or ".tar." in name:
         return f"{path} is compressed as a whole, so it has no random access; unpack it, or make it an uncompressed .tar."
-    return f"{path} is not a .zip or .tar file; unpack it, or pack it again as one of these."
+    return f"{path} is not a .zip, .tar, .parquet or .arrow file; unpack it, or pack it again as a .zip or .tar."
 
 
 # Listing
 
 
-def _zip_entries(path: Path) -> dict[bytes, Entry]:
+def _zip_members(path: Path) -> Members:
     with zipfile.ZipFile(path) as archive:
-        return {
-            _normalize(info.filename): (info.header_offset, info.compress_size, info.file_size, info.CRC, _zip_method(info))
-            for info in archive.infolist()
-            if not info.filename.endswith(("/", "\\"))
-        }
+        return Members.from_entries(
+            {
+                _normalize(info.filename): (info.header_offset, info.compress_size, info.file_size, info.CRC, _zip_method(info))
+                for info in archive.infolist()
+                if not info.filename.endswith(("/", "\\"))
+            }
+        )
 
 
 def _zip_method(info: zipfile.ZipInfo) -> int:
@@ -180,7 +202,7 @@ def _zip_method(info: zipfile.ZipInfo) -> int:
 _LZMA_WITH_END = 1000 + zipfile.ZIP_LZMA
 
 
-def _tar_entries(path: Path) -> dict[bytes, Entry]:
+def _tar_members(path: Path) -> Members:
     """One pass over the headers, seeking past the data."""
     with path.open("rb") as file:
         start = file.read(8)
@@ -193,7 +215,7 @@ def _tar_entries(path: Path) -> dict[bytes, Entry]:
             archive.members = []  # type: ignore[attr-defined]  # it would keep an object for each member: a gigabyte for a million
             if not member.isdir():
                 entries[_normalize(member.name)] = _tar_entry(member, entries)
-    return entries
+    return Members.from_entries(entries)
 
 
 def _tar_entry(member: tarfile.TarInfo, entries: dict[bytes, Entry]) -> Entry:
@@ -210,7 +232,13 @@ def _normalize(name: str) -> bytes:
     return name.encode(errors="surrogateescape")
 
 
-_LISTING: dict[str, Callable[[Path], dict[bytes, Entry]]] = {".zip": _zip_entries, ".tar": _tar_entries}
+_LISTING: dict[str, Callable[[Path], Members | ColumnMembers]] = {
+    ".zip": _zip_members,
+    ".tar": _tar_members,
+    ".parquet": ColumnMembers.from_file,
+    ".arrow": ColumnMembers.from_file,
+}
+"""Extension → how the members of such a file are listed."""
 
 
 # Reading
@@ -222,8 +250,7 @@ class _File:
     def __init__(self, path: str, version: tuple[int, int]) -> None:
         # One flag exists on Unix, the other on Windows.
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
-        if _version(os.fstat(self._descriptor)) != version:
-            raise UnreadableArchiveError("cannot be read, because the archive has changed since it was listed; start again")
+        _check_version(os.fstat(self._descriptor), version)
 
     def read(self, size: int, offset: int) -> bytes:
         parts = []
@@ -259,6 +286,11 @@ def _open(path: str, version: tuple[int, int]) -> _File:
 
 def _version(status: os.stat_result) -> tuple[int, int]:
     return status.st_mtime_ns, status.st_size
+
+
+def _check_version(status: os.stat_result, version: tuple[int, int]) -> None:
+    if _version(status) != version:
+        raise UnreadableArchiveError("cannot be read, because the archive has changed since it was listed; start again")
 
 
 def _data_offset(file: _File, header: int) -> int:
@@ -301,13 +333,24 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of the format, so that equal
 
 
 def write_images_zip(folder: Path, images: Iterable[tuple[str, bytes]]) -> list[str]:
-    """Write (name, encoded image) pairs into `images.zip` in the folder, and return their paths for a manifest.
+    """Write (name, encoded image) pairs into `images.zip` in the folder, and return their paths for a manifest."""
+    return [f"{IMAGES_ZIP}::{name}" for name in write_zip(folder / IMAGES_ZIP, images)]
 
-    They are stored, not compressed, because images are compressed already.
+
+def write_zip(path: Path, images: Iterable[tuple[str, bytes]], comment: bytes = b"") -> list[str]:
+    """Write (name, encoded image) pairs into a .zip, completely or not at all, and return their names.
+
+    They are stored, not compressed, because images are compressed already. With a comment, an archive that has the same one is
+    complete already, and is left as it is.
     """
-    paths = []
-    with zipfile.ZipFile(folder / IMAGES_ZIP, "w", zipfile.ZIP_STORED) as archive:
+    if comment and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if archive.comment == comment:
+                return archive.namelist()
+    names = []
+    with atomic_writer(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, data in images:
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
-            paths.append(f"{IMAGES_ZIP}::{name}")
-    return paths
+            names.append(name)
+        archive.comment = comment
+    return names

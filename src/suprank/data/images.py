@@ -90,6 +90,13 @@ def inspect_image(data: bytes, name: str, *, max_pixels: int = MAX_PIXELS) -> Im
         return info
 
 
+def image_extension(data: bytes, name: str) -> str:
+    """The usual extension of an image of this format, such as "jpg"; only the header is read. Raises like `decode_image`."""
+    with _raise_broken(name):
+        kind = str(_open(data, MAX_PIXELS).format)
+    return {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif", "JPEG2000": "jp2"}.get(kind, kind.lower())
+
+
 # What people have in place of images. Errors quote nothing else of a file: it may be a link to somebody's private file.
 _OTHER_FILES = {
     b"version https://git-lfs": "a Git LFS pointer; fetch the file itself",

@@ -52,14 +52,16 @@ def ranked_parts(available: Collection[str]) -> tuple[str, ...]:
 
 
 def build_query_gallery(
-    parts: Mapping[str, tuple[NDArray[Any], Manifest]], levels: Sequence[str] = (), *, about: str
+    parts: Mapping[str, tuple[NDArray[Any], Manifest]], levels: Sequence[str] = (), *, about: str, labeled: bool = True
 ) -> QueryGallery:
     """The input of `evaluate`, from embeddings `[n, dim]` of the `ranked_parts`, in their order, with the manifest of the rows.
 
-    `levels` are chosen, in this order, of those that all parts have; by default all of those. Errors call the parts `about`.
+    `levels` are chosen, in this order, of those that all parts have; by default all of those. Images without labels are
+    refused if they must be `labeled`. Errors call the parts `about`.
     """
     embeddings, items = zip(*parts.values(), strict=True)
-    names = common_levels(items, levels, about=about)
+    unlabeled = not labeled and not any(manifest.levels for manifest in items)
+    names = () if unlabeled else common_levels(items, levels, about=about)
     labels = common_labels(items, names)
     if len(parts) == 1:
         own = column(items[0], "id")  # without ids a query is excluded by its row

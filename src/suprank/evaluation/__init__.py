@@ -8,6 +8,7 @@ from suprank.evaluation.gap import DecomposabilityGap, GapBounds, decomposabilit
 from suprank.evaluation.landmarks import LandmarkScore, landmark_map, landmark_map_from_files, read_predictions, read_solution
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
+from suprank.evaluation.protocols import PROTOCOLS, Protocol, evaluate_protocol
 from suprank.evaluation.rankings import Qrels, RankingRun
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import ReportComparison
@@ -15,11 +16,13 @@ from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisit
 from suprank.evaluation.run_metrics import evaluate_run
 
 __all__ = [
+    "PROTOCOLS",
     "DecomposabilityGap",
     "Embeddings",
     "GapBounds",
     "GroundTruth",
     "LandmarkScore",
+    "Protocol",
     "Qrels",
     "QueryInGalleryWarning",
     "RankingRun",
@@ -28,6 +31,7 @@ __all__ = [
     "RetrievalMetrics",
     "decomposability_gap",
     "evaluate",
+    "evaluate_protocol",
     "evaluate_run",
     "gap_bound",
     "gap_bounds",

@@ -19,6 +19,7 @@ SEVERAL_LEVELS = ("mAP@R", "AP", "H-AP", "NDCG", "ASI")
 ONE_LEVEL = ("mAP@R", "AP", "R-P", "NDCG", "MRR")
 """Quoted beside R@k for flat labels, as many as make six: benchmarks have three or four k."""
 
+TOGETHER = "all levels"  # the column of metrics over the whole label tree
 MOST_RECALLS = 4  # of R@k for flat labels: the paper's tables have k = 1, 2, 4, 8 or 1, 4, 16, 32
 LARGEST_K = 32  # of R@k in a comparison; CUB and iNaturalist have four cut-offs up to it
 
@@ -46,6 +47,20 @@ def quoted_keys(report: Report, ks: Sequence[int] | None = None) -> list[str]:
     wanted = [*recalls, *SEVERAL_LEVELS] if several else [*recalls, *ONE_LEVEL][: max(NUMBER, len(recalls) + 2)]
     kept = [key for key in shown if parse_metric(key).level not in LEVEL_MEANS]
     return [key for name in wanted for key in kept if metric_name(key) == name] or shown
+
+
+def metric_grid(report: Report, keys: Sequence[str]) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The columns and rows of a table of metrics: {metric: {column: key}}.
+
+    There is a column for each level, for their means, and `TOGETHER` for metrics over all levels together.
+    """
+    rows: dict[str, dict[str, str]] = {}
+    for key in keys:
+        metric = parse_metric(key)
+        own = TOGETHER if (metric.hierarchical and len(report.levels) > 1) or not report.levels else report.levels[0]
+        rows.setdefault(metric_name(key), {})[metric.level or own] = key
+    names = (*report.levels, *LEVEL_MEANS, TOGETHER)
+    return [name for name in names if any(name in cells for cells in rows.values())], rows
 
 
 def equal_names(report: Report) -> dict[str, str]:

@@ -50,7 +50,7 @@ def table(report: Report) -> str:
 
 
 def _heading(report: Report) -> list[str]:
-    lines = [f"{pluralize(report.queries, 'query', 'queries')}, {pluralize(report.items, 'item')}"]
+    lines = [f"{pluralize(report.queries, 'query', 'queries')}, {pluralize(report.items, 'item')}", *protocol_lines(report)]
     without = [f"{number:,} ({_printable(level)})" for level, number in report.without_positives.items() if number]
     if without:
         lines.append(f"queries without positives, left out: {', '.join(without)}")
@@ -101,6 +101,12 @@ def percent(value: float, decimals: int = 2, *, sign: str = "") -> str:
     return _NAN if math.isnan(value) else f"{100 * value:{sign}.{decimals}f}"
 
 
+def percent_with_interval(report: Report, key: str, between: str = " ") -> str:
+    """A metric in percent, followed by its bootstrap interval if the report has one: `71.20 [70.95, 71.44]`."""
+    value, bounds = percent(report.values[key]), (report.intervals or {}).get(key)
+    return value if bounds is None or value == _NAN else f"{value}{between}[{percent(bounds[0])}, {percent(bounds[1])}]"
+
+
 def short_p_value(value: float, missing: str = _NAN) -> str:
     """A p-value in two or three decimals, for readers; `p_value_text` keeps its digits.
 
@@ -134,6 +140,12 @@ def align_columns(lines: Sequence[Sequence[str]]) -> list[str]:
 def pluralize(number: int, one: str, many: str = "") -> str:
     """A number of things, as in "1 query" and "2 queries"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def protocol_lines(report: Report) -> list[str]:
+    """The protocol and its conventions in one line, if the report was computed by one."""
+    name, conventions = (report.settings.get(key) for key in ("protocol", "conventions"))
+    return [f"protocol {name}: {conventions}"] if name and conventions else []
 
 
 def counts_without_positives(report: Report) -> list[str]:

@@ -1,1 +1,1 @@
-"""Our losses in the trainers of other libraries, one module for each library."""
+"""Our losses in the trainers of other libraries, and our models in their benchmarks; one module for each library."""

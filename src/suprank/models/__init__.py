@@ -4,10 +4,11 @@ from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.models.backbone import Backbone
-    from suprank.models.config import EmbedderConfig, HeadConfig, ImageInput
+    from suprank.models.config import EmbedderConfig, HeadConfig, HubBackbone, ImageInput
     from suprank.models.embedder import Embedder
     from suprank.models.export import ExportError, export_matrix, export_onnx, export_program
     from suprank.models.head import Head
+    from suprank.models.hub import HubError
     from suprank.models.inference import embed, multiscale
     from suprank.models.networks import ALIASES
     from suprank.models.pca import Moments, pca_projection
@@ -24,6 +25,8 @@ __all__ = [
     "GeM",
     "Head",
     "HeadConfig",
+    "HubBackbone",
+    "HubError",
     "ImageInput",
     "Moments",
     "UntrustedCodeError",

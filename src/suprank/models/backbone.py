@@ -9,14 +9,16 @@ import torch
 from torch import nn
 
 from suprank.models.custom_network import CustomNetwork, create_custom_network
-from suprank.models.networks import PatchEmbed, create_network, image_input
-from suprank.system.custom_code import is_custom
+from suprank.models.networks import PatchEmbed, create_network, image_input, resolve_hub_backbone
+from suprank.system.custom_code import HUB, is_custom
 
 if TYPE_CHECKING:
     from os import PathLike
 
     from jaxtyping import Float
     from torch import Tensor
+
+    from suprank.models.config import HubBackbone
 
 
 class FeatureLayout(NamedTuple):
@@ -40,6 +42,9 @@ class Backbone(nn.Module):
     `timm_pooled` is both, with timm's own pooling between them. Weights are random, or timm's (`pretrained`, downloaded once),
     or a file's (`weights`, see `suprank.models.weights`). `poolings` are those that this network can have.
 
+    A name such as `hf-hub:org/name` is that of a timm model on the Hugging Face Hub. It is looked up, and `name` is then the
+    same with the commit, and `hub_backbone` what the Hub says about it; if that is given, nothing is looked up.
+
     A name such as `mine.py:build` is code of the user's own, and is loaded here (see `suprank.models.custom_network`). The
     mean then takes the place of timm's pooling.
     """
@@ -51,11 +56,18 @@ class Backbone(nn.Module):
         *,
         pretrained: bool = False,
         weights: str | PathLike[str] | None = None,
+        hub_backbone: HubBackbone | None = None,
     ):
         super().__init__()
-        self.name = name
-        create = create_custom_network if is_custom(name) else create_network
-        self.net: Any = create(name, image_size, pretrained=pretrained, weights=weights)  # Any: timm lacks types
+        if name.startswith(HUB) and hub_backbone is None:
+            name, hub_backbone = resolve_hub_backbone(name)
+        self.name, self.hub_backbone = name, hub_backbone
+        source: dict[str, Any] = {"pretrained": pretrained, "weights": weights}
+        self.net: Any  # timm lacks types
+        if is_custom(name):
+            self.net = create_custom_network(name, image_size, **source)
+        else:
+            self.net = create_network(name, image_size, **source, hub_backbone=hub_backbone)
         self.input = image_input(self.net, image_size)
         self.layout = self._find_layout()
         self.poolings = self._possible_poolings()

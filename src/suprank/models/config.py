@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from suprank.system.custom_code import is_code_name
+from suprank.models.hub_names import HubName
+from suprank.system.custom_code import HUB, is_code_name
 
 Pooling = Literal["timm", "avg", "max", "avg+max", "gem", "gem-fixed", "token"]
 Normalization = Literal["none", "layer", "l2"]
@@ -15,6 +16,11 @@ Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Decoder = Literal["pil", "turbo"]
 RGB = tuple[float, float, float]
+_TIMM_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_NOT_OF_THE_NETWORK = {  # arguments of timm.create_model, which load files or change the kind of network
+    *("model_name", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"),
+    *("scriptable", "exportable", "no_jit", "num_classes", "features_only"),
+}
 _Colors = Annotated[RGB, Field(strict=False)]  # JSON and TOML have lists only; the numbers in them stay strict
 
 
@@ -43,6 +49,33 @@ class HeadConfig(BaseModel):
     hidden: int = Field(0, ge=0, description="Width of the residual MLP before the linear layer; 0 for none.")
 
 
+class HubBackbone(BaseModel):
+    """What a timm model on the Hub says about itself, so that a saved embedder can be built without asking the Hub again.
+
+    The entries are those of the repository's `config.json`. Labels and locations are left out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    architecture: str = Field(description="The name of the network in timm.")
+    model_args: dict[str, Any] = Field(default_factory=dict, description="Arguments of the network.")
+    pretrained_cfg: dict[str, Any] = Field(default_factory=dict, description="timm's settings of the weights.")
+
+    @field_validator("architecture")
+    @classmethod
+    def _check_architecture(cls, name: str) -> str:
+        if not _TIMM_NAME.fullmatch(name):
+            raise ValueError(f"architecture={name!r} must be a plain name of timm")
+        return name
+
+    @field_validator("model_args")
+    @classmethod
+    def _check_arguments(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        if refused := sorted(_NOT_OF_THE_NETWORK & arguments.keys()):
+            raise ValueError(f"model_args may not have {', '.join(refused)}: only arguments of the network itself")
+        return arguments
+
+
 class EmbedderConfig(BaseModel):
     """backbone → pooling → normalization → projection → L2 → head. By default nothing is added to the backbone's own features.
 
@@ -59,7 +92,11 @@ class EmbedderConfig(BaseModel):
 
     backbone: str
     """A name of `timm.list_models()`, with or without a weights tag, or an alias (`suprank.models.ALIASES`); or your own code,
-    `mine.py:build` or `package.module:build`, that returns a network (`suprank.models.custom_network`)."""
+    `mine.py:build` or `package.module:build`, that returns a network (`suprank.models.custom_network`); or a timm model on the
+    Hugging Face Hub, `hf-hub:org/name` or `hf-hub:org/name@revision`, which an `Embedder` replaces by the commit it found."""
+
+    hub_backbone: HubBackbone | None = None
+    """What the Hub says about a backbone `hf-hub:...`. An `Embedder` fills it in; None for other backbones."""
 
     pooling: Pooling = "timm"
     """How the features of all positions become one vector: timm's pooling for this backbone (the mean for most, the class token
@@ -114,13 +151,20 @@ class EmbedderConfig(BaseModel):
     @field_validator("backbone")
     @classmethod
     def _check_backbone(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]+", name) and not is_code_name(name):
+        if name.startswith(HUB):
+            HubName.parse(name)
+        elif not _TIMM_NAME.fullmatch(name) and not is_code_name(name):
             raise ValueError(
-                f"backbone={name!r} must be a plain timm name, or FILE.py:NAME or package.module:NAME for your own: a location "
-                "such as 'hf-hub:...' would be contacted whenever the model is built; name the architecture, and give a file "
-                "of its weights as weights=FILE"
+                f"backbone={name!r} must be a plain timm name, or hf-hub:org/name for a timm model on the Hugging Face Hub, or "
+                "FILE.py:NAME or package.module:NAME for your own"
             )
         return name
+
+    @model_validator(mode="after")
+    def _check_hub_backbone(self) -> Self:
+        if self.hub_backbone is not None and not (self.backbone.startswith(HUB) and HubName.parse(self.backbone).pinned):
+            raise ValueError(f"hub_backbone is for a backbone hf-hub:org/name@commit, and backbone={self.backbone!r} is none")
+        return self
 
     @field_validator("image_size", mode="before")
     @classmethod

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -11,10 +13,12 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn.functional import normalize
 
-from suprank.models import model_folder
+from suprank.files.atomic import write_atomically
+from suprank.models import hub, model_card, model_folder
 from suprank.models.backbone import Backbone
 from suprank.models.config import EmbedderConfig, ImageInput
 from suprank.models.head import Head
+from suprank.models.hub_names import HubName, check_repo_id
 from suprank.models.normalization import NORMALIZATIONS
 from suprank.models.pooling import POOLINGS
 
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
 
+    from huggingface_hub import CommitInfo
     from jaxtyping import Float
     from torch import Tensor
 
@@ -34,7 +39,9 @@ class Embedder(nn.Module):
     float32. An image whose features are all zero has the embedding zero; all others have length 1. With a head (`with_head`),
     these vectors go through it, in float32, and what it returns are the embeddings.
 
-    The backbone is timm's, or your own: `mine.py:build` or `package.module:build` (`suprank.models.custom_network`).
+    The backbone is timm's, by its name or from the Hugging Face Hub (`hf-hub:org/name`), or your own: `mine.py:build` or
+    `package.module:build` (`suprank.models.custom_network`). A backbone on the Hub is looked up when the embedder is created;
+    its commit and its settings are saved with the model, which is then loaded without the Hub.
 
     Weights are random, or timm's for the backbone (`pretrained=True`, downloaded once), or a file's for the backbone
     (`weights`, see `suprank.models.weights`); the projection is random until trained, or given to `with_projection`.
@@ -42,7 +49,14 @@ class Embedder(nn.Module):
 
     def __init__(self, config: EmbedderConfig, *, pretrained: bool = False, weights: str | PathLike[str] | None = None):
         super().__init__()
-        self.backbone = Backbone(config.backbone, config.image_size, pretrained=pretrained, weights=weights)
+        self.backbone = Backbone(
+            config.backbone,
+            config.image_size,
+            pretrained=pretrained,
+            weights=weights,
+            hub_backbone=config.hub_backbone,
+        )
+        config = config.model_copy(update={"backbone": self.backbone.name, "hub_backbone": self.backbone.hub_backbone})
         if config.pooling not in (possible := self.backbone.poolings):
             raise ValueError(
                 f"pooling={config.pooling!r} is not possible with {config.backbone}{_why(self.backbone)}; choose from "
@@ -190,6 +204,8 @@ class Embedder(nn.Module):
     ) -> Self:
         """The embedder of a folder that `save` wrote, in evaluation mode. Nothing is downloaded, and no code is run.
 
+        `from_pretrained` also loads from the Hugging Face Hub.
+
         `settings` replace entries of the saved `EmbedderConfig`, such as how images are resized. A model whose backbone is
         code of a user's own raises an `UntrustedCodeError`, unless `trust_code` is true: then the code is loaded from the file
         or module that the folder names. Set it only for models that you trust.
@@ -202,14 +218,105 @@ class Embedder(nn.Module):
         model_folder.load_state(state, embedder, folder, config.backbone)
         return embedder.eval().to(device)
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | PathLike[str],
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | PathLike[str] | None = None,
+        local_files_only: bool = False,
+        force_download: bool = False,
+        device: torch.device | str = "cpu",
+        settings: Mapping[str, Any] | None = None,
+        trust_code: bool = False,
+    ) -> Self:
+        """The embedder of a repository on the Hugging Face Hub, such as "org/name", or of a folder, in evaluation mode.
+
+        The repository is downloaded once, into the cache of huggingface_hub. `revision` is a branch, a tag or a commit (also
+        "org/name@revision"); `token` and the three arguments after it are those of `huggingface_hub.hf_hub_download`, and the
+        others those of `load`. No code is downloaded. Raises a `HubError` with a sentence on what to do.
+
+        Example:
+            >>> embedder = Embedder.from_pretrained("org/name", revision="v1")  # doctest: +SKIP
+        """
+        name = str(pretrained_model_name_or_path)
+        loading: dict[str, Any] = {"device": device, "settings": settings, "trust_code": trust_code}
+        if Path(name).is_dir():
+            if revision is not None:
+                raise ValueError(f"{name} is a folder, which has no revision {revision!r}; leave revision out.")
+            return cls.load(name, **loading)
+        try:
+            wanted = HubName.parse(name)
+        except ValueError as error:
+            raise FileNotFoundError(f"there is no folder {name}, and {error}") from None
+        if revision is not None and wanted.revision not in (None, revision):
+            raise ValueError(f"{name} and revision={revision!r} name two revisions; give one of them.")
+        wanted = HubName(wanted.repo_id, wanted.revision or revision)
+        options = {"token": token, "cache_dir": cache_dir}
+        folder = hub.download_embedder(wanted, local_files_only=local_files_only, force_download=force_download, **options)
+        return cls.load(folder, **loading)
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        card: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+        private: bool | None = None,
+        revision: str | None = None,
+        commit_message: str | None = None,
+        token: str | bool | None = None,
+        create_pr: bool = False,
+    ) -> CommitInfo:
+        """Push the embedder to a repository of the Hugging Face Hub, which is created if need be, as one commit.
+
+        The repository gets what `save` writes, a model card (README.md), and `files`: their contents by name. `card` is the
+        text of the model card; the default says what the model is and how to load it. `suprank.push_to_hub` writes a card with
+        the metrics, the data and the recipe of a run.
+
+        `revision` is the branch to push to, by default the main one. `private` is for a new repository: if it is true, one that
+        is there already and public is refused. `token` is by default the one of `hf auth login`. Returns the commit: its
+        address, which has `oid` and further attributes.
+        """
+        with TemporaryDirectory(prefix="suprank-") as folder:
+            self.save_repository(folder, repo_id, card=card, files=files)
+            return hub.upload_folder(
+                repo_id,
+                Path(folder),
+                private=private,
+                revision=revision,
+                commit_message=commit_message,
+                token=token,
+                create_pr=create_pr,
+            )
+
+    def save_repository(
+        self,
+        folder: str | PathLike[str],
+        repo_id: str,
+        *,
+        card: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Write into a folder what `push_to_hub` with the same arguments pushes, without connecting to anything."""
+        check_repo_id(repo_id, with_owner=False)
+        self.save(folder)
+        further = {hub.CARD: (card or model_card.model_card(self, repo_id)).encode(), **(files or {})}
+        for name, content in further.items():
+            write_atomically(Path(folder) / name, content)
+        for name in {hub.GALLERY, hub.REPORT} - further.keys():  # of an earlier call
+            (Path(folder) / name).unlink(missing_ok=True)
+
     def fingerprint(self) -> str:
         """A hash of the config and all weights: equal for equal embedders, on any device.
 
-        The decoder is left out, because embeddings record it on their own. It and the entry of a head that is not there would
-        also change the hashes of earlier versions, which had neither.
+        The decoder is left out, because embeddings record it on their own. It and the entries of a head and of a backbone on
+        the Hub that are not there would also change the hashes of earlier versions, which had none of them.
         """
-        left_out = {"decoder"} if self.config.head is not None else {"decoder", "head"}
-        config = self.config.model_dump_json(exclude=left_out).encode()
+        absent = {name for name in ("head", "hub_backbone") if getattr(self.config, name) is None}
+        config = self.config.model_dump_json(exclude={"decoder", *absent}).encode()
         return hashlib.sha256(config + model_folder.state_bytes(self.state_dict())).hexdigest()
 
 

@@ -21,7 +21,7 @@ from suprank import __version__
 from suprank.files.atomic import write_atomically
 from suprank.models.config import EmbedderConfig
 from suprank.models.weights import WeightsError, mismatches
-from suprank.system.custom_code import UntrustedCodeError, is_custom
+from suprank.system.custom_code import HUB, UntrustedCodeError, is_custom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-FORMAT = 5
-"""Format 4 had no `head`; 3 no `decoder` either; 2 spelled `normalization` with s; 1 also had `crop`, a share, in place of
-`resize`, and no squash, fast_jpeg and precision."""
+FORMAT = 6
+"""Format 5 had no `hub_backbone`, 4 no `head`, and 3 no `decoder` either; 2 spelled `normalization` with s; 1 also had `crop`,
+a share, in place of `resize`, and no squash, fast_jpeg and precision."""
 
 WEIGHTS, SETTINGS = "model.safetensors", "embedder.json"
 
@@ -72,7 +72,7 @@ def read_model(
 ) -> tuple[EmbedderConfig, dict[str, Tensor]]:
     """The config and the weights of a folder that `write_model` wrote, checked; errors name the file and the entry.
 
-    `settings` replace entries of the saved config. Folders of the formats 1 to 4 are read too.
+    `settings` replace entries of the saved config. Folders of older formats are read too.
     """
     path = Path(folder)
     for name in (SETTINGS, WEIGHTS):
@@ -136,8 +136,8 @@ def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
         entries: Any = json.loads(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); save the embedder again.") from error
-    version_found = entries.get("format") if isinstance(entries, dict) else None
-    if version_found not in (1, 2, 3, 4, FORMAT):
+    version_found: Any = entries.get("format") if isinstance(entries, dict) else None
+    if version_found not in range(1, FORMAT + 1):
         raise ValueError(
             f"{path} has format {version_found!r}, and suprank {__version__} reads 1 to {FORMAT}; a newer suprank may read it: "
             "pip install --upgrade suprank"
@@ -148,9 +148,15 @@ def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
             _log.warning(OLDER, path)
         entries = {**entries, "config": {**config, **settings}}
     try:
-        return _Record.model_validate(entries)
+        record = _Record.model_validate(entries)
     except ValidationError as error:
         raise ValueError(f"{path} does not describe an embedder: {error_text(error)}.") from error
+    if record.config.backbone.startswith(HUB) and record.config.hub_backbone is None:
+        raise ValueError(
+            f"{path} names the backbone {record.config.backbone} without hub_backbone, so that building it would connect to "
+            "the Hub; save the embedder again."
+        )
+    return record
 
 
 def _upgrade(config: dict[str, Any], version_found: int) -> dict[str, Any]:

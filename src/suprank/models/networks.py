@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import json
 from fnmatch import fnmatchcase
-from http.client import HTTPException
-from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
-from suprank.models.config import ImageInput, Interpolation
-from suprank.models.weights import DownloadError, copy_state, load_weights
+from suprank.models import hub
+from suprank.models.config import HubBackbone, ImageInput, Interpolation
+from suprank.models.hub_names import HubName
+from suprank.models.model_folder import SETTINGS
+from suprank.models.weights import DownloadError, WeightsError, copy_state, load_weights
 from suprank.system import torchvision_operators
+from suprank.system.custom_code import HUB
 
 torchvision_operators.declare()  # timm imports torchvision
 
@@ -21,10 +22,14 @@ from timm.layers.patch_embed import PatchEmbed as PatchEmbed  # noqa: E402 (`as`
 
 if TYPE_CHECKING:
     from os import PathLike
+    from pathlib import Path
 
     from torch import nn
 
-HUB_SECONDS = 5.0  # until the hub counts as out of reach
+TIMM_CONFIG, TIMM_WEIGHTS = "config.json", ("model.safetensors", "pytorch_model.bin")
+"""Files of a timm model on the Hub."""
+
+_NOT_SAVED = {"url", "file", "state_dict", "source", "hf_hub_id", "labels", "label_names", "label_descriptions"}
 
 
 class NetworkSource(NamedTuple):
@@ -51,10 +56,17 @@ def create_network(
     *,
     pretrained: bool = False,
     weights: str | PathLike[str] | None = None,
+    hub_backbone: HubBackbone | None = None,
 ) -> nn.Module:
-    """The network of an alias or a timm name, without classifier, with random weights, timm's, or a file's."""
+    """The network of an alias or a timm name, without classifier, with random weights, timm's, or a file's.
+
+    `hub_backbone` is what `resolve_hub_backbone` returned for a name `hf-hub:...`. With it nothing but pretrained weights is
+    downloaded.
+    """
     if pretrained and weights is not None:
         raise ValueError(f"pretrained=True and weights={str(weights)!r} both name weights; give one of them.")
+    if hub_backbone is not None:
+        return _create_hub_backbone(name, hub_backbone, image_size, pretrained=pretrained, weights=weights)
     source = find_network(name)
     if pretrained:
         return _create_pretrained(source, image_size)
@@ -81,6 +93,14 @@ def find_network(name: str) -> NetworkSource:
     return NetworkSource(name, name)
 
 
+def weights_repo_id(name: str) -> str | None:
+    """The repository on the Hub that has timm's pretrained weights of a backbone; None if they are elsewhere."""
+    if name.startswith(HUB):
+        return HubName.parse(name).repo_id
+    settings = timm.get_pretrained_cfg(find_network(name).weights)
+    return None if settings is None else settings.hf_hub_id
+
+
 def network_names(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """The aliases and timm names that match a pattern such as "resnet*"; only those that timm has weights for, if asked."""
     return [
@@ -89,12 +109,18 @@ def network_names(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     ]
 
 
-def _create(name: str, image_size: tuple[int, int] | None, *, pretrained: bool = False) -> nn.Module:
+def _create(
+    name: str, image_size: tuple[int, int] | None, *, pretrained: bool = False, hub: HubBackbone | None = None
+) -> nn.Module:
     """The network without classifier, for `image_size` and for changing sizes if it depends on them."""
     options: dict[str, Any] = {"dynamic_img_size": True, "img_size": image_size}
+    own: dict[str, Any] = {}
+    if hub is not None:
+        own = {**hub.model_args, "pretrained_cfg": dict(hub.pretrained_cfg)}
+        options = {key: value for key, value in options.items() if value is not None or key not in own}
     while True:
         try:
-            return timm.create_model(name, pretrained=pretrained, num_classes=0, **options)
+            return timm.create_model(name, pretrained=pretrained, num_classes=0, **{**own, **options})
         except TypeError as error:  # convolutional networks have neither option
             unknown = next((option for option in options if f"'{option}'" in str(error)), None)
             if unknown is None:
@@ -105,20 +131,16 @@ def _create(name: str, image_size: tuple[int, int] | None, *, pretrained: bool =
 def _create_pretrained(source: NetworkSource, image_size: tuple[int, int] | None) -> nn.Module:
     from huggingface_hub import constants
 
-    offline = constants.HF_HUB_OFFLINE
-    out_of_reach = not offline and not _answers(constants.ENDPOINT)
-    constants.HF_HUB_OFFLINE = offline or out_of_reach  # else its client, which has a cache, would retry for 50 seconds
-    try:
-        net = _create(source.weights, image_size, pretrained=True)
-    except Exception as error:  # the hub's client, what it connects with, and timm raise errors without a common class
-        reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-        raise DownloadError(
-            f"the pretrained weights {source.weights} cannot be downloaded "
-            f"({f'{constants.ENDPOINT} does not answer' if out_of_reach else reason}). "
-            "Without a network, get their file elsewhere and give weights=FILE."
-        ) from error
-    finally:
-        constants.HF_HUB_OFFLINE = offline
+    with hub.offline_if_out_of_reach() as out_of_reach:
+        try:
+            net = _create(source.weights, image_size, pretrained=True)
+        except Exception as error:  # the hub's client, what it connects with, and timm raise errors without a common class
+            reason = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+            raise DownloadError(
+                f"the pretrained weights {source.weights} cannot be downloaded "
+                f"({f'{constants.ENDPOINT} does not answer' if out_of_reach else reason}). "
+                "Without a network, get their file elsewhere and give weights=FILE."
+            ) from error
     if source.weights == source.network:
         return net
     plain = _create(source.network, image_size)
@@ -126,23 +148,82 @@ def _create_pretrained(source: NetworkSource, image_size: tuple[int, int] | None
     return plain
 
 
-def _answers(url: str) -> bool:
-    """Whether a server answers within `HUB_SECONDS`, with whichever status."""
-    answers: list[bool] = []
+# timm models on the Hub
 
-    def ask() -> None:
-        try:
-            urlopen(Request(url, method="HEAD"), timeout=HUB_SECONDS).close()
-        except HTTPError:
-            pass
-        except (OSError, HTTPException):
-            return
-        answers.append(True)
 
-    thread = Thread(target=ask, daemon=True)  # because the search for the address of a name has no time limit
-    thread.start()
-    thread.join(HUB_SECONDS)
-    return bool(answers)
+def resolve_hub_backbone(name: str) -> tuple[str, HubBackbone]:
+    """Look up `hf-hub:org/name@revision`: the same name with the commit that it means now, and its `config.json`."""
+    wanted = HubName.parse(name)
+    file = hub.download_file(wanted, TIMM_CONFIG)
+    if file is None:
+        if hub.download_file(wanted, SETTINGS) is not None:
+            raise ValueError(
+                f"{name} is an embedder of suprank, not a timm backbone; load it with "
+                f"Embedder.from_pretrained({wanted.repo_id!r}), or name it where a model is asked for."
+            )
+        raise ValueError(f"{name} is not a timm model: it has no {TIMM_CONFIG}; `suprank models list` lists timm's own names.")
+    pinned = HubName(wanted.repo_id, file.parent.name)
+    try:
+        settings, architecture, arguments = _read_timm_config(file)
+        backbone = HubBackbone(architecture=architecture, model_args=arguments, pretrained_cfg=settings)
+    except (ValueError, TypeError, KeyError) as error:
+        reason = f"no entry {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise ValueError(
+            f"{name} is not a timm model: its {TIMM_CONFIG} does not describe one ({reason}); name a repository whose "
+            "library is timm."
+        ) from error
+    if not timm.is_model(architecture):
+        raise ValueError(
+            f"{name} is a {architecture}, which timm {timm.__version__} does not have; a newer timm may: "
+            "pip install --upgrade timm"
+        )
+    return f"{HUB}{pinned}", backbone
+
+
+def _read_timm_config(file: Path) -> tuple[dict[str, Any], str, dict[str, Any]]:
+    """timm's settings of the weights, the architecture, and its arguments, as `timm.create_model` reads them."""
+    entries = json.loads(file.read_bytes())
+    if not isinstance(entries, dict):
+        raise ValueError("it is not a JSON object")
+    settings = entries.get("pretrained_cfg")
+    if settings is None:  # as older versions of timm wrote it, in one table
+        settings = {key: value for key, value in entries.items() if key not in ("architecture", "num_features")}
+    settings = {key: value for key, value in settings.items() if key not in _NOT_SAVED}
+    if "num_classes" in entries:
+        settings["num_classes"] = entries["num_classes"]
+    arguments = {key: value for key, value in (entries.get("model_args") or {}).items() if key != "num_classes"}
+    return settings, entries["architecture"], arguments
+
+
+def _create_hub_backbone(
+    name: str,
+    backbone: HubBackbone,
+    image_size: tuple[int, int] | None,
+    *,
+    pretrained: bool,
+    weights: str | PathLike[str] | None,
+) -> nn.Module:
+    """timm's own loading is not used: it leaves weights that a file lacks as random numbers, without a word."""
+    try:
+        net = _create(backbone.architecture, image_size, hub=backbone)
+    except (TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"timm {timm.__version__} does not build {name}, a {backbone.architecture} ({str(error).splitlines()[0]}); try the "
+            "version of timm that wrote it."
+        ) from error
+    if pretrained:
+        weights = _hub_weights(HubName.parse(name), backbone.pretrained_cfg)
+    if weights is not None:
+        load_weights(net, weights)
+    return net
+
+
+def _hub_weights(name: HubName, settings: dict[str, Any]) -> Path:
+    """Download the weights of a timm model on the Hub: safetensors if it has them."""
+    for file in dict.fromkeys((settings.get("hf_hub_filename") or TIMM_WEIGHTS[0], *TIMM_WEIGHTS)):
+        if (downloaded := hub.download_file(name, file)) is not None:
+            return downloaded
+    raise WeightsError(f"{HUB}{name} has no weights, neither {' nor '.join(TIMM_WEIGHTS)}; name another repository.")
 
 
 def image_input(net: nn.Module, image_size: tuple[int, int] | None) -> ImageInput:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from PIL import Image, ImageOps
 
 from suprank.data.datasets import ImageDataset, ImageItem
-from suprank.explorer.colors import OTHER, SAME, TEXT
+from suprank.explorer.colors import TEXT
 from suprank.explorer.findings import better_mistakes, both_fail, count_first_items, match_queries
+from suprank.explorer.result_figures import DPI, FRAMES, MARKS, draw_image, square_crop
 from suprank.explorer.source import comparison_warning, levels_in_both
 from suprank.paper.class_maps import class_map
 from suprank.paper.model_figures import ModelFigure, choose_coarse_level, open_run, shorten
@@ -37,13 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelFigure", "class_map", "gallery", "images_of_label"]
 
-FRAMES = (OTHER.light, "#f59e0b", SAME.light)
-"""Frame of an item that shares nothing with the query, its coarse label, and its fine label: red, orange, green."""
-
-MARKS = ("✗", "≈", "✓")  # the same in a corner of the item, for readers who cannot tell the colors apart
 _CELL, _GAP, _LINE = 0.9, 0.1, 0.2  # inches: the side of an image, the space between images, a line of text
 _TILE = 1.6  # inches: the side of an image of a label
-_DPI = 200  # at which figures are saved
 
 
 # Results of two models
@@ -183,7 +178,8 @@ def _draw_examples(examples: Sequence[_Example], levels: Sequence[str], results:
         figure.text(left / width, 1 - top / height, text, va="top", color=TEXT.light, parse_math=False, **look)
 
     def draw(images: Images, row: int, left: float, top: float, side: float, shared: int | None) -> bool:
-        return _draw_image(figure, (left / width, 1 - (top + side) / height, side / width, side / height), images, row, shared)
+        place = (left / width, 1 - (top + side) / height, side / width, side / height)
+        return draw_image(figure, place, images, row, None if shared is None else FRAMES[shared], MARKS[shared or 0])
 
     readable = []
     for number, one in enumerate(examples):
@@ -209,26 +205,6 @@ def _draw_examples(examples: Sequence[_Example], levels: Sequence[str], results:
     return figure, readable.count(False)
 
 
-def _draw_image(figure: Figure, place: tuple[float, float, float, float], images: Images, row: int, shared: int | None) -> bool:
-    """Draw an image with the frame and mark of what it shares with the query (None for the query); False if unreadable."""
-    axes = figure.add_axes(place)
-    axes.set(xticks=[], yticks=[])
-    pixels = round(_DPI * place[2] * figure.get_figwidth())
-    picture = images.picture(row, min_short_side=pixels)
-    readable = isinstance(picture, Image.Image)
-    if isinstance(picture, Image.Image):
-        axes.imshow(_square(picture, pixels), aspect="auto")
-    else:
-        axes.text(0.5, 0.5, "unreadable", fontsize=8, ha="center", va="center", transform=axes.transAxes)
-    if shared is None:
-        axes.spines[:].set(color=TEXT.light, linewidth=1)
-        return readable
-    axes.spines[:].set(color=FRAMES[shared], linewidth=3.5)
-    corner = {"facecolor": FRAMES[shared], "edgecolor": "none", "boxstyle": "square,pad=0.15"}
-    axes.text(1, 0, MARKS[shared], color="white", fontsize=8, ha="right", va="bottom", transform=axes.transAxes, bbox=corner)
-    return readable
-
-
 # Images of a label
 
 
@@ -251,12 +227,12 @@ def images_of_label(
         near = difflib.get_close_matches(label, known, cutoff=0.4) or sorted(known)[:3]
         raise ValueError(f"no image has the {level} {label!r}; there are {len(known):,} others, such as {', '.join(near)}.")
     shuffled = np.random.default_rng(seed).permutation(members)
-    pixels = round(_DPI * _TILE)
+    pixels = round(DPI * _TILE)
     dataset = ImageDataset(manifest.take(shuffled), on_broken="skip", min_short_side=pixels)
     pictures, broken = [], []
     for item in (dataset[index] for index in range(len(shuffled))):
         if isinstance(item, ImageItem):
-            pictures.append(_square(item.image, pixels))
+            pictures.append(square_crop(item.image, pixels))
         else:
             broken.append(item)
         if len(pictures) == rows * columns:
@@ -273,8 +249,3 @@ def images_of_label(
     if broken:
         facts["unreadable"] = len(broken)
     return ModelFigure(figure, facts, f"{len(pictures)} of the {len(members):,} images of the {level} {label!r}.")
-
-
-def _square(picture: Image.Image, side: int) -> Image.Image:
-    """The center of the picture as a square."""
-    return ImageOps.fit(picture.convert("RGB"), (side, side), Image.Resampling.LANCZOS)

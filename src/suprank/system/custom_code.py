@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
+HUB = "hf-hub:"
+"""Prefix of a backbone on the Hugging Face Hub, as timm writes it. What follows is no code."""
+
 OBJECT = "python"
 """What stands before the colon in the name of a loss that was given to `train` as an object, and so cannot be loaded."""
 
@@ -58,8 +61,8 @@ def running_user_code(name: str) -> Iterator[None]:
 
 
 def is_custom(name: str) -> bool:
-    """Whether a name means code of the user's: names of the package have no colon."""
-    return ":" in name
+    """Whether a name means code of the user's: other names have no colon, but for that of the Hub's prefix."""
+    return ":" in name and not name.startswith(HUB)
 
 
 def is_code_name(name: str) -> bool:

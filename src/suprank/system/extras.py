@@ -31,12 +31,13 @@ COMMANDS = {
 """Command → the one extra for all its options except those below."""
 
 OPTIONAL = {
+    "mteb": "all",
     "open_clip": "encoders",
     "sentence_transformers": "encoders",
     "pymilvus": "servers",
     "qdrant_client": "servers",
 }
-"""Modules that only some options need: an encoder of `hierarchy embed`, an index on a server."""
+"""Modules that only some options need: tasks of mteb, an encoder of `hierarchy embed`, an index on a server."""
 
 PACKAGES = {
     "suprank.adaptation": "train",
@@ -45,6 +46,7 @@ PACKAGES = {
     "suprank.embedding": "vision",
     "suprank.explorer": "explore",
     "suprank.hierarchy": "hierarchy",
+    "suprank.integrations.mteb": "all",
     "suprank.integrations.sentence_transformers": "sentence-transformers",
     "suprank.models": "vision",
     "suprank.training": "train",

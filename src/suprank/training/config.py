@@ -154,6 +154,8 @@ class ModelConfig(EmbedderConfig):
         }
         for name in sorted(changed & set(elsewhere)):
             raise ValueError(f"{name} must be left out: the table {elsewhere[name]} of the recipe sets it")
+        if self.hub_backbone is not None:
+            raise ValueError("hub_backbone must be left out: it is looked up on the Hub when the run begins")
         return self
 
 
@@ -423,7 +425,7 @@ class TrainConfig(ConfigTable):
 
         They include how the recipe reads and embeds test images, so that whoever uses the saved model gets the run's numbers.
         """
-        settings = self.model.model_dump(exclude={"start", "pretrained", "weights"})
+        settings = self.model.model_dump(exclude={"start", "pretrained", "weights", "hub_backbone"})
         return EmbedderConfig(**{**settings, **self.evaluation_input})
 
     @property

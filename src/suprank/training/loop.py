@@ -15,6 +15,8 @@ import torch
 
 from suprank.evaluation import Report
 from suprank.losses import gather
+from suprank.models.hub_names import HubName
+from suprank.models.networks import resolve_hub_backbone
 from suprank.system import custom_code
 from suprank.training import checkpoint, code_copies, distributed
 from suprank.training.batches import TrainBatches
@@ -106,6 +108,7 @@ def train(
         own_loss = CustomLoss(loss, custom_code.object_name(loss))
         config = config.model_copy(update={"loss": CustomLossSpec(name=own_loss.name)})
     fabric = build_fabric(config.engine)
+    config = _with_pinned_backbone(config, folder, fabric, resume=resume)
     callback = CallbackList(callbacks if fabric.is_global_zero else None)
     opened = _run_on_first_process(fabric, partial(_open_run, config, folder, resume, loss))
     with opened or RunFolder(folder) as run, stop_on_signals() as stop:
@@ -118,6 +121,28 @@ def train(
                 return trainer.fit(resume)
             except _StoppedError:
                 return TrainResult(run.path, {}, trainer.position.best, stop.signal)
+
+
+def _with_pinned_backbone(config: TrainConfig, folder: str | PathLike[str], fabric: Fabric, *, resume: bool) -> TrainConfig:
+    """The config with the commit of a backbone on the Hugging Face Hub, so that a resumed run and `--frozen` find the same one.
+
+    A run that is resumed keeps the commit of its recipe if the same repository is named without a revision. A branch or a tag
+    that means another commit by now is another recipe.
+    """
+    name = config.model.backbone
+    if not name.startswith(custom_code.HUB) or HubName.parse(name).pinned:
+        return config
+
+    def pin() -> str:
+        saved = RunFolder(folder).saved_recipe if resume else None
+        if saved is not None and HubName.parse(name).revision is None:
+            before = read_recipe(saved).model.backbone
+            if before.startswith(f"{name}@"):
+                return before
+        return resolve_hub_backbone(name)[0]
+
+    pinned = fabric.broadcast(_run_on_first_process(fabric, pin))
+    return config.model_copy(update={"model": config.model.model_copy(update={"backbone": pinned})})
 
 
 def _open_run(config: TrainConfig, folder: str | PathLike[str], resume: bool, loss: object | None) -> RunFolder:

@@ -14,6 +14,7 @@ from suprank.workflows.adaptation import adapt
 from suprank.workflows.embeddings import embed
 from suprank.workflows.evaluation import evaluate
 from suprank.workflows.explorers import explore
+from suprank.workflows.hub import push_to_hub
 from suprank.workflows.reports import report
 
-__all__ = ["adapt", "embed", "evaluate", "explore", "report"]
+__all__ = ["adapt", "embed", "evaluate", "explore", "push_to_hub", "report"]

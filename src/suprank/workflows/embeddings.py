@@ -45,12 +45,13 @@ def embed(
 ) -> dict[str, Path]:
     """Embed the images of a manifest into `out`/SPLIT/embeddings.npy and items.parquet; return the folder of each split.
 
-    `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, or a backbone of your own such as
-    `mine.py:build`. A saved embedder with such a backbone is loaded only with `trust_code`. `head`, a folder of `suprank adapt`
-    or a `Head`, is put on top of it. `manifest` is a `Manifest` or its file; `fill_gaps` puts a placeholder where a row of the
-    file has a blank between two labels, and `label_separator` is what stands between several labels. What else is None is as
-    the model was saved, or a sensible default. An interrupted call continues where it stopped. Under torchrun the processes
-    share the images. `progress(split, done, total)` is called as images are embedded, on rank 0 only.
+    `model` is a folder with a saved embedder, an `Embedder`, the name of a timm backbone, `hf-hub:org/name` for either on the
+    Hugging Face Hub, or a backbone of your own such as `mine.py:build`. A saved embedder with such a backbone is loaded only
+    with `trust_code`. `head`, a folder of `suprank adapt` or a `Head`, is put on top of it. `manifest` is a `Manifest` or its
+    file; `fill_gaps` puts a placeholder where a row of the file has a blank between two labels, and `label_separator` is what
+    stands between several labels. What else is None is as the model was saved, or a sensible default. An interrupted call
+    continues where it stopped. Under torchrun the processes share the images. `progress(split, done, total)` is called as
+    images are embedded, on rank 0 only.
 
     Example:
         >>> suprank.embed("resnet50", "cub.parquet", "embeddings")  # doctest: +SKIP
@@ -101,11 +102,13 @@ def load_embedder(
 ) -> Embedder:
     """Load the embedder saved in a folder, or make one from a timm backbone, with weights from a file or timm's own.
 
-    A backbone of the user's own, such as `mine.py:build`, is named by the caller, and so is loaded. A folder that names one is
-    refused unless `trust_code` is true.
+    `hf-hub:org/name` is an embedder that was pushed to the Hugging Face Hub, or else a timm model there. A backbone of the
+    user's own, such as `mine.py:build`, is named by the caller, and so is loaded. A folder or an embedder on the Hub that names
+    one is refused unless `trust_code` is true.
     """
     from suprank.models import Embedder
-    from suprank.system.custom_code import is_code_name
+    from suprank.models.hub import has_embedder
+    from suprank.system.custom_code import HUB, is_code_name
 
     if isinstance(model, Embedder):
         return model
@@ -114,9 +117,16 @@ def load_embedder(
         if weights is not None or settings:
             raise ValueError(f"{name} is a saved embedder, with weights and settings of its own; leave the others out.")
         return Embedder.load(name, trust_code=trust_code)
+    if name.startswith(HUB) and has_embedder(name):
+        if weights is not None or settings:
+            raise ValueError(f"{name} is an embedder with weights and settings of its own; leave the others out.")
+        return Embedder.from_pretrained(name, trust_code=trust_code)
     is_code = is_code_name(name)
-    if "/" in name and not is_code:
-        raise FileNotFoundError(f"{name} is not a folder; give a saved embedder, the name of a timm backbone, or FILE.py:NAME.")
+    if "/" in name and not is_code and not name.startswith(HUB):
+        raise FileNotFoundError(
+            f"{name} is not a folder; give a saved embedder, the name of a timm backbone, {HUB}org/name for one on the Hugging "
+            "Face Hub, or FILE.py:NAME."
+        )
     return Embedder.create(name, pretrained=weights is None and not is_code, weights=weights, **settings).eval()
 
 
@@ -153,7 +163,7 @@ def _warn_of_overrides(
     from suprank.data.jpeg import is_installed
     from suprank.embedding import ImageLoaderSettings, Provenance
 
-    if not Path(model).is_dir():
+    if not _is_saved(model, embedder):
         return  # a backbone alone was never evaluated by us, so there is nothing to differ from
     if embedder.input.size[0] != embedder.input.size[1]:
         return
@@ -170,6 +180,13 @@ def _warn_of_overrides(
             model,
             "; ".join(differences),
         )
+
+
+def _is_saved(model: str, embedder: Embedder) -> bool:
+    """Whether this is the name of a saved embedder, in a folder or on the Hub, rather than that of a backbone."""
+    from suprank.system.custom_code import HUB
+
+    return Path(model).is_dir() or (model.startswith(HUB) and not embedder.config.backbone.startswith(model.partition("@")[0]))
 
 
 def _warn_of_other_images(

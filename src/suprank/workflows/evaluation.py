@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +31,11 @@ PROVENANCE = "embeddings"
 HEAD = "head"
 """Key of a report's settings with the fingerprint of the head that was applied to the embeddings."""
 
+DEFAULT_KS = (1, 10, 100)
+
+TASK = "task.json"
+"""Beside the judgments of a task of mteb: its name, its k, and what it does about the query in its own list."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -45,6 +53,12 @@ def evaluate(
     frozen: bool = False,
     trust_code: bool = False,
     head: str | os.PathLike[str] | Head | None = None,
+    protocol: str | None = None,
+    qrels: str | os.PathLike[str] | Any | None = None,
+    self_match: str | None = None,
+    ground_truth: str | os.PathLike[str] | GroundTruth | None = None,
+    solution: str | os.PathLike[str] | Mapping[Any, Any] | None = None,
+    usage: str | None = None,
     decay: float | None = None,
     weights: Mapping[str, float] | None = None,
     device: str | None = None,
@@ -67,6 +81,10 @@ def evaluate(
 
     `head`, a folder of `suprank adapt` or a `Head`, is applied to queries and gallery first.
 
+    `protocol` evaluates by the conventions of published numbers, `dml`, `mieb`, `revisited` or `gldv2`, with their own metrics:
+    see `suprank.evaluation.evaluate_protocol`, which has `qrels`, `self_match`, `ground_truth`, `solution` and `usage` too. If
+    `qrels` is the file of a task of mteb that `suprank data import mteb` wrote, `self_match` and the k are those of the task.
+
     `decay` is that of H-AP and `weights`, by level, those of wAP; they and `ks` are by default those of the run, or 1, equal
     weights and (1, 10, 100). Further options (`metrics`, `bootstrap`, `per_query`, `memory_budget`, ...) are those of
     `suprank.evaluation.evaluate`.
@@ -77,8 +95,15 @@ def evaluate(
     """
     from suprank import evaluation
 
+    truth = {"qrels": qrels, "self_match": self_match, "ground_truth": ground_truth, "solution": solution, "usage": usage}
+    truth = {name: value for name, value in truth.items() if value is not None}
+    if protocol is None and truth:
+        raise ValueError(f"{next(iter(truth))} is the ground truth of a protocol; give protocol= too.")
+    if protocol is not None:
+        check_protocol(protocol, truth, decay=decay, weights=weights)
+    has_truth = bool(truth.keys() & {"qrels", "ground_truth", "solution"})
     if not isinstance(subject, str | os.PathLike):
-        if labels is None:
+        if labels is None and not has_truth:
             raise ValueError("embeddings in an array need their labels; give labels=.")
         if frozen or test is not None or id_column is not None or fill_gaps or label_separator is not None:
             raise ValueError(
@@ -87,6 +112,9 @@ def evaluate(
             )
         queries, items = (subject, gallery) if head is None else _arrays_with_head(subject, gallery, head, device)
         arrays: tuple[Any, Any, Any, Any] = (queries, labels, items, gallery_labels)
+        if protocol is not None:
+            options |= {"device": device, "progress": progress, "level_names": list(levels) or None, **truth}
+            return evaluation.evaluate_protocol(protocol, *arrays, **task_settings(options))
         return evaluation.evaluate(
             *arrays,
             decay=1.0 if decay is None else decay,
@@ -96,6 +124,12 @@ def evaluate(
             level_names=list(levels) or None,
             **options,
         )
+    if protocol == "revisited":
+        known = evaluation.read_ground_truth(ground_truth) if isinstance(ground_truth, str | os.PathLike) else ground_truth
+        assert known is not None, "checked above"
+        sides = read_revisited(Path(subject), known, head=head, device=device)
+        options |= {"device": device, "progress": progress, "ground_truth": known}
+        return evaluation.evaluate_protocol(protocol, sides[0], None, sides[1], **options)
     data = EvaluationInput.read(
         subject,
         labels,
@@ -110,8 +144,39 @@ def evaluate(
         trust_code=trust_code,
         head=head,
         device=device,
+        labeled=not has_truth,
     )
+    if protocol is not None:
+        options |= {"protocol": protocol, **truth}
     return data.evaluate(decay=decay, weights=weights, device=device, progress=progress, **options)
+
+
+def check_protocol(protocol: str, truth: Mapping[str, Any], *, decay: float | None = None, weights: Any = None) -> None:
+    """Refuse an unknown protocol, ground truth of another one, missing ground truth, and settings that it has itself."""
+    from suprank.evaluation.protocols import check_inputs, find_protocol
+
+    check_inputs(find_protocol(protocol), truth)
+    if protocol == "revisited" and "ground_truth" not in truth:
+        raise ValueError("protocol='revisited' needs its ground_truth, such as gnd_roxford5k.pkl.")
+    if decay is not None or weights is not None:
+        raise ValueError(f"decay and weights are of hierarchical metrics, which protocol={protocol!r} has not; leave them out.")
+
+
+def task_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a protocol with the settings of the task of mteb that `qrels` was imported from, if its folder says."""
+    task = imported_task(options.get("qrels"))
+    if task is None:
+        return dict(options)
+    own = task["self_match"]
+    if options.get("self_match") not in (None, own):
+        raise ValueError(f"self_match={options['self_match']!r} is not that of {task['name']}, which is {own!r}; leave it out.")
+    return {**options, "self_match": own, "ks": options.get("ks") or tuple(task["ks"])}
+
+
+def imported_task(qrels: Any) -> dict[str, Any] | None:
+    """What `suprank data import mteb` wrote about the task beside its judgments: `name`, `self_match`, `ks`, `main_score`."""
+    file = Path(qrels).with_name(TASK) if isinstance(qrels, str | os.PathLike) else None
+    return json.loads(file.read_text()) if file is not None and file.is_file() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +191,7 @@ class EvaluationInput:
     labels: Labels
     ids: Sequence[str] | None
     gallery_ids: Sequence[str] | None
-    ks: Sequence[int] = (1, 10, 100)
+    ks: Sequence[int] | None = None
     decay: float = 1.0
     weights: Mapping[str, float] | None = None
     provenance: Provenance | None = None
@@ -149,10 +214,11 @@ class EvaluationInput:
         trust_code: bool = False,
         head: str | os.PathLike[str] | Head | None = None,
         device: str | None = None,
+        labeled: bool = True,
         progress: Callable[[str, int, int], None] = lambda what, done, total: None,
     ) -> EvaluationInput:
-        """Read a run, a folder of embeddings or files: see `evaluate`. `progress` tells of a run's images being embedded, and
-        of embeddings going through the head."""
+        """Read a run, a folder of embeddings or files: see `evaluate`. Images without labels are refused if they must be
+        `labeled`. `progress` tells of a run's images being embedded, and of embeddings going through the head."""
         if head is not None:
             from suprank.workflows.heads import load_head
 
@@ -167,6 +233,7 @@ class EvaluationInput:
                 frozen=frozen,
                 trust_code=trust_code,
                 device=device,
+                labeled=labeled,
                 progress=progress,
             )
             return data.with_head(applied, progress)
@@ -185,14 +252,14 @@ class EvaluationInput:
             raise ValueError(f"frozen and test are for a folder of `suprank train`, which {subject} is not; leave them out.")
         if labels is not None:
             cells: dict[str, Any] = {"fill_gaps": fill_gaps, "label_separator": label_separator}
-            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column, **cells)
+            return cls.from_files(subject, labels, gallery, gallery_labels, levels, id_column, **cells, labeled=labeled)
         if not subject.exists():
             raise FileNotFoundError(
                 f"{subject} does not exist; name a folder of `suprank train` or `suprank embed`, or a file."
             )
         if not subject.is_dir():
             raise ValueError(f"{subject} needs its labels, because it is a file and not a folder; name a file of labels.")
-        return cls.from_folder(subject, levels)
+        return cls.from_folder(subject, levels, labeled=labeled)
 
     @classmethod
     def from_files(
@@ -206,17 +273,21 @@ class EvaluationInput:
         *,
         fill_gaps: bool = False,
         label_separator: str | None = None,
+        labeled: bool = True,
     ) -> EvaluationInput:
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_tables import encode_labels, item_ids, read_label_table
+        from suprank.evaluation.label_tables import Labels, encode_labels, item_ids, read_label_table
 
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
         table = read_label_table(Path(labels))
         gallery_table = None if gallery_labels is None else read_label_table(Path(gallery_labels))
         without = [] if id_column is None else [id_column]
-        coded = encode_labels(
-            table, gallery_table, levels=levels, without=without, fill_gaps=fill_gaps, label_separator=label_separator
-        )
+        # With judgments by id, the tables need no column but that of the ids.
+        coded = Labels((), np.empty((len(table), 0), np.int64))
+        if labeled:
+            coded = encode_labels(
+                table, gallery_table, levels=levels, without=without, fill_gaps=fill_gaps, label_separator=label_separator
+            )
         ids = None if id_column is None else item_ids(table, id_column)
         gallery_ids = None if id_column is None or gallery_table is None else item_ids(gallery_table, id_column)
         queries = Embeddings.from_source(embeddings, "embeddings")
@@ -228,7 +299,7 @@ class EvaluationInput:
         return cls(queries=queries, gallery=items, labels=coded, ids=ids, gallery_ids=gallery_ids)
 
     @classmethod
-    def from_folder(cls, folder: Path, levels: Sequence[str]) -> EvaluationInput:
+    def from_folder(cls, folder: Path, levels: Sequence[str], *, labeled: bool = True) -> EvaluationInput:
         """Read a folder of `suprank embed`."""
         from suprank.embedding import Provenance, ranked_parts
         from suprank.embedding.parts import PARTS, embedded_parts
@@ -238,7 +309,7 @@ class EvaluationInput:
 
         if not any((folder / part).is_dir() for part in PARTS):
             check_run_or_embeddings(folder)
-        names, queries, gallery = read_folder(folder, levels)
+        names, queries, gallery = read_folder(folder, levels, labeled=labeled)
         return cls(
             queries=Embeddings.from_source(queries.embeddings, str(folder)),
             gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {folder}"),
@@ -305,24 +376,36 @@ class EvaluationInput:
         ks: Sequence[int] | None = None,
         decay: float | None = None,
         weights: Mapping[str, float] | None = None,
+        protocol: str | None = None,
         **options: Any,
     ) -> Report:
-        """Return the report, which says which model made the embeddings where that is known."""
+        """Return the report, which says which model made the embeddings where that is known.
+
+        With a `protocol`, `options` may hold its ground truth: see `suprank.evaluation.evaluate_protocol`.
+        """
         from suprank import evaluation
 
-        report = evaluation.evaluate(
-            self.queries,
-            self.labels.queries,
-            self.gallery,
-            self.labels.gallery,
-            level_names=self.labels.names,
-            ids=self.ids,
-            gallery_ids=self.gallery_ids,
-            ks=self.ks if ks is None else ks,
-            decay=self.decay if decay is None else decay,
-            weights=self.weights if weights is None else weights,
-            **options,
-        )
+        arguments: dict[str, Any] = {
+            "embeddings": self.queries,
+            "labels": self.labels.queries,
+            "gallery": self.gallery,
+            "gallery_labels": self.labels.gallery,
+            "level_names": self.labels.names,
+            "ids": self.ids,
+            "gallery_ids": self.gallery_ids,
+        }
+        if protocol is None:
+            arguments |= {
+                "ks": ks or self.ks or DEFAULT_KS,
+                "decay": self.decay if decay is None else decay,
+                "weights": self.weights if weights is None else weights,
+            }
+            report = evaluation.evaluate(**arguments, **options)
+        else:
+            # Of a run's cut-offs, only those of R@k are a matter of the dataset and not of the protocol.
+            options["ks"] = self.ks if ks is None and protocol == "dml" else ks
+            given = {name: value for name, value in task_settings(options).items() if value is not None}
+            report = evaluation.evaluate_protocol(protocol, **arguments, **given)
         known: dict[str, Any] = {} if self.provenance is None else {PROVENANCE: self.provenance.asdict()}
         if self.head is not None:
             known[HEAD] = self.head
@@ -338,7 +421,7 @@ def _arrays_with_head(subject: Any, gallery: Any, head: str | os.PathLike[str] |
     return queries, None if gallery is None else apply_head(Embeddings.from_source(gallery, "gallery"), loaded)
 
 
-def read_folder(folder: Path, levels: Sequence[str]) -> QueryGallery:
+def read_folder(folder: Path, levels: Sequence[str], *, labeled: bool = True) -> QueryGallery:
     """Read the parts of a folder of `suprank embed` that are ranked against each other: see `ranked_parts`.
 
     Parts and broken images that are left out are logged. A part that was begun and not finished is an error.
@@ -352,7 +435,8 @@ def read_folder(folder: Path, levels: Sequence[str]) -> QueryGallery:
         if part not in chosen:
             _log.info("%s is left out: %s is evaluated", part, " against ".join(chosen))
     parts = {name: _read_part(folder, name) for name in chosen}
-    return build_query_gallery({name: (part.embeddings, part.items) for name, part in parts.items()}, levels, about=str(folder))
+    embedded = {name: (part.embeddings, part.items) for name, part in parts.items()}
+    return build_query_gallery(embedded, levels, about=str(folder), labeled=labeled)
 
 
 def _read_part(folder: Path, name: str) -> EmbeddedPart:

@@ -70,7 +70,7 @@ def open_source(
 
     if not (folder / "recipe.toml").is_file():
         return Source.read(folder, test, frozen=frozen)
-    config = _read_config(folder)
+    config = read_run_config(folder)
     known = [OWN, *config.data.tests]
     if test is not None and test not in known:
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
@@ -95,7 +95,7 @@ def load_run_model(run: Path, *, trust_code: bool = False) -> tuple[Embedder, Im
     """
     from suprank.models import Embedder
 
-    config = _read_config(run)
+    config = read_run_config(run)
     # The saved model has the same settings, unless an older version of suprank saved it.
     with _code_of_run(run, config, trust_code):
         embedder = Embedder.load(_model_folder(run), settings=config.evaluation_input, trust_code=trust_code)
@@ -158,7 +158,8 @@ def image_embedder(
     return embed_picture
 
 
-def _read_config(run: Path) -> TrainConfig:
+def read_run_config(run: Path) -> TrainConfig:
+    """The recipe of a run; a `RecipeError` that says what to do if an earlier version of suprank wrote it."""
     from suprank.training.recipe import read_recipe
     from suprank.training.recipe_files import RecipeError
 
@@ -208,10 +209,10 @@ def _has_other_images(run: Path, name: str) -> bool:
     from suprank.explorer.source import FROZEN
 
     own, frozen = (embeddings_folder(folder, name) for folder in (run, run / FROZEN))
-    return _is_complete(run, name) and _record_values(own, "images") != _record_values(frozen, "images")
+    return _is_complete(run, name) and record_values(own, "images") != record_values(frozen, "images")
 
 
-def _record_values(folder: Path, key: str) -> dict[str, object]:
+def record_values(folder: Path, key: str) -> dict[str, object]:
     """The value of `key` in the record of every embedded part."""
     import json
 
@@ -236,7 +237,7 @@ def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:
     if max(file.stat().st_mtime for file in model.iterdir()) <= min(file.stat().st_mtime for file in files):
         return False
     current = load_run_model(run, trust_code=trust_code)[0].fingerprint()
-    return any(model != current for model in _record_values(out, "model").values())
+    return any(model != current for model in record_values(out, "model").values())
 
 
 def _embed(

@@ -1,13 +1,18 @@
 """Qdrant and Milvus, in their embedded modes, answer as the folder does; servers that are not there are said to be missing."""
 
+import socket
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from suprank.explorer.index import LocalIndex, build_index, open_index
+from suprank.explorer.index import IndexItem, LocalIndex, build_index, open_index
 from suprank.explorer.index.address import Address
+from suprank.explorer.index.milvus import _refuse_old_server
 from tests.explorer.index.vectors import LEVELS, drawn, labeled
 
 QUERIES = drawn(20, seed=1)
@@ -56,6 +61,21 @@ def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, clo
     info = server.info()
     assert (info["items"], info["dim"], tuple(info["levels"])) == (504, 16, LEVELS)
     assert info["address"] == address
+
+
+def test_a_collection_keeps_its_head_and_never_reuses_an_id(address, close_later):
+    server = close_later(build_index(address, drawn(5), head="0123456789abcdef"))
+    assert server.add(drawn(2)).tolist() == [5, 6]
+    server.remove([4, 5, 6])
+    assert server.add(drawn(1)).tolist() == [7]
+    server.add(drawn(1), ids=np.array([6]))
+    info = server.info()
+    assert (info["head"], info["next_id"], info["normalized"]) == ("0123456789abcdef", 8, True)
+    server._insert(drawn(1), [IndexItem(20)])  # by a client that knows nothing of next_id
+    assert server.add(drawn(1)).tolist() == [21]
+    server._write_meta({})  # a collection of an earlier suprank
+    server.remove([21])
+    assert server.add(drawn(1)).tolist() == [21]
 
 
 def test_what_is_wrong_is_refused_and_changes_nothing(address, close_later):
@@ -126,6 +146,50 @@ def test_a_server_that_is_not_there_is_said_to_be_missing_soon(address, match):
     with pytest.raises(ConnectionError, match=match):
         build_index(address, drawn(3), timeout=1)
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    ("answer", "match"),
+    [
+        (b"<html>", "what answers at http://127.0.0.1:[0-9]+ is not Qdrant; check the port"),
+        (b'{"title": "", "version": "1.7.4"}', "is version 1.7.4, too old for suprank; update it to 1.10 or later"),
+    ],
+)
+def test_what_is_not_qdrant_or_too_old_is_said_to_be(answer, match):
+    pytest.importorskip("qdrant_client")
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(OSError, match=match):
+            open_index(f"qdrant://127.0.0.1:{server.server_port}/birds")
+        thread.join()
+
+
+def test_a_milvus_that_is_too_old_is_said_to_be():
+    client = SimpleNamespace(get_server_version=lambda timeout: "v2.2.16", close=lambda: None)
+    with pytest.raises(OSError, match="http://h:19530 is version v2.2.16, too old for suprank; update it to 2.3 or later"):
+        _refuse_old_server(Address.parse("milvus://h/b"), client, 1)
+
+
+@pytest.mark.parametrize("server", ["qdrant", "milvus"])
+def test_a_server_that_never_answers_is_not_waited_for_forever(server):
+    pytest.importorskip("qdrant_client" if server == "qdrant" else "pymilvus")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(ConnectionError, match="allow more time"):
+            open_index(f"{server}://127.0.0.1:{silent.getsockname()[1]}/birds", timeout=1)
+        assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(("module", "address"), [("qdrant_client", "qdrant://h/b"), ("pymilvus", "milvus://h/b")])

@@ -5,6 +5,7 @@ from suprank.data.importers.cars import CARS
 from suprank.data.importers.cub import CUB
 from suprank.data.importers.dyml import DYML_ANIMAL, DYML_PRODUCT, DYML_VEHICLE
 from suprank.data.importers.folder import FOLDER
+from suprank.data.importers.hf import HF, import_hf
 from suprank.data.importers.inaturalist import INAT_BASE, INAT_FULL
 from suprank.data.importers.inshop import INSHOP
 from suprank.data.importers.landmarks import GLDV2, HGLDV2
@@ -34,4 +35,4 @@ BENCHMARKS = {
 }
 """Importers of public benchmarks, by their name in `suprank data import`."""
 
-__all__ = ["BENCHMARKS", "CSV", "FOLDER", "ImportResult", "Importer"]
+__all__ = ["BENCHMARKS", "CSV", "FOLDER", "HF", "ImportResult", "Importer", "import_hf"]

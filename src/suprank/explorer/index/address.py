@@ -115,7 +115,7 @@ def open_index(address: str | PathLike[str], *, timeout: float = TIMEOUT) -> Ind
     if not is_address(text):
         return LocalIndex.open(text)
     parsed = Address.parse(text)
-    return _server_class(parsed).open(parsed, timeout=timeout)
+    return server_class(parsed).open(parsed, timeout=timeout)
 
 
 def build_index(
@@ -127,6 +127,7 @@ def build_index(
     ids: NDArray[Any] | None = None,
     kind: str = "auto",
     overwrite: bool = False,
+    head: str | None = None,
     timeout: float = TIMEOUT,
     progress: Progress = lambda done, total: None,
     **local: Any,
@@ -134,24 +135,28 @@ def build_index(
     """Build an index of embeddings `[items, dim]` at an address and return it.
 
     `embeddings` is an array, a .npy, .parquet or .pt file, or a folder of `suprank embed` or of a run, which brings its own
-    manifest; `part` selects the part of such a folder (see `read_embeddings`). `kind` and `local`, further arguments of
-    `LocalIndex.build`, are for folders: a server chooses its own kind of index.
+    manifest; `part` selects the part of such a folder (see `read_embeddings`). `head` is the fingerprint of the head that the
+    embeddings went through, which such a folder knows. `kind` and `local`, further arguments of `LocalIndex.build`, are for
+    folders: a server chooses its own kind of index.
     """
     text = os.fspath(address)
     if isinstance(embeddings, str | PathLike) and (part is not None or Path(embeddings).is_dir()):
         embeddings, manifest, _, made_by = read_embeddings(embeddings, part, manifest)
-        if made_by is not None and made_by.head is not None and not is_address(text):
-            local["head"] = made_by.head
+        if head is None and made_by is not None:
+            head = made_by.head
     if not is_address(text):
-        return LocalIndex.build(text, embeddings, manifest, ids=ids, kind=kind, overwrite=overwrite, progress=progress, **local)
+        local |= {"ids": ids, "kind": kind, "overwrite": overwrite, "head": head, "progress": progress}
+        return LocalIndex.build(text, embeddings, manifest, **local)
     parsed = Address.parse(text)
     if kind != "auto" or local:
         raise ValueError(f"{text}: a server chooses the kind, codes and recall of its index itself; leave these out.")
-    server = _server_class(parsed)
-    return server.build(parsed, embeddings, manifest, ids=ids, overwrite=overwrite, timeout=timeout, progress=progress)
+    return server_class(parsed).build(
+        parsed, embeddings, manifest, ids=ids, overwrite=overwrite, head=head, timeout=timeout, progress=progress
+    )
 
 
-def _server_class(address: Address) -> type[QdrantIndex] | type[MilvusIndex]:
+def server_class(address: Address) -> type[QdrantIndex] | type[MilvusIndex]:
+    """The class of indexes on the server of this address."""
     if address.server == "qdrant":
         from suprank.explorer.index.qdrant import QdrantIndex
 

@@ -35,6 +35,7 @@ from suprank.explorer.index.protocol import (
     refuse_unknown_levels,
     sort_hits,
     unit_blocks,
+    unit_rows,
 )
 from suprank.explorer.index.storage import (
     ID,
@@ -85,9 +86,10 @@ class LocalIndex:
         cls,
         folder: str | PathLike[str],
         embeddings: EmbeddingSource,
-        manifest: Manifest | None = None,
+        manifest: Manifest | Sequence[IndexItem] | None = None,
         *,
         ids: NDArray[np.int64] | None = None,
+        next_id: int = 0,
         kind: str = "auto",
         codes: str = "float16",
         recall: float = 0.95,
@@ -100,7 +102,8 @@ class LocalIndex:
         Embeddings are read block by block; memory holds the index itself (two bytes per number for `ivf` and `hnsw`, one with
         `codes="int8"`) and a sample of at most 512 MiB. The search effort is tuned to find `recall` of the 10 best items on
         queries drawn at random, if possible; the recall is measured and stored (see `info`). So is `head`, the fingerprint of
-        the head that the embeddings went through, if any.
+        the head that the embeddings went through, if any. Instead of a manifest, the items of another index will do. Later
+        additions get ids from `next_id` on, and above those given.
         """
         target, source = IndexFolder(folder), open_embeddings(embeddings)
         kind = resolve_kind(kind, len(source), source.dim)
@@ -123,7 +126,7 @@ class LocalIndex:
                 "normalized": True,
                 "vectors": len(source),
                 "removed": 0,
-                "next_id": int(own.max()) + 1,
+                "next_id": max(next_id, int(own.max()) + 1),
                 "effort": 1,
                 "recall": {"at": RECALL_AT, "value": 1.0, "queries": 0, "items": len(source)},
                 "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -235,18 +238,15 @@ class LocalIndex:
 
     def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[IndexItem]:
         """See `Index`."""
-        wanted = np.asarray(ids, np.int64).reshape(-1)
-        if self._sorted is None:
-            live = np.flatnonzero(~self._removed)
-            order = live[np.argsort(self._ids[live], kind="stable")]
-            self._sorted = order, self._ids[order]
-        order, ids_in_order = self._sorted
-        if not len(order):
-            refuse_unknown(wanted, str(self._folder))
-            return []
-        positions = np.searchsorted(ids_in_order, wanted).clip(max=len(order) - 1)
-        refuse_unknown(wanted[ids_in_order[positions] != wanted], str(self._folder))
-        return items_at(self._table, order[positions])
+        return items_at(self._table, self._positions(ids))
+
+    def vectors(self, ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.float32]:
+        """See `Index`. Of an approximate index they are decoded from its codes, and have 3 (float16) or 2 (int8) digits."""
+        index: Any = self._index
+        positions = self._positions(ids)
+        if hasattr(index, "make_direct_map"):
+            index.make_direct_map()  # does nothing the second time
+        return unit_rows(index.reconstruct_batch(positions), str(self._folder))
 
     def info(self) -> dict[str, Any]:
         """See `Index`; `recall` was measured at the build, `removed` counts removed items that still take up space."""
@@ -261,6 +261,21 @@ class LocalIndex:
         """See `Index`."""
         self._index = None
         self._file.close()
+
+    def _positions(self, ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
+        """Where these items are in the faiss index and in the table."""
+        wanted = np.asarray(ids, np.int64).reshape(-1)
+        if self._sorted is None:
+            live = np.flatnonzero(~self._removed)
+            order = live[np.argsort(self._ids[live], kind="stable")]
+            self._sorted = order, self._ids[order]
+        order, ids_in_order = self._sorted
+        if not len(order):
+            refuse_unknown(wanted, str(self._folder))
+            return np.empty(0, np.int64)
+        positions = np.searchsorted(ids_in_order, wanted).clip(max=len(order) - 1)
+        refuse_unknown(wanted[ids_in_order[positions] != wanted], str(self._folder))
+        return order[positions]
 
     def _load(self, meta: dict[str, Any]) -> None:
         """Open the files that `meta` names; their content is read when needed."""

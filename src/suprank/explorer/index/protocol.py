@@ -81,6 +81,10 @@ class Index(Protocol):
     def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[IndexItem]:
         """These items, in this order; a ValueError if an id is unknown."""
 
+    def vectors(self, ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.float32]:
+        """The unit vectors of these items, `[ids, dim]`, as far as the index stores their digits; a ValueError if an id is
+        unknown."""
+
     def info(self) -> dict[str, Any]:
         """Address, kind, dim, items, levels and further details, as JSON-serializable values."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from suprank.explorer.index.protocol import IndexItem, refuse_unknown_levels
+from suprank.explorer.index.protocol import IndexItem
 from suprank.explorer.index.server import SAMPLED_ITEMS, ServerIndex
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _ID = "item"  # payload field with the id once more: a server cannot sort by a point's own id
 _PAGE = 10_000
+_META = "suprank"  # the key of a collection's metadata that holds what is known about it as a whole (from Qdrant 1.16)
+_OLDEST = (1, 10)  # has the query API
 
 
 class QdrantIndex(ServerIndex):
@@ -56,7 +58,7 @@ class QdrantIndex(ServerIndex):
         return cls(address, client, int(dim))
 
     @classmethod
-    def _create(cls, address: Address, dim: int, *, overwrite: bool, timeout: float) -> Self:
+    def _create(cls, address: Address, dim: int, meta: dict[str, Any], *, overwrite: bool, timeout: float) -> Self:
         from qdrant_client import models
 
         client = _connect(address, timeout)
@@ -69,7 +71,9 @@ class QdrantIndex(ServerIndex):
                     )
                 client.delete_collection(address.collection)
             client.create_collection(
-                address.collection, vectors_config=models.VectorParams(size=dim, distance=models.Distance.DOT)
+                address.collection,
+                vectors_config=models.VectorParams(size=dim, distance=models.Distance.DOT),
+                metadata={_META: meta},
             )
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Payload indexes have no effect")  # a warning of the embedded mode
@@ -82,8 +86,7 @@ class QdrantIndex(ServerIndex):
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
         """See `Index`."""
-        if where:
-            refuse_unknown_levels(where, self._levels(), self.address.text)
+        self._refuse_unknown_levels(where)
         found: list[int] = []
         offset = None
         with _plain_errors(self.address):
@@ -114,9 +117,23 @@ class QdrantIndex(ServerIndex):
         with _plain_errors(self.address):
             self._client.delete(self.address.collection, points_selector=ids, wait=True)
 
+    def _read_meta(self) -> dict[str, Any]:
+        with _plain_errors(self.address):
+            metadata = self._client.get_collection(self.address.collection).config.metadata
+        return dict((metadata or {}).get(_META, {}))
+
+    def _write_meta(self, meta: dict[str, Any]) -> None:
+        with _plain_errors(self.address):
+            self._client.update_collection(self.address.collection, metadata={_META: meta})
+
     def _fetch(self, ids: list[int]) -> dict[int, IndexItem]:
         with _plain_errors(self.address):
             return {int(one.id): _item(one) for one in self._client.retrieve(self.address.collection, ids)}
+
+    def _fetch_vectors(self, ids: list[int]) -> dict[int, Any]:
+        with _plain_errors(self.address):
+            points = self._client.retrieve(self.address.collection, ids, with_payload=False, with_vectors=True)
+        return {int(one.id): one.vector for one in points}
 
     def _search(self, queries: NDArray[np.float32], k: int, where: Where | None) -> list[list[tuple[int, float]]]:
         from qdrant_client import models
@@ -131,7 +148,7 @@ class QdrantIndex(ServerIndex):
             some, _ = self._client.scroll(self.address.collection, limit=SAMPLED_ITEMS)
         return tuple(dict.fromkeys(level for one in some for level in _item(one).labels))
 
-    def _largest_id(self) -> int:
+    def _largest_id(self, least: int) -> int:
         from qdrant_client import models
 
         order = models.OrderBy(key=_ID, direction=models.Direction.DESC)
@@ -151,8 +168,23 @@ def _connect(address: Address, timeout: float) -> Any:
     with _plain_errors(address):
         if address.url is not None:
             # Without checking the server's version: the first call gives a better error if there is no server.
-            return QdrantClient(address.url, api_key=address.key, timeout=max(1, round(timeout)), check_compatibility=False)
+            client = QdrantClient(address.url, api_key=address.key, timeout=max(1, round(timeout)), check_compatibility=False)
+            _refuse_old_server(address, client)
+            return client
         return QdrantClient(":memory:") if address.file is None else QdrantClient(path=address.file)
+
+
+def _refuse_old_server(address: Address, client: Any) -> None:
+    try:
+        version = str(client.info().version)
+    except ValueError as error:
+        client.close()
+        raise OSError(f"what answers at {address.url} is not Qdrant; check the port.") from error
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is not None and (int(numbers[1]), int(numbers[2])) < _OLDEST:
+        client.close()
+        oldest = ".".join(map(str, _OLDEST))
+        raise OSError(f"the Qdrant at {address.url} is version {version}, too old for suprank; update it to {oldest} or later.")
 
 
 @contextmanager
@@ -165,7 +197,7 @@ def _plain_errors(address: Address) -> Iterator[None]:
     except ResponseHandlingException as error:
         raise ConnectionError(
             f"no Qdrant server answers at {address.url} ({error}); start one (docker run -p 6333:6333 qdrant/qdrant), check "
-            f"the address, or allow more time."
+            f"the address, or allow more time (--timeout)."
         ) from error
     except ApiException as error:
         reason = " ".join(str(error).split())[:300]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -23,6 +24,7 @@ from suprank.explorer.index.protocol import (
     refuse_unknown_levels,
     sort_hits,
     unit_blocks,
+    unit_rows,
 )
 from suprank.explorer.index.storage import item_table, items_at
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from suprank.data.manifest import Manifest
     from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.explorer.index.address import Address
+    from suprank.explorer.index.protocol import Index
 
 BATCH_NUMBERS = 2**18
 """Numbers sent at once, items × dim: about 3 MiB as text; servers refuse requests above 32 or 64 MiB."""
@@ -43,16 +46,18 @@ SAMPLED_ITEMS = 1000
 
 
 class ServerIndex(ABC):
-    """See `Index`. A server may hold millions of items and change at any time, so nothing is cached here.
+    """See `Index`. A server may hold millions of items and change at any time, so no items are cached here.
 
-    Automatic ids continue from the largest id in the collection. An addition that is interrupted has added whole batches; the
-    error says which ids.
+    What is known about the collection as a whole (`next_id`, `head`, ...) is kept with it, where the server can. Automatic ids
+    continue from the largest ever used, or, without that record, from the largest in the collection. An addition that is
+    interrupted has added whole batches; the error says which ids.
     """
 
     kind: ClassVar[str]
     dim: int
     address: Address
     _client: Any
+    _seen_levels: tuple[str, ...] = ()
 
     @classmethod
     @abstractmethod
@@ -61,7 +66,7 @@ class ServerIndex(ABC):
 
     @classmethod
     @abstractmethod
-    def _create(cls, address: Address, dim: int, *, overwrite: bool, timeout: float) -> Self:
+    def _create(cls, address: Address, dim: int, meta: dict[str, Any], *, overwrite: bool, timeout: float) -> Self:
         """Create an empty collection."""
 
     @abstractmethod
@@ -75,6 +80,7 @@ class ServerIndex(ABC):
             "dim": self.dim,
             "items": len(self),
             "levels": list(self._levels()),
+            **self._read_meta(),
         }
 
     def close(self) -> None:
@@ -87,12 +93,29 @@ class ServerIndex(ABC):
     @abstractmethod
     def _insert(self, vectors: NDArray[np.float32], items: Sequence[IndexItem]) -> None: ...
 
+    def _build_graph(self, added: int) -> None:  # noqa: B027
+        """Wait until the server has indexed the new items, if it searches them badly before."""
+
+    def _reload(self) -> None:  # noqa: B027
+        """Let a new collection be searched by its index from the first query on, if the server takes a while to switch."""
+
     @abstractmethod
     def _delete(self, ids: list[int]) -> None: ...
 
     @abstractmethod
+    def _read_meta(self) -> dict[str, Any]:
+        """What is recorded about the collection; empty if it is from an earlier suprank, or the server cannot keep it."""
+
+    @abstractmethod
+    def _write_meta(self, meta: dict[str, Any]) -> None: ...
+
+    @abstractmethod
     def _fetch(self, ids: list[int]) -> dict[int, IndexItem]:
         """The items with these ids, as far as they exist."""
+
+    @abstractmethod
+    def _fetch_vectors(self, ids: list[int]) -> dict[int, Any]:
+        """The vectors of these ids, as far as they exist."""
 
     @abstractmethod
     def _search(self, queries: NDArray[np.float32], k: int, where: Where | None) -> list[list[tuple[int, float]]]: ...
@@ -101,8 +124,8 @@ class ServerIndex(ABC):
     def _levels(self) -> tuple[str, ...]: ...
 
     @abstractmethod
-    def _largest_id(self) -> int:
-        """The largest id, −1 if there are no items."""
+    def _largest_id(self, least: int) -> int:
+        """The largest id if it is at least `least`, else something smaller."""
 
     @classmethod
     def build(
@@ -113,15 +136,61 @@ class ServerIndex(ABC):
         *,
         ids: NDArray[np.int64] | None = None,
         overwrite: bool = False,
+        head: str | None = None,
         timeout: float,
         progress: Progress = no_progress,
     ) -> Self:
-        """Build a collection of these embeddings; raise if it exists, unless `overwrite` is given."""
+        """Build a collection of these embeddings; raise if it exists, unless `overwrite` is given.
+
+        `head` is the fingerprint of the head that the embeddings went through, if any.
+        """
         source = open_embeddings(embeddings)
         own = np.arange(len(source)) if ids is None else checked_ids(ids, len(source))
         item_table(own, manifest)  # raises if these do not fit, before a collection is created or overwritten
-        index = cls._create(address, source.dim, overwrite=overwrite, timeout=timeout)
-        index.add(source, manifest, ids=own, progress=progress)
+        index = cls._create(address, source.dim, _new_meta(int(own.max()) + 1, head), overwrite=overwrite, timeout=timeout)
+        try:
+            index.add(source, manifest, ids=own, progress=progress)
+            index._reload()
+        except BaseException:
+            index.close()
+            raise
+        return index
+
+    @classmethod
+    def build_copy(
+        cls, address: Address, source: Index, *, overwrite: bool = False, timeout: float, progress: Progress = no_progress
+    ) -> Self:
+        """Build a collection with the items of another index, under their ids.
+
+        If this is interrupted, the same call goes on where it stopped; any other existing collection is refused.
+        """
+        known, ids = source.info(), source.ids()
+        if not len(ids):
+            raise ValueError(f"{known['address']} has no items, so there is nothing to copy.")
+        meta = _new_meta(max(int(known.get("next_id", 0)), int(ids[-1]) + 1), known.get("head"))
+        mark = {"unfinished_copy_of": str(known["address"])}
+        try:
+            index, there = cls._create(address, source.dim, meta | mark, overwrite=overwrite, timeout=timeout), ids[:0]
+        except FileExistsError:
+            index = cls.open(address, timeout=timeout)
+            if index.dim != source.dim or index._read_meta().get("unfinished_copy_of") != mark["unfinished_copy_of"]:
+                index.close()
+                raise
+            there = index.ids()
+        done = len(ids) - len(missing := np.setdiff1d(ids, there))
+        progress(done, len(ids))
+        try:
+            for batch in _batches(missing, max(1, BATCH_NUMBERS // index.dim)):
+                index._insert(source.vectors(batch), source.items(batch))
+                done += len(batch)
+                progress(done, len(ids))
+        except BaseException as error:
+            error.add_note(f"{done:,} of {len(ids):,} items are copied to {address.text}; the same command copies the rest.")
+            index.close()
+            raise
+        index._write_meta(meta)
+        index._build_graph(len(ids))
+        index._reload()
         return index
 
     def add(
@@ -134,10 +203,14 @@ class ServerIndex(ABC):
     ) -> NDArray[np.int64]:
         """See `Index`."""
         source = open_embeddings(embeddings, self.dim, self.address.text)
-        first = self._largest_id() + 1 if ids is None else 0
+        meta = self._read_meta()
+        next_id = int(meta.get("next_id", 0))
+        first = max(next_id, self._largest_id(next_id) + 1) if ids is None else 0  # others may have added items, too
         own = np.arange(first, first + len(source)) if ids is None else checked_ids(ids, len(source))
         table = item_table(own, manifest)
         refuse_taken(np.array([one for batch in _batches(own, 1000) for one in self._fetch(batch.tolist())]), self.address.text)
+        if own.max() >= next_id:
+            self._write_meta(meta | {"next_id": int(own.max()) + 1})
         done, step = 0, max(1, BATCH_NUMBERS // self.dim)
         progress(0, len(source))
         try:
@@ -154,6 +227,7 @@ class ServerIndex(ABC):
                     f"{done:,} of {len(source):,} items were added to {self.address.text}, ids {own[0]} to {own[done - 1]}."
                 )
             raise
+        self._build_graph(len(source))
         return own
 
     def remove(self, ids: NDArray[np.int64] | Sequence[int]) -> None:
@@ -169,14 +243,19 @@ class ServerIndex(ABC):
         """See `Index`."""
         check_k(k)
         vectors = checked_queries(queries, self.dim, self.address.text)
-        if where:
-            refuse_unknown_levels(where, self._levels(), self.address.text)
+        self._refuse_unknown_levels(where)
         found = empty_hits(len(vectors), k)
         for start in range(0, len(vectors), 64):
             for row, hits in enumerate(self._search(vectors[start : start + 64], k, where), start):
                 for rank, (one, score) in enumerate(hits[:k]):
                     found.ids[row, rank], found.scores[row, rank] = one, score
         return sort_hits(found)
+
+    def _refuse_unknown_levels(self, where: Where | None) -> None:
+        """As `refuse_unknown_levels`, but items are fetched only if this index has not seen a level before."""
+        if not {*(where or ())} <= {*self._seen_levels, "split"}:
+            self._seen_levels = self._levels()
+            refuse_unknown_levels(where, self._seen_levels, self.address.text)
 
     def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[IndexItem]:
         """See `Index`."""
@@ -186,6 +265,21 @@ class ServerIndex(ABC):
             there |= self._fetch(batch.tolist())
         refuse_unknown(np.array([one for one in wanted if int(one) not in there], np.int64), self.address.text)
         return [there[int(one)] for one in wanted]
+
+    def vectors(self, ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.float32]:
+        """See `Index`."""
+        wanted = np.asarray(ids, np.int64).reshape(-1)
+        there: dict[int, Any] = {}
+        for batch in _batches(np.unique(wanted), max(1, BATCH_NUMBERS // self.dim)):
+            there |= self._fetch_vectors(batch.tolist())
+        refuse_unknown(np.array([one for one in wanted if int(one) not in there], np.int64), self.address.text)
+        rows = np.array([there[int(one)] for one in wanted], np.float32).reshape(len(wanted), self.dim)
+        return unit_rows(rows, self.address.text)
+
+
+def _new_meta(next_id: int, head: str | None) -> dict[str, Any]:
+    built = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"normalized": True, "next_id": next_id, "built": built} | ({} if head is None else {"head": head})
 
 
 def _batches(ids: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:

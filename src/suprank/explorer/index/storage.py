@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from suprank.files.atomic import atomic_writer, write_atomically
 from suprank.files.locking import lock_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -39,15 +40,20 @@ if TYPE_CHECKING:
 ID, PATH, SPLIT, REMOVED, LABEL = "id", "path", "split", "removed", "label_"
 
 
-def item_table(ids: NDArray[np.int64], manifest: Manifest | None) -> pa.Table:
-    """A table of items with these ids, and with paths, splits and label names if there is a manifest."""
+def item_table(ids: NDArray[np.int64], manifest: Manifest | Sequence[IndexItem] | None) -> pa.Table:
+    """A table of items with these ids, and with paths, splits and label names from a manifest or from other items."""
     if manifest is not None and len(manifest) != len(ids):
         raise ValueError(
             f"the manifest has {len(manifest):,} rows for {len(ids):,} embeddings; give the manifest of these embeddings."
         )
     empty = pa.nulls(len(ids), pa.string())
     columns: dict[str, Any] = {ID: pa.array(ids), PATH: empty, SPLIT: empty, REMOVED: pa.array(np.zeros(len(ids), bool))}
-    if manifest is not None:
+    if isinstance(manifest, Sequence):
+        columns[PATH] = pa.array([one.path for one in manifest], pa.string())
+        columns[SPLIT] = pa.array([one.split for one in manifest], pa.string())
+        for level in dict.fromkeys(level for one in manifest for level in one.labels):
+            columns[LABEL + level] = pa.array([one.labels.get(level) for one in manifest], pa.string())
+    elif manifest is not None:
         manifest.require_single_labels("an index", "index the embeddings file without a manifest")
         named = [PATH, SPLIT, *(LABEL + level for level in manifest.levels)]
         columns |= {name: manifest.table[name].cast(pa.string()) for name in named}

@@ -1,0 +1,475 @@
+"""The protocols under which retrieval numbers are published, by name: `evaluate_protocol` sets the conventions of one.
+
+Nothing is ranked or computed here: a protocol chooses what is query and gallery, what is left out of a list, the metrics and
+their k, and hands them to `evaluate`, `evaluate_run`, `revisited` or `landmark_map`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from suprank.evaluation.arguments import as_array, check_ks
+from suprank.evaluation.embeddings import Embeddings
+from suprank.evaluation.evaluate import evaluate
+from suprank.evaluation.landmarks import landmark_map, read_solution
+from suprank.evaluation.nearest_neighbors import top_k
+from suprank.evaluation.overlap import QueryInGalleryWarning
+from suprank.evaluation.rankings.qrels import Qrels
+from suprank.evaluation.rankings.ranking_run import RankingRun
+from suprank.evaluation.report import Report
+from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
+from suprank.evaluation.run_metrics import evaluate_run
+from suprank.evaluation.statistics import mean_over_queries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
+
+    from suprank.evaluation.embeddings import EmbeddingSource
+
+    Judgments = str | PathLike[str] | Qrels | Mapping[Any, Mapping[Any, int]]
+
+SelfMatch = Literal["first", "id", "keep"]
+"""What `mieb` does about the query in its own list: drop the first result, drop the item with the query's id, or nothing."""
+
+_LISTED_AT_ONCE = 1 << 20  # items of ranked lists that are named and evaluated together
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """The conventions of a protocol, each in a few words, and its metrics: `R@k` stands for one metric for each of `ks`."""
+
+    name: str
+    title: str
+    metrics: tuple[str, ...]
+    ks: tuple[int, ...]
+    gallery: str
+    self_match: str
+    average_precision: str
+    no_positives: str
+    ties: str
+    inputs: tuple[str, ...]  # arguments of `evaluate_protocol` that only some protocols take
+    quoted: tuple[str, ...] = ()  # the metrics to print first; () for all
+
+    def conventions(self, self_match: str | None = None) -> str:
+        """All conventions in one line. `self_match` is given where it depends on the task."""
+        return (
+            f"{self.gallery}; the query itself {self_match or self.self_match}; {self.average_precision}; "
+            f"queries without positives {self.no_positives}; ties: {self.ties}"
+        )
+
+    def metric_names(self, ks: Sequence[int] | None = None) -> list[str]:
+        """The metrics at these k, by default the protocol's own."""
+        cut_offs = check_ks(self.ks if ks is None else ks)
+        names = [name.replace("@k", f"@{k}") for name in self.metrics for k in (cut_offs if name.endswith("@k") else [0])]
+        return list(dict.fromkeys(names))
+
+
+PROTOCOLS = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol(
+            name="dml",
+            title="deep metric learning (Musgrave et al., ECCV 2020; pytorch-metric-learning)",
+            metrics=("R@k", "P@1", "R-P", "mAP@R"),
+            ks=(1, 2, 4, 8),
+            gallery="every image against all others",
+            self_match="left out by its row",
+            average_precision="AP over the first R places, divided by R",
+            no_positives="left out",
+            ties="the worse item first",
+            inputs=("labels",),
+        ),
+        Protocol(
+            name="mieb",
+            title="image retrieval tasks of mteb (MIEB, Xiao et al., ICCV 2025)",
+            metrics=("NDCG-linear@k", "AP-all@k", "recall-all@k", "P@k", "MRR@k", "R@k"),
+            ks=(1, 3, 5, 10, 20, 100, 1000),
+            gallery="queries against the corpus, lists of 1,000 items",
+            self_match="by the task",
+            average_precision="AP@k divided by all relevant items",
+            no_positives="left out without judgments, 0 with zeros only",
+            ties="the larger id first",
+            inputs=("labels", "qrels", "self_match"),
+            quoted=("R@1", "NDCG-linear@10", "AP-all@5", "MRR@10", "recall-all@10"),
+        ),
+        Protocol(
+            name="revisited",
+            title="revisited Oxford and Paris (Radenović et al., CVPR 2018)",
+            metrics=(),
+            ks=(1, 5, 10),
+            gallery="queries against the gallery, junk removed from each list",
+            self_match="not in the gallery",
+            average_precision="AP by trapezoids, divided by all positives",
+            no_positives="left out of the protocol (easy, medium or hard)",
+            ties="the worse item first",
+            inputs=("ground_truth",),
+        ),
+        Protocol(
+            name="gldv2",
+            title="Google Landmarks v2 retrieval (Weyand et al., CVPR 2020)",
+            metrics=("mAP@k",),
+            ks=(100,),
+            gallery="queries against the index with its distractors, without train images",
+            self_match="kept",
+            average_precision="AP@100 divided by min(100, all positives)",
+            no_positives="left out",
+            ties="the worse item first",
+            inputs=("labels", "solution", "usage"),
+        ),
+    )
+}
+"""The protocols by their name in `suprank evaluate --protocol`."""
+
+SELF_MATCHES: dict[str, str] = {
+    "first": "left out as the first result, whatever it is",
+    "id": "left out by its id",
+    "keep": "kept",
+}
+
+_MTEB_METRICS = {
+    **{"ndcg": "NDCG-linear", "map": "AP-all", "recall": "recall-all", "precision": "P", "mrr": "MRR"},
+    **{"hit_rate": "R", "cv_recall": "R"},
+}
+
+
+def mteb_metric(name: str) -> str:
+    """The key of a score of mteb: `map_at_5` is AP-all@5, where `parse_metric` reads mAP@5, divided by min(5, R).
+
+    Example:
+        >>> mteb_metric("ndcg_at_10"), mteb_metric("hit_rate_at_1"), mteb_metric("accuracy")
+        ('NDCG-linear@10', 'R@1', 'recall-all@1')
+    """
+    base, _, k = ("recall_at_1" if name == "accuracy" else name).rpartition("_at_")
+    if base not in _MTEB_METRICS or not k.isdigit():
+        raise ValueError(
+            f"{name!r} is no score of mteb's rankings; known are {', '.join(f'{one}_at_k' for one in _MTEB_METRICS)}."
+        )
+    return f"{_MTEB_METRICS[base]}@{k}"
+
+
+def find_protocol(name: str) -> Protocol:
+    """The protocol of this name."""
+    if name not in PROTOCOLS:
+        raise ValueError(f"protocol={name!r} is not one of {', '.join(PROTOCOLS)}.")
+    return PROTOCOLS[name]
+
+
+def evaluate_protocol(
+    protocol: str,
+    embeddings: EmbeddingSource,
+    labels: Tensor | ArrayLike | None = None,
+    gallery: EmbeddingSource | None = None,
+    gallery_labels: Tensor | ArrayLike | None = None,
+    *,
+    ids: Sequence[Any] | NDArray[Any] | None = None,
+    gallery_ids: Sequence[Any] | NDArray[Any] | None = None,
+    qrels: Judgments | None = None,
+    self_match: SelfMatch | None = None,
+    ground_truth: str | PathLike[str] | GroundTruth | Sequence[Mapping[str, Any]] | None = None,
+    solution: str | PathLike[str] | Mapping[Any, Collection[Any]] | None = None,
+    usage: str | None = None,
+    ks: Sequence[int] | None = None,
+    level_names: Sequence[str] | None = None,
+    **options: Any,
+) -> Report:
+    """Evaluate embeddings by the conventions of a published protocol: `dml`, `mieb`, `revisited` or `gldv2`.
+
+    `dml` ranks every image against all others and leaves out the query by its row, whatever the ids; with a gallery (In-Shop)
+    nothing is left out, unless the gallery begins with the queries. Labels are those of the finest level. R@k for k = 1, 2, 4,
+    8, or `ks`; P@1, R-P and mAP@R.
+
+    `mieb` ranks a corpus for queries by the rules of mteb: lists of 1,000 items, relevance by `qrels` (`{query: {item:
+    grade}}`, `Qrels` or a file, by `ids` and `gallery_ids`), or else by equal labels; the values are trec_eval's.
+    `self_match` is that of the task: "first" drops the first result, which is mteb's `skip_first_result`; "id" drops the item
+    with the query's id, mteb's `ignore_identical_ids`; "keep" drops nothing. By default it is "first" if the queries are in the
+    corpus, and else "keep".
+
+    `revisited` needs `ground_truth`: see `suprank.evaluation.revisited`. `gldv2` needs a gallery, and relevant items by
+    `solution` (`{query: ids}`, or GLDv2's file, of which `usage` chooses Public or Private) or by equal labels.
+
+    `Report.settings` has the protocol and its conventions. `options` are `normalize`, `per_query`, `bootstrap`, `seed`,
+    `device`, `memory_budget` and `progress` of `evaluate`; the metrics are the protocol's.
+
+    Example:
+        >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0]])
+        >>> report = evaluate_protocol("dml", embeddings, torch.tensor([0, 1, 0, 1]))
+        >>> report["R@2"], report["mAP@R"], report.settings["protocol"]
+        (0.75, 0.0, 'dml')
+    """
+    chosen = find_protocol(protocol)
+    given = {"qrels": qrels, "self_match": self_match, "ground_truth": ground_truth, "solution": solution, "usage": usage}
+    check_inputs(chosen, [name for name, value in given.items() if value is not None])
+    if wrong := sorted(set(options) & {"metrics", "decay", "weights", "ignored", "self_index"}):
+        raise ValueError(f"{wrong[0]} cannot be combined with protocol={protocol!r}, which has its own; leave it out.")
+    if chosen.name == "revisited":
+        return _revisited(chosen, embeddings, gallery, ground_truth, ks, options)
+    sides = _Sides(embeddings, labels, gallery, gallery_labels, ids, gallery_ids, level_names)
+    if chosen.name == "dml":
+        return _dml(chosen, sides, ks, options)
+    if chosen.name == "mieb":
+        return _mieb(chosen, sides, qrels, self_match, ks, options)
+    return _gldv2(chosen, sides, solution, usage, ks, options)
+
+
+def check_inputs(protocol: Protocol, given: Collection[str]) -> None:
+    """Refuse ground truth of another protocol."""
+    for name in ("qrels", "self_match", "ground_truth", "solution", "usage"):
+        if name in given and name not in protocol.inputs:
+            owner = next(one.name for one in PROTOCOLS.values() if name in one.inputs)
+            raise ValueError(
+                f"{name} is for protocol={owner!r}, and protocol={protocol.name!r} was chosen; leave out one of them."
+            )
+
+
+def with_protocol(report: Report, protocol: Protocol, **settings: Any) -> Report:
+    """The report with the protocol and its conventions in its settings."""
+    line = protocol.conventions(SELF_MATCHES.get(settings.get("self_match", "")))
+    return replace(report, settings={**report.settings, "protocol": protocol.name, "conventions": line, **settings})
+
+
+class _Sides:
+    """Queries and gallery with the labels of the finest level, and ids as text."""
+
+    def __init__(
+        self, embeddings: Any, labels: Any, gallery: Any, gallery_labels: Any, ids: Any, gallery_ids: Any, level_names: Any
+    ) -> None:
+        self.queries = Embeddings.from_source(embeddings, "embeddings")
+        self.gallery = None if gallery is None else Embeddings.from_source(gallery, "gallery")
+        self.labels, self.gallery_labels = _finest(labels), _finest(gallery_labels)
+        self.level_names = list(level_names[:1]) if level_names else None
+        self.given_ids = None if ids is None else as_array(ids)
+        self.ids = _texts(ids, len(self.queries))
+        self.gallery_ids = self.ids if self.gallery is None else _texts(gallery_ids, len(self.gallery))
+        # Test images that are ranked against themselves and against distractors come first in the gallery.
+        known = self.gallery is None or (ids is not None and gallery_ids is not None)
+        self.queries_in_gallery = known and self.gallery_ids[: len(self.queries)] == self.ids
+
+    def need_labels(self, protocol: Protocol, instead: str = "") -> None:
+        if self.labels is None or (self.gallery is not None and self.gallery_labels is None):
+            raise ValueError(f"protocol={protocol.name!r} needs labels of the queries and of the gallery{instead}.")
+
+    def with_ids(self, report: Report) -> Report:
+        """The report with the ids of the queries beside their values, where there are any."""
+        known = report.per_query is not None and self.given_ids is not None
+        return replace(report, query_ids=self.given_ids) if known else report
+
+
+def _texts(ids: Any, count: int) -> list[str]:
+    if ids is None:
+        return [str(row) for row in range(count)]
+    if len(ids) != count:
+        raise ValueError(f"there are {len(ids)} ids for {count} embeddings; give one for each.")
+    return [str(one) for one in as_array(ids).tolist()]
+
+
+def _finest(labels: Any) -> Any:
+    if labels is None:
+        return None
+    array = labels if hasattr(labels, "ndim") else np.asarray(labels)
+    if array.ndim > 1 and array.shape[1] == 0:
+        return None
+    return array if array.ndim < 2 else array[:, :1]
+
+
+def _dml(protocol: Protocol, sides: _Sides, ks: Sequence[int] | None, options: dict[str, Any]) -> Report:
+    sides.need_labels(protocol)
+    own = np.arange(len(sides.queries)) if sides.gallery is not None and sides.queries_in_gallery else None
+    report = evaluate(
+        sides.queries,
+        sides.labels,
+        sides.gallery,
+        sides.gallery_labels,
+        metrics=protocol.metric_names(ks),
+        level_names=sides.level_names,
+        self_index=own,
+        **options,
+    )
+    return with_protocol(sides.with_ids(report), protocol)
+
+
+def _revisited(
+    protocol: Protocol, queries: Any, gallery: Any, ground_truth: Any, ks: Sequence[int] | None, options: dict[str, Any]
+) -> Report:
+    if ground_truth is None or gallery is None:
+        missing = "its ground_truth, such as gnd_roxford5k.pkl" if ground_truth is None else "a gallery"
+        raise ValueError(f"protocol='revisited' needs {missing}.")
+    truth = read_ground_truth(ground_truth) if isinstance(ground_truth, str | PathLike) else ground_truth
+    return with_protocol(revisited(queries, gallery, truth, ks=ks or protocol.ks, **options), protocol)
+
+
+def _gldv2(
+    protocol: Protocol, sides: _Sides, solution: Any, usage: str | None, ks: Sequence[int] | None, options: dict[str, Any]
+) -> Report:
+    cut_offs = check_ks(protocol.ks if ks is None else ks)
+    if len(cut_offs) != 1:
+        raise ValueError(f"protocol='gldv2' takes one k, not {len(cut_offs)}; leave ks out for 100.")
+    if sides.gallery is None:
+        raise ValueError("protocol='gldv2' ranks an index that the queries are not part of; give a gallery.")
+    if solution is None:
+        if usage is not None:
+            raise ValueError("usage chooses queries of a solution; give solution, or leave usage out.")
+        sides.need_labels(protocol, ", or a solution with the relevant images of each query")
+        report = evaluate(
+            sides.queries,
+            sides.labels,
+            sides.gallery,
+            sides.gallery_labels,
+            metrics=protocol.metric_names(cut_offs),
+            level_names=sides.level_names,
+            **options,
+        )
+        return with_protocol(sides.with_ids(report), protocol)
+    finish = _finisher(protocol, options)
+    relevant = read_solution(solution, usage) if isinstance(solution, str | PathLike) else solution
+    relevant = {str(query): [str(item) for item in items] for query, items in relevant.items()}
+    judged = np.array([query in relevant for query in sides.ids])
+    if not judged.any():
+        raise ValueError(
+            f"no query of the embeddings is in the solution: they have {sides.ids[0]!r}, the solution "
+            f"{next(iter(relevant), None)!r}; check the ids."
+        )
+    run = _ranked(sides, cut_offs[0], options)
+    lists = {query: ranked for query, ranked in _named_lists(run, sides) if query in relevant}
+    report = landmark_map(
+        {query: [item for item, _ in ranked] for query, ranked in lists.items()}, relevant, cut_offs[0]
+    ).report()
+    report = replace(report, items=len(sides.gallery), settings={**report.settings, "queries_not_judged": int((~judged).sum())})
+    return finish(report)
+
+
+def _finisher(protocol: Protocol, options: dict[str, Any]) -> Callable[..., Report]:
+    """Take the options of a report with values per query out of `options`; return a function that applies them to it."""
+    per_query, bootstrap, seed = (options.pop(*one) for one in (("per_query", False), ("bootstrap", 0), ("seed", 0)))
+
+    def finish(report: Report, **settings: Any) -> Report:
+        if bootstrap:
+            report = report.with_intervals(bootstrap, seed=seed)
+        return with_protocol(report if per_query else replace(report, per_query=None, query_ids=None), protocol, **settings)
+
+    return finish
+
+
+# MIEB
+
+
+def _mieb(
+    protocol: Protocol,
+    sides: _Sides,
+    qrels: Judgments | None,
+    self_match: str | None,
+    ks: Sequence[int] | None,
+    options: dict[str, Any],
+) -> Report:
+    if self_match not in (None, *get_args(SelfMatch)):
+        raise ValueError(f"self_match={self_match!r} must be one of {', '.join(get_args(SelfMatch))}.")
+    for name, names in (("queries", sides.ids), ("the gallery", sides.gallery_ids)):
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"protocol='mieb' finds items by their ids, but those of {name} are not unique; give each its own."
+            )
+    rule = self_match or ("first" if sides.queries_in_gallery else "keep")
+    cut_offs = check_ks(protocol.ks if ks is None else ks)
+    finish = _finisher(protocol, options)
+    judgments = _judgments(protocol, sides, qrels)
+    judged = [query for query in sides.ids if query in judgments]
+    relevant = {query for query in judged if max(judgments[query].values()) > 0}
+    if not relevant:
+        compared = f"judgments have {next(iter(judgments), None)!r}, queries {sides.ids[0]!r}; check the ids"
+        raise ValueError(f"no query has a relevant item: {'all labels differ' if qrels is None else compared}.")
+    # mteb's tasks list 1,000 items and then drop one; with fewer, the largest k would lack an item.
+    run = _ranked(sides, cut_offs[-1] + (cut_offs[-1] < protocol.ks[-1]), options)
+    metrics = protocol.metric_names(cut_offs)
+    values = np.zeros((len(metrics), len(judged)))
+    place = {query: number for number, query in enumerate(judged)}
+    for lists in _blocks(_named_lists(run, sides), relevant):
+        lists_without_self = {query: _without_self(query, ranked, rule) for query, ranked in lists.items()}
+        kept = {query: ranked for query, ranked in lists_without_self.items() if ranked}
+        if not kept:  # of a gallery of one item nothing is left
+            continue
+        with warnings.catch_warnings():  # that no relevant item was found means little in a block of a few queries
+            warnings.filterwarnings("ignore", "no relevant item", UserWarning)
+            found = evaluate_run(kept, {query: judgments[query] for query in kept}, metrics, per_query=True)
+        assert found.per_query is not None
+        values[:, [place[query] for query in kept]] = np.array(list(found.per_query.values()))
+    level = "relevance ≥ 1"
+    report = Report(
+        values={metric: mean_over_queries(column) for metric, column in zip(metrics, values, strict=True)},
+        queries=len(judged),
+        items=len(sides.queries if sides.gallery is None else sides.gallery),
+        levels=(level,),
+        without_positives={level: 0},
+        settings={
+            "ks": cut_offs,
+            "grades": sorted({grade for query in judged for grade in judgments[query].values() if grade > 0}),
+            "queries_without_positives": len(judged) - len(relevant),
+            "queries_not_judged": len(sides.queries) - len(judged),
+        },
+        per_query=dict(zip(metrics, values, strict=True)),
+        query_ids=np.array(judged),
+    )
+    return finish(report, self_match=rule)
+
+
+def _judgments(protocol: Protocol, sides: _Sides, qrels: Judgments | None) -> dict[str, dict[str, int]]:
+    """The grades of each query's judged items: those given, or 1 for the items of its label, without the query itself."""
+    if qrels is not None:
+        given = Qrels.load(qrels) if isinstance(qrels, str | PathLike) else qrels
+        lists = given.items() if isinstance(given, Mapping) else ((query, dict(judged)) for query, judged in given)
+        named = {str(query): {str(item): int(grade) for item, grade in judged.items()} for query, judged in lists}
+        return {query: judged for query, judged in named.items() if judged}
+    sides.need_labels(protocol, ", or qrels with the relevant items of each query")
+    found = Qrels.from_labels(
+        sides.labels, sides.gallery_labels, sides.ids, None if sides.gallery is None else sides.gallery_ids
+    )
+    judgments = found.to_dict()
+    if sides.queries_in_gallery:
+        for query in judgments:
+            judgments[query].pop(query, None)
+    return {query: judged for query, judged in judgments.items() if judged}
+
+
+def _ranked(sides: _Sides, k: int, options: dict[str, Any]) -> RankingRun:
+    """The k best items of each query by number; the query itself is one of them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", QueryInGalleryWarning)
+        return top_k(sides.queries, sides.queries if sides.gallery is None else sides.gallery, k, **options)
+
+
+def _named_lists(run: RankingRun, sides: _Sides) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Each query with its items and their scores, best first, by their ids."""
+    for number, ranked in run:
+        yield sides.ids[int(number)], [(sides.gallery_ids[int(item)], score) for item, score in ranked]
+
+
+def _blocks(
+    lists: Iterator[tuple[str, list[tuple[str, float]]]], wanted: Collection[str]
+) -> Iterator[dict[str, list[tuple[str, float]]]]:
+    """The lists of the wanted queries, in dictionaries of about a million items."""
+    block: dict[str, list[tuple[str, float]]] = {}
+    size = 0
+    for query, ranked in lists:
+        if query in wanted:
+            block[query] = ranked
+            size += len(ranked)
+        if size >= _LISTED_AT_ONCE:
+            yield block
+            block, size = {}, 0
+    if block:
+        yield block
+
+
+def _without_self(query: str, ranked: list[tuple[str, float]], rule: str) -> dict[str, float]:
+    if rule == "first" and ranked:
+        # Of items that tie for the first place, the one with the larger id is first, as in trec_eval.
+        first = max(ranked, key=lambda pair: (pair[1], pair[0]))[0]
+        return {item: score for item, score in ranked if item != first}
+    return {item: score for item, score in ranked if rule != "id" or item != query}

@@ -1,0 +1,146 @@
+"""Images in columns of Parquet and Arrow files: what pyarrow reads, in any order, from threads and forked workers."""
+
+import io
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from suprank.data.archives import Archive, UnreadableArchiveError
+from suprank.data.columnar import BYTE_RANGE, ROW_GROUP
+
+VALUES = [bytes([number]) * (number * 37 % 50) for number in range(40)]
+
+
+def table(values, struct=True):
+    cells = [None if one is None else {"bytes": one, "path": "x"} for one in values] if struct else values
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())]) if struct else pa.binary()
+    return pa.table({"image": pa.array(cells, kind), "label": list(range(len(values)))})
+
+
+def plain(path, values, struct=True, **options):
+    """As `datasets` 5 writes it: neither compressed nor with a dictionary."""
+    pq.write_table(table(values, struct), path, compression="none", use_dictionary=False, **options)
+    return path
+
+
+def arrow(path, values, struct=True, file=False, **options):
+    writer = pa.ipc.new_file if file else pa.ipc.new_stream
+    with writer(path, table(values, struct).schema, **options) as out:
+        out.write_table(table(values, struct), max_chunksize=7)
+    return path
+
+
+def contents(archive, rows):
+    return [archive.read(f"image/{row}") for row in rows]
+
+
+@pytest.mark.parametrize("struct", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"row_group_size": 7},
+        {"data_page_size": 64, "write_batch_size": 3},
+        {"data_page_version": "2.0", "data_page_size": 64, "write_batch_size": 2},
+        {"write_page_checksum": True, "write_page_index": True},
+    ],
+)
+def test_plain_parquet_columns_are_ranges_of_bytes_whatever_the_pages(tmp_path, options, struct):
+    archive = Archive(plain(tmp_path / "x.parquet", VALUES, struct, **options))
+    assert archive.members.columns["image"].method == BYTE_RANGE
+    assert list(archive.members.columns) == ["image"]
+    assert contents(archive, range(40)) == VALUES
+    data = (tmp_path / "x.parquet").read_bytes()
+    assert [data[first : first + size] for first, size in archive.members.columns["image"].places.tolist()] == VALUES
+
+
+@pytest.mark.parametrize(
+    "options", [{"compression": "snappy"}, {"compression": "zstd", "row_group_size": 7}, {"compression": "none"}]
+)
+def test_compressed_or_dictionary_encoded_columns_are_read_by_row_group(tmp_path, options):
+    pq.write_table(table(VALUES), tmp_path / "x.parquet", **options)
+    archive = Archive(tmp_path / "x.parquet")
+    assert archive.members.columns["image"].method == ROW_GROUP
+    assert contents(archive, [39, 0, 20, 7, 6]) == [VALUES[row] for row in (39, 0, 20, 7, 6)]
+
+
+@pytest.mark.parametrize("file", [True, False])
+@pytest.mark.parametrize("struct", [True, False])
+def test_arrow_files_are_ranges_of_bytes(tmp_path, struct, file):
+    archive = Archive(arrow(tmp_path / "x.arrow", VALUES, struct, file))
+    assert archive.members.columns["image"].method == BYTE_RANGE
+    assert contents(archive, range(40)) == VALUES
+
+
+@settings(max_examples=20, deadline=None)
+@given(values=st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=12), groups=st.integers(1, 5))
+def test_every_row_is_what_pyarrow_reads_and_a_null_is_no_image(tmp_path_factory, values, groups):
+    folder = tmp_path_factory.mktemp("columns")
+    files = [plain(folder / "x.parquet", values, row_group_size=groups), arrow(folder / "x.arrow", values)]
+    for archive in map(Archive, files):
+        for row, value in enumerate(values):
+            if value is not None:
+                assert archive.read(f"image/{row}") == value
+            else:
+                with pytest.raises((FileNotFoundError, UnreadableArchiveError), match=r"no member|is blank"):
+                    archive.read(f"image/{row}")
+        assert f"image/{len(values)}" not in archive.members
+        assert len(archive.members) == len(list(archive.members)) == len(values)
+
+
+def test_members_that_do_not_exist_and_files_that_changed_or_are_damaged_say_so(tmp_path):
+    path = plain(tmp_path / "x.parquet", VALUES)
+    archive = Archive(path)
+    for name in ("image/40", "image/-1", "image/x", "photo/1", "1", "image/²"):
+        assert name not in archive.members
+        with pytest.raises(FileNotFoundError, match="has no member"):
+            archive.read(name)
+    pq.write_table(table(VALUES), path)
+    compressed = Archive(path)
+    plain(path, VALUES[:5])
+    for one in (archive, compressed):
+        with pytest.raises(UnreadableArchiveError, match="has changed since it was listed; start again"):
+            one.read("image/2")
+    pq.write_table(table(VALUES), path, compression="zstd")
+    data = path.read_bytes()
+    path.write_bytes(b"PAR1" + bytes(200) + data[204:])  # its end, which lists the row groups, is as it was
+    with pytest.raises(
+        UnreadableArchiveError, match="(?s)x.parquet: member 'image/2' is damaged .*; copy the (file|archive) again"
+    ):
+        Archive(path).read("image/2")
+    path.write_bytes(path.read_bytes()[:-9])
+    (tmp_path / "x.arrow").write_bytes(b"nothing")
+    for broken in (path, tmp_path / "x.arrow"):
+        with pytest.raises(UnreadableArchiveError, match="cannot be read as .*copy it again"):
+            Archive(broken)
+    arrow(tmp_path / "x.arrow", VALUES, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+    with pytest.raises(UnreadableArchiveError, match="x.arrow is compressed, so it has no random access; save it again"):
+        Archive(tmp_path / "x.arrow")
+
+
+def read_in_fork(archive, rows, answers):
+    answers.put(contents(archive, rows))
+
+
+@pytest.mark.parametrize("write", [plain, lambda path, values: pq.write_table(table(values), path, row_group_size=5) or path])
+def test_threads_forked_workers_and_pickles_read_the_same(tmp_path, write):
+    archive = Archive(write(tmp_path / "x.parquet", VALUES))
+    order = [(7 * row) % 40 for row in range(40)]
+    expected = [VALUES[row] for row in order]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda row: archive.read(f"image/{row}"), order)) == expected
+    context = get_context("fork")
+    answers = context.SimpleQueue()
+    workers = [context.Process(target=read_in_fork, args=(archive, order, answers)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    assert [answers.get() for _ in workers] == [expected, expected]
+    for worker in workers:
+        worker.join()
+    assert contents(pickle.load(io.BytesIO(pickle.dumps(archive))), order) == expected

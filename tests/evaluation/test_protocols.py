@@ -1,0 +1,256 @@
+"""Protocols: each against the library or function that people quote it from, and the conventions by hand."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from suprank.evaluation import PROTOCOLS, QueryInGalleryWarning, Report, evaluate, evaluate_protocol, landmark_map, revisited
+from suprank.evaluation.protocols import mteb_metric
+
+PAGE = Path(__file__).parents[2] / "docs" / "protocols.md"
+QUIET = {"device": "cpu", "progress": False}
+
+
+def collection(seed=0, items=60, classes=9, dim=6, levels=None):
+    """Embeddings around their classes, and labels; with `levels`, numbers of so few values that many scores tie."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(0, classes, items)
+    embeddings = draw.normal(size=(classes, dim))[labels] + draw.normal(size=(items, dim))
+    if levels is not None:
+        embeddings = np.where(embeddings > 0, 1.0, -1.0)
+    return embeddings.astype(np.float32), labels
+
+
+# Deep metric learning; `test_other_libraries.py` compares it with pytorch-metric-learning
+
+
+def test_dml_leaves_out_the_row_whatever_the_ids():
+    embeddings, labels = collection()
+    copied = np.concatenate([embeddings, embeddings[:7]]), np.concatenate([labels, labels[:7]])
+    ids = [f"image {row}" for row in [*range(60), *range(7)]]
+    report = evaluate_protocol("dml", *copied, ids=ids, per_query=True, **QUIET)
+    assert report.per_query["R@1"][:7].tolist() == report.per_query["R@1"][60:].tolist() == [1] * 7
+    assert report.query_ids.tolist() == ids
+    assert evaluate(*copied, ids=ids, metrics=["R@1"], **QUIET)["R@1"] < report["R@1"]
+
+
+def test_dml_ranks_a_gallery_that_begins_with_the_queries_without_the_query():
+    embeddings, labels = collection()
+    more, other = collection(1)
+    ids = [str(row) for row in range(120)]
+    both = np.concatenate([embeddings, more]), np.concatenate([labels, other + 100])
+    found = evaluate_protocol("dml", embeddings, labels, *both, ids=ids[:60], gallery_ids=ids, **QUIET)
+    expected = evaluate(embeddings, labels, *both, self_index=np.arange(60), metrics=["mAP@R"], **QUIET)
+    assert found["mAP@R"] == expected["mAP@R"]
+    inshop = evaluate_protocol("dml", embeddings, labels, more, other, ks=[1, 20], **QUIET)
+    assert inshop["R@20"] == evaluate(embeddings, labels, more, other, metrics=["R@20"], **QUIET)["R@20"]
+
+
+def test_dml_takes_the_finest_of_several_levels():
+    embeddings, labels = collection()
+    tree = np.stack([labels, labels // 3], axis=1)
+    both = evaluate_protocol("dml", embeddings, tree, level_names=["species", "genus"], **QUIET)
+    assert both.values == evaluate_protocol("dml", embeddings, labels, **QUIET).values
+    assert both.levels == ("species",)
+
+
+# mteb
+
+
+def mteb_lists(embeddings, names, rule):
+    """What mteb hands to trec_eval: cosines of all items, without the query by the task's rule."""
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    scores = (unit @ unit.T).round(6)
+    lists = {}
+    for query, row in zip(names, scores, strict=True):
+        ranked = dict(zip(names, row.tolist(), strict=True))
+        first = max(ranked, key=lambda item: (ranked[item], item))
+        lists[query] = {item: score for item, score in ranked.items() if item != {"first": first, "id": query}.get(rule)}
+    return lists
+
+
+@pytest.mark.parametrize("rule", ["first", "id", "keep"])
+@pytest.mark.parametrize("levels", [None, 2], ids=["no ties", "many ties"])
+def test_mieb_is_trec_evals(rule, levels):
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    embeddings, labels = collection(dim=4, levels=levels)
+    draw = np.random.default_rng(1)
+    names = [f"image{number}" for number in draw.permutation(len(labels))]
+    judged = {
+        query: {
+            item: int(draw.integers(0, 3)) for item, other in zip(names, labels, strict=True) if other == own and item != query
+        }
+        for query, own in zip(names, labels, strict=True)
+    }
+    judged = {query: items for query, items in judged.items() if items}
+    measures = {"ndcg_cut.1,10", "map_cut.1,10", "recall.1,10", "P.1,10", "success.1,10"}
+    expected = pytrec_eval.RelevanceEvaluator(judged, measures).evaluate(mteb_lists(embeddings, names, rule))
+    report = evaluate_protocol(
+        "mieb", embeddings, ids=names, qrels=judged, self_match=rule, ks=[1, 10, len(labels)], per_query=True, **QUIET
+    )
+    for theirs, ours in {
+        "ndcg_cut": "ndcg",
+        "map_cut": "map",
+        "recall": "recall",
+        "P": "precision",
+        "success": "hit_rate",
+    }.items():
+        for k in (1, 10):
+            values = dict(zip(report.query_ids.tolist(), report.per_query[mteb_metric(f"{ours}_at_{k}")], strict=True))
+            assert values == pytest.approx({query: row[f"{theirs}_{k}"] for query, row in expected.items()}, abs=1e-6)
+    assert report.settings["self_match"] == rule
+
+
+def test_mieb_of_labels_is_mieb_of_their_judgments_and_drops_the_first_result_of_a_query_in_the_corpus():
+    embeddings, labels = collection()
+    judged = {
+        str(query): {str(item): 1 for item in range(60) if labels[item] == labels[query] and item != query}
+        for query in range(60)
+    }
+    by_labels = evaluate_protocol("mieb", embeddings, labels, **QUIET)
+    assert by_labels.values == evaluate_protocol("mieb", embeddings, qrels=judged, **QUIET).values
+    assert by_labels.settings["self_match"] == "first"
+    more, other = collection(1)
+    assert evaluate_protocol("mieb", embeddings, labels, more, other, **QUIET).settings["self_match"] == "keep"
+
+
+def test_mieb_of_a_few_k_is_that_of_all():
+    embeddings, labels = collection()
+    every, some = (evaluate_protocol("mieb", embeddings, labels, ks=ks, **QUIET) for ks in (None, [1, 3]))
+    assert {key: every[key] for key in some} == some.values
+    assert len(every) == 6 * 7
+
+
+def test_mieb_evaluates_lists_in_blocks(monkeypatch):
+    embeddings, _ = collection()
+    judged = {str(query): {str(item): item % 3 for item in range(9 * (query % 4))} for query in range(60)}
+    whole = evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **QUIET)
+    monkeypatch.setattr("suprank.evaluation.protocols._LISTED_AT_ONCE", 150)
+    assert evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **QUIET) == whole
+    assert whole.queries == 45  # the others are not judged
+    assert whole.settings["queries_not_judged"] == 15
+    assert whole.settings["grades"] == (1, 2)
+
+
+def test_mieb_of_a_corpus_of_one_image_that_is_dropped_is_zero():
+    embeddings, _ = collection(items=1)
+    report = evaluate_protocol("mieb", embeddings, gallery=embeddings, qrels={"0": {"0": 1}}, self_match="first", **QUIET)
+    assert set(report.values.values()) == {0.0}
+
+
+# Landmarks
+
+
+def test_gldv2_of_labels_is_that_of_a_solution_and_of_the_challenges_formula():
+    (queries, own), (index, theirs) = collection(0, items=8), collection(1, items=300, classes=3)
+    ids, gallery_ids = [f"q{row}" for row in range(8)], [f"i{row}" for row in range(300)]
+    solution = {
+        name: [item for item, other in zip(gallery_ids, theirs, strict=True) if other == label]
+        for name, label in zip(ids, own, strict=True)
+    }
+    solution = {query: items for query, items in solution.items() if items}
+    by_labels = evaluate_protocol("gldv2", queries, own, index, theirs, **QUIET)
+    by_solution = evaluate_protocol(
+        "gldv2", queries, gallery=index, ids=ids, gallery_ids=gallery_ids, solution=solution, per_query=True, **QUIET
+    )
+    unit = [one / np.linalg.norm(one, axis=1, keepdims=True) for one in (queries, index)]
+    order = np.argsort(-(unit[0] @ unit[1].T), axis=1)
+    predictions = {name: [gallery_ids[item] for item in row] for name, row in zip(ids, order, strict=True) if name in solution}
+    assert 0 < len(solution) < 8
+    assert by_labels["mAP@100"] == pytest.approx(landmark_map(predictions, solution).mean, abs=1e-12)
+    assert by_solution["mAP@100"] == pytest.approx(by_labels["mAP@100"], abs=1e-12)
+    assert by_solution.items == 300
+    assert by_solution.settings["queries_not_judged"] == 8 - len(solution)
+    assert by_labels.without_positives == {"label0": 8 - len(solution)}
+
+
+def test_gldv2_does_not_leave_out_a_query_that_is_in_the_index():
+    embeddings, labels = collection()
+    with pytest.warns(QueryInGalleryWarning):
+        assert evaluate_protocol("gldv2", embeddings, labels, embeddings, labels, ks=[1], **QUIET)["mAP@1"] == 1
+
+
+# Revisited
+
+
+def test_revisited_is_the_function_of_that_name_with_its_conventions(tmp_path):
+    (queries, _), (gallery, _) = collection(0, items=3), collection(1)
+    judged = [
+        {"easy": [0, 5], "hard": [7], "junk": [1, 2]},
+        {"easy": [], "hard": [3], "junk": []},
+        {"easy": [9], "hard": [], "junk": [8]},
+    ]
+    report = evaluate_protocol("revisited", queries, gallery=gallery, ground_truth=judged, **QUIET)
+    assert report.values == revisited(queries, gallery, judged, **QUIET).values
+    assert report.settings["protocol"] == "revisited"
+    report.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json") == report
+
+
+# What a report says
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_page_states_the_conventions_that_reports_have(name):
+    rows = [line.strip("|").split("|") for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    table = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows if len(row) == 5}
+    column = [cell.strip("`") for cell in table[""]].index(name)
+    protocol = PROTOCOLS[name]
+    assert table["list"][column] == protocol.gallery
+    assert table["the query itself"][column].startswith(protocol.self_match)
+    assert table["AP"][column] == protocol.average_precision
+    assert table["queries without positives"][column] == protocol.no_positives
+    assert table["ties"][column] == protocol.ties
+    named = re.findall(r"[A-Za-z-]+@[kR]|R-P|P@1|mAP@100", table["metrics"][column])
+    assert set(named) >= {metric.replace("mAP@k", "mAP@100") for metric in protocol.metrics}
+
+
+def test_a_report_names_its_protocol_and_keeps_it_in_its_file(tmp_path):
+    report = evaluate_protocol("dml", *collection(), **QUIET)
+    assert "protocol dml: every image against all others; the query itself left out by its row" in str(report)
+    report.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json").settings["conventions"] == PROTOCOLS["dml"].conventions()
+    first, kept = (evaluate_protocol("mieb", *collection(), self_match=rule, **QUIET) for rule in ("first", "keep"))
+    assert "left out as the first result, whatever it is" in str(first)
+    assert "the query itself kept" in str(kept)
+    assert "protocol" not in str(evaluate(*collection(), **QUIET))
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"protocol": "mmeb"}, "protocol='mmeb' is not one of dml, mieb, revisited, gldv2"),
+        ({"protocol": "dml", "qrels": {}}, "qrels is for protocol='mieb', and protocol='dml' was chosen"),
+        ({"protocol": "dml", "metrics": ["AP"]}, "metrics cannot be combined with protocol='dml', which has its own"),
+        ({"protocol": "dml", "labels": None}, "protocol='dml' needs labels"),
+        ({"protocol": "mieb", "labels": None}, "needs labels of the queries and of the gallery, or qrels"),
+        ({"protocol": "mieb", "self_match": "row"}, "self_match='row' must be one of first, id, keep"),
+        ({"protocol": "mieb", "ids": ["a"] * 60}, "those of queries are not unique"),
+        ({"protocol": "mieb", "ids": ["a"]}, "there are 1 ids for 60 embeddings"),
+        ({"protocol": "mieb", "qrels": {"x": {"y": 1}}}, "no query has a relevant item: judgments have 'x', queries '0'"),
+        ({"protocol": "mieb", "labels": np.arange(60)}, "no query has a relevant item: all labels differ"),
+        ({"protocol": "revisited"}, "needs its ground_truth"),
+        ({"protocol": "revisited", "ground_truth": []}, "needs a gallery"),
+        ({"protocol": "gldv2"}, "ranks an index that the queries are not part of; give a gallery"),
+        ({"protocol": "gldv2", "gallery": collection()[0], "labels": None}, "or a solution"),
+        ({"protocol": "gldv2", "gallery": collection()[0], "solution": {"x": ["y"]}}, "they have '0', the solution 'x'"),
+        ({"protocol": "gldv2", "gallery": collection()[0], "usage": "Public"}, "usage chooses queries of a solution"),
+        ({"protocol": "gldv2", "gallery": collection()[0], "ks": [1, 2]}, "takes one k, not 2"),
+    ],
+)
+def test_what_contradicts_a_protocol_is_refused_in_a_sentence(arguments, message):
+    embeddings, labels = collection()
+    given = {"embeddings": embeddings, "labels": labels, **QUIET, **arguments}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        evaluate_protocol(**given)
+
+
+def test_a_score_of_mteb_that_is_no_ranking_metric_is_refused():
+    assert mteb_metric("cv_recall_at_5") == "R@5"
+    with pytest.raises(ValueError, match="'nauc_ndcg_at_10_max' is no score of mteb's rankings"):
+        mteb_metric("nauc_ndcg_at_10_max")

@@ -1,0 +1,474 @@
+"""Embedders on the Hugging Face Hub: the real client against a small hub on this machine."""
+
+import errno
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+import yaml
+from huggingface_hub import ModelCard, constants
+
+from suprank.files.atomic import DiskFullError
+from suprank.models import Embedder, HubError, UntrustedCodeError, WeightsError, hub
+from suprank.models.hub_names import HubName
+from tests import fake_hub
+from tests.models import tiny
+
+pytestmark = pytest.mark.filterwarnings(fake_hub.OF_THE_CLIENT)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with fake_hub.serving() as running:
+        yield running
+
+
+@pytest.fixture
+def online(server, tmp_path, monkeypatch):
+    """The hub without repositories, as the user "org" sees it who may write."""
+    server.repositories.clear()
+    server.faults.clear()
+    server.asked.clear()
+    fake_hub.point_to(server, tmp_path / "cache", monkeypatch)
+    return server
+
+
+def pushed(online, name="org/model", **settings):
+    embedder = tiny.embedder(**{"dim": 8, **settings})
+    embedder.push_to_hub(name)
+    return embedder
+
+
+def without_network(monkeypatch):
+    monkeypatch.setattr("socket.socket.connect", lambda *args: pytest.fail("a connection"))
+
+
+# There and back
+
+
+@pytest.mark.parametrize(
+    ("backbone", "settings"), [("test_resnet", {"pooling": "gem", "dim": 8}), ("test_vit", {"image_size": 64})]
+)
+def test_what_is_loaded_from_the_hub_is_what_was_pushed_to_the_last_bit(online, backbone, settings):
+    embedder = tiny.embedder(backbone, seed=3, **settings)
+    commit = embedder.push_to_hub("org/model", commit_message="First try")
+    repository = online.repositories["org/model"]
+    assert commit.oid == repository.branches["main"]
+    assert repository.messages == ["initial commit", "First try"]
+    assert set(repository.files) == {".gitattributes", "README.md", "embedder.json", "model.safetensors"}
+    loaded = Embedder.from_pretrained("org/model")
+    assert torch.equal(loaded(tiny.images()), embedder(tiny.images()))
+    assert loaded.fingerprint() == embedder.fingerprint()
+    assert not loaded.training
+
+
+def test_a_model_is_one_commit_and_the_hub_is_told_who_asks(online):
+    pushed(online)
+    assert len(online.paths("/commit/")) == 1
+    assert all(one.agent.startswith("suprank/") for one in online.asked if one.path.startswith("/api/models"))
+
+
+def test_a_branch_is_made_and_loaded_by_its_name_and_by_its_commit(online):
+    first = pushed(online)
+    second = tiny.embedder(seed=2, dim=8)
+    commit = second.push_to_hub("org/model", revision="experiment")
+    assert Embedder.from_pretrained("org/model").fingerprint() == first.fingerprint()
+    for name, options in (
+        ("org/model", {"revision": "experiment"}),
+        (f"org/model@{commit.oid}", {}),
+        ("hf-hub:org/model@experiment", {}),
+    ):
+        assert Embedder.from_pretrained(name, **options).fingerprint() == second.fingerprint()
+    tiny.embedder(seed=3, dim=8).push_to_hub("org/model", revision="experiment")  # a branch that is there
+    assert online.repositories["org/model"].branches["experiment"] != commit.oid
+    with pytest.raises(ValueError, match="name two revisions"):
+        Embedder.from_pretrained("org/model@a", revision="b")
+
+
+def test_a_pull_request_leaves_the_branch_as_it_is(online):
+    first = pushed(online)
+    second = tiny.embedder(seed=2, dim=8)
+    assert second.push_to_hub("org/model", create_pr=True).pr_url == f"{online.url}/org/model/discussions/1"
+    assert Embedder.from_pretrained("org/model").fingerprint() == first.fingerprint()
+    assert Embedder.from_pretrained("org/model", revision="refs/pr/1").fingerprint() == second.fingerprint()
+
+
+def test_a_folder_is_loaded_too(online, tmp_path):
+    embedder = tiny.embedder()
+    embedder.save(tmp_path / "model")
+    assert Embedder.from_pretrained(tmp_path / "model").fingerprint() == embedder.fingerprint()
+    assert online.asked == []
+    with pytest.raises(ValueError, match="is a folder, which has no revision 'v1'"):
+        Embedder.from_pretrained(tmp_path / "model", revision="v1")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder runs/a/model, and .* must be org/name"):
+        Embedder.from_pretrained("runs/a/model")
+
+
+def test_what_was_loaded_once_needs_no_network_by_its_commit_or_with_local_files_only(online, monkeypatch):
+    embedder = pushed(online)
+    Embedder.from_pretrained("org/model")
+    commit = online.repositories["org/model"].branches["main"]
+    without_network(monkeypatch)
+    assert Embedder.from_pretrained("org/model", local_files_only=True).fingerprint() == embedder.fingerprint()
+    assert Embedder.from_pretrained("org/model", revision=commit).fingerprint() == embedder.fingerprint()
+
+
+def test_a_cache_can_be_named_and_a_download_forced(online, tmp_path):
+    pushed(online)
+    for _ in range(2):
+        Embedder.from_pretrained("org/model", cache_dir=tmp_path / "elsewhere", force_download=True)
+    downloads = [one for one in online.asked if one.method == "GET" and one.path.endswith("model.safetensors")]
+    assert len(downloads) == 2
+    assert (tmp_path / "elsewhere" / "models--org--model").is_dir()
+
+
+def test_a_folder_of_a_repository_is_what_would_be_pushed(online, tmp_path):
+    embedder = tiny.embedder(dim=8)
+    embedder.save_repository(tmp_path / "dry", "org/model", files={"gallery.png": b"png"})
+    assert online.asked == []
+    embedder.push_to_hub("org/model", files={"gallery.png": b"png"})
+    files = online.repositories["org/model"].files
+    assert {file.name: file.read_bytes() for file in (tmp_path / "dry").iterdir()}.items() <= files.items()
+    embedder.save_repository(tmp_path / "dry", "org/model")  # without what no longer belongs to it
+    embedder.push_to_hub("org/model")
+    assert "gallery.png" not in {*online.repositories["org/model"].files, *(file.name for file in (tmp_path / "dry").iterdir())}
+
+
+def test_pulling_into_a_folder_takes_files_of_known_names_and_no_code(online, tmp_path):
+    embedder = pushed(online)
+    online.repositories["org/model"].commit({"modeling.py": b"boom", "weights.pkl": b"boom", "gallery.png": b"png"})
+    commit = hub.download_folder(HubName("org/model"), tmp_path / "model")
+    assert commit == ("org/model", online.repositories["org/model"].branches["main"])
+    names = {file.name for file in (tmp_path / "model").iterdir()}
+    assert names == {"README.md", "embedder.json", "model.safetensors", "gallery.png"}
+    assert Embedder.load(tmp_path / "model").fingerprint() == embedder.fingerprint()
+
+
+# Who may
+
+
+def test_a_private_repository_is_for_those_who_may_read_it(online, monkeypatch):
+    tiny.embedder(dim=8).push_to_hub("org/secret", private=True)
+    assert online.repositories["org/secret"].private
+    Embedder.from_pretrained("org/secret")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", constants.HF_HUB_CACHE + "2")
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(HubError, match=r"there is no model org/secret on http\S+, or it is private; .* log in"):
+        Embedder.from_pretrained("org/secret")
+    Embedder.from_pretrained("org/secret", token=fake_hub.WRITE)
+
+
+def test_private_never_means_public(online):
+    online.add("org/public", {"README.md": b""})
+    with pytest.raises(HubError, match=r"org/public is there already and public, so private=True would not hide"):
+        tiny.embedder().push_to_hub("org/public", private=True)
+    assert set(online.repositories["org/public"].files) == {"README.md"}
+
+
+@pytest.mark.parametrize("token", [fake_hub.READ, None])
+def test_pushing_needs_a_token_that_may_write(online, monkeypatch, token):
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(HubError, match=r"org/model cannot be written to .*; log in with a token that has write access"):
+        tiny.embedder().push_to_hub("org/model", token=token)
+
+
+def test_whether_a_token_may_write_is_known_before_any_work(online):
+    hub.check_token("org/model")
+    with pytest.raises(HubError, match=r"org/model cannot be written to: the token of reader may only read; log in with one"):
+        hub.check_token("org/model", fake_hub.READ)
+    with pytest.raises(HubError, match=r"org/model cannot be written to \(.*; log in with a token that has write access"):
+        hub.check_token("org/model", "hf_expired")
+
+
+def test_a_gated_repository_says_where_to_ask(online, monkeypatch):
+    pushed(online)
+    online.repositories["org/model"].gated = True
+    monkeypatch.setenv("HF_TOKEN", fake_hub.READ)
+    with pytest.raises(HubError, match=rf"org/model is gated; accept its conditions on {online.url}/org/model, and log in"):
+        Embedder.from_pretrained("org/model")
+
+
+def test_a_wrong_token_is_named_as_the_reason(online):
+    pushed(online)
+    with pytest.raises(HubError, match=r"org/model cannot be read \(.*401.*log in with a token that may"):
+        Embedder.from_pretrained("org/model", token="hf_expired")
+
+
+def test_code_is_neither_pushed_nor_run_unless_it_is_trusted(online, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "import torch\ndef build():\n    return torch.nn.Conv2d(3, 4, 3)\n"
+    (tmp_path / "mine.py").write_text(code)
+    embedder = Embedder.create("mine.py:build", image_size=32).eval()
+    embedder.push_to_hub("org/mine")
+    files = online.repositories["org/mine"].files
+    assert set(files) == {".gitattributes", "README.md", "embedder.json", "model.safetensors"}
+    assert b"mine.py:build`, which is not part of this repository" in files["README.md"]
+    with pytest.raises(UntrustedCodeError, match="trust_code=True"):
+        Embedder.from_pretrained("org/mine")
+    loaded = Embedder.from_pretrained("org/mine", trust_code=True)
+    assert torch.equal(loaded(tiny.images(size=32)), embedder(tiny.images(size=32)))
+
+
+# What goes wrong
+
+
+def test_names_that_are_none_are_refused_before_any_request(online):
+    for name in ("a/b/c", "-a/b", "a/b--c", "a/b.git", "org/" + 97 * "x"):
+        with pytest.raises(ValueError, match="is not the name of a repository"):
+            tiny.embedder().push_to_hub(name)
+    assert online.asked == []
+
+
+def test_a_repository_that_is_not_there_and_one_of_something_else(online):
+    online.add("org/other", {"config.json": b"{}"})
+    with pytest.raises(HubError, match=r"there is no model org/nothing on http\S+, or it is private; check the name"):
+        Embedder.from_pretrained("org/nothing")
+    with pytest.raises(
+        HubError, match=r"org/other is not an embedder of suprank: it has no embedder.json, .* hf-hub:org/other"
+    ):
+        Embedder.from_pretrained("org/other")
+
+
+def test_a_revision_that_is_not_there_lists_those_there_are(online):
+    pushed(online)
+    with pytest.raises(HubError, match=r"org/model has no revision 'v9'; choose from main, or name a commit"):
+        Embedder.from_pretrained("org/model", revision="v9")
+
+
+def test_half_a_repository_and_weights_of_another_push_are_noticed(online):
+    pushed(online)
+    files = dict(online.repositories["org/model"].files)
+    online.add("org/half", {"embedder.json": files["embedder.json"]})
+    with pytest.raises(HubError, match=r"org/half is incomplete: it has embedder.json and no model.safetensors; push"):
+        Embedder.from_pretrained("org/half")
+    online.add("org/mixed", {**files, "model.safetensors": safetensors.torch.save({"a": torch.ones(1)})})
+    with pytest.raises(WeightsError, match=r"is not the file that embedder\.json describes"):
+        Embedder.from_pretrained("org/mixed")
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(429, r"refuses more requests for now \(error 429\); wait"), (500, r"problem of its own \(error 500\); try again later")],
+)
+def test_a_hub_that_is_busy_or_broken_says_so_both_ways(online, status, message):
+    pushed(online)
+    online.fault(status, "/resolve/")
+    with pytest.raises(HubError, match=message):
+        Embedder.from_pretrained("org/model")
+    online.fault(status, "/preupload/")
+    with pytest.raises(HubError, match=message):
+        tiny.embedder().push_to_hub("org/model")
+
+
+def test_errors_that_pass_are_tried_again(online):
+    embedder = pushed(online)
+    online.fault(503, "/resolve/", times=2)
+    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+
+
+def test_weights_that_cannot_be_uploaded_leave_the_repository_as_it_was(online):
+    embedder = pushed(online)
+    before = dict(online.repositories["org/model"].files)
+    online.fault(500, "/lfs/")
+    with pytest.raises(HubError, match=r"problem of its own \(error 500\)"):
+        tiny.embedder(seed=2, dim=8).push_to_hub("org/model")
+    assert online.repositories["org/model"].files == before
+    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+
+
+def test_a_download_that_is_cut_off_continues_where_it_stopped(online):
+    embedder = pushed(online)
+    content = online.repositories["org/model"].files["model.safetensors"]
+
+    def cut_off(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content[: len(content) // 2])
+        handler.close_connection = True
+
+    online.fault(cut_off, "model.safetensors", times=1, method="GET")
+    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+    online.fault(cut_off, "model.safetensors", method="GET")
+    with pytest.raises(HubError, match=r"org/model@\w+ cannot be downloaded \(.*; try again"):
+        Embedder.from_pretrained("org/model", force_download=True)
+
+
+def test_a_hub_that_does_not_answer_is_given_up_within_seconds_unless_the_cache_helps(online, monkeypatch):
+    embedder = pushed(online)
+    Embedder.from_pretrained("org/model")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    start = time.monotonic()
+    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+    for address in ("http://127.0.0.1:9", "no address"):
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        with pytest.raises(
+            HubError, match=r"^org/another cannot be downloaded \(.* does not answer\), and the cache \(.*\) does"
+        ):
+            Embedder.from_pretrained("org/another")
+    with pytest.raises(HubError, match=r"org/another cannot be downloaded \(local_files_only=True\)"):
+        Embedder.from_pretrained("org/another", local_files_only=True)
+    assert not constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match=r"org/another cannot be downloaded \(HF_HUB_OFFLINE is set\)"):
+        Embedder.from_pretrained("org/another")
+    assert time.monotonic() - start < 5
+
+
+def test_a_hub_that_is_too_slow_counts_as_one_that_does_not_answer(online, monkeypatch):
+    embedder = pushed(online)
+    Embedder.from_pretrained("org/model")
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.1)
+    online.fault(lambda handler: time.sleep(0.5), "^/$")
+    assert Embedder.from_pretrained("org/model").fingerprint() == embedder.fingerprint()
+    with pytest.raises(HubError, match=rf"^org/another cannot be downloaded \({online.url} does not answer\)"):
+        Embedder.from_pretrained("org/another")
+
+
+def test_a_full_disk_is_named(online, monkeypatch):
+    pushed(online)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", lambda *args, **kwargs: (_ for _ in ()).throw(full))
+    with pytest.raises(DiskFullError, match=r"cannot be written \(the disk is full: No space left.*Make room"):
+        Embedder.from_pretrained("org/model")
+
+
+# The card, and the page on all this
+
+
+def test_code_of_the_page_on_the_hub_runs(online, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, commit = on_the_hub(online, name="timm/resnet50.a1_in1k")
+    page = (Path(__file__).parents[2] / "docs" / "hub.md").read_text()
+    names = {}
+    exec("\n".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)), names)
+    assert online.repositories["org/birds"].private
+    assert Embedder.load("model").config.backbone == f"hf-hub:timm/resnet50.a1_in1k@{commit}"
+
+
+def test_the_card_has_metadata_that_the_hub_reads_and_escapes_what_is_markdown(online):
+    from suprank.models.model_card import code, escape, model_card
+
+    card = ModelCard(model_card(tiny.embedder(dim=8), "org/model", metadata={"license": "mit"}))
+    assert (card.data.library_name, card.data.license, card.data.pipeline_tag) == ("suprank", "mit", "image-feature-extraction")
+    assert 'Embedder.from_pretrained("org/model")' in card.text
+    assert escape("<script>a|b*\n_c_") == r"&lt;script&gt;a\|b\* \_c\_"
+    assert code("a`b|c") == "`a'b¦c`"
+
+
+# timm's models on the hub
+
+
+def on_the_hub(online, architecture="test_resnet", name="timm/some", pickled=False, **entries):
+    """A timm model with random weights, as timm writes it; the model and its commit."""
+    torch.manual_seed(5)
+    net = timm.create_model(architecture, **entries.get("model_args", {})).eval()
+    cfg = {**net.pretrained_cfg, "mean": (0.1, 0.2, 0.3), "input_size": (3, 96, 96), "interpolation": "bicubic"}
+    left_out = ("architecture", "url", "file", "source", "hf_hub_id", "state_dict")
+    config = {
+        "architecture": architecture,
+        "num_classes": net.num_classes,
+        "num_features": net.num_features,
+        "pretrained_cfg": {key: value for key, value in cfg.items() if key not in left_out and value is not None},
+        **entries,
+    }
+    weights = {"model.safetensors": safetensors.torch.save(net.state_dict())}
+    return net, online.add(name, {"config.json": json.dumps(config).encode(), **weights})
+
+
+def test_a_timm_model_on_the_hub_embeds_as_timm_itself_does(online):
+    on_the_hub(online, "test_vit", model_args={"depth": 2})
+    embedder = Embedder.create("hf-hub:timm/some", pretrained=True).eval()
+    expected = timm.create_model("hf-hub:timm/some", pretrained=True, num_classes=0).eval()
+    images = tiny.images(size=96)
+    with torch.inference_mode():
+        torch.testing.assert_close(embedder.features(images), expected(images), rtol=0, atol=0)
+    assert len(embedder.backbone.net.blocks) == 2
+    assert (embedder.input.mean, embedder.input.size, embedder.input.interpolation) == ((0.1, 0.2, 0.3), (96, 96), "bicubic")
+
+
+def test_it_is_pinned_to_its_commit_and_its_folder_needs_no_hub(online, tmp_path, monkeypatch):
+    _, commit = on_the_hub(online)
+    embedder = Embedder.create("hf-hub:timm/some@main", pretrained=True, dim=4).eval()
+    assert embedder.config.backbone == f"hf-hub:timm/some@{commit}"
+    assert embedder.config.hub_backbone.architecture == "test_resnet"
+    embedder.save(tmp_path / "model")
+    on_the_hub(online, "test_vit")  # the repository is another one by now
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "empty"))
+    without_network(monkeypatch)
+    loaded = Embedder.load(tmp_path / "model")
+    assert torch.equal(loaded(tiny.images()), embedder(tiny.images()))
+    assert (loaded.config, loaded.fingerprint()) == (embedder.config, embedder.fingerprint())
+    assert len(json.loads((tmp_path / "model" / "embedder.json").read_text())["config"]["hub_backbone"]["pretrained_cfg"]) > 5
+
+
+def test_it_can_be_pushed_on_and_names_its_base_model(online):
+    on_the_hub(online)
+    embedder = Embedder.create("hf-hub:timm/some", pretrained=True).eval()
+    embedder.push_to_hub("org/mine")
+    metadata = yaml.safe_load(
+        re.match(r"---\n(.*?)\n---", online.repositories["org/mine"].files["README.md"].decode(), re.S)[1]
+    )
+    assert metadata["base_model"] == "timm/some"
+    del online.repositories["timm/some"]
+    assert Embedder.from_pretrained("org/mine").fingerprint() == embedder.fingerprint()
+
+
+def test_a_revision_of_it_is_another_model(online):
+    net, first = on_the_hub(online)
+    online.repositories["timm/some"].commit({"config.json": b"{}"})
+    state = Embedder.create(f"hf-hub:timm/some@{first}", pretrained=True).backbone.net.state_dict()
+    assert torch.equal(state["conv1.0.weight"], net.state_dict()["conv1.0.weight"])
+    with pytest.raises(
+        ValueError, match=r"hf-hub:timm/some is not a timm model: its config.json .*\(no entry 'architecture'\)"
+    ):
+        Embedder.create("hf-hub:timm/some", pretrained=True)
+
+
+def test_weights_that_are_missing_are_not_left_random(online):
+    """timm itself loads what there is, and says nothing of the rest."""
+    net, _ = on_the_hub(online)
+    files = online.repositories["timm/some"].files
+    state = {key: value for key, value in net.state_dict().items() if not key.startswith("layer2.")}
+    online.add("timm/part", {**files, "model.safetensors": safetensors.torch.save(state)})
+    with pytest.raises(WeightsError, match=r"does not fit test_resnet: \d+ of the network's \d+ entries are missing"):
+        Embedder.create("hf-hub:timm/part", pretrained=True)
+    online.add("timm/none", {"config.json": files["config.json"]})
+    with pytest.raises(WeightsError, match=r"hf-hub:timm/none@\w+ has no weights, neither model.safetensors nor pytorch_model"):
+        Embedder.create("hf-hub:timm/none", pretrained=True)
+    assert Embedder.create("hf-hub:timm/none").features_dim == 96  # random on purpose
+
+
+def test_what_is_no_timm_model_is_refused_with_the_way_out(online):
+    pushed(online)
+    online.add("org/text", {"config.json": b'{"model_type": "bert"}'})
+    online.add("org/new", {"config.json": b'{"architecture": "resnet9000"}'})
+    online.add("org/sly", {"config.json": b'{"architecture": "test_resnet", "model_args": {"checkpoint_path": "/etc/passwd"}}'})
+    online.add("org/odd", {"config.json": b'{"architecture": "test_resnet", "model_args": {"no_such": 1}}'})
+    for name, message in {
+        "org/model": r"is an embedder of suprank, not a timm backbone; load it with Embedder.from_pretrained\('org/model'\)",
+        "org/text": r"is not a timm model: its config.json does not describe one",
+        "org/new": r"is a resnet9000, which timm \S+ does not have; a newer timm may",
+        "org/sly": r"is not a timm model",
+        "org/odd": r"timm \S+ does not build hf-hub:org/odd@\w+, a test_resnet",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            Embedder.create(f"hf-hub:{name}")
+    with pytest.raises(HubError, match="there is no model org/nothing"):
+        Embedder.create("hf-hub:org/nothing")
+
+
+def test_a_folder_that_would_have_to_ask_the_hub_is_refused(online, tmp_path):
+    on_the_hub(online)
+    embedder = Embedder.create("hf-hub:timm/some")
+    embedder.save(tmp_path)
+    record = json.loads((tmp_path / "embedder.json").read_text())
+    record["config"]["hub_backbone"] = None
+    (tmp_path / "embedder.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="without hub_backbone, so that building it would connect to the Hub"):
+        Embedder.load(tmp_path)
