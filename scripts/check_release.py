@@ -375,7 +375,7 @@ class Release:
                 raise CheckError("nobody may write to site-packages")
         command = [*offline(), *user, python.with_name("suprank"), "demo", "--data", "glyphs", "--epochs", "1"]
         said = run(command, cwd=home, env=self._variables(home))
-        if "HAPPIER" not in said or not list(home.glob("runs/demo/*/model")):
+        if "HAPPIER" not in said or not list(home.glob("runs/**/embedder.json")):
             raise CheckError(f"the demo wrote no runs:\n{said[-2000:]}")
         return f"{who}, {'without a network' if offline() else 'network by proxy variables only'}"
 
