@@ -253,6 +253,8 @@ def test_what_cannot_be_pushed_or_pulled_says_why(collection, online, tmp_path):
     Image.new("RGB", (4, 4)).save("photos/a.png")
     done("models", "push", model, "org/b", "--quiet")
     assert "is not empty and not the folder of a model" in refused("models", "pull", "org/b", "--out", "photos")
+    Path("photos/.cache/huggingface/hub").mkdir(parents=True)  # as in a home folder
+    assert "is not empty and not the folder of a model" in refused("models", "pull", "org/b", "--out", "photos")
     assert "org/b has no revision 'v2'; choose from main" in refused(
         "models", "pull", "org/b", "--out", "x", "--revision", "v2"
     )

@@ -149,6 +149,16 @@ def test_pulling_into_a_folder_takes_files_of_known_names_and_no_code(online, tm
     assert Embedder.load(tmp_path / "model").fingerprint() == embedder.fingerprint()
 
 
+def test_pulling_into_a_home_folder_leaves_the_cache_and_the_token_there(online, tmp_path):
+    pushed(online)
+    (tmp_path / ".cache" / "huggingface" / "hub").mkdir(parents=True)
+    (tmp_path / ".cache" / "huggingface" / "token").write_text("hf_secret")
+    hub.download_folder(HubName("org/model"), tmp_path)
+    left = {file.name for file in (tmp_path / ".cache" / "huggingface").iterdir()}
+    assert {"hub", "token"} <= left
+    assert "download" not in left
+
+
 # Who may
 
 

@@ -31,9 +31,11 @@ HUB_SECONDS = 5.0  # until the hub counts as out of reach
 CARD, GALLERY, REPORT = "README.md", "gallery.png", "report.json"
 """Files of a repository beside those of the embedder: the model card, its picture, and the metrics in full precision."""
 
-LOCAL_CACHE = Path(".cache", "huggingface")
-"""Where huggingface_hub keeps what it needs to go on with a download into a folder."""
+LOCAL_CACHE = Path(".cache", "huggingface", "download")
+"""Where huggingface_hub keeps what it needs to resume a download into a folder. In a home folder, the folder above this one is
+the cache of all models, with the token of the user."""
 
+_CACHE_NOTES = {".gitignore", "CACHEDIR.TAG"}
 _LOG_IN = "`hf auth login`, or HF_TOKEN"
 
 
@@ -134,10 +136,17 @@ def download_folder(
                     library_name="suprank",
                     library_version=__version__,
                 )
-    shutil.rmtree(Path(folder) / LOCAL_CACHE, ignore_errors=True)
-    with suppress(OSError):  # unless there is something else in it
-        (Path(folder) / LOCAL_CACHE.parent).rmdir()
+    _remove_download_cache(Path(folder))
     return HubName(name.repo_id, info.sha)
+
+
+def _remove_download_cache(folder: Path) -> None:
+    cache = folder / LOCAL_CACHE
+    shutil.rmtree(cache, ignore_errors=True)
+    if {file.name for file in cache.parent.glob("*")} <= _CACHE_NOTES:  # otherwise it is used for something else, too
+        shutil.rmtree(cache.parent, ignore_errors=True)
+        with suppress(OSError):
+            cache.parent.parent.rmdir()
 
 
 def check_token(repo_id: str, token: str | bool | None = None) -> None:
