@@ -41,6 +41,9 @@ backbone = "test_resnet"
 dim = 8
 [evaluation]
 ks = [1, 2]
+[logging]
+wandb = "secret-project"
+mlflow = "https://me:secret-password@mlflow.lab.org"
 """
 
 
@@ -130,7 +133,7 @@ def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(co
     assert "2 × H200" in card.text
     assert 'name = "happier"' in card.text
     assert "[low, high]" not in card.text
-    for secret in ("private place", "secret-host", str(collection)):
+    for secret in ("private place", "secret-host", "secret-project", "secret-password", str(collection)):
         assert secret not in repository.card
     Path("card.json").write_bytes(repository.files["report.json"])
     report = Report.load("card.json")
