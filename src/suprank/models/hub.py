@@ -179,22 +179,22 @@ def upload_folder(
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    check_repo_id(repo_id, with_owner=False)
+    check_repo_id(repo_id)
     api = HfApi(token=token, library_name="suprank", library_version=__version__)
     with explain_errors(HubName(repo_id, revision), writing=True):
-        full_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        api.create_repo(repo_id, private=private, exist_ok=True)
         if revision is not None and not create_pr:
-            api.create_branch(full_id, branch=revision, exist_ok=True)
-        info = api.model_info(full_id, revision=revision)
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        info = api.model_info(repo_id, revision=revision)
         if private and not info.private:
             raise HubError(
-                f"{full_id} is there already and public, so private=True would not hide what is pushed; make it private on "
-                f"{api.endpoint}/{full_id}/settings first, or push to another name."
+                f"{repo_id} is there already and public, so private=True would not hide what is pushed; make it private on "
+                f"{api.endpoint}/{repo_id}/settings first, or push to another name."
             )
         files = sorted(folder.iterdir())
         outdated = {sibling.rfilename for sibling in info.siblings or ()} & {GALLERY, REPORT} - {file.name for file in files}
         return api.create_commit(
-            full_id,
+            repo_id,
             [
                 *(CommitOperationAdd(file.name, str(file)) for file in files),
                 *(CommitOperationDelete(name) for name in sorted(outdated)),

@@ -104,7 +104,7 @@ def hub_repository(
     from suprank.models.model_card import model_card
     from suprank.workflows import model_cards
 
-    check_repo_id(repo_id, with_owner=False)
+    check_repo_id(repo_id)
     show = progress or (lambda what, done, total: None)
     evaluated = _evaluate(model, report, test, bootstrap, trust_code, device, show)
     embedder, run = evaluated.embedder, evaluated.run
