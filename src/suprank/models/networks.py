@@ -209,8 +209,8 @@ def _create_hub_backbone(
     except Exception as error:  # a network may raise anything for arguments that are not its own
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"timm {timm.__version__} does not build {name}, a {backbone.architecture} ({reason}); try the version of timm that "
-            "wrote it."
+            f"timm {timm.__version__} does not build {name}, a {backbone.architecture} ({reason}); try the version of timm "
+            "that wrote it."
         ) from error
     if pretrained:
         weights = _hub_weights(HubName.parse(name), backbone.pretrained_cfg)
