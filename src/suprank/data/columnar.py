@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def holds_bytes(kind: pa.DataType) -> bool:
     """Whether a column of this type holds bytes, or structures with a field `bytes`, as Hugging Face's Image feature does."""
     if pa.types.is_struct(kind):
         index = kind.get_field_index("bytes")
-        return index >= 0 and holds_bytes(kind.field(index).type)
+        kind = kind.field(index).type if index >= 0 else pa.null()
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -246,13 +247,12 @@ def read_from_row_group(path: Path, column: str, group: int, row: int) -> bytes 
 
 
 @lru_cache(maxsize=_GROUPS_KEPT)
-def _row_group(path: str, version: int, column: str, group: int) -> pa.Array:
+def _row_group(path: str, version: int, column: str, group: int) -> pa.ChunkedArray:
     metadata, leaf = _metadata(path, version, column)
     # A reader for each call: one is not safe for threads, and with the metadata given it costs little.
     with pq.ParquetFile(path, metadata=metadata, memory_map=True) as file:
-        read = file.read_row_group(group, columns=[leaf], use_threads=False)[column].combine_chunks()
-    values = read.chunk(0) if isinstance(read, pa.ChunkedArray) else read
-    return values.field("bytes") if pa.types.is_struct(values.type) else values
+        values = file.read_row_group(group, columns=[leaf], use_threads=False)[column]  # in several chunks beyond 2 GB
+    return pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
 
 
 @lru_cache(maxsize=64)

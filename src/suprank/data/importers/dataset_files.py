@@ -74,13 +74,13 @@ def files_in_folder(folder: Path, config: str | None = None) -> DatasetFiles:
 
 def _check_complete(names: Sequence[str], folder: Path) -> None:
     """Raise if some of the shards that names such as `train-00000-of-00003` promise are missing."""
-    found = [one for name in names if (one := re.fullmatch(r"(.*)-\d{5}(-of-(\d{5}).*)", name))]
-    present = Counter((one[1], one[2], int(one[3])) for one in found)
-    for (start, end, total), count in present.items():
-        if count < total:
+    found = [one for name in names if (one := re.fullmatch(r"(.*)-(\d{5})-of-(\d{5}).*", name))]  # older names end in a hash
+    present = Counter(start_and_total for start_and_total, _ in {((one[1], one[3]), one[2]) for one in found})
+    for (start, total), count in sorted(present.items()):
+        if count < int(total):
             raise ValueError(
-                f"{folder} has {count} of the {total} files {start}-*{end}; copy or download the others, or rename those you "
-                "have."
+                f"{folder} has {count} of the {int(total)} files {start}-*-of-{total}*; copy or download the others, or rename "
+                "those you have."
             )
 
 
@@ -115,6 +115,15 @@ def select_files(names: Iterable[str], card: Mapping[str, Any], config: str | No
     Like `datasets.load_dataset`: the card may list configurations, with patterns of files for each split; otherwise files
     called `data/<split>-00000-of-00001...` name their split, then folders, then file names; without any, all are train.
     """
+    try:
+        return _select_files(names, card, config, about)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"README.md of {about} has configs or dataset_info of another form than `datasets` writes ({error!r}); correct it."
+        ) from error
+
+
+def _select_files(names: Iterable[str], card: Mapping[str, Any], config: str | None, about: str) -> DatasetFiles:
     visible = [name for name in names if not any(part.startswith((".", "__")) for part in name.split("/"))]
     data = [name for name in visible if Path(name).suffix.lower() in _KINDS or Path(name).name in METADATA]
     configs = {str(one.get("config_name", "default")): one for one in card.get("configs") or ()}

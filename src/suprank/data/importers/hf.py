@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -159,7 +160,7 @@ def _image_column(rows: Rows, image: str | None, about: str) -> str:
 
 def _address_column(table: pa.Table) -> str | None:
     """The first column of text that begins with the address of something on the web."""
-    texts = [name for name in table.column_names if pa.types.is_string(table[name].type)]
+    texts = [name for name in table.column_names if _is_text(table[name].type)]
     first = {name: table[name].drop_null().slice(0, 1).to_pylist() for name in texts}
     return next((name for name, cells in first.items() if cells and cells[0].startswith(("http://", "https://"))), None)
 
@@ -222,7 +223,7 @@ def _candidates(rows: Rows, names: Sequence[str]) -> list[str]:
     called = [name for name in names if name.lower() in LABELS and _label_type(rows.table[name].type)]
     if called:
         return called[:1]
-    texts = [name for name in names if pa.types.is_string(rows.table[name].type)]
+    texts = [name for name in names if _is_text(rows.table[name].type)]
     return [name for name in texts if 1 < pc.count_distinct(rows.table[name]).as_py() <= rows.table.num_rows // 2]
 
 
@@ -232,21 +233,25 @@ def _tree(rows: Rows, candidates: Sequence[str], separator: str | None, about: s
     for name in candidates:
         if is_list(rows.table[name].type) or separator is not None:  # which parent belongs to which label is not known here
             return [name]
-        coded[name] = _labels(rows, name, about).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    ordered = sorted(coded, key=lambda name: -len(np.unique(coded[name])))
+        coded[name] = np.asarray(pc.fill_null(_labels(rows, name, about).dictionary_encode().indices, -1))
+    classes = {name: len(np.unique(codes[codes >= 0])) for name, codes in coded.items()}
+    ordered = sorted(coded, key=lambda name: -classes[name])
     chosen = ordered[:1]
     for name in ordered[1:]:
-        pairs = np.unique(np.stack([coded[chosen[-1]], coded[name]]), axis=1)
-        fewer = len(np.unique(coded[name])) < len(np.unique(coded[chosen[-1]]))
-        if fewer and len(np.unique(pairs[0])) == pairs.shape[1]:
+        fine, coarse = np.unique(np.stack([coded[chosen[-1]], coded[name]]), axis=1)
+        blank_above = np.any((fine >= 0) & (coarse < 0))
+        if classes[name] < classes[chosen[-1]] and len(np.unique(fine)) == len(fine) and not blank_above:
             chosen.append(name)
     return chosen
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _label_type(kind: pa.DataType) -> bool:
     inner = kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind
-    text = pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_dictionary(inner)
-    return bool(text or pa.types.is_integer(inner) or pa.types.is_null(inner))
+    return bool(_is_text(inner) or pa.types.is_dictionary(inner) or pa.types.is_integer(inner) or pa.types.is_null(inner))
 
 
 def _check_label_type(rows: Rows, column: str, about: str) -> None:
@@ -361,14 +366,16 @@ def copy_images(manifest: Manifest, folder: Path, progress: Progress = _silent) 
     if wrong or not pc.all(inside).as_py():
         where = wrong[0] if wrong else manifest.paths.filter(pc.invert(inside))[0].as_py()
         raise ValueError(f"{where} is read in place as fast as a copy; leave out --copy.")
-    folder.mkdir(parents=True, exist_ok=True)
     parts = pc.split_pattern(manifest.paths, SEPARATOR, max_splits=1)
     archives, members = pc.list_element(parts, 0), pc.list_element(parts, 1)
-    copies = {name: f"{name.replace('/', '-')}.zip" for name in names}
+    copies = {name: f"{name}.zip" for name in names}
     reader, done = ImageFiles(manifest.root), 0
     for name, copy in copies.items():
         rows = members.filter(pc.equal(archives, name)).unique().to_pylist()
-        stamp = f"{len(rows)} images of {name}, {(manifest.root / name).stat().st_size} bytes".encode()
+        status = (manifest.root / name).stat()
+        listed = hashlib.sha256("\n".join(rows).encode()).hexdigest()
+        stamp = f"{len(rows)} images of {name}, {status.st_size} bytes, {status.st_mtime_ns}, {listed}".encode()
+        (folder / copy).parent.mkdir(parents=True, exist_ok=True)
         advance = partial(_advance, progress, done, len(manifest))
         write_zip(folder / copy, _images(reader, name, rows, advance), stamp)
         done += len(rows)

@@ -187,10 +187,10 @@ def _cached_files(repository: str, config: str | None, revision: str | None) -> 
 @contextmanager
 def _explain_errors(repository: str, revision: str | None) -> Iterator[None]:
     """Raise the errors of `huggingface_hub` in a sentence with a way out."""
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     transport: Any = errors.HfHubHTTPError.__mro__[1]  # the base of all errors of its HTTP client, of which there are several
-    address = f"https://huggingface.co/datasets/{repository}"
+    address = f"{constants.ENDPOINT}/datasets/{repository}"
     try:
         yield
     except errors.GatedRepoError as error:
