@@ -18,7 +18,7 @@ from suprank.data import ImageDataset, Manifest
 from suprank.data.importers import shards
 from suprank.data.importers.dataset_files import select_files
 from suprank.data.importers.hf import HF, import_hf
-from tests.data.importers.dataset_hub import serving
+from tests import fake_hub
 from tests.data.pictures import encoded, smooth
 
 SPECIES, FAMILY = ["wren", "crow", "jay"], ["Troglodytidae", "Corvidae"]
@@ -489,65 +489,75 @@ def repository(tmp_path):
     return files
 
 
-def test_a_dataset_of_the_hub_is_downloaded_once_and_only_the_splits_that_are_used(tmp_path, monkeypatch):
-    branches = {
-        "main": repository(tmp_path),
-        "old": {"train.parquet": repository(tmp_path)["data/test-00000-of-00001.parquet"]},
-    }
-    with serving(tmp_path / "hub", monkeypatch, "org/birds", branches) as hub:
-        calls = []
-        manifest = imported("org/birds", progress=lambda *where: calls.append(where))
-        assert manifest.splits == {"train": 4, "test": 3}
-        downloads = {path for method, path in hub.requests if method == "GET" and "/resolve/" in path}
-        assert len(downloads) == 2
-        assert not any("validation" in path for path in downloads)
-        size = sum(len(branches["main"][f"data/{split}-00000-of-00001.parquet"]) for split in ("train", "test"))
-        assert max(one for one in calls if one[0] == "downloading") == ("downloading", size, size)
-        manifest.save(tmp_path / "m.parquet")
-        assert len(pixels(Manifest.read(tmp_path / "m.parquet"))) == 7
-        hub.requests.clear()
-        assert imported("org/birds").labels.tolist() == manifest.labels.tolist()
-        assert not any("/resolve/" in path for _, path in hub.requests)
-        assert imported("org/birds", splits=["train", "validation=train"]).splits == {"train": 6}
-        assert imported("org/birds", revision="old").splits == {"train": 3}
-        with pytest.raises(ValueError, match="org/birds has no revision 'new'"):
-            import_hf("org/birds", revision="new")
-        with pytest.raises(FileNotFoundError, match="org/other is neither a local file or folder nor a dataset of the Hub"):
-            import_hf("org/other")
-        hub.gated = True
-        with pytest.raises(PermissionError, match="org/birds is gated: accept its conditions at .*hf auth login"):
-            import_hf("org/birds")
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with the dataset org/birds, for somebody who is not logged in."""
+    with fake_hub.serving() as server:
+        server.add("datasets/org/birds", repository(tmp_path))
+        fake_hub.point_to(server, tmp_path / "hub", monkeypatch, token=None)
+        yield server
 
 
-def test_a_download_that_is_stopped_ends_at_once_and_can_be_repeated(tmp_path, monkeypatch):
+def test_a_dataset_of_the_hub_is_downloaded_once_and_only_the_splits_that_are_used(tmp_path, hub):
+    files = hub.repositories["datasets/org/birds"].files
+    calls = []
+    manifest = imported("org/birds", progress=lambda *where: calls.append(where))
+    assert manifest.splits == {"train": 4, "test": 3}
+    downloads = {one.path for one in hub.asked if one.method == "GET" and "/resolve/" in one.path}
+    assert len(downloads) == 2
+    assert not any("validation" in path for path in downloads)
+    size = sum(len(files[f"data/{split}-00000-of-00001.parquet"]) for split in ("train", "test"))
+    assert max(one for one in calls if one[0] == "downloading") == ("downloading", size, size)
+    manifest.save(tmp_path / "m.parquet")
+    assert len(pixels(Manifest.read(tmp_path / "m.parquet"))) == 7
+    hub.asked.clear()
+    assert imported("org/birds").labels.tolist() == manifest.labels.tolist()
+    assert not hub.paths("/resolve/")
+    assert imported("org/birds", splits=["train", "validation=train"]).splits == {"train": 6}
+    old = {"train.parquet": files["data/test-00000-of-00001.parquet"]}
+    hub.repositories["datasets/org/birds"].commit(old, branch="old")
+    assert imported("org/birds", revision="old").splits == {"train": 3}
+
+
+def test_a_dataset_that_cannot_be_read_says_what_to_do(hub, monkeypatch):
+    with pytest.raises(ValueError, match="org/birds has no revision 'new'"):
+        import_hf("org/birds", revision="new")
+    with pytest.raises(FileNotFoundError, match="org/other is neither a local file or folder nor a dataset of the Hub"):
+        import_hf("org/other")
+    hub.repositories["datasets/org/birds"].gated = True
+    with pytest.raises(PermissionError, match=rf"org/birds is gated: accept its conditions at {hub.url}/.*hf auth login"):
+        import_hf("org/birds")
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    with pytest.raises(PermissionError, match=r"org/birds cannot be read .*; log in with a token that may read it"):
+        import_hf("org/birds")
+
+
+def test_a_download_that_is_stopped_ends_at_once_and_can_be_repeated(hub):
     def interrupt(what, done, total):
         raise KeyboardInterrupt
 
-    with serving(tmp_path / "hub", monkeypatch, "org/birds", {"main": repository(tmp_path)}):
-        with pytest.raises(KeyboardInterrupt):
-            import_hf("org/birds", progress=interrupt)
-        assert imported("org/birds").splits == {"train": 4, "test": 3}
+    with pytest.raises(KeyboardInterrupt):
+        import_hf("org/birds", progress=interrupt)
+    assert imported("org/birds").splits == {"train": 4, "test": 3}
 
 
-def test_a_dataset_in_another_format_is_read_from_the_parquet_copy_of_the_hub(tmp_path, monkeypatch):
-    data = repository(tmp_path)["data/train-00000-of-00001.parquet"]
+def test_a_dataset_in_another_format_is_read_from_the_parquet_copy_of_the_hub(hub):
+    data = hub.repositories["datasets/org/birds"].files["data/train-00000-of-00001.parquet"]
     script = {"birds.py": b"class Birds: ...", "README.md": b"# Birds"}
     copy = {"default/train/0000.parquet": data, "default/partial-test/0000.parquet": data, ".gitattributes": b""}
-    with serving(tmp_path / "hub", monkeypatch, "org/birds", {"main": script, "refs/convert/parquet": copy}) as hub:
-        assert imported("org/birds").splits == {"train": 4, "test": 4}
-        del hub.branches["refs/convert/parquet"]
-        with pytest.raises(ValueError, match="no images. The Hub has no Parquet copy of it either"):
-            import_hf("org/birds")
+    hub.add("datasets/org/birds", script)
+    hub.repositories["datasets/org/birds"].commit(copy, branch="refs/convert/parquet")
+    assert imported("org/birds").splits == {"train": 4, "test": 4}
+    del hub.repositories["datasets/org/birds"].branches["refs/convert/parquet"]
+    with pytest.raises(ValueError, match="no images. The Hub has no Parquet copy of it either"):
+        import_hf("org/birds")
 
 
-def test_without_a_network_the_cache_is_used_and_without_a_cache_that_is_said(tmp_path, monkeypatch):
-    from huggingface_hub import constants
-
-    with serving(tmp_path / "hub", monkeypatch, "org/birds", {"main": repository(tmp_path)}):
-        online = imported("org/birds")
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        result = import_hf("org/birds")
-        assert "the Hub cannot be reached (HF_HUB_OFFLINE is set); used what its cache has" in result.sentences[0]
-        assert result.manifests[""].labels.tolist() == online.labels.tolist()
-        with pytest.raises(ConnectionError, match="org/other is not a local file or folder; .*the Hub cannot be reached"):
-            import_hf("org/other")
+def test_without_a_network_the_cache_is_used_and_without_a_cache_that_is_said(hub, monkeypatch):
+    online = imported("org/birds")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    result = import_hf("org/birds")
+    assert "the Hub cannot be reached (HF_HUB_OFFLINE is set); used what its cache has" in result.sentences[0]
+    assert result.manifests[""].labels.tolist() == online.labels.tolist()
+    with pytest.raises(ConnectionError, match="org/other is not a local file or folder; .*the Hub cannot be reached"):
+        import_hf("org/other")

@@ -207,6 +207,11 @@ def _explain_errors(repository: str, revision: str | None) -> Iterator[None]:
             f"log in with `hf auth login` if it is private."
         ) from error
     except errors.HfHubHTTPError as error:
+        if error.response.status_code in (401, 403):
+            raise PermissionError(
+                f"{repository} cannot be read ({str(error).splitlines()[0]}); log in with a token that may read it: "
+                "`hf auth login`, or HF_TOKEN."
+            ) from error
         raise OSError(f"{repository}: the Hub answered {str(error).splitlines()[0]}; try again later.") from error
     except errors.HFValidationError as error:
         raise ValueError(f"{repository!r} is not the name of a dataset: {error}") from error
