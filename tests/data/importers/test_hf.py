@@ -541,6 +541,22 @@ def test_a_download_that_is_stopped_ends_at_once_and_can_be_repeated(hub):
     assert imported("org/birds").splits == {"train": 4, "test": 3}
 
 
+def test_a_download_that_is_cut_off_is_no_dataset(hub, tmp_path):
+    files = {}
+    for name, samples in {"train-0.tar": "ab", "test-0.tar": "c", "test-1.tar": "d"}.items():
+        shard(
+            tmp_path / name, [(f"{one}.{end}", data) for one in samples for end, data in (("png", pictures(1)[0]), ("cls", 0))]
+        )
+        files[name] = (tmp_path / name).read_bytes()
+    hub.add("datasets/org/birds", files)
+    assert imported("org/birds", splits=["train"]).splits == {"train": 2}
+    hub.fault(lambda handler: setattr(handler, "close_connection", True), "/resolve/.*/test-1.tar")
+    with pytest.raises(ConnectionError, match=r"the download of org/birds was interrupted \(.*; start it again to continue"):
+        import_hf("org/birds")
+    hub.faults.clear()
+    assert imported("org/birds").splits == {"train": 2, "test": 2}
+
+
 def test_a_dataset_in_another_format_is_read_from_the_parquet_copy_of_the_hub(hub):
     data = hub.repositories["datasets/org/birds"].files["data/train-00000-of-00001.parquet"]
     script = {"birds.py": b"class Birds: ...", "README.md": b"# Birds"}

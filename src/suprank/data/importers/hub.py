@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,7 +61,7 @@ def download_dataset(
     api = HfApi(library_name="suprank")
     try:
         with _explain_errors(repository, revision):
-            return _download(api, repository, config, splits, revision, progress)
+            branch, commit, sizes, files = _select(api, repository, config, revision)
     except _OfflineError as error:
         found = _cached_files(repository, config, revision)
         if found is None:
@@ -73,11 +73,22 @@ def download_dataset(
         mapping, sentences = manifest_splits(files.splits, splits, repository)
         sentences.insert(0, f"the Hub cannot be reached ({error}); used what its cache has: {folder}")
         return folder, files.select(mapping), sentences
+    mapping, sentences = manifest_splits(files.splits, splits, repository)
+    files = files.select(mapping)
+    try:
+        with _explain_errors(repository, revision):
+            folder = _download(api, repository, commit, {name: sizes[name] for name in files.names()}, progress)
+    except _OfflineError as error:  # what the cache has may be a part of a split
+        raise ConnectionError(f"the download of {repository} was interrupted ({error}); start it again to continue.") from error
+    if commit != revision:
+        _remember(repository, branch, commit)
+    return folder, files, sentences
 
 
-def _download(
-    api: HfApi, repository: str, config: str | None, splits: Sequence[str] | None, revision: str | None, progress: Progress
-) -> tuple[Path, DatasetFiles, list[str]]:
+def _select(
+    api: HfApi, repository: str, config: str | None, revision: str | None
+) -> tuple[str, str, dict[str, int], DatasetFiles]:
+    """The branch and commit to download from, the sizes of all files there, and the files of each split."""
     branch = revision or "main"
     commit, sizes = _listed(api, repository, branch)
     try:
@@ -86,9 +97,12 @@ def _download(
     except NoImageFilesError as error:
         branch = CONVERTED
         commit, sizes, files = _converted(api, repository, revision, config, error)
-    mapping, sentences = manifest_splits(files.splits, splits, repository)
-    files = files.select(mapping)
-    total, done, lock, stop = sum(sizes[name] for name in files.names()), 0, Lock(), Event()
+    return branch, commit, sizes, files
+
+
+def _download(api: HfApi, repository: str, commit: str, sizes: Mapping[str, int], progress: Progress) -> Path:
+    """Download files, given by their sizes, into the cache; return the folder that they are in."""
+    total, done, lock, stop = sum(sizes.values()), 0, Lock(), Event()
 
     def advance(count: int) -> None:
         nonlocal done
@@ -100,15 +114,12 @@ def _download(
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
-            fetched = list(pool.map(lambda name: _fetch(api, repository, commit, name, advance), files.names()))
+            fetched = list(pool.map(lambda name: _fetch(api, repository, commit, name, advance), sizes))
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    if commit != revision:
-        _remember(repository, branch, commit)
-    depth = files.names()[0].count("/") + 1
-    return Path(fetched[0]).parents[depth - 1], files, sentences
+    return Path(fetched[0]).parents[next(iter(sizes)).count("/")]
 
 
 def _listed(api: HfApi, repository: str, revision: str) -> tuple[str, dict[str, int]]:
