@@ -5,6 +5,7 @@ import tarfile
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -166,6 +167,8 @@ def test_a_folder_in_use_a_missing_image_and_a_wrong_size_are_refused_and_leave_
         export(manifest, tmp_path / "out")
     with pytest.raises(ValueError, match="shard size 'much' must be a number of bytes such as 500MB"):
         export(manifest, tmp_path / "new", shard_size="much")
+    with pytest.raises(ValueError, match="is the folder you are in, .* name a new folder"):
+        export(manifest, ".")
     (tmp_path / "images" / "a5.png").unlink()
     with pytest.raises(FileNotFoundError, match="a5.png is not under"):
         export(manifest, tmp_path / "new")
@@ -179,6 +182,9 @@ def test_an_export_without_labels_and_one_of_a_file_that_is_no_image(tmp_path):
     (tmp_path / "images").mkdir()
     pictures.folder(tmp_path / "images")
     bare = Manifest.from_columns({"path": ["a0.png"], "split": ["query"]}, root=tmp_path / "images", levels=())
+    categories = pa.array(["night"]).dictionary_encode()  # as pandas writes a column of categories
+    export_hf(bare.with_columns(light=categories), tmp_path / "categories")
+    assert datasets.load_dataset(str(tmp_path / "categories"))["query"]["light"][:] == ["night"]
     export_hf(bare, tmp_path / "hf")
     assert list(datasets.load_dataset(str(tmp_path / "hf"))["query"].features) == ["image"]
     assert import_hf(tmp_path / "hf", levels=()).manifests[""].splits == {"query": 1}
