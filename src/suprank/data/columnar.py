@@ -38,10 +38,10 @@ class ColumnRows:
     """
 
     method: int
-    places: NDArray[np.int64]  # [rows, 2]
+    positions: NDArray[np.int64]  # [rows, 2]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
 
 class ColumnMembers:
@@ -75,7 +75,7 @@ class ColumnMembers:
         rows = self.columns.get(column)
         if rows is None or not (row.isascii() and row.isdecimal()) or int(row) >= len(rows):
             return None
-        first, second = rows.places[int(row)].tolist()
+        first, second = rows.positions[int(row)].tolist()
         return None if second == _NO_VALUE else (rows.method, first, second)
 
 
@@ -108,8 +108,8 @@ def read_arrow(path: Path, file: Any = None) -> pa.Table:
 
 
 def _arrow_rows(column: pa.ChunkedArray, start: int, end: int) -> ColumnRows:
-    """The places of the values, from the addresses of their buffers in the mapped file."""
-    places = [np.zeros((0, 2), np.int64)]
+    """The positions of the values, from the addresses of their buffers in the mapped file."""
+    positions = [np.zeros((0, 2), np.int64)]
     for chunk in column.chunks:
         values = chunk.field("bytes") if pa.types.is_struct(chunk.type) else chunk
         _, bounds, data = values.buffers()
@@ -119,8 +119,8 @@ def _arrow_rows(column: pa.ChunkedArray, start: int, end: int) -> ColumnRows:
         if not start <= address <= end:
             raise CompressedArrowError("is compressed, so it has no random access; save it again with `save_to_disk`")
         valid = np.asarray(values.is_valid()) & np.asarray(chunk.is_valid())
-        places.append(np.stack([edges[:-1] + address - start, np.where(valid, np.diff(edges), _NO_VALUE)], axis=1))
-    return ColumnRows(BYTE_RANGE, np.concatenate(places))
+        positions.append(np.stack([edges[:-1] + address - start, np.where(valid, np.diff(edges), _NO_VALUE)], axis=1))
+    return ColumnRows(BYTE_RANGE, np.concatenate(positions))
 
 
 # Parquet
@@ -144,8 +144,8 @@ def _parquet_rows(path: Path, metadata: Any, leaf: int, levels: int) -> ColumnRo
     if all(map(_is_plain, chunks)):
         try:
             with path.open("rb", buffering=0) as file:
-                places = [_value_places(file, chunk, levels > 0) for chunk in chunks]
-            return ColumnRows(BYTE_RANGE, np.concatenate([np.zeros((0, 2), np.int64), *places]))
+                positions = [_value_positions(file, chunk, levels > 0) for chunk in chunks]
+            return ColumnRows(BYTE_RANGE, np.concatenate([np.zeros((0, 2), np.int64), *positions]))
         except _UnexpectedPageError:  # a writer that does it otherwise: pyarrow can read it
             pass
     sizes = [group.num_rows for group in groups]
@@ -164,14 +164,14 @@ class _UnexpectedPageError(ValueError):
     """A page of a Parquet file that is not plain values."""
 
 
-def _value_places(file: RawIOBase, chunk: Any, has_levels: bool) -> NDArray[np.int64]:
+def _value_positions(file: RawIOBase, chunk: Any, has_levels: bool) -> NDArray[np.int64]:
     """(offset, bytes) of each value of an uncompressed column chunk.
 
     Only headers and lengths are read, some bytes for each value, as for the members of a tar.
     """
-    places: list[tuple[int, int]] = []
+    positions: list[tuple[int, int]] = []
     at, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
-    while len(places) < chunk.num_values and at < end:
+    while len(positions) < chunk.num_values and at < end:
         header = _read_at(file, _MAX_HEADER, at)
         fields, length = _thrift_struct(header, 0)
         at += length
@@ -181,13 +181,13 @@ def _value_places(file: RawIOBase, chunk: Any, has_levels: bool) -> NDArray[np.i
             if at >= page_end:
                 raise _UnexpectedPageError
             size = int.from_bytes(_read_at(file, 4, at), "little")
-            places.append((at + 4, size))
+            positions.append((at + 4, size))
             at += 4 + size
         if at != page_end:
             raise _UnexpectedPageError
-    if len(places) != chunk.num_values:
+    if len(positions) != chunk.num_values:
         raise _UnexpectedPageError
-    return np.array(places, np.int64).reshape(-1, 2)
+    return np.array(positions, np.int64).reshape(-1, 2)
 
 
 def _read_at(file: RawIOBase, size: int, at: int) -> bytes:

@@ -224,10 +224,10 @@ def explain_errors(name: HubName, *, writing: bool = False) -> Iterator[None]:
     except (HubError, DiskFullError):
         raise
     except Exception as error:  # the client, what it connects with, and the system raise errors without a common class
-        raise _explained(error, name, writing) from error
+        raise _hub_error(error, name, writing) from error
 
 
-def _explained(error: Exception, name: HubName, writing: bool) -> OSError:
+def _hub_error(error: Exception, name: HubName, writing: bool) -> OSError:
     from huggingface_hub import constants, errors
 
     endpoint, where = constants.ENDPOINT, f"{constants.ENDPOINT}/{name.repo_id}"

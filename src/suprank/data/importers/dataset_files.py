@@ -129,9 +129,9 @@ def _select_files(names: Iterable[str], card: Mapping[str, Any], config: str | N
     configs = {str(one.get("config_name", "default")): one for one in card.get("configs") or ()}
     chosen = _choose(list(configs), {name for name, one in configs.items() if one.get("default")}, config, about)
     if chosen is None:
-        splits = _by_name(data)
+        splits = _splits_from_names(data)
     else:
-        splits = _by_pattern(data, configs[chosen].get("data_files"), configs[chosen].get("data_dir"))
+        splits = _splits_from_patterns(data, configs[chosen].get("data_files"), configs[chosen].get("data_dir"))
     kinds = Counter(
         kind for files in splits.values() for name in files if (kind := _KINDS.get(Path(name).suffix.lower())) is not None
     )
@@ -196,14 +196,14 @@ def _no_files(names: Sequence[str], about: str) -> str:
 # Splits
 
 
-def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
+def _splits_from_names(names: Sequence[str]) -> dict[str, list[str]]:
     shards = {name: found[1] for name in names if (found := _SHARD.match(name))}
     if shards:
-        return _grouped(shards)
+        return _group_by_split(shards)
     for folders in (True, False):
         splits = {name: split for name in names if (split := _named_split(name, folders=folders))}
         if splits:
-            return _grouped(splits)
+            return _group_by_split(splits)
     return {"train": list(names)} if names else {}
 
 
@@ -217,7 +217,7 @@ def _named_split(name: str, *, folders: bool) -> str | None:
     return None
 
 
-def _grouped(splits: Mapping[str, str]) -> dict[str, list[str]]:
+def _group_by_split(splits: Mapping[str, str]) -> dict[str, list[str]]:
     grouped: dict[str, list[str]] = {}
     order = {split: place for place, split in enumerate(_KEYWORDS)}  # train first
     for name, split in sorted(splits.items(), key=lambda one: (order.get(one[1], len(order)), one)):
@@ -225,12 +225,15 @@ def _grouped(splits: Mapping[str, str]) -> dict[str, list[str]]:
     return grouped
 
 
-def _by_pattern(names: Sequence[str], data_files: Any, folder: str | None) -> dict[str, list[str]]:
+def _splits_from_patterns(names: Sequence[str], data_files: Any, folder: str | None) -> dict[str, list[str]]:
     """The files that the patterns of a card's `data_files` match; without them, by the names in the folder `data_dir`."""
     below = f"{folder.strip('/')}/" if folder else ""
     inside = [name for name in names if name.startswith(below)]
     if data_files is None:
-        return {split: [below + name for name in files] for split, files in _by_name([n[len(below) :] for n in inside]).items()}
+        return {
+            split: [below + name for name in files]
+            for split, files in _splits_from_names([n[len(below) :] for n in inside]).items()
+        }
     items = data_files if isinstance(data_files, list) else [data_files]
     patterns: dict[str, list[str]] = {}
     for item in items:
@@ -259,24 +262,24 @@ def card_classes(card: Mapping[str, Any], config: str | None) -> dict[str, list[
         config = infos[0].get("config_name")
     info = next((one for one in infos if one.get("config_name", "default") == (config or "default")), None)
     features = (info or {}).get("features") or []
-    found = {str(one.get("name")): _listed_names(one) for one in features if isinstance(one, dict)}
+    found = {str(one.get("name")): _card_class_names(one) for one in features if isinstance(one, dict)}
     return {name: names for name, names in found.items() if names}
 
 
-def _listed_names(feature: Mapping[str, Any]) -> list[str]:
+def _card_class_names(feature: Mapping[str, Any]) -> list[str]:
     """The names of a feature such as {dtype: {class_label: {names: {'0': cat}}}}, or of a list of such."""
     inner = next((feature[key] for key in ("dtype", "list", "sequence", "large_list") if key in feature), None)
     if not isinstance(inner, dict):
         return []
     if "class_label" not in inner:
-        return _listed_names(inner)
+        return _card_class_names(inner)
     names = inner["class_label"].get("names") or []
     return [str(names[key]) for key in sorted(names, key=int)] if isinstance(names, dict) else [str(one) for one in names]
 
 
 def schema_classes(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     """Column → names of its classes, from the features that `datasets` writes into an Arrow schema."""
-    found = {name: _class_names(feature) for name, feature in schema_features(metadata).items()}
+    found = {name: _feature_class_names(feature) for name, feature in schema_features(metadata).items()}
     return {name: names for name, names in found.items() if names}
 
 
@@ -289,14 +292,14 @@ def schema_features(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-def _class_names(feature: Any) -> list[str]:
+def _feature_class_names(feature: Any) -> list[str]:
     if isinstance(feature, list):  # a list, as older versions write it
-        return _class_names(feature[0]) if feature else []
+        return _feature_class_names(feature[0]) if feature else []
     if not isinstance(feature, dict):
         return []
     if feature.get("_type") == "ClassLabel":
         return list(feature.get("names") or [])
-    return _class_names(feature["feature"]) if feature.get("_type") in ("List", "LargeList", "Sequence") else []
+    return _feature_class_names(feature["feature"]) if feature.get("_type") in ("List", "LargeList", "Sequence") else []
 
 
 # Splits of a manifest

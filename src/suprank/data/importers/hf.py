@@ -72,7 +72,7 @@ def import_hf(
     "validation=test"; see `manifest_splits`. `config` and `revision` are those of the Hub. Class ids are those of the dataset
     if it names its classes. `resplit` makes another split of the manifest, such as `holdout_classes`.
     """
-    root, files, sentences = _located(source, config, splits, revision, progress)
+    root, files, sentences = _find_source(source, config, splits, revision, progress)
     rows = read_rows(root, files, image, lambda done, total: progress("reading labels", done, total))
     about = str(source)
     picture = _image_column(rows, image, about)
@@ -97,7 +97,7 @@ def import_hf(
     return ImportResult(manifests, (*sentences, *describe_manifests(manifests, {})))
 
 
-def _located(
+def _find_source(
     source: str | Path, config: str | None, splits: Sequence[str] | None, revision: str | None, progress: Progress
 ) -> tuple[Path, DatasetFiles, list[str]]:
     """The folder of the dataset, its files by split of the manifest, and sentences on the splits."""
@@ -277,16 +277,16 @@ def _labels(rows: Rows, column: str, about: str) -> pa.Array:
     cells = rows.table[column].combine_chunks()
     cells = cells.chunk(0) if isinstance(cells, pa.ChunkedArray) else cells
     if is_list(cells.type):
-        members = _named(cells.flatten(), rows.class_names.get(column) or (), column, about)
+        members = _names_of_ids(cells.flatten(), rows.class_names.get(column) or (), column, about)
         lengths = np.asarray(pc.fill_null(pc.list_value_length(cells), 0), np.int64)
         keep = np.asarray(members.is_valid())
         owners = np.repeat(np.arange(len(lengths)), lengths)[keep]
         offsets = np.append(0, np.cumsum(np.bincount(owners, minlength=len(lengths))))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), members.filter(pa.array(keep)))
-    return _named(cells, rows.class_names.get(column) or (), column, about)
+    return _names_of_ids(cells, rows.class_names.get(column) or (), column, about)
 
 
-def _named(cells: pa.Array, names: Sequence[str], column: str, about: str) -> pa.Array:
+def _names_of_ids(cells: pa.Array, names: Sequence[str], column: str, about: str) -> pa.Array:
     if not pa.types.is_integer(cells.type):
         return cells.cast(pa.string()) if not pa.types.is_dictionary(cells.type) else cells
     ids = pc.if_else(pc.equal(cells, -1), pa.scalar(None, cells.type), cells)
@@ -330,7 +330,7 @@ def _others(rows: Rows, used: set[str | None]) -> dict[str, pa.Array]:
 def _slow_files(manifest: Manifest) -> list[str]:
     """A sentence if images are in compressed columns, of which a whole row group is decoded to read one image."""
     largest = 0
-    for name in _compressed(manifest):
+    for name in _compressed_files(manifest):
         metadata = pq.read_metadata(manifest.root / name)
         sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
         largest = max([largest, *sizes])
@@ -343,7 +343,7 @@ def _slow_files(manifest: Manifest) -> list[str]:
     ]
 
 
-def _compressed(manifest: Manifest) -> list[str]:
+def _compressed_files(manifest: Manifest) -> list[str]:
     """The Parquet files of a manifest whose images are read by row groups."""
     files = ImageFiles(manifest.root)
     found = []

@@ -81,7 +81,7 @@ def download_dataset(
     except _OfflineError as error:  # what the cache has may be a part of a split
         raise ConnectionError(f"the download of {repository} was interrupted ({error}); start it again to continue.") from error
     if commit != revision:
-        _remember(repository, branch, commit)
+        _write_reference(repository, branch, commit)
     return folder, files, sentences
 
 
@@ -90,13 +90,13 @@ def _select(
 ) -> tuple[str, str, dict[str, int], DatasetFiles]:
     """The branch and commit to download from, the sizes of all files there, and the files of each split."""
     branch = revision or "main"
-    commit, sizes = _listed(api, repository, branch)
+    commit, sizes = _list_files(api, repository, branch)
     try:
         card = read_card(Path(_fetch(api, repository, commit, "README.md"))) if "README.md" in sizes else {}
         files = select_files(sizes, card, config, repository)
     except NoImageFilesError as error:
         branch = CONVERTED
-        commit, sizes, files = _converted(api, repository, revision, config, error)
+        commit, sizes, files = _list_converted_files(api, repository, revision, config, error)
     return branch, commit, sizes, files
 
 
@@ -122,7 +122,7 @@ def _download(api: HfApi, repository: str, commit: str, sizes: Mapping[str, int]
     return Path(fetched[0]).parents[next(iter(sizes)).count("/")]
 
 
-def _listed(api: HfApi, repository: str, revision: str) -> tuple[str, dict[str, int]]:
+def _list_files(api: HfApi, repository: str, revision: str) -> tuple[str, dict[str, int]]:
     """The commit of a revision, and the size of each of its files."""
     commit = api.repo_info(repository, repo_type="dataset", revision=revision).sha
     assert commit is not None
@@ -130,7 +130,7 @@ def _listed(api: HfApi, repository: str, revision: str) -> tuple[str, dict[str, 
     return commit, {one.path: size for one in tree if (size := getattr(one, "size", None)) is not None}
 
 
-def _converted(
+def _list_converted_files(
     api: HfApi, repository: str, revision: str | None, config: str | None, error: NoImageFilesError
 ) -> tuple[str, dict[str, int], DatasetFiles]:
     from huggingface_hub.errors import RevisionNotFoundError
@@ -138,7 +138,7 @@ def _converted(
     if revision is not None:
         raise error
     try:
-        commit, sizes = _listed(api, repository, CONVERTED)
+        commit, sizes = _list_files(api, repository, CONVERTED)
     except RevisionNotFoundError:
         raise NoImageFilesError(f"{error} The Hub has no Parquet copy of it either.") from None
     return commit, sizes, converted_files(sizes, config, f"{repository} at {CONVERTED}")
@@ -173,7 +173,7 @@ def _cache(repository: str) -> Path:
     return Path(HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="dataset"))
 
 
-def _remember(repository: str, revision: str, commit: str) -> None:
+def _write_reference(repository: str, revision: str, commit: str) -> None:
     """Note the commit of a branch in the cache, as huggingface_hub does, so that it is found without a network."""
     reference = _cache(repository) / "refs" / revision
     reference.parent.mkdir(parents=True, exist_ok=True)

@@ -73,10 +73,10 @@ def read_rows(root: Path, files: DatasetFiles, image: str | None = None, progres
     progress(len(listed), len(listed))
     if not parts:
         raise ValueError(f"{root}: the files have no rows.")
-    return _joined(parts, files.class_names, root)
+    return _join_parts(parts, files.class_names, root)
 
 
-def _joined(parts: Sequence[Rows], class_names: Mapping[str, Sequence[str]], root: Path) -> Rows:
+def _join_parts(parts: Sequence[Rows], class_names: Mapping[str, Sequence[str]], root: Path) -> Rows:
     names: dict[str, Sequence[str]] = {}
     for part in parts:
         for column, classes in part.class_names.items():
@@ -292,7 +292,7 @@ def _read_folder(root: Path, files: DatasetFiles, progress: Progress) -> Rows:
         progress(done, len(files.splits))
         tables = [name for name in listed if PurePosixPath(name.replace(SEPARATOR, "/")).name in METADATA]
         images = [name for name in listed if _is_image(name)]
-        rows = _described(reader, tables) if tables else _by_folder(images, labeled)
+        rows = _read_metadata_files(reader, tables) if tables else _folder_rows(images, labeled)
         if len(files.splits) > 1 and tables:  # a table above the folders of the splits lists the images of all
             rows = Rows(rows.table.filter(pc.is_in(rows.table[rows.images[0]], value_set=pa.array(images))), rows.images)
         if rows.table.num_rows:
@@ -301,7 +301,7 @@ def _read_folder(root: Path, files: DatasetFiles, progress: Progress) -> Rows:
     progress(len(files.splits), len(files.splits))
     if not parts:
         raise ValueError(f"{root} has no images; their names end in {', '.join(sorted(IMAGES))}.")
-    return _joined(parts, files.class_names, root)
+    return _join_parts(parts, files.class_names, root)
 
 
 def _members(reader: ImageFiles, names: Iterable[str]) -> Iterator[str]:
@@ -317,7 +317,7 @@ def _is_image(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in IMAGES
 
 
-def _described(reader: ImageFiles, tables: Sequence[str]) -> Rows:
+def _read_metadata_files(reader: ImageFiles, tables: Sequence[str]) -> Rows:
     """The rows of metadata files; `file_name` is relative to the file, and `mask_file_name` makes an image column `mask`."""
     parts, images = [], []
     for name in tables:
@@ -352,7 +352,7 @@ def _metadata_table(reader: ImageFiles, name: str) -> pa.Table:
     return _table([{key: value for key, value in row.items() if _is_plain(value)} for row in rows])
 
 
-def _by_folder(images: Iterable[str], labeled: bool) -> Rows:
+def _folder_rows(images: Iterable[str], labeled: bool) -> Rows:
     paths = sorted(images)
     columns = {IMAGE: pa.array(paths, pa.string())}
     if labeled:
