@@ -149,10 +149,12 @@ def test_an_export_is_imported_as_the_same_manifest(tmp_path_factory, columns, s
             assert cells(imported(folder / "once more")) == expected
 
 
-def test_exported_parquet_is_read_in_place_by_byte_ranges_even_in_large_shards(tmp_path):
+def test_exported_parquet_is_read_in_place_by_byte_ranges_in_all_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr("suprank.data.export.ROW_GROUP_BYTES", 1)
     (tmp_path / "images").mkdir()
     manifest = pictures.folder(tmp_path / "images")
     (shard, *_) = export_hf(manifest, tmp_path / "out")
+    assert pq.read_metadata(shard).num_row_groups > 1
     assert Archive(shard).members.columns["image"].method == BYTE_RANGE
     assert pq.read_metadata(shard).row_group(0).column(0).compression == "UNCOMPRESSED"
 
