@@ -147,6 +147,11 @@ def test_pulling_into_a_folder_takes_files_of_known_names_and_no_code(online, tm
     names = {file.name for file in (tmp_path / "model").iterdir()}
     assert names == {"README.md", "embedder.json", "model.safetensors", "gallery.png"}
     assert Embedder.load(tmp_path / "model").fingerprint() == embedder.fingerprint()
+    other = tiny.embedder(dim=4)
+    other.push_to_hub("org/model")
+    hub.download_folder(HubName("org/model"), tmp_path / "model")
+    assert Embedder.load(tmp_path / "model").fingerprint() == other.fingerprint()
+    assert not (tmp_path / "model" / "gallery.png").exists(), "a picture of another model"
 
 
 def test_pulling_into_a_home_folder_leaves_the_cache_and_the_token_there(online, tmp_path):

@@ -136,6 +136,8 @@ def download_folder(
                     library_name="suprank",
                     library_version=__version__,
                 )
+    for file in {GALLERY, REPORT} - there:  # of another revision that was downloaded before
+        (Path(folder) / file).unlink(missing_ok=True)
     _remove_download_cache(Path(folder))
     return HubName(name.repo_id, info.sha)
 
