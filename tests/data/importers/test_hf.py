@@ -169,6 +169,12 @@ def test_an_imagefolder_in_classes_loose_or_zipped_and_one_table_for_all_splits(
     assert zipped.paths[0].as_py() == "train.zip::crow/1.png"
     assert zipped.names["label"] == ("crow", "jay", "wren")
     assert len(pixels(zipped)) == 6
+    (tmp_path / "flat").mkdir()
+    for number, data in enumerate(pictures(2)):
+        with zipfile.ZipFile(tmp_path / "flat" / f"part{number}.zip", "w") as archive:
+            archive.writestr(f"{number}.png", data)
+    with pytest.raises(ValueError, match="no column of class names"):  # which the names of archives are not
+        import_hf(tmp_path / "flat")
 
 
 def test_webdataset_shards_are_the_samples_that_datasets_streams(tmp_path):

@@ -361,4 +361,5 @@ def _folder_rows(images: Iterable[str], labeled: bool) -> Rows:
 
 
 def _folder_name(path: str) -> str | None:
-    return PurePosixPath(path.replace(SEPARATOR, "/")).parent.name or None
+    """The folder that an image is in; None at the top of the dataset or of an archive, whose name is no class."""
+    return PurePosixPath(path.rpartition(SEPARATOR)[2]).parent.name or None
