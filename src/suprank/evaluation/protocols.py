@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,14 +18,16 @@ import numpy as np
 from suprank.evaluation.arguments import as_array, check_ks
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate
-from suprank.evaluation.landmarks import landmark_map, read_solution
+from suprank.evaluation.landmarks import check_relevant, landmark_map, read_solution
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
+from suprank.evaluation.progress import progress_function
 from suprank.evaluation.rankings.qrels import Qrels
 from suprank.evaluation.rankings.ranking_run import RankingRun
 from suprank.evaluation.report import Report
-from suprank.evaluation.revisited import GroundTruth, read_ground_truth, revisited
+from suprank.evaluation.revisited import GroundTruth, listed_places, read_ground_truth, revisited
 from suprank.evaluation.run_metrics import evaluate_run
+from suprank.evaluation.search import Search, check_dimensions, choose_device
 from suprank.evaluation.statistics import mean_over_queries
 
 if TYPE_CHECKING:
@@ -210,14 +213,18 @@ def evaluate_protocol(
     check_inputs(chosen, [name for name, value in given.items() if value is not None])
     if wrong := sorted(set(options) & {"metrics", "decay", "weights", "ignored", "self_index"}):
         raise ValueError(f"{wrong[0]} cannot be combined with protocol={protocol!r}, which has its own; leave it out.")
+    if ks is not None and not check_ks(ks):
+        raise ValueError(f"ks is empty; leave it out for those of protocol={protocol!r}, {chosen.ks}.")
     if chosen.name == "revisited":
+        if labels is not None or gallery_labels is not None:
+            raise ValueError("protocol='revisited' has its positives from ground_truth; leave out labels and gallery_labels.")
         return _revisited(chosen, embeddings, gallery, ground_truth, ks, options)
-    sides = _Sides(embeddings, labels, gallery, gallery_labels, ids, gallery_ids, level_names)
+    data = _QueryGallery(embeddings, labels, gallery, gallery_labels, ids, gallery_ids, level_names)
     if chosen.name == "dml":
-        return _dml(chosen, sides, ks, options)
+        return _dml(chosen, data, ks, options)
     if chosen.name == "mieb":
-        return _mieb(chosen, sides, qrels, self_match, ks, options)
-    return _gldv2(chosen, sides, solution, usage, ks, options)
+        return _mieb(chosen, data, qrels, self_match, ks, options)
+    return _gldv2(chosen, data, solution, usage, ks, options)
 
 
 def check_inputs(protocol: Protocol, given: Collection[str]) -> None:
@@ -236,12 +243,14 @@ def with_protocol(report: Report, protocol: Protocol, **settings: Any) -> Report
     return replace(report, settings={**report.settings, "protocol": protocol.name, "conventions": line, **settings})
 
 
-class _Sides:
+class _QueryGallery:
     """Queries and gallery with the labels of the finest level, and ids as text."""
 
     def __init__(
         self, embeddings: Any, labels: Any, gallery: Any, gallery_labels: Any, ids: Any, gallery_ids: Any, level_names: Any
     ) -> None:
+        if gallery is None and gallery_ids is not None:
+            raise ValueError("gallery_ids were given without a gallery; give the gallery's embeddings too, or leave them out.")
         self.queries = Embeddings.from_source(embeddings, "embeddings")
         self.gallery = None if gallery is None else Embeddings.from_source(gallery, "gallery")
         self.labels, self.gallery_labels = _finest(labels), _finest(gallery_labels)
@@ -250,12 +259,19 @@ class _Sides:
         self.ids = _texts(ids, len(self.queries))
         self.gallery_ids = self.ids if self.gallery is None else _texts(gallery_ids, len(self.gallery))
         # Test images that are ranked against themselves and against distractors come first in the gallery.
-        known = self.gallery is None or (ids is not None and gallery_ids is not None)
-        self.queries_in_gallery = known and self.gallery_ids[: len(self.queries)] == self.ids
+        self.known_ids = self.gallery is None or (ids is not None and gallery_ids is not None)
+        self.queries_in_gallery = self.known_ids and self.gallery_ids[: len(self.queries)] == self.ids
 
     def need_labels(self, protocol: Protocol, instead: str = "") -> None:
         if self.labels is None or (self.gallery is not None and self.gallery_labels is None):
             raise ValueError(f"protocol={protocol.name!r} needs labels of the queries and of the gallery{instead}.")
+
+    def need_unique_ids(self, protocol: Protocol) -> None:
+        for name, names in (("queries", self.ids), ("the gallery", self.gallery_ids)):
+            if len(set(names)) < len(names):
+                raise ValueError(
+                    f"protocol={protocol.name!r} finds items by their ids, but those of {name} are not unique; rename some."
+                )
 
     def with_ids(self, report: Report) -> Report:
         """The report with the ids of the queries beside their values, where there are any."""
@@ -280,20 +296,20 @@ def _finest(labels: Any) -> Any:
     return array if array.ndim < 2 else array[:, :1]
 
 
-def _dml(protocol: Protocol, sides: _Sides, ks: Sequence[int] | None, options: dict[str, Any]) -> Report:
-    sides.need_labels(protocol)
-    own = np.arange(len(sides.queries)) if sides.gallery is not None and sides.queries_in_gallery else None
+def _dml(protocol: Protocol, data: _QueryGallery, ks: Sequence[int] | None, options: dict[str, Any]) -> Report:
+    data.need_labels(protocol)
+    own = np.arange(len(data.queries)) if data.gallery is not None and data.queries_in_gallery else None
     report = evaluate(
-        sides.queries,
-        sides.labels,
-        sides.gallery,
-        sides.gallery_labels,
+        data.queries,
+        data.labels,
+        data.gallery,
+        data.gallery_labels,
         metrics=protocol.metric_names(ks),
-        level_names=sides.level_names,
+        level_names=data.level_names,
         self_index=own,
         **options,
     )
-    return with_protocol(sides.with_ids(report), protocol)
+    return with_protocol(data.with_ids(report), protocol)
 
 
 def _revisited(
@@ -303,47 +319,83 @@ def _revisited(
         missing = "its ground_truth, such as gnd_roxford5k.pkl" if ground_truth is None else "a gallery"
         raise ValueError(f"protocol='revisited' needs {missing}.")
     truth = read_ground_truth(ground_truth) if isinstance(ground_truth, str | PathLike) else ground_truth
-    return with_protocol(revisited(queries, gallery, truth, ks=ks or protocol.ks, **options), protocol)
+    return with_protocol(
+        revisited(queries, gallery, truth, ks=protocol.ks if ks is None else check_ks(ks), **options), protocol
+    )
 
 
 def _gldv2(
-    protocol: Protocol, sides: _Sides, solution: Any, usage: str | None, ks: Sequence[int] | None, options: dict[str, Any]
+    protocol: Protocol, data: _QueryGallery, solution: Any, usage: str | None, ks: Sequence[int] | None, options: dict[str, Any]
 ) -> Report:
     cut_offs = check_ks(protocol.ks if ks is None else ks)
     if len(cut_offs) != 1:
         raise ValueError(f"protocol='gldv2' takes one k, not {len(cut_offs)}; leave ks out for 100.")
-    if sides.gallery is None:
+    if data.gallery is None:
         raise ValueError("protocol='gldv2' ranks an index that the queries are not part of; give a gallery.")
     if solution is None:
         if usage is not None:
             raise ValueError("usage chooses queries of a solution; give solution, or leave usage out.")
-        sides.need_labels(protocol, ", or a solution with the relevant images of each query")
+        data.need_labels(protocol, ", or a solution with the relevant images of each query")
         report = evaluate(
-            sides.queries,
-            sides.labels,
-            sides.gallery,
-            sides.gallery_labels,
+            data.queries,
+            data.labels,
+            data.gallery,
+            data.gallery_labels,
             metrics=protocol.metric_names(cut_offs),
-            level_names=sides.level_names,
+            level_names=data.level_names,
             **options,
         )
-        return with_protocol(sides.with_ids(report), protocol)
+        return with_protocol(data.with_ids(report), protocol)
+    data.need_unique_ids(protocol)
     finish = _finisher(protocol, options)
     relevant = read_solution(solution, usage) if isinstance(solution, str | PathLike) else solution
-    relevant = {str(query): [str(item) for item in items] for query, items in relevant.items()}
-    judged = np.array([query in relevant for query in sides.ids])
+    relevant = {str(query): [*map(str, check_relevant(query, items))] for query, items in relevant.items()}
+    judged = np.array([query in relevant for query in data.ids])
     if not judged.any():
         raise ValueError(
-            f"no query of the embeddings is in the solution: they have {sides.ids[0]!r}, the solution "
+            f"no query of the embeddings is in the solution: they have {data.ids[0]!r}, the solution "
             f"{next(iter(relevant), None)!r}; check the ids."
         )
-    run = _ranked(sides, cut_offs[0], options)
-    lists = {query: ranked for query, ranked in _named_lists(run, sides) if query in relevant}
-    report = landmark_map(
-        {query: [item for item, _ in ranked] for query, ranked in lists.items()}, relevant, cut_offs[0]
-    ).report()
-    report = replace(report, items=len(sides.gallery), settings={**report.settings, "queries_not_judged": int((~judged).sum())})
+    report = landmark_map(_relevant_in_place(data, relevant, cut_offs[0], **options), relevant, cut_offs[0]).report()
+    report = replace(report, items=len(data.gallery), settings={**report.settings, "queries_not_judged": int((~judged).sum())})
     return finish(report)
+
+
+def _relevant_in_place(
+    data: _QueryGallery,
+    relevant: Mapping[str, Sequence[str]],
+    k: int,
+    *,
+    normalize: bool = True,
+    device: Any = None,
+    memory_budget: int | None = None,
+    progress: Any = True,
+) -> dict[str, list[str]]:
+    """The first k places of each query of the solution, with the relevant items where they are, and "" for any other item.
+
+    The best k items would not do: of equal scores, the relevant items are to come last.
+    """
+    assert data.gallery is not None, "checked above"
+    check_dimensions(data.queries, data.gallery)
+    search = Search(
+        data.queries,
+        data.gallery,
+        device=choose_device(device, data.queries),
+        memory_budget=memory_budget,
+        normalize=normalize,
+    )
+    row = {item: number for number, item in enumerate(data.gallery_ids)}
+    positives = [[row[item] for item in relevant.get(query, ()) if item in row] for query in data.ids]
+    show = progress_function(progress, "evaluating")
+    places = listed_places(search, positives, [[]] * len(positives), lambda done: show(done, len(positives)))
+    lists = {}
+    for query, own, reached in zip(data.ids, positives, places, strict=True):
+        if query in relevant:
+            lists[query] = [""] * min(k, len(data.gallery))
+            for number, place in zip(own, reached.tolist(), strict=True):  # which of them is where makes no difference
+                if place <= k:
+                    lists[query][place - 1] = data.gallery_ids[number]
+    return lists
 
 
 def _finisher(protocol: Protocol, options: dict[str, Any]) -> Callable[..., Report]:
@@ -363,7 +415,7 @@ def _finisher(protocol: Protocol, options: dict[str, Any]) -> Callable[..., Repo
 
 def _mieb(
     protocol: Protocol,
-    sides: _Sides,
+    data: _QueryGallery,
     qrels: Judgments | None,
     self_match: str | None,
     ks: Sequence[int] | None,
@@ -371,28 +423,28 @@ def _mieb(
 ) -> Report:
     if self_match not in (None, *get_args(SelfMatch)):
         raise ValueError(f"self_match={self_match!r} must be one of {', '.join(get_args(SelfMatch))}.")
-    for name, names in (("queries", sides.ids), ("the gallery", sides.gallery_ids)):
-        if len(set(names)) < len(names):
-            raise ValueError(
-                f"protocol='mieb' finds items by their ids, but those of {name} are not unique; give each its own."
-            )
-    rule = self_match or ("first" if sides.queries_in_gallery else "keep")
+    if self_match == "id" and not data.known_ids:
+        raise ValueError("self_match='id' drops the item with the query's id; give ids and gallery_ids.")
+    data.need_unique_ids(protocol)
+    rule = self_match or ("first" if data.queries_in_gallery else "keep")
     cut_offs = check_ks(protocol.ks if ks is None else ks)
     finish = _finisher(protocol, options)
-    judgments = _judgments(protocol, sides, qrels)
-    judged = [query for query in sides.ids if query in judgments]
+    judgments = _judgments(protocol, data, qrels)
+    judged = [query for query in data.ids if query in judgments]
     relevant = {query for query in judged if max(judgments[query].values()) > 0}
     if not relevant:
-        compared = f"judgments have {next(iter(judgments), None)!r}, queries {sides.ids[0]!r}; check the ids"
+        compared = f"judgments have {next(iter(judgments), None)!r}, queries {data.ids[0]!r}; check the ids"
         raise ValueError(f"no query has a relevant item: {'all labels differ' if qrels is None else compared}.")
-    # mteb's tasks list 1,000 items and then drop one; with fewer, the largest k would lack an item.
-    run = _ranked(sides, cut_offs[-1] + (cut_offs[-1] < protocol.ks[-1]), options)
+    # As many as mteb lists, also for a small k: which of equal scores are listed, and so have a place, depends on it.
+    listed = max(cut_offs[-1], protocol.ks[-1])
+    run = _ranked(data, listed, options)
     metrics = protocol.metric_names(cut_offs)
     values = np.zeros((len(metrics), len(judged)))
     place = {query: number for number, query in enumerate(judged)}
-    for lists in _blocks(_named_lists(run, sides), relevant):
-        lists_without_self = {query: _without_self(query, ranked, rule) for query, ranked in lists.items()}
-        kept = {query: ranked for query, ranked in lists_without_self.items() if ranked}
+    named = _named_lists(run, data, cut_offs[-1] + 1)  # one of which may be dropped
+    lists = ((query, _without_self(query, ranked, rule)) for query, ranked in named if query in relevant)
+    while block := dict(islice(lists, max(1, _LISTED_AT_ONCE // listed))):
+        kept = {query: ranked for query, ranked in block.items() if ranked}
         if not kept:  # of a gallery of one item nothing is left
             continue
         with warnings.catch_warnings():  # that no relevant item was found means little in a block of a few queries
@@ -404,14 +456,14 @@ def _mieb(
     report = Report(
         values={metric: mean_over_queries(column) for metric, column in zip(metrics, values, strict=True)},
         queries=len(judged),
-        items=len(sides.queries if sides.gallery is None else sides.gallery),
+        items=len(data.queries if data.gallery is None else data.gallery),
         levels=(level,),
         without_positives={level: 0},
         settings={
             "ks": cut_offs,
             "grades": sorted({grade for query in judged for grade in judgments[query].values() if grade > 0}),
             "queries_without_positives": len(judged) - len(relevant),
-            "queries_not_judged": len(sides.queries) - len(judged),
+            "queries_not_judged": len(data.queries) - len(judged),
         },
         per_query=dict(zip(metrics, values, strict=True)),
         query_ids=np.array(judged),
@@ -419,52 +471,33 @@ def _mieb(
     return finish(report, self_match=rule)
 
 
-def _judgments(protocol: Protocol, sides: _Sides, qrels: Judgments | None) -> dict[str, dict[str, int]]:
+def _judgments(protocol: Protocol, data: _QueryGallery, qrels: Judgments | None) -> dict[str, dict[str, int]]:
     """The grades of each query's judged items: those given, or 1 for the items of its label, without the query itself."""
     if qrels is not None:
         given = Qrels.load(qrels) if isinstance(qrels, str | PathLike) else qrels
-        lists = given.items() if isinstance(given, Mapping) else ((query, dict(judged)) for query, judged in given)
-        named = {str(query): {str(item): int(grade) for item, grade in judged.items()} for query, judged in lists}
-        return {query: judged for query, judged in named.items() if judged}
-    sides.need_labels(protocol, ", or qrels with the relevant items of each query")
-    found = Qrels.from_labels(
-        sides.labels, sides.gallery_labels, sides.ids, None if sides.gallery is None else sides.gallery_ids
-    )
+        given = given if isinstance(given, Qrels) else Qrels.from_dict(given)
+        return {str(query): {str(item): grade for item, grade in judged} for query, judged in given if judged}
+    data.need_labels(protocol, ", or qrels with the relevant items of each query")
+    found = Qrels.from_labels(data.labels, data.gallery_labels, data.ids, None if data.gallery is None else data.gallery_ids)
     judgments = found.to_dict()
-    if sides.queries_in_gallery:
+    if data.queries_in_gallery:
         for query in judgments:
             judgments[query].pop(query, None)
     return {query: judged for query, judged in judgments.items() if judged}
 
 
-def _ranked(sides: _Sides, k: int, options: dict[str, Any]) -> RankingRun:
+def _ranked(data: _QueryGallery, k: int, options: dict[str, Any]) -> RankingRun:
     """The k best items of each query by number; the query itself is one of them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", QueryInGalleryWarning)
-        return top_k(sides.queries, sides.queries if sides.gallery is None else sides.gallery, k, **options)
+        return top_k(data.queries, data.queries if data.gallery is None else data.gallery, k, **options)
 
 
-def _named_lists(run: RankingRun, sides: _Sides) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Each query with its items and their scores, best first, by their ids."""
+def _named_lists(run: RankingRun, data: _QueryGallery, places: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Each query with its items and their scores, best first, by their ids: so many, and those that tie with the last."""
     for number, ranked in run:
-        yield sides.ids[int(number)], [(sides.gallery_ids[int(item)], score) for item, score in ranked]
-
-
-def _blocks(
-    lists: Iterator[tuple[str, list[tuple[str, float]]]], wanted: Collection[str]
-) -> Iterator[dict[str, list[tuple[str, float]]]]:
-    """The lists of the wanted queries, in dictionaries of about a million items."""
-    block: dict[str, list[tuple[str, float]]] = {}
-    size = 0
-    for query, ranked in lists:
-        if query in wanted:
-            block[query] = ranked
-            size += len(ranked)
-        if size >= _LISTED_AT_ONCE:
-            yield block
-            block, size = {}, 0
-    if block:
-        yield block
+        last = ranked[min(places, len(ranked)) - 1][1]
+        yield data.ids[int(number)], [(data.gallery_ids[int(item)], score) for item, score in ranked if score >= last]
 
 
 def _without_self(query: str, ranked: list[tuple[str, float]], rule: str) -> dict[str, float]:
