@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ def copy_index(
     `codes`, `recall`), if the target is a folder.
     """
     old, new = os.fspath(source), os.fspath(target)
-    if old == new:
+    if _place(old) == _place(new):
         raise ValueError(f"{old} cannot be copied to itself; name another address.")
     if is_address(new) and local:
         raise ValueError(f"{new}: a server chooses the kind, codes and recall of its index itself; leave these out.")
@@ -63,6 +64,17 @@ def copy_index(
         return CopiedIndex(index, agreement(opened, index))
     finally:
         opened.close()
+
+
+def _place(address: str) -> tuple[str | None, ...]:
+    """What is equal for two ways to write one address: to overwrite the source would lose it."""
+    if not is_address(address):
+        return (str(Path(address).resolve()),)
+    parsed = Address.parse(address)
+    if parsed.file is not None:
+        return parsed.server, str(Path(parsed.file).resolve()), parsed.collection
+    host = (parsed.url or "").partition("://")[2]
+    return parsed.server, re.sub(r"^(127\.0\.0\.1|\[::1\])(?=:)", "localhost", host), parsed.collection
 
 
 def agreement(one: Index, other: Index, queries: int = _QUERIES) -> float:

@@ -162,7 +162,8 @@ class ServerIndex(ABC):
     ) -> Self:
         """Build a collection with the items of another index, under their ids.
 
-        If this is interrupted, the same call goes on where it stopped; any other existing collection is refused.
+        If this is interrupted, the same call goes on where it stopped, also with `overwrite`. Without it, any other existing
+        collection is refused.
         """
         known, ids = source.info(), source.ids()
         if not len(ids):
@@ -170,16 +171,20 @@ class ServerIndex(ABC):
         meta = _new_meta(max(int(known.get("next_id", 0)), int(ids[-1]) + 1), known.get("head"))
         mark = {"unfinished_copy_of": str(known["address"])}
         try:
-            index, there = cls._create(address, source.dim, meta | mark, overwrite=overwrite, timeout=timeout), ids[:0]
+            index = cls._create(address, source.dim, meta | mark, overwrite=False, timeout=timeout)
         except FileExistsError:
-            index = cls.open(address, timeout=timeout)
-            if index.dim != source.dim or index._read_meta().get("unfinished_copy_of") != mark["unfinished_copy_of"]:
-                index.close()
+            unfinished = cls._open_unfinished(address, source.dim, mark, timeout=timeout)
+            if unfinished is None and not overwrite:
                 raise
-            there = index.ids()
+            if unfinished is None:
+                unfinished = cls._create(address, source.dim, meta | mark, overwrite=True, timeout=timeout)
+            index = unfinished
+        there = index.ids()
         done = len(ids) - len(missing := np.setdiff1d(ids, there))
         progress(done, len(ids))
         try:
+            for batch in _batches(np.setdiff1d(there, ids), 1000):  # removed from the source since the interruption
+                index._delete(batch.tolist())
             for batch in _batches(missing, max(1, BATCH_NUMBERS // index.dim)):
                 index._insert(source.vectors(batch), source.items(batch))
                 done += len(batch)
@@ -192,6 +197,18 @@ class ServerIndex(ABC):
         index._build_graph(len(ids))
         index._reload()
         return index
+
+    @classmethod
+    def _open_unfinished(cls, address: Address, dim: int, mark: dict[str, str], *, timeout: float) -> Self | None:
+        """Open a collection that an interrupted copy left; None if it is another one."""
+        try:
+            index = cls.open(address, timeout=timeout)
+        except ValueError:  # not made by suprank
+            return None
+        if index.dim == dim and mark.items() <= index._read_meta().items():
+            return index
+        index.close()
+        return None
 
     def add(
         self,
