@@ -128,8 +128,12 @@ def test_mieb_evaluates_lists_in_blocks(monkeypatch):
     embeddings, _ = collection()
     judged = {str(query): {str(item): item % 3 for item in range(9 * (query % 4))} for query in range(60)}
     whole = evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **QUIET)
-    monkeypatch.setattr("suprank.evaluation.protocols._LISTED_AT_ONCE", 150)
-    assert evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **QUIET) == whole
+    monkeypatch.setattr("suprank.evaluation.protocols._LISTED_AT_ONCE", 2500)
+    monkeypatch.setattr("suprank.evaluation.protocols._RANKED_AT_ONCE", 7500)
+    seen = []
+    options = {**QUIET, "progress": lambda done, total: seen.append((done, total))}
+    assert evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **options) == whole
+    assert seen == [(done, 45) for done in [*range(7, 45, 7), 45]]
     assert whole.queries == 45  # the others are not judged
     assert whole.settings["queries_not_judged"] == 15
     assert whole.settings["grades"] == (1, 2)

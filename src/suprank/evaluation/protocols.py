@@ -14,6 +14,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+import torch
 
 from suprank.evaluation.arguments import as_array, check_ks
 from suprank.evaluation.embeddings import Embeddings
@@ -23,7 +24,6 @@ from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.rankings.qrels import Qrels
-from suprank.evaluation.rankings.ranking_run import RankingRun
 from suprank.evaluation.report import Report
 from suprank.evaluation.revisited import GroundTruth, listed_places, read_ground_truth, revisited
 from suprank.evaluation.run_metrics import evaluate_run
@@ -37,13 +37,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.embeddings import EmbeddingSource
+    from suprank.evaluation.progress import Progress
 
     Judgments = str | PathLike[str] | Qrels | Mapping[Any, Mapping[Any, int]]
 
 SelfMatch = Literal["first", "id", "keep"]
 """What `mieb` does about the query in its own list: drop the first result, drop the item with the query's id, or nothing."""
 
-_LISTED_AT_ONCE = 1 << 20  # items of ranked lists that are named and evaluated together
+_RANKED_AT_ONCE = 1 << 24  # items of the lists that are ranked together: 0.4 GB; a task of mteb has 453,000 queries
+_LISTED_AT_ONCE = 1 << 20  # items of the lists that are named and evaluated together
 
 
 @dataclass(frozen=True)
@@ -369,7 +371,7 @@ def _relevant_in_place(
     normalize: bool = True,
     device: Any = None,
     memory_budget: int | None = None,
-    progress: Any = True,
+    progress: bool | Progress = True,
 ) -> dict[str, list[str]]:
     """The first k places of each query of the solution, with the relevant items where they are, and "" for any other item.
 
@@ -437,12 +439,12 @@ def _mieb(
         raise ValueError(f"no query has a relevant item: {'all labels differ' if qrels is None else compared}.")
     # As many as mteb lists, also for a small k: which of equal scores are listed, and so have a place, depends on it.
     listed = max(cut_offs[-1], protocol.ks[-1])
-    run = _ranked(data, listed, options)
     metrics = protocol.metric_names(cut_offs)
     values = np.zeros((len(metrics), len(judged)))
     place = {query: number for number, query in enumerate(judged)}
-    named = _named_lists(run, data, cut_offs[-1] + 1)  # one of which may be dropped
-    lists = ((query, _without_self(query, ranked, rule)) for query, ranked in named if query in relevant)
+    rows = [row for row, query in enumerate(data.ids) if query in relevant]
+    ranked_lists = _ranked_lists(data, rows, listed, cut_offs[-1] + 1, **options)  # + 1, because one may be dropped
+    lists = ((query, _without_self(query, ranked, rule)) for query, ranked in ranked_lists)
     while block := dict(islice(lists, max(1, _LISTED_AT_ONCE // listed))):
         kept = {query: ranked for query, ranked in block.items() if ranked}
         if not kept:  # of a gallery of one item nothing is left
@@ -486,18 +488,28 @@ def _judgments(protocol: Protocol, data: _QueryGallery, qrels: Judgments | None)
     return {query: judged for query, judged in judgments.items() if judged}
 
 
-def _ranked(data: _QueryGallery, k: int, options: dict[str, Any]) -> RankingRun:
-    """The k best items of each query by number; the query itself is one of them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", QueryInGalleryWarning)
-        return top_k(data.queries, data.queries if data.gallery is None else data.gallery, k, **options)
+def _ranked_lists(
+    data: _QueryGallery, rows: Sequence[int], k: int, places: int, *, progress: bool | Progress = True, **options: Any
+) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """The queries in these rows by id, each with its best items by id and their scores; the query itself is one of them.
+
+    k items are listed, and of these the first `places` returned, with those that tie with the last.
+    """
+    show = progress_function(progress, "searching")
+    gallery = data.queries if data.gallery is None else data.gallery
+    step = max(1, _RANKED_AT_ONCE // k)
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", QueryInGalleryWarning)
+            run = top_k(data.queries.rows(torch.tensor(some)), gallery, k, progress=_shifted(show, start, len(rows)), **options)
+        for row, (_, ranked) in zip(some, run, strict=True):
+            last = ranked[min(places, len(ranked)) - 1][1]
+            yield data.ids[row], [(data.gallery_ids[int(item)], score) for item, score in ranked if score >= last]
 
 
-def _named_lists(run: RankingRun, data: _QueryGallery, places: int) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Each query with its items and their scores, best first, by their ids: so many, and those that tie with the last."""
-    for number, ranked in run:
-        last = ranked[min(places, len(ranked)) - 1][1]
-        yield data.ids[int(number)], [(data.gallery_ids[int(item)], score) for item, score in ranked if score >= last]
+def _shifted(show: Progress, before: int, total: int) -> Progress:
+    return lambda done, _: show(before + done, total)
 
 
 def _without_self(query: str, ranked: list[tuple[str, float]], rule: str) -> dict[str, float]:
