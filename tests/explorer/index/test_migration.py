@@ -71,7 +71,12 @@ def test_an_interrupted_copy_to_a_server_goes_on_where_it_stopped(folder, tmp_pa
     assert stopped.value.__notes__ == [f"200 of 300 items are copied to {target}; the same command copies the rest."]
     unfinished = open_index(target)
     assert unfinished.info()["unfinished_copy_of"] == str(source)
+    with pytest.raises(ValueError, match="is an unfinished copy of .*birds.index; finish it first: suprank index copy"):
+        unfinished.add(drawn(1))  # whose id may be that of an item to come
     unfinished.close()
+    for elsewhere in (tmp_path / "part.index", "qdrant+memory:///part"):
+        with pytest.raises(ValueError, match="is an unfinished copy"):
+            copy_index(target, elsewhere)
     build_index(tmp_path / "other.index", drawn(3))
     with pytest.raises(FileExistsError, match="already exists"):
         copy_index(tmp_path / "other.index", target)

@@ -14,6 +14,7 @@ import numpy as np
 from suprank.explorer.index.address import TIMEOUT, Address, is_address, open_index, server_class
 from suprank.explorer.index.local import LocalIndex
 from suprank.explorer.index.protocol import BLOCK_BYTES, Progress, no_progress
+from suprank.explorer.index.server import refuse_unfinished
 from suprank.explorer.index.storage import META
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def agreement(one: Index, other: Index, queries: int = _QUERIES) -> float:
 def _copy_to_folder(source: Index, folder: Path, *, overwrite: bool, progress: Progress, **local: Any) -> LocalIndex:
     """Build a local index from vectors that are first written to a temporary file beside it, since they may exceed memory."""
     known, ids = source.info(), source.ids()
+    refuse_unfinished(known, str(known["address"]))
     if not len(ids):
         raise ValueError(f"{known['address']} has no items, so there is nothing to copy.")
     if (folder / META).is_file() and not overwrite:

@@ -29,7 +29,7 @@ from suprank.explorer.index.protocol import (
 from suprank.explorer.index.storage import item_table, items_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,6 +43,9 @@ BATCH_NUMBERS = 2**18
 
 SAMPLED_ITEMS = 1000
 """Items whose labels tell which levels a collection has: a server keeps no list of levels."""
+
+
+_UNFINISHED = "unfinished_copy_of"
 
 
 class ServerIndex(ABC):
@@ -147,6 +150,9 @@ class ServerIndex(ABC):
         source = open_embeddings(embeddings)
         own = np.arange(len(source)) if ids is None else checked_ids(ids, len(source))
         item_table(own, manifest)  # raises if these do not fit, before a collection is created or overwritten
+        if overwrite:
+            for _ in unit_blocks(source):  # so do rows that cannot be indexed
+                pass
         index = cls._create(address, source.dim, _new_meta(int(own.max()) + 1, head), overwrite=overwrite, timeout=timeout)
         try:
             index.add(source, manifest, ids=own, progress=progress)
@@ -169,7 +175,8 @@ class ServerIndex(ABC):
         if not len(ids):
             raise ValueError(f"{known['address']} has no items, so there is nothing to copy.")
         meta = _new_meta(max(int(known.get("next_id", 0)), int(ids[-1]) + 1), known.get("head"))
-        mark = {"unfinished_copy_of": str(known["address"])}
+        refuse_unfinished(known, str(known["address"]))
+        mark = {_UNFINISHED: str(known["address"])}
         try:
             index = cls._create(address, source.dim, meta | mark, overwrite=False, timeout=timeout)
         except FileExistsError:
@@ -221,6 +228,7 @@ class ServerIndex(ABC):
         """See `Index`."""
         source = open_embeddings(embeddings, self.dim, self.address.text)
         meta = self._read_meta()
+        refuse_unfinished(meta, self.address.text)
         next_id = int(meta.get("next_id", 0))
         first = max(next_id, self._largest_id(next_id) + 1) if ids is None else 0  # others may have added items, too
         own = np.arange(first, first + len(source)) if ids is None else checked_ids(ids, len(source))
@@ -292,6 +300,15 @@ class ServerIndex(ABC):
         refuse_unknown(np.array([one for one in wanted if int(one) not in there], np.int64), self.address.text)
         rows = np.array([there[int(one)] for one in wanted], np.float32).reshape(len(wanted), self.dim)
         return unit_rows(rows, self.address.text)
+
+
+def refuse_unfinished(meta: Mapping[str, Any], address: str) -> None:
+    """Raise if a collection lacks items because its copy was interrupted."""
+    if _UNFINISHED in meta:
+        raise ValueError(
+            f"{address} is an unfinished copy of {meta[_UNFINISHED]}; finish it first: suprank index copy {meta[_UNFINISHED]} "
+            f"{address}."
+        )
 
 
 def _new_meta(next_id: int, head: str | None) -> dict[str, Any]:
