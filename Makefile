@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs pictures notebooks clean
+.PHONY: help demo test lint bench docs pictures notebooks release-check clean
 
 help:  ## say what the targets do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.cli  ## train a small network on emoji, or on DATA=glyphs, with Smooth-AP and with HAPPIER, and compare
 	@$(BIN)/suprank demo $(if $(DATA),--data "$(DATA)")
@@ -35,6 +35,10 @@ pictures: $(VENV)/.installed  ## take the documentation's pictures of pages anew
 
 notebooks: $(VENV)/.docs  ## execute the notebooks of the first examples anew, after a script has changed
 	$(BIN)/python docs/make_notebooks.py
+
+release-check: $(VENV)/.torch  ## build the release, install it in fresh environments and try it there
+	@$(INSTALL) twine uv
+	$(BIN)/python scripts/check_release.py
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -100,7 +100,7 @@ PICTURES = (
 
 
 def suprank(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "suprank.cli.main", *map(str, arguments)]
+    return [sys.executable, "-m", "suprank", *map(str, arguments)]
 
 
 def run(*arguments: object) -> None:

@@ -54,6 +54,8 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
     """Each worker learns where the process is that forks commands. It is prepared while they collect."""
+    if not hasattr(os, "fork"):  # Windows
+        return
     if not hasattr(node.config, "forked"):
         node.config.forked = Server()
         node.config.add_cleanup(node.config.forked.close)
@@ -85,6 +87,8 @@ def browser():
 @pytest.fixture(scope="session")
 def forked(request, tmp_path_factory):
     """One process for all workers, of which their tests fork commands."""
+    if not hasattr(os, "fork"):
+        pytest.skip("needs os.fork, which Windows has not")
     workerinput = getattr(request.config, "workerinput", None)
     server = Server() if workerinput is None else None
     process = Forked(server.address if server else workerinput["forked"], tmp_path_factory.mktemp("forked"))

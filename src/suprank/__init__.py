@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from suprank.training import train
     from suprank.workflows import adapt, embed, evaluate, explore, push_to_hub, report
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["__version__", "adapt", "compare", "embed", "evaluate", "explore", "push_to_hub", "report", "sweep", "train"]
 

@@ -1,3 +1,4 @@
+import runpy
 import subprocess
 import sys
 
@@ -71,6 +72,15 @@ def test_paragraphs_of_help_fill_the_lines_of_the_terminal():
 
 def test_version_is_the_packages():
     assert CliRunner().invoke(app, ["--version"]).output.strip() == f"suprank {__version__}"
+
+
+@pytest.mark.parametrize("module", ["suprank", "suprank.cli.main"])
+@pytest.mark.filterwarnings("ignore:'suprank.cli.main' found in sys.modules")
+def test_python_m_suprank_is_the_command_under_its_name(module, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/__main__.py", "rnak"])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module(module, run_name="__main__", alter_sys=False)
+    assert capsys.readouterr().err.startswith("Usage: suprank [OPTIONS] COMMAND")
 
 
 def test_an_unknown_verb_is_refused_without_a_traceback():

@@ -79,7 +79,7 @@ def test_wrong_arguments_are_refused_with_the_rule_and_the_way_out(folder, tmp_p
         ((folder / "embedded", "--test", "wild"), "leave out the name 'wild'"),
         ((one, "--out", tmp_path), "is a folder; name a file in it."),
         ((one, "--out", tmp_path / "file" / "page.html"), "the folder cannot be made"),
-        ((one, "--queries", 0), "greater than or equal to 1"),
+        ((one, "--queries", 0), "--queries"),
         ((one, "--top", "many"), "valid integer"),
         ((one, "--device", "tpu"), "'tpu' is not a device"),
     ):

@@ -27,12 +27,17 @@ def _kept_slowly(cache: str) -> None:
 
 
 def test_the_folder_is_the_one_given_else_the_environments_else_the_users(monkeypatch, tmp_path):
-    monkeypatch.setenv("SUPRANK_CACHE", str(tmp_path / "set"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # the HOME of Windows
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("SUPRANK_CACHE", "~/set")
     assert cache_folder(tmp_path / "given") == tmp_path / "given"
     assert cache_folder() == tmp_path / "set"
     monkeypatch.setenv("SUPRANK_CACHE", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "suprank"
+    assert cache_folder() == tmp_path / "xdg" / "suprank"
+    for unset in ("", "relative"):  # the specification says that relative paths are invalid
+        monkeypatch.setenv("XDG_CACHE_HOME", unset)
+        assert cache_folder() == tmp_path / ".cache" / "suprank"
 
 
 def test_keys_tell_parts_from_their_concatenation():

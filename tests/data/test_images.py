@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from suprank.data.images import BrokenImageError, ImageInfo, decode_image, inspect_image
 from tests.data.pictures import encoded, smooth
@@ -277,8 +277,11 @@ def test_warnings_of_pil_are_not_heard_and_filters_are_left_alone_by_threads():
     before = list(warnings.filters)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        with Image.open(io.BytesIO(odd)) as theirs:
-            theirs.load()
+        try:
+            with Image.open(io.BytesIO(odd)) as theirs:
+                theirs.load()
+        except UnidentifiedImageError:
+            pytest.skip("this PIL refuses the file instead of warning")
     assert heard, "PIL has nothing to warn of here any more"
     with ThreadPoolExecutor(4) as pool:
         assert all(picture.size == (64, 48) for picture in pool.map(lambda _: decode_image(odd, "a"), range(40)))

@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from contextlib import closing
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from suprank.data.workers import _dead_worker, ignore_signals, loader_batches
+from suprank.data.workers import _dead_worker, ignore_signals, loader_batches, start_method
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -38,6 +39,22 @@ def test_a_worker_lives_on_after_signals_and_tells_of_errors_but_not_of_a_parent
     assert output == "".join(f"still here after {error}\n" for error in errors)
     assert [error for error in errors if error in said] == ["ValueError"]
     assert code not in (-signal.SIGINT, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("workers", "system", "chosen", "expected"),
+    [
+        (2, "linux", None, "fork"),  # Python 3.14 would choose forkserver
+        (2, "linux", "spawn", None),  # the program has chosen
+        (2, "darwin", None, None),
+        (2, "win32", None, None),
+        (0, "linux", None, None),  # torch refuses a start method for no workers
+    ],
+)
+def test_workers_are_forked_on_linux_unless_the_program_has_chosen_otherwise(monkeypatch, workers, system, chosen, expected):
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: chosen if allow_none else pytest.fail("set"))
+    assert start_method(workers) == expected
 
 
 class Numbers(Dataset):

@@ -143,7 +143,7 @@ def embed(
     suprank embed hf-hub:org/name cub.parquet --out embeddings
     suprank embed mine.py:build cub.parquet --out embeddings
     suprank embed resnet50 cub.parquet --head head --out adapted
-    torchrun --nproc-per-node 8 -m suprank.cli.main embed runs/sop/model sop.parquet --out embeddings
+    torchrun --nproc-per-node 8 -m suprank embed runs/sop/model sop.parquet --out embeddings
     """
     chosen_model = terminal.subject(model, model_option, "MODEL", "--model")
     chosen_manifest = terminal.subject(manifest, manifest_option, "MANIFEST", "--manifest")

@@ -18,7 +18,7 @@ def main() -> None:
 
         escape_unprintable()
         escape_warnings()
-        app()
+        app(prog_name="suprank")  # under `python -m suprank` too
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in ("", "suprank"):  # a bug of ours: show the traceback

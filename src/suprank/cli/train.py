@@ -54,10 +54,10 @@ def train(
 
     \b
     The 8 GPUs of a machine:
-      torchrun --nproc-per-node 8 -m suprank.cli.main train sop/roadmap --out runs/sop
+      torchrun --nproc-per-node 8 -m suprank train sop/roadmap --out runs/sop
     H-GLDv2 on 4 machines, by torchrun on each of them:
       torchrun --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
-        -m suprank.cli.main train hgldv2/happier data.manifest=/data/hgldv2.parquet --out /shared/hgldv2 --resume
+        -m suprank train hgldv2/happier data.manifest=/data/hgldv2.parquet --out /shared/hgldv2 --resume
     or by SLURM, with a signal two minutes before the job's time is over, after which it queues again:
       sbatch --nodes 4 --ntasks-per-node 8 --gpus-per-node 8 --cpus-per-task 12 --requeue --signal USR1@120 --wrap \\
         'srun suprank train hgldv2/happier data.manifest=/data/hgldv2.parquet --out /shared/hgldv2 --resume

@@ -17,7 +17,7 @@ _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder must be tha
 
 
 def cache_folder(cache: str | os.PathLike[str] | None = None) -> Path:
-    """The folder given, or $SUPRANK_CACHE, or ~/.cache/suprank. It need not exist."""
+    """The folder given, or that of the environment or the user (`default_cache`). It need not exist."""
     return default_cache() if cache is None else Path(cache).expanduser()
 
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
 from suprank.data.images import BrokenImageError
-from suprank.data.workers import ignore_signals, loader_batches
+from suprank.data.workers import ignore_signals, loader_batches, start_method
 from suprank.system.platforms import memory_bytes
 
 if TYPE_CHECKING:
@@ -118,10 +118,12 @@ class _Piece(NamedTuple):
 
 def _decode_all(dataset: ImageDataset, workers: int) -> Generator[_Piece]:
     rows = [list(range(start, min(start + _BATCH, len(dataset)))) for start in range(0, len(dataset), _BATCH)]
+    workers = min(workers, len(rows))
     loader: DataLoader[Any] = DataLoader(
         _without_transform(dataset),
         batch_sampler=rows,
-        num_workers=min(workers, len(rows)),
+        num_workers=workers,
+        multiprocessing_context=start_method(workers),
         collate_fn=_collate_pixels,
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # otherwise it would draw from torch's global generator

@@ -34,6 +34,16 @@ def default_workers() -> int:
     return min(usable_cores(), 16)
 
 
+def start_method(workers: int) -> str | None:
+    """For `DataLoader(multiprocessing_context=...)`: workers are forked on Linux, and start as Python prefers elsewhere.
+
+    Python 3.14 prefers a "forkserver" on Linux, whose workers import torch anew and each get a copy of the dataset. A start
+    method that the program has set (`multiprocessing.set_start_method`) is used.
+    """
+    fork = workers > 0 and sys.platform == "linux" and multiprocessing.get_start_method(allow_none=True) is None
+    return "fork" if fork else None
+
+
 def loader_batches(loader: DataLoader[Any]) -> Generator[Any]:
     """Yield the batches of a loader. Its worker processes end with the iteration, whether it is exhausted, closed or fails.
 

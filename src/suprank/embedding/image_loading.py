@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from suprank.data import transforms
 from suprank.data.datasets import ImageBatch, ImageDataset, collate
 from suprank.data.jpeg import Decoder, is_installed
-from suprank.data.workers import default_workers, ignore_signals, loader_batches
+from suprank.data.workers import default_workers, ignore_signals, loader_batches, start_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -128,10 +128,12 @@ class ImageLoaderSettings:
         """
         dataset = images if isinstance(images, ImageDataset) else self.dataset(images)
         chunks = [rows[start : start + self.batch_size].tolist() for start in range(0, len(rows), self.batch_size)]
+        workers = min(default_workers() if self.workers is None else self.workers, len(chunks))
         loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=chunks,
-            num_workers=min(default_workers() if self.workers is None else self.workers, len(chunks)),
+            num_workers=workers,
+            multiprocessing_context=start_method(workers),
             collate_fn=collate,
             pin_memory=pinned,
             worker_init_fn=ignore_signals,

@@ -186,7 +186,7 @@ def lock_experiment(folder: Path) -> AbstractContextManager[int]:
 
 def train_command(recipe: str, overrides: Sequence[str], folder: Path) -> list[str]:
     """`suprank train`, started or resumed, by this Python."""
-    return [sys.executable, "-m", "suprank.cli.main", "train", recipe, *overrides, "--out", str(folder), "--resume"]
+    return [sys.executable, "-m", "suprank", "train", recipe, *overrides, "--out", str(folder), "--resume"]
 
 
 def shared_gpus(configs: Sequence[TrainConfig], jobs: int) -> list[str]:

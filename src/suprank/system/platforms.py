@@ -21,8 +21,13 @@ def memory_bytes(pages: str = "SC_PHYS_PAGES") -> int | None:
 
 
 def default_cache() -> Path:
-    """$SUPRANK_CACHE, or ~/.cache/suprank, or a folder for temporary files if the user has no home. It need not exist."""
+    """$SUPRANK_CACHE, $XDG_CACHE_HOME/suprank or ~/.cache/suprank; a temporary folder if there is no home. It need not exist.
+
+    It is the same on every system. A relative XDG_CACHE_HOME is ignored, as the XDG specification asks.
+    """
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    default = (shared if shared.is_absolute() else Path("~/.cache")) / "suprank"
     try:
-        return Path(os.environ.get("SUPRANK_CACHE") or "~/.cache/suprank").expanduser()
+        return Path(os.environ.get("SUPRANK_CACHE") or default).expanduser()
     except RuntimeError:  # a container may run as a user without an entry in /etc/passwd
         return Path(tempfile.gettempdir(), "suprank-cache")

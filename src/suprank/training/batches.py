@@ -20,7 +20,7 @@ from suprank.data import transforms
 from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
-from suprank.data.workers import default_workers, ignore_signals, loader_batches
+from suprank.data.workers import default_workers, ignore_signals, loader_batches, start_method
 from suprank.evaluation.arguments import check_tree
 from suprank.training.seeds import derive_seed
 
@@ -143,11 +143,13 @@ class TrainBatches:
         """
         pieces_left = max((epochs - epoch) * len(self) - consumed, 0) * len(self._pieces)
         in_pieces = len(self._pieces) > 1
+        workers = min(default_workers() if self._workers is None else self._workers, pieces_left)
         loader: DataLoader[Any] = DataLoader(
             self._images,
             batch_size=None,
             sampler=self._requests(epoch, consumed, epochs),
-            num_workers=min(default_workers() if self._workers is None else self._workers, pieces_left),
+            num_workers=workers,
+            multiprocessing_context=start_method(workers),
             collate_fn=_identity,
             pin_memory=self._pinned and not in_pieces,
             worker_init_fn=ignore_signals,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from anyio.to_thread import run_sync
+from python_multipart.exceptions import FormParserError
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -59,8 +60,8 @@ class Uploads:
         parser.spool_max_size = MAX_BYTES + _FORM + 1  # starlette would put all above 1 MB into a temporary file
         try:
             form = await parser.parse()
-        except MultiPartException as error:
-            raise HTTPException(400, f"The form cannot be read: {error.message}") from error
+        except (MultiPartException, FormParserError) as error:  # the latter from starlette before 1.0
+            raise HTTPException(400, f"The form cannot be read: {error}") from error
         try:
             image = form.get("image")
             if image is None or isinstance(image, str) or not image.size:
