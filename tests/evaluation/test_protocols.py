@@ -44,7 +44,9 @@ def test_dml_ranks_a_gallery_that_begins_with_the_queries_without_the_query():
     found = evaluate_protocol("dml", embeddings, labels, *both, ids=ids[:60], gallery_ids=ids, **QUIET)
     expected = evaluate(embeddings, labels, *both, self_index=np.arange(60), metrics=["mAP@R"], **QUIET)
     assert found["mAP@R"] == expected["mAP@R"]
+    assert found.settings["conventions"].startswith("queries against the gallery; the query itself left out by its row;")
     inshop = evaluate_protocol("dml", embeddings, labels, more, other, ks=[1, 20], **QUIET)
+    assert inshop.settings["conventions"].startswith("queries against the gallery; the query itself not left out;")
     assert inshop["R@20"] == evaluate(embeddings, labels, more, other, metrics=["R@20"], **QUIET)["R@20"]
 
 

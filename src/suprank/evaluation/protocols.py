@@ -301,6 +301,9 @@ def _finest(labels: Any) -> Any:
 def _dml(protocol: Protocol, data: _QueryGallery, ks: Sequence[int] | None, options: dict[str, Any]) -> Report:
     data.need_labels(protocol)
     own = np.arange(len(data.queries)) if data.gallery is not None and data.queries_in_gallery else None
+    if data.gallery is not None:
+        rule = protocol.self_match if data.queries_in_gallery else "not left out"
+        protocol = replace(protocol, gallery="queries against the gallery", self_match=rule)
     report = evaluate(
         data.queries,
         data.labels,
