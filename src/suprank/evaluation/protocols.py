@@ -359,7 +359,7 @@ def _gldv2(
     if not judged.any():
         raise ValueError(
             f"no query of the embeddings is in the solution: they have {data.ids[0]!r}, the solution "
-            f"{next(iter(relevant), None)!r}; check the ids."
+            f"{next(iter(relevant), None)!r}; check the ids (--id)."
         )
     report = landmark_map(_relevant_in_place(data, relevant, cut_offs[0], **options), relevant, cut_offs[0]).report()
     report = replace(report, items=len(data.gallery), settings={**report.settings, "queries_not_judged": int((~judged).sum())})
@@ -429,7 +429,7 @@ def _mieb(
     if self_match not in (None, *get_args(SelfMatch)):
         raise ValueError(f"self_match={self_match!r} must be one of {', '.join(get_args(SelfMatch))}.")
     if self_match == "id" and not data.known_ids:
-        raise ValueError("self_match='id' drops the item with the query's id; give ids and gallery_ids.")
+        raise ValueError("self_match='id' drops the item with the query's id; give ids and gallery_ids (--id).")
     data.need_unique_ids(protocol)
     rule = self_match or ("first" if data.queries_in_gallery else "keep")
     cut_offs = check_ks(protocol.ks if ks is None else ks)
@@ -438,7 +438,7 @@ def _mieb(
     judged = [query for query in data.ids if query in judgments]
     relevant = {query for query in judged if max(judgments[query].values()) > 0}
     if not relevant:
-        compared = f"judgments have {next(iter(judgments), None)!r}, queries {data.ids[0]!r}; check the ids"
+        compared = f"judgments have {next(iter(judgments), None)!r}, queries {data.ids[0]!r}; check the ids (--id)"
         raise ValueError(f"no query has a relevant item: {'all labels differ' if qrels is None else compared}.")
     # As many as mteb lists, also for a small k: which of equal scores are listed, and so have a place, depends on it.
     listed = max(cut_offs[-1], protocol.ks[-1])
