@@ -130,8 +130,8 @@ def test_mieb_evaluates_lists_in_blocks(monkeypatch):
     embeddings, _ = collection()
     judged = {str(query): {str(item): item % 3 for item in range(9 * (query % 4))} for query in range(60)}
     whole = evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **QUIET)
-    monkeypatch.setattr("suprank.evaluation.protocols._LISTED_AT_ONCE", 2500)
-    monkeypatch.setattr("suprank.evaluation.protocols._RANKED_AT_ONCE", 7500)
+    monkeypatch.setattr("suprank.evaluation.protocol_evaluation._LISTED_AT_ONCE", 2500)
+    monkeypatch.setattr("suprank.evaluation.protocol_evaluation._RANKED_AT_ONCE", 7500)
     seen = []
     options = {**QUIET, "progress": lambda done, total: seen.append((done, total))}
     assert evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **options) == whole
