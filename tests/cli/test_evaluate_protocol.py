@@ -159,6 +159,9 @@ def test_reports_of_one_protocol_are_compared():
     assert "saved.json was evaluated by --protocol mieb, and its numbers mean something else" in refused(
         *FILES, "--protocol", "dml", "--against", "saved.json"
     )
+    assert "saved.json has --self-match first, and this report keep: they are not compared." in refused(
+        *FILES, "--protocol", "mieb", "--self-match", "keep", "--against", "saved.json"
+    )
     done(*FILES, "--per-query", "--out", "plain.json", "--quiet")
     assert "was evaluated without a protocol" in refused(*FILES, "--protocol", "dml", "--against", "plain.json")
 
