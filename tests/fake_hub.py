@@ -128,6 +128,7 @@ class FakeHub:
 
     def _routes(self):
         repo = r"([\w.-]+/[\w.-]+)"
+        any_repo = r"((?:datasets/)?[\w.-]+/[\w.-]+)"  # a dataset is stored under its name with the prefix
         return [
             ("GET", "/api/whoami-v2", self._whoami),
             ("POST", "/api/repos/create", self._create),
@@ -139,8 +140,9 @@ class FakeHub:
             ("POST", f"/{repo}.git/info/lfs/objects/batch", self._batch),
             ("PUT", "/lfs/([0-9a-f]+)", self._store),
             ("POST", "/lfs/verify", lambda handler, body: self._send(handler, 200, {})),
-            ("GET", f"/api/models/{repo}(?:/revision/(.+))?", self._info),
-            ("GET HEAD", rf"/{repo}/resolve/(refs/pr/\d+|[^/]+)/(.+)", self._resolve),
+            ("GET", f"/api/(?:models/)?{any_repo}(?:/revision/(.+))?", self._info),
+            ("GET", f"/api/{any_repo}/tree/([^/]+)", self._tree),
+            ("GET HEAD", rf"/{any_repo}/resolve/(refs/pr/\d+|[^/]+)/(.+)", self._resolve),
         ]
 
     def _send(self, handler, status, body, **headers):
@@ -270,6 +272,13 @@ class FakeHub:
         siblings = [{"rfilename": name} for name in repository.commits[commit]]
         about = {"id": repo_id, "modelId": repo_id, "sha": commit, "private": repository.private, "tags": [], "downloads": 0}
         self._send(handler, 200, {**about, "siblings": siblings})
+
+    def _tree(self, handler, body, repo_id, commit):
+        repository = self._found(handler, repo_id)
+        if repository is not None:
+            files = repository.commits[commit].items()
+            about = [{"path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()} for name, content in files]
+            self._send(handler, 200, [{"type": "file", **one} for one in about])
 
     def _refs(self, handler, body, repo_id):
         repository = self._found(handler, repo_id)

@@ -62,9 +62,9 @@ class MilvusServer:
         """Stop it, if it runs. It is killed, as by a crash or a power cut: what it has accepted must survive that."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.terminate()  # should a forked process hold the other end of its stdin
+        self._process.terminate()  # the end of stdin is not enough if a forked process holds its other end, too
         self._process.wait(timeout=20)
+        self._process.stdin.close()  # not before: after the end of stdin, SIGTERM would end it before it has waited for Milvus
         self._process.stdout.close()
 
     def __enter__(self) -> MilvusServer:
@@ -76,7 +76,8 @@ class MilvusServer:
 
 
 def main(folder: Path, settings: dict[str, str]) -> None:
-    """Run the server until stdin ends."""
+    """Run the server until stdin ends, or a SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # or else Milvus would be left for somebody else to wait for
     outside = socket.create_server(("127.0.0.1", 0))  # in the namespace of the caller, where it stays
     if not _enter_own_network():
         raise SystemExit(_FORBIDDEN)
@@ -182,7 +183,6 @@ async def _relay(outside: socket.socket, server: subprocess.Popen[bytes]) -> Non
     await asyncio.start_server(connect, sock=outside)
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), asked.set)
-    loop.add_signal_handler(signal.SIGTERM, asked.set)
     ends = [loop.create_task(asked.wait()), loop.create_task(server_end())]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
 

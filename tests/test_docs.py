@@ -112,6 +112,7 @@ PAGES = [
     "README",
     "docs/quickstart",
     "docs/data",
+    "docs/hf-datasets",
     "docs/models",
     "docs/training",
     "docs/adapting",

@@ -114,6 +114,8 @@ def test_mieb_takes_what_the_task_beside_the_judgments_says(tmp_path):
     assert "self_match='first' is not that of TinyI2I, which is 'id'; leave it out." in refused(
         *arguments, "--self-match", "first"
     )
+    (tmp_path / "task.json").write_text('{"tasks": []}')  # of something else
+    assert saved(*arguments)[0].settings["self_match"] == "keep"
 
 
 def test_gldv2_scores_embeddings_by_labels_or_by_the_solution():
@@ -136,6 +138,10 @@ def test_revisited_is_what_the_ground_truth_asks_for():
     assert named == implied
     assert "protocol revisited: queries against the gallery, junk removed from each list" in printed
     assert named.values == suprank.evaluate("embedded", protocol="revisited", ground_truth="gnd.json", ks=[2]).values
+    with pytest.raises(ValueError, match="and no labels; leave out labels, gallery"):
+        suprank.evaluate("embedded", gallery="index.npy", protocol="revisited", ground_truth="gnd.json")
+    with pytest.raises(TypeError, match="found by the names in the file"):
+        suprank.evaluate("embedded", protocol="revisited", ground_truth=[{"easy": [], "hard": [], "junk": []}])
 
 
 def test_two_files_are_compared_under_a_protocol():
@@ -152,6 +158,9 @@ def test_reports_of_one_protocol_are_compared():
     assert "0.00" in done(*FILES, "--protocol", "mieb", "--against", "saved.json").stdout
     assert "saved.json was evaluated by --protocol mieb, and its numbers mean something else" in refused(
         *FILES, "--protocol", "dml", "--against", "saved.json"
+    )
+    assert "saved.json has --self-match first, and this report keep: they are not compared." in refused(
+        *FILES, "--protocol", "mieb", "--self-match", "keep", "--against", "saved.json"
     )
     done(*FILES, "--per-query", "--out", "plain.json", "--quiet")
     assert "was evaluated without a protocol" in refused(*FILES, "--protocol", "dml", "--against", "plain.json")
@@ -193,5 +202,6 @@ def test_ground_truth_in_python_needs_its_protocol():
         suprank.evaluate("embedded", qrels="qrels.json")
     with pytest.raises(ValueError, match="decay and weights are of hierarchical metrics, which protocol='dml' has not"):
         suprank.evaluate("test.npy", "test.csv", protocol="dml", decay=2.0)
+    assert "R@1" not in suprank.evaluate("test.npy", "test.csv", ks=[])
     arrays = np.load("test.npy"), np.arange(24) // 4
     assert suprank.evaluate(*arrays, protocol="dml")["R@1"] == suprank.evaluate("test.npy", "test.csv", protocol="dml")["R@1"]

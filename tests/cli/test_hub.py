@@ -41,6 +41,9 @@ backbone = "test_resnet"
 dim = 8
 [evaluation]
 ks = [1, 2]
+[logging]
+wandb = "secret-project"
+mlflow = "https://me:secret-password@mlflow.lab.org"
 """
 
 
@@ -130,7 +133,7 @@ def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(co
     assert "2 × H200" in card.text
     assert 'name = "happier"' in card.text
     assert "[low, high]" not in card.text
-    for secret in ("private place", "secret-host", str(collection)):
+    for secret in ("private place", "secret-host", "secret-project", "secret-password", str(collection)):
         assert secret not in repository.card
     Path("card.json").write_bytes(repository.files["report.json"])
     report = Report.load("card.json")
@@ -252,6 +255,8 @@ def test_what_cannot_be_pushed_or_pulled_says_why(collection, online, tmp_path):
     Path("photos").mkdir()
     Image.new("RGB", (4, 4)).save("photos/a.png")
     done("models", "push", model, "org/b", "--quiet")
+    assert "is not empty and not the folder of a model" in refused("models", "pull", "org/b", "--out", "photos")
+    Path("photos/.cache/huggingface/hub").mkdir(parents=True)  # as in a home folder
     assert "is not empty and not the folder of a model" in refused("models", "pull", "org/b", "--out", "photos")
     assert "org/b has no revision 'v2'; choose from main" in refused(
         "models", "pull", "org/b", "--out", "x", "--revision", "v2"

@@ -57,7 +57,7 @@ def test_plain_parquet_columns_are_ranges_of_bytes_whatever_the_pages(tmp_path, 
     assert list(archive.members.columns) == ["image"]
     assert contents(archive, range(40)) == VALUES
     data = (tmp_path / "x.parquet").read_bytes()
-    assert [data[first : first + size] for first, size in archive.members.columns["image"].places.tolist()] == VALUES
+    assert [data[first : first + size] for first, size in archive.members.columns["image"].positions.tolist()] == VALUES
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import tarfile
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -148,10 +149,12 @@ def test_an_export_is_imported_as_the_same_manifest(tmp_path_factory, columns, s
             assert cells(imported(folder / "once more")) == expected
 
 
-def test_exported_parquet_is_read_in_place_by_byte_ranges_even_in_large_shards(tmp_path):
+def test_exported_parquet_is_read_in_place_by_byte_ranges_in_all_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr("suprank.data.export.ROW_GROUP_BYTES", 1)
     (tmp_path / "images").mkdir()
     manifest = pictures.folder(tmp_path / "images")
     (shard, *_) = export_hf(manifest, tmp_path / "out")
+    assert pq.read_metadata(shard).num_row_groups > 1
     assert Archive(shard).members.columns["image"].method == BYTE_RANGE
     assert pq.read_metadata(shard).row_group(0).column(0).compression == "UNCOMPRESSED"
 
@@ -166,6 +169,8 @@ def test_a_folder_in_use_a_missing_image_and_a_wrong_size_are_refused_and_leave_
         export(manifest, tmp_path / "out")
     with pytest.raises(ValueError, match="shard size 'much' must be a number of bytes such as 500MB"):
         export(manifest, tmp_path / "new", shard_size="much")
+    with pytest.raises(ValueError, match="is the folder you are in, .* name a new folder"):
+        export(manifest, ".")
     (tmp_path / "images" / "a5.png").unlink()
     with pytest.raises(FileNotFoundError, match="a5.png is not under"):
         export(manifest, tmp_path / "new")
@@ -179,6 +184,9 @@ def test_an_export_without_labels_and_one_of_a_file_that_is_no_image(tmp_path):
     (tmp_path / "images").mkdir()
     pictures.folder(tmp_path / "images")
     bare = Manifest.from_columns({"path": ["a0.png"], "split": ["query"]}, root=tmp_path / "images", levels=())
+    categories = pa.array(["night"]).dictionary_encode()  # as pandas writes a column of categories
+    export_hf(bare.with_columns(light=categories), tmp_path / "categories")
+    assert datasets.load_dataset(str(tmp_path / "categories"))["query"]["light"][:] == ["night"]
     export_hf(bare, tmp_path / "hf")
     assert list(datasets.load_dataset(str(tmp_path / "hf"))["query"].features) == ["image"]
     assert import_hf(tmp_path / "hf", levels=()).manifests[""].splits == {"query": 1}

@@ -260,6 +260,18 @@ def test_wrong_shards_are_refused(tmp_path):
         Embeddings.from_source([])
 
 
+def test_shards_whose_numbers_and_names_have_another_order_are_refused(tmp_path):
+    """Or else row 2 of labels that were written shard by shard would be given to part 10."""
+    for number in (1, 2, 10):
+        np.save(tmp_path / f"part-{number}.npy", np.full((1, 3), number, np.float32))
+        np.save(tmp_path / f"padded-{number:02}.npy", np.full((1, 3), number, np.float32))
+    with pytest.raises(ValueError, match=r"by name part-10.npy comes before part-2.npy, by number after it"):
+        Embeddings.from_source(tmp_path / "part-*.npy")
+    listed = [tmp_path / f"part-{number}.npy" for number in (1, 2, 10)]
+    for source in (listed, tmp_path / "padded-*.npy"):
+        assert Embeddings.from_source(source).rows(slice(0, 3))[:, 0].tolist() == [1, 2, 10]
+
+
 def test_every_float16_is_read_as_the_same_number(tmp_path):
     every = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(-1, 64)
     source = Embeddings.from_source(saved(tmp_path / "half.npy", every))

@@ -44,7 +44,9 @@ def test_dml_ranks_a_gallery_that_begins_with_the_queries_without_the_query():
     found = evaluate_protocol("dml", embeddings, labels, *both, ids=ids[:60], gallery_ids=ids, **QUIET)
     expected = evaluate(embeddings, labels, *both, self_index=np.arange(60), metrics=["mAP@R"], **QUIET)
     assert found["mAP@R"] == expected["mAP@R"]
+    assert found.settings["conventions"].startswith("queries against the gallery; the query itself left out by its row;")
     inshop = evaluate_protocol("dml", embeddings, labels, more, other, ks=[1, 20], **QUIET)
+    assert inshop.settings["conventions"].startswith("queries against the gallery; the query itself not left out;")
     assert inshop["R@20"] == evaluate(embeddings, labels, more, other, metrics=["R@20"], **QUIET)["R@20"]
 
 
@@ -116,8 +118,9 @@ def test_mieb_of_labels_is_mieb_of_their_judgments_and_drops_the_first_result_of
     assert evaluate_protocol("mieb", embeddings, labels, more, other, **QUIET).settings["self_match"] == "keep"
 
 
-def test_mieb_of_a_few_k_is_that_of_all():
-    embeddings, labels = collection()
+@pytest.mark.parametrize("levels", [None, 2], ids=["no ties", "many ties"])
+def test_mieb_of_a_few_k_is_that_of_all(levels):
+    embeddings, labels = collection(dim=4, levels=levels)
     every, some = (evaluate_protocol("mieb", embeddings, labels, ks=ks, **QUIET) for ks in (None, [1, 3]))
     assert {key: every[key] for key in some} == some.values
     assert len(every) == 6 * 7
@@ -127,8 +130,12 @@ def test_mieb_evaluates_lists_in_blocks(monkeypatch):
     embeddings, _ = collection()
     judged = {str(query): {str(item): item % 3 for item in range(9 * (query % 4))} for query in range(60)}
     whole = evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **QUIET)
-    monkeypatch.setattr("suprank.evaluation.protocols._LISTED_AT_ONCE", 150)
-    assert evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **QUIET) == whole
+    monkeypatch.setattr("suprank.evaluation.protocol_evaluation._LISTED_AT_ONCE", 2500)
+    monkeypatch.setattr("suprank.evaluation.protocol_evaluation._RANKED_AT_ONCE", 7500)
+    seen = []
+    options = {**QUIET, "progress": lambda done, total: seen.append((done, total))}
+    assert evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **options) == whole
+    assert seen == [(done, 45) for done in [*range(7, 45, 7), 45]]
     assert whole.queries == 45  # the others are not judged
     assert whole.settings["queries_not_judged"] == 15
     assert whole.settings["grades"] == (1, 2)
@@ -164,6 +171,32 @@ def test_gldv2_of_labels_is_that_of_a_solution_and_of_the_challenges_formula():
     assert by_solution.items == 300
     assert by_solution.settings["queries_not_judged"] == 8 - len(solution)
     assert by_labels.without_positives == {"label0": 8 - len(solution)}
+
+
+@pytest.mark.parametrize("k", [1, 10, 100])
+def test_gldv2_puts_the_relevant_last_of_equal_scores_by_labels_and_by_a_solution(k):
+    (queries, own), (index, theirs) = collection(0, items=8, dim=4, levels=2), collection(1, items=300, dim=4, levels=2)
+    solution = {row: np.flatnonzero(theirs == label).tolist() for row, label in enumerate(own) if label in theirs}
+    by_labels = evaluate_protocol("gldv2", queries, own, index, theirs, ks=[k], **QUIET)
+    by_solution = evaluate_protocol("gldv2", queries, gallery=index, solution=solution, ks=[k], **QUIET)
+    assert by_solution[f"mAP@{k}"] == pytest.approx(by_labels[f"mAP@{k}"], abs=1e-12)
+    scores = queries @ index.T
+    lists = {q: sorted(range(300), key=lambda item: (-scores[q, item], item in solution[q])) for q in solution}
+    assert by_solution[f"mAP@{k}"] == pytest.approx(landmark_map(lists, solution, k).mean, abs=1e-12)
+
+
+def test_gldv2_counts_a_query_without_embeddings_as_zero_and_what_the_index_lacks_as_not_found():
+    embeddings, _ = collection()
+    solution = {"0": ["0", "not indexed"], "not embedded": ["1"]}
+    report = evaluate_protocol("gldv2", embeddings, gallery=embeddings, solution=solution, per_query=True, **QUIET)
+    assert report.per_query["mAP@100"].tolist() == [0.5, 0]
+    assert report.settings["unanswered"] == 1
+
+
+def test_a_solution_of_a_text_instead_of_a_list_is_refused():
+    embeddings, _ = collection()
+    with pytest.raises(TypeError, match="is the text '12', but a collection of ids is expected"):
+        evaluate_protocol("gldv2", embeddings, gallery=embeddings, solution={"0": "12"}, **QUIET)
 
 
 def test_gldv2_does_not_leave_out_a_query_that_is_in_the_index():
@@ -234,11 +267,23 @@ def test_a_report_names_its_protocol_and_keeps_it_in_its_file(tmp_path):
         ({"protocol": "mieb", "ids": ["a"]}, "there are 1 ids for 60 embeddings"),
         ({"protocol": "mieb", "qrels": {"x": {"y": 1}}}, "no query has a relevant item: judgments have 'x', queries '0'"),
         ({"protocol": "mieb", "labels": np.arange(60)}, "no query has a relevant item: all labels differ"),
-        ({"protocol": "revisited"}, "needs its ground_truth"),
-        ({"protocol": "revisited", "ground_truth": []}, "needs a gallery"),
+        ({"protocol": "mieb", "gallery_ids": ["a"] * 60}, "gallery_ids were given without a gallery"),
+        (
+            {"protocol": "mieb", "gallery": collection()[0], "qrels": {"0": {"1": 1}}, "self_match": "id"},
+            "give ids and gallery_ids",
+        ),
+        ({"protocol": "mieb", "qrels": {"0": {"1": 0.5}}}, "query '0', item '1': 0.5 is not an integer"),
+        ({"protocol": "mieb", "ks": []}, "ks is empty; leave it out for those of protocol='mieb'"),
+        ({"protocol": "revisited", "labels": None}, "needs its ground_truth"),
+        ({"protocol": "revisited", "ground_truth": [], "labels": None}, "needs a gallery"),
+        ({"protocol": "revisited", "ground_truth": [], "gallery": collection()[0]}, "leave out labels and gallery_labels"),
         ({"protocol": "gldv2"}, "ranks an index that the queries are not part of; give a gallery"),
         ({"protocol": "gldv2", "gallery": collection()[0], "labels": None}, "or a solution"),
         ({"protocol": "gldv2", "gallery": collection()[0], "solution": {"x": ["y"]}}, "they have '0', the solution 'x'"),
+        (
+            {"protocol": "gldv2", "gallery": collection()[0], "solution": {"a": ["1"]}, "ids": ["a"] * 60},
+            "protocol='gldv2' finds items by their ids, but those of queries are not unique",
+        ),
         ({"protocol": "gldv2", "gallery": collection()[0], "usage": "Public"}, "usage chooses queries of a solution"),
         ({"protocol": "gldv2", "gallery": collection()[0], "ks": [1, 2]}, "takes one k, not 2"),
     ],

@@ -147,6 +147,21 @@ def test_pulling_into_a_folder_takes_files_of_known_names_and_no_code(online, tm
     names = {file.name for file in (tmp_path / "model").iterdir()}
     assert names == {"README.md", "embedder.json", "model.safetensors", "gallery.png"}
     assert Embedder.load(tmp_path / "model").fingerprint() == embedder.fingerprint()
+    other = tiny.embedder(dim=4)
+    other.push_to_hub("org/model")
+    hub.download_folder(HubName("org/model"), tmp_path / "model")
+    assert Embedder.load(tmp_path / "model").fingerprint() == other.fingerprint()
+    assert not (tmp_path / "model" / "gallery.png").exists(), "a picture of another model"
+
+
+def test_pulling_into_a_home_folder_leaves_the_cache_and_the_token_there(online, tmp_path):
+    pushed(online)
+    (tmp_path / ".cache" / "huggingface" / "hub").mkdir(parents=True)
+    (tmp_path / ".cache" / "huggingface" / "token").write_text("hf_secret")
+    hub.download_folder(HubName("org/model"), tmp_path)
+    left = {file.name for file in (tmp_path / ".cache" / "huggingface").iterdir()}
+    assert {"hub", "token"} <= left
+    assert "download" not in left
 
 
 # Who may
@@ -218,7 +233,7 @@ def test_code_is_neither_pushed_nor_run_unless_it_is_trusted(online, tmp_path, m
 
 
 def test_names_that_are_none_are_refused_before_any_request(online):
-    for name in ("a/b/c", "-a/b", "a/b--c", "a/b.git", "org/" + 97 * "x"):
+    for name in ("b", "a/b/c", "-a/b", "a/b--c", "a/b.git", "org/" + 97 * "x"):
         with pytest.raises(ValueError, match="is not the name of a repository"):
             tiny.embedder().push_to_hub(name)
     assert online.asked == []
@@ -455,12 +470,16 @@ def test_what_is_no_timm_model_is_refused_with_the_way_out(online):
     online.add("org/new", {"config.json": b'{"architecture": "resnet9000"}'})
     online.add("org/sly", {"config.json": b'{"architecture": "test_resnet", "model_args": {"checkpoint_path": "/etc/passwd"}}'})
     online.add("org/odd", {"config.json": b'{"architecture": "test_resnet", "model_args": {"no_such": 1}}'})
+    online.add("org/list", {"config.json": b'{"architecture": "test_resnet", "pretrained_cfg": []}'})
+    online.add("org/layer", {"config.json": b'{"architecture": "test_vit", "model_args": {"act_layer": "no_such"}}'})
     for name, message in {
         "org/model": r"is an embedder of suprank, not a timm backbone; load it with Embedder.from_pretrained\('org/model'\)",
         "org/text": r"is not a timm model: its config.json does not describe one",
         "org/new": r"is a resnet9000, which timm \S+ does not have; a newer timm may",
         "org/sly": r"is not a timm model",
         "org/odd": r"timm \S+ does not build hf-hub:org/odd@\w+, a test_resnet",
+        "org/list": r"is not a timm model: its config.json does not describe one",
+        "org/layer": r"timm \S+ does not build hf-hub:org/layer@\w+, a test_vit",
     }.items():
         with pytest.raises(ValueError, match=message):
             Embedder.create(f"hf-hub:{name}")

@@ -44,12 +44,15 @@ def evaluate_labels(options: EvaluateOptions) -> None:
         )
     print_and_save(report, options, _shown_keys(options, report))
     if saved is not None and against is not None:
+        own, theirs = (one.settings.get("self_match") for one in (report, saved))
+        if own != theirs:  # known only now: it may depend on where the queries are
+            raise ValueError(f"{against} has --self-match {theirs}, and this report {own}: they are not compared.")
         from suprank.workflows.evaluation_pair import distinct_names
 
         _print_comparison(options, report, saved, distinct_names(options.subject, against, head=options.head is not None))
     if pair is not None:
-        own, other = _evaluate_pair(options, data, report, pair, common)
-        _print_comparison(options, own, other, pair.names, pair.left_out)
+        ours, other = _evaluate_pair(options, data, report, pair, common)
+        _print_comparison(options, ours, other, pair.names, pair.left_out)
     if options.save_run is not None:
         _save_rankings(options, data, options.save_run)
 

@@ -305,7 +305,7 @@ def push(
         from suprank.workflows.hub import hub_repository
 
         terminal.device(device)
-        check_repo_id(repo, with_owner=False)
+        check_repo_id(repo)
         if dry_run is None:
             check_token(repo)
         else:

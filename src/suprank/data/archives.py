@@ -159,8 +159,9 @@ class Archive:
         _check_version(self.path.stat(), self._version)
         try:
             value = read_from_row_group(self.path, member.rpartition("/")[0], first, second)
-        except ValueError as error:  # of pyarrow
-            raise UnreadableArchiveError(f"is damaged ({error}); copy the file again") from error
+        except (ValueError, NotImplementedError) as error:  # of pyarrow; the latter for structures of more than 2 GB
+            way_out = "copy the file again, or write it with smaller row groups"
+            raise UnreadableArchiveError(f"cannot be decoded ({error}); {way_out}") from error
         if value is None:
             raise UnreadableArchiveError("is blank: the row has no image")
         return value

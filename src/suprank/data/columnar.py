@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
@@ -37,10 +38,10 @@ class ColumnRows:
     """
 
     method: int
-    places: NDArray[np.int64]  # [rows, 2]
+    positions: NDArray[np.int64]  # [rows, 2]
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
 
 class ColumnMembers:
@@ -74,7 +75,7 @@ class ColumnMembers:
         rows = self.columns.get(column)
         if rows is None or not (row.isascii() and row.isdecimal()) or int(row) >= len(rows):
             return None
-        first, second = rows.places[int(row)].tolist()
+        first, second = rows.positions[int(row)].tolist()
         return None if second == _NO_VALUE else (rows.method, first, second)
 
 
@@ -82,7 +83,7 @@ def holds_bytes(kind: pa.DataType) -> bool:
     """Whether a column of this type holds bytes, or structures with a field `bytes`, as Hugging Face's Image feature does."""
     if pa.types.is_struct(kind):
         index = kind.get_field_index("bytes")
-        return index >= 0 and holds_bytes(kind.field(index).type)
+        kind = kind.field(index).type if index >= 0 else pa.null()
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -107,8 +108,8 @@ def read_arrow(path: Path, file: Any = None) -> pa.Table:
 
 
 def _arrow_rows(column: pa.ChunkedArray, start: int, end: int) -> ColumnRows:
-    """The places of the values, from the addresses of their buffers in the mapped file."""
-    places = [np.zeros((0, 2), np.int64)]
+    """The positions of the values, from the addresses of their buffers in the mapped file."""
+    positions = [np.zeros((0, 2), np.int64)]
     for chunk in column.chunks:
         values = chunk.field("bytes") if pa.types.is_struct(chunk.type) else chunk
         _, bounds, data = values.buffers()
@@ -118,8 +119,8 @@ def _arrow_rows(column: pa.ChunkedArray, start: int, end: int) -> ColumnRows:
         if not start <= address <= end:
             raise CompressedArrowError("is compressed, so it has no random access; save it again with `save_to_disk`")
         valid = np.asarray(values.is_valid()) & np.asarray(chunk.is_valid())
-        places.append(np.stack([edges[:-1] + address - start, np.where(valid, np.diff(edges), _NO_VALUE)], axis=1))
-    return ColumnRows(BYTE_RANGE, np.concatenate(places))
+        positions.append(np.stack([edges[:-1] + address - start, np.where(valid, np.diff(edges), _NO_VALUE)], axis=1))
+    return ColumnRows(BYTE_RANGE, np.concatenate(positions))
 
 
 # Parquet
@@ -143,8 +144,8 @@ def _parquet_rows(path: Path, metadata: Any, leaf: int, levels: int) -> ColumnRo
     if all(map(_is_plain, chunks)):
         try:
             with path.open("rb", buffering=0) as file:
-                places = [_value_places(file, chunk, levels > 0) for chunk in chunks]
-            return ColumnRows(BYTE_RANGE, np.concatenate([np.zeros((0, 2), np.int64), *places]))
+                positions = [_value_positions(file, chunk, levels > 0) for chunk in chunks]
+            return ColumnRows(BYTE_RANGE, np.concatenate([np.zeros((0, 2), np.int64), *positions]))
         except _UnexpectedPageError:  # a writer that does it otherwise: pyarrow can read it
             pass
     sizes = [group.num_rows for group in groups]
@@ -163,14 +164,14 @@ class _UnexpectedPageError(ValueError):
     """A page of a Parquet file that is not plain values."""
 
 
-def _value_places(file: RawIOBase, chunk: Any, has_levels: bool) -> NDArray[np.int64]:
+def _value_positions(file: RawIOBase, chunk: Any, has_levels: bool) -> NDArray[np.int64]:
     """(offset, bytes) of each value of an uncompressed column chunk.
 
     Only headers and lengths are read, some bytes for each value, as for the members of a tar.
     """
-    places: list[tuple[int, int]] = []
+    positions: list[tuple[int, int]] = []
     at, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
-    while len(places) < chunk.num_values and at < end:
+    while len(positions) < chunk.num_values and at < end:
         header = _read_at(file, _MAX_HEADER, at)
         fields, length = _thrift_struct(header, 0)
         at += length
@@ -180,13 +181,13 @@ def _value_places(file: RawIOBase, chunk: Any, has_levels: bool) -> NDArray[np.i
             if at >= page_end:
                 raise _UnexpectedPageError
             size = int.from_bytes(_read_at(file, 4, at), "little")
-            places.append((at + 4, size))
+            positions.append((at + 4, size))
             at += 4 + size
         if at != page_end:
             raise _UnexpectedPageError
-    if len(places) != chunk.num_values:
+    if len(positions) != chunk.num_values:
         raise _UnexpectedPageError
-    return np.array(places, np.int64).reshape(-1, 2)
+    return np.array(positions, np.int64).reshape(-1, 2)
 
 
 def _read_at(file: RawIOBase, size: int, at: int) -> bytes:
@@ -246,13 +247,12 @@ def read_from_row_group(path: Path, column: str, group: int, row: int) -> bytes 
 
 
 @lru_cache(maxsize=_GROUPS_KEPT)
-def _row_group(path: str, version: int, column: str, group: int) -> pa.Array:
+def _row_group(path: str, version: int, column: str, group: int) -> pa.ChunkedArray:
     metadata, leaf = _metadata(path, version, column)
     # A reader for each call: one is not safe for threads, and with the metadata given it costs little.
     with pq.ParquetFile(path, metadata=metadata, memory_map=True) as file:
-        read = file.read_row_group(group, columns=[leaf], use_threads=False)[column].combine_chunks()
-    values = read.chunk(0) if isinstance(read, pa.ChunkedArray) else read
-    return values.field("bytes") if pa.types.is_struct(values.type) else values
+        values = file.read_row_group(group, columns=[leaf], use_threads=False)[column]  # in several chunks beyond 2 GB
+    return pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
 
 
 @lru_cache(maxsize=64)

@@ -221,9 +221,9 @@ def _plan(manifest: Manifest) -> _Plan:
             several = is_label_sets(field.type)
             features[field.name] = {"feature": label, "_type": "List"} if several else label
             fields.append(pa.field(field.name, pa.list_(pa.int64()) if several else pa.int64()))
-        elif _is_exported(field.type):
-            features[field.name] = _feature(field)
-            fields.append(pa.field(field.name, field.type))
+        elif _is_exported(kind := field.type.value_type if pa.types.is_dictionary(field.type) else field.type):
+            fields.append(pa.field(field.name, kind))
+            features[field.name] = _feature(fields[-1])
         else:
             raise _unsupported(field)
     info = {"huggingface": json.dumps({"info": {"features": features}})}
@@ -326,6 +326,8 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
     """A folder to fill, which is renamed to `out` at the end of the block, or removed if the block fails."""
+    if out.name in ("", ".."):
+        raise ValueError(f"{out} is the folder you are in, or one above it, which cannot be replaced; name a new folder in it.")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists and is not an empty folder; name a new one, or delete it.")
     out.parent.mkdir(parents=True, exist_ok=True)

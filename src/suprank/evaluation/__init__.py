@@ -8,7 +8,8 @@ from suprank.evaluation.gap import DecomposabilityGap, GapBounds, decomposabilit
 from suprank.evaluation.landmarks import LandmarkScore, landmark_map, landmark_map_from_files, read_predictions, read_solution
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
-from suprank.evaluation.protocols import PROTOCOLS, Protocol, evaluate_protocol
+from suprank.evaluation.protocol_evaluation import evaluate_protocol
+from suprank.evaluation.protocols import PROTOCOLS, Protocol
 from suprank.evaluation.rankings import Qrels, RankingRun
 from suprank.evaluation.report import Report
 from suprank.evaluation.report_comparison import ReportComparison

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import tempfile
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -78,8 +79,19 @@ def find_shards(source: object) -> list[Path] | None:
             raise FileNotFoundError(
                 f"no file matches {os.fspath(source)!r}; check the pattern (the working folder is {Path.cwd()})."
             )
+        for one, other in pairwise(found):
+            if _by_number(other) < _by_number(one):
+                raise ValueError(
+                    f"the files of {os.fspath(source)!r} have no clear order: by name {one.name} comes before {other.name}, by "
+                    f"number after it, and a row must have its own label; write numbers with leading zeros, or list the files."
+                )
         return found
     return None
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """What to sort names by so that part-2 comes before part-10."""
+    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", str(path))]
 
 
 def open_shards(paths: Sequence[Path], name: str, column: str | None) -> Shards:

@@ -91,7 +91,7 @@ def landmark_map(predictions: Predictions, solution: Mapping[Any, Collection[Any
         raise ValueError(
             "the solution has no queries, so there is no mean; check its usage, and whether every query is ignored."
         )
-    relevant = {query: _check_relevant(query, items) for query, items in solution.items()}
+    relevant = {query: check_relevant(query, items) for query, items in solution.items()}
     _check_id_types(predictions, relevant)
     per_query: dict[Id, float] = dict.fromkeys(relevant, 0.0)
     images: set[Id] = set().union(*relevant.values())
@@ -183,7 +183,8 @@ def _average_precision(predicted: Sequence[Id], relevant: frozenset[Id], k: int)
     return total / min(len(relevant), k)
 
 
-def _check_relevant(query: Id, items: Collection[Id]) -> frozenset[Id]:
+def check_relevant(query: Id, items: Collection[Id]) -> frozenset[Id]:
+    """The relevant items of a query; refused if there are none, or one twice."""
     if isinstance(items, str):
         raise TypeError(f"the solution of {query!r} is the text {items!r}, but a collection of ids is expected; split it.")
     relevant = frozenset(items)

@@ -25,7 +25,7 @@ from suprank.evaluation.search import Search, choose_device
 from suprank.files.revisited import read_revisited
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from os import PathLike
 
     from numpy.typing import ArrayLike, NDArray
@@ -200,13 +200,11 @@ def revisited(
     show = progress_function(progress, "evaluating")
     places: dict[str, list[NDArray[np.int64]]] = {}
     for number, (protocol, lists) in enumerate(protocols.items()):
-        positives = ListedPositives(*(torch.from_numpy(pad_lists(part)).to(device) for part in lists))
-        places[protocol] = []
-        for block in search.blocks(positives.counts()):
-            rows = positives.queries[block]
-            level, place = rank_positives(search.score(rows), positives.items_of(rows))
-            places[protocol] += [row[positive].cpu().numpy() for row, positive in zip(place, level > 0, strict=True)]
-            show(number * len(source) + block.stop, len(protocols) * len(source))
+
+        def show_queries(done: int, before: int = number * len(source)) -> None:
+            show(before + done, len(protocols) * len(source))
+
+        places[protocol] = listed_places(search, *lists, show_queries)
     values = revisited_values(places, len(items), ks)
     names = [f"{name}/{protocol}" for name in ("AP", *(f"P@{k}" for k in ks)) for protocol in protocols]
     report = Report(
@@ -221,6 +219,23 @@ def revisited(
     if bootstrap:
         report = report.with_intervals(bootstrap, seed=seed)
     return report if per_query else replace(report, per_query=None)
+
+
+def listed_places(
+    search: Search, positives: Sequence[ArrayLike], ignored: Sequence[ArrayLike], show: Callable[[int], None]
+) -> list[NDArray[np.int64]]:
+    """For each query the 1-based places of its positives, ascending, without the ignored items; both are gallery indices.
+
+    Of equal scores, positives come last. `show` gets the number of queries that are done.
+    """
+    listed = ListedPositives(*(torch.from_numpy(pad_lists(part)).to(search.device) for part in (positives, ignored)))
+    places: list[NDArray[np.int64]] = []
+    for block in search.blocks(listed.counts()):
+        rows = listed.queries[block]
+        level, place = rank_positives(search.score(rows), listed.items_of(rows))
+        places += [row[positive].cpu().numpy() for row, positive in zip(place, level > 0, strict=True)]
+        show(block.stop)
+    return places
 
 
 def _check_places(places: ArrayLike) -> NDArray[np.int64]:

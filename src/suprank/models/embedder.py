@@ -301,7 +301,7 @@ class Embedder(nn.Module):
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         """Write into a folder what `push_to_hub` with the same arguments pushes, without connecting to anything."""
-        check_repo_id(repo_id, with_owner=False)
+        check_repo_id(repo_id)
         self.save(folder)
         further = {hub.CARD: (card or model_card.model_card(self, repo_id)).encode(), **(files or {})}
         for name, content in further.items():

@@ -31,9 +31,11 @@ HUB_SECONDS = 5.0  # until the hub counts as out of reach
 CARD, GALLERY, REPORT = "README.md", "gallery.png", "report.json"
 """Files of a repository beside those of the embedder: the model card, its picture, and the metrics in full precision."""
 
-LOCAL_CACHE = Path(".cache", "huggingface")
-"""Where huggingface_hub keeps what it needs to go on with a download into a folder."""
+LOCAL_CACHE = Path(".cache", "huggingface", "download")
+"""Where huggingface_hub keeps what it needs to resume a download into a folder. In a home folder, the folder above this one is
+the cache of all models, with the token of the user."""
 
+_CACHE_NOTES = {".gitignore", "CACHEDIR.TAG"}
 _LOG_IN = "`hf auth login`, or HF_TOKEN"
 
 
@@ -134,10 +136,19 @@ def download_folder(
                     library_name="suprank",
                     library_version=__version__,
                 )
-    shutil.rmtree(Path(folder) / LOCAL_CACHE, ignore_errors=True)
-    with suppress(OSError):  # unless there is something else in it
-        (Path(folder) / LOCAL_CACHE.parent).rmdir()
+    for file in {GALLERY, REPORT} - there:  # of another revision that was downloaded before
+        (Path(folder) / file).unlink(missing_ok=True)
+    _remove_download_cache(Path(folder))
     return HubName(name.repo_id, info.sha)
+
+
+def _remove_download_cache(folder: Path) -> None:
+    cache = folder / LOCAL_CACHE
+    shutil.rmtree(cache, ignore_errors=True)
+    if {file.name for file in cache.parent.glob("*")} <= _CACHE_NOTES:  # otherwise it is used for something else, too
+        shutil.rmtree(cache.parent, ignore_errors=True)
+        with suppress(OSError):
+            cache.parent.parent.rmdir()
 
 
 def check_token(repo_id: str, token: str | bool | None = None) -> None:
@@ -170,22 +181,22 @@ def upload_folder(
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    check_repo_id(repo_id, with_owner=False)
+    check_repo_id(repo_id)
     api = HfApi(token=token, library_name="suprank", library_version=__version__)
     with explain_errors(HubName(repo_id, revision), writing=True):
-        full_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+        api.create_repo(repo_id, private=private, exist_ok=True)
         if revision is not None and not create_pr:
-            api.create_branch(full_id, branch=revision, exist_ok=True)
-        info = api.model_info(full_id, revision=revision)
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
+        info = api.model_info(repo_id, revision=revision)
         if private and not info.private:
             raise HubError(
-                f"{full_id} is there already and public, so private=True would not hide what is pushed; make it private on "
-                f"{api.endpoint}/{full_id}/settings first, or push to another name."
+                f"{repo_id} is there already and public, so private=True would not hide what is pushed; make it private on "
+                f"{api.endpoint}/{repo_id}/settings first, or push to another name."
             )
         files = sorted(folder.iterdir())
         outdated = {sibling.rfilename for sibling in info.siblings or ()} & {GALLERY, REPORT} - {file.name for file in files}
         return api.create_commit(
-            full_id,
+            repo_id,
             [
                 *(CommitOperationAdd(file.name, str(file)) for file in files),
                 *(CommitOperationDelete(name) for name in sorted(outdated)),
@@ -215,10 +226,10 @@ def explain_errors(name: HubName, *, writing: bool = False) -> Iterator[None]:
     except (HubError, DiskFullError):
         raise
     except Exception as error:  # the client, what it connects with, and the system raise errors without a common class
-        raise _explained(error, name, writing) from error
+        raise _hub_error(error, name, writing) from error
 
 
-def _explained(error: Exception, name: HubName, writing: bool) -> OSError:
+def _hub_error(error: Exception, name: HubName, writing: bool) -> OSError:
     from huggingface_hub import constants, errors
 
     endpoint, where = constants.ENDPOINT, f"{constants.ENDPOINT}/{name.repo_id}"

@@ -40,11 +40,11 @@ class HubName(NamedTuple):
         return self.repo_id if self.revision is None else f"{self.repo_id}@{self.revision}"
 
 
-def check_repo_id(repo_id: str, *, with_owner: bool = True) -> None:
-    """Raise a ValueError if this cannot be the name of a repository. Without `with_owner` the owner may be left out."""
+def check_repo_id(repo_id: str) -> None:
+    """Raise a ValueError if this cannot be the name of a repository with its owner."""
     parts = repo_id.split("/")
     whole = all(_PART.fullmatch(part) and "--" not in part and ".." not in part for part in parts)
-    if not whole or len(parts) > 2 or (with_owner and len(parts) < 2) or repo_id.endswith(".git"):
+    if not whole or len(parts) != 2 or repo_id.endswith(".git"):
         raise ValueError(
             f"{repo_id!r} is not the name of a repository on the Hub: it must be org/name, of letters, digits and single '-', "
             "'_' and '.' between them."

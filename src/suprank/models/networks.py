@@ -166,7 +166,7 @@ def resolve_hub_backbone(name: str) -> tuple[str, HubBackbone]:
     try:
         settings, architecture, arguments = _read_timm_config(file)
         backbone = HubBackbone(architecture=architecture, model_args=arguments, pretrained_cfg=settings)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no entry {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
         raise ValueError(
             f"{name} is not a timm model: its {TIMM_CONFIG} does not describe one ({reason}); name a repository whose "
@@ -206,10 +206,11 @@ def _create_hub_backbone(
     """timm's own loading is not used: it leaves weights that a file lacks as random numbers, without a word."""
     try:
         net = _create(backbone.architecture, image_size, hub=backbone)
-    except (TypeError, RuntimeError) as error:
+    except Exception as error:  # a network may raise anything for arguments that are not its own
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"timm {timm.__version__} does not build {name}, a {backbone.architecture} ({str(error).splitlines()[0]}); try the "
-            "version of timm that wrote it."
+            f"timm {timm.__version__} does not build {name}, a {backbone.architecture} ({reason}); try the version of timm "
+            "that wrote it."
         ) from error
     if pretrained:
         weights = _hub_weights(HubName.parse(name), backbone.pretrained_cfg)

@@ -125,8 +125,17 @@ def evaluate(
             **options,
         )
     if protocol == "revisited":
+        others = (labels, gallery, gallery_labels, id_column, test, label_separator)
+        if any(one is not None for one in others) or levels or frozen or fill_gaps:
+            raise ValueError(
+                "protocol='revisited' reads a folder of `suprank embed` and its ground_truth, and no labels; leave out labels, "
+                "gallery, gallery_labels, levels, id_column, test, frozen, fill_gaps and label_separator."
+            )
         known = evaluation.read_ground_truth(ground_truth) if isinstance(ground_truth, str | os.PathLike) else ground_truth
-        assert known is not None, "checked above"
+        if not isinstance(known, evaluation.GroundTruth):
+            raise TypeError(
+                f"ground_truth is {type(known)}, but the images of a folder are found by the names in the file; name it."
+            )
         sides = read_revisited(Path(subject), known, head=head, device=device)
         options |= {"device": device, "progress": progress, "ground_truth": known}
         return evaluation.evaluate_protocol(protocol, sides[0], None, sides[1], **options)
@@ -176,7 +185,11 @@ def task_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 def imported_task(qrels: Any) -> dict[str, Any] | None:
     """What `suprank data import mteb` wrote about the task beside its judgments: `name`, `self_match`, `ks`, `main_score`."""
     file = Path(qrels).with_name(TASK) if isinstance(qrels, str | os.PathLike) else None
-    return json.loads(file.read_text()) if file is not None and file.is_file() else None
+    if file is None or not file.is_file():
+        return None
+    task = json.loads(file.read_bytes())
+    known = isinstance(task, dict) and {"name", "self_match", "ks", "main_score"} <= task.keys()
+    return task if known else None  # else it is a file of somebody else's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,7 +409,7 @@ class EvaluationInput:
         }
         if protocol is None:
             arguments |= {
-                "ks": ks or self.ks or DEFAULT_KS,
+                "ks": next(given for given in (ks, self.ks, DEFAULT_KS) if given is not None),
                 "decay": self.decay if decay is None else decay,
                 "weights": self.weights if weights is None else weights,
             }

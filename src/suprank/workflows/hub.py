@@ -104,7 +104,7 @@ def hub_repository(
     from suprank.models.model_card import model_card
     from suprank.workflows import model_cards
 
-    check_repo_id(repo_id, with_owner=False)
+    check_repo_id(repo_id)
     show = progress or (lambda what, done, total: None)
     evaluated = _evaluate(model, report, test, bootstrap, trust_code, device, show)
     embedder, run = evaluated.embedder, evaluated.run
@@ -135,7 +135,7 @@ def hub_repository(
 
 
 @dataclass(frozen=True)
-class _Evaluated:
+class _EvaluatedModel:
     """A model with what is known of its evaluation: the report, the images behind it, and the run that trained it."""
 
     embedder: Embedder
@@ -184,7 +184,7 @@ def _evaluate(
     trust_code: bool,
     device: str | None,
     progress: Progress,
-) -> _Evaluated:
+) -> _EvaluatedModel:
     from suprank.workflows.embeddings import load_embedder
     from suprank.workflows.run_embeddings import load_run_model, open_source, read_run_config
 
@@ -192,10 +192,10 @@ def _evaluate(
     if not is_run:
         if test is not None:
             raise ValueError(f"test={test!r} is for a run, which {model} is not; leave it out.")
-        return _with_report(_Evaluated(load_embedder(model, trust_code=trust_code)), report, bootstrap, device, progress)
+        return _with_report(_EvaluatedModel(load_embedder(model, trust_code=trust_code)), report, bootstrap, device, progress)
     run = Path(str(model))
     config, embedder = read_run_config(run), load_run_model(run, trust_code=trust_code)[0]
-    known = _Evaluated(embedder, run=run, config=config)
+    known = _EvaluatedModel(embedder, run=run, config=config)
     if report is not None:
         if test is not None:
             raise ValueError(f"test={test!r} chooses what is evaluated, and the report is given; leave out one of them.")
@@ -205,8 +205,8 @@ def _evaluate(
 
 
 def _with_report(
-    known: _Evaluated, report: str | PathLike[str] | Report | None, bootstrap: int, device: str | None, progress: Progress
-) -> _Evaluated:
+    known: _EvaluatedModel, report: str | PathLike[str] | Report | None, bootstrap: int, device: str | None, progress: Progress
+) -> _EvaluatedModel:
     """With the metrics of a report, of its file, or of a folder of embeddings; refused if they are of another model."""
     from suprank.embedding import Provenance
     from suprank.evaluation import Report

@@ -138,7 +138,11 @@ def _environment(run: Path) -> dict[str, str]:
 
 
 def _publishable(config: TrainConfig) -> TrainConfig:
-    """The recipe with names of files in place of their absolute paths, which are nobody else's business."""
+    """The recipe with names of files in place of their absolute paths, and without loggers: nobody else's business.
+
+    The address of an MLflow server may have a password in it.
+    """
+    config = config.model_copy(update={"logging": config.logging.model_copy(update={"wandb": None, "mlflow": None})})
     tables = {}
     for name in type(config).model_fields:
         part = getattr(config, name)

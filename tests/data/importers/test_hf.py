@@ -15,9 +15,10 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, List, Value
 
 from suprank.data import ImageDataset, Manifest
+from suprank.data.importers import shards
 from suprank.data.importers.dataset_files import select_files
 from suprank.data.importers.hf import HF, import_hf
-from tests.data.importers.dataset_hub import serving
+from tests import fake_hub
 from tests.data.pictures import encoded, smooth
 
 SPECIES, FAMILY = ["wren", "crow", "jay"], ["Troglodytidae", "Corvidae"]
@@ -154,6 +155,9 @@ def test_an_imagefolder_in_classes_loose_or_zipped_and_one_table_for_all_splits(
     names = loaded["train"].features["label"].names
     assert [one for (one,) in rows(manifest.split("train"), "label_label")] == [names[one] for one in loaded["train"]["label"]]
     assert_same_images(manifest.split("train"), loaded["train"]["image"])
+    (tmp_path / "loose" / "test" / "crow" / "4.png").unlink()  # a split may have images of one class
+    manifest = imported(tmp_path / "loose")
+    assert rows(manifest.split("test"), "label_label") == [("wren",)]
     (tmp_path / "loose" / "metadata.csv").write_text("file_name,kind\ntrain/wren/0.png,small\ntest/wren/5.png,small\n")
     assert rows(imported(tmp_path / "loose", levels=["kind"]), "path", "split") == [
         ("train/wren/0.png", "train"),
@@ -167,6 +171,12 @@ def test_an_imagefolder_in_classes_loose_or_zipped_and_one_table_for_all_splits(
     assert zipped.paths[0].as_py() == "train.zip::crow/1.png"
     assert zipped.names["label"] == ("crow", "jay", "wren")
     assert len(pixels(zipped)) == 6
+    (tmp_path / "flat").mkdir()
+    for number, data in enumerate(pictures(2)):
+        with zipfile.ZipFile(tmp_path / "flat" / f"part{number}.zip", "w") as archive:
+            archive.writestr(f"{number}.png", data)
+    with pytest.raises(ValueError, match="no column of class names"):  # which the names of archives are not
+        import_hf(tmp_path / "flat")
 
 
 def test_webdataset_shards_are_the_samples_that_datasets_streams(tmp_path):
@@ -239,9 +249,23 @@ def test_only_columns_that_form_a_tree_become_levels_and_the_rest_is_named(tmp_p
     assert any("not a tree: species 'wren' stands under camera" in sentence for sentence in crossed.sentences)
 
 
+def test_levels_form_a_tree_although_distractors_have_no_labels(tmp_path):
+    pq.write_table(
+        pa.table({"image": pictures(), "species": list("aabbcc"), "family": list("xxxxyy")}), tmp_path / "train.parquet"
+    )
+    blank = pa.nulls(2, pa.string())
+    pq.write_table(pa.table({"image": pictures(2), "species": blank, "family": blank}), tmp_path / "distractor.parquet")
+    assert imported(tmp_path).levels == ("species", "family")
+    table = {"image": pictures(), "species": list("aabbcc"), "family": [*"xxxx", None, None]}
+    pq.write_table(pa.table(table), tmp_path / "train.parquet")
+    assert imported(tmp_path, splits=["train"]).levels == ("species",), "a level that training images lack is none"
+
+
 def test_text_that_repeats_is_a_label_if_nothing_names_classes_and_captions_are_not(tmp_path):
     table = {"image": pictures(), "kind": ["a", "b", "b", "a", "b", "a"], "caption": list("uvwxyz"), "score": [0.5] * 6}
     pq.write_table(pa.table(table), tmp_path / "plain.parquet")
+    pq.write_table(pa.table(table | {"kind": pa.array(table["kind"], pa.large_string())}), tmp_path / "large.parquet")
+    assert imported(tmp_path / "large.parquet").levels == ("kind",)
     manifest = imported(tmp_path / "plain.parquet")
     assert manifest.levels == ("kind",)
     assert manifest.table.column_names == ["path", "split", "label_kind", "caption", "score"]
@@ -301,6 +325,41 @@ def test_images_beside_a_parquet_file_are_files_and_addresses_are_refused(tmp_pa
         import_hf(tmp_path / "deep" / "x.parquet", image="file")
 
 
+def test_a_metadata_file_may_have_odd_characters_and_long_numbers(tmp_path):
+    for number, data in enumerate(pictures(2)):
+        (tmp_path / f"{number}.png").write_bytes(data)
+    caption = "one line\u2028for\x85JSON"
+    lines = [{"file_name": f"{number}.png", "label": "ab"[number], "caption": caption, "hash": 2**70} for number in range(2)]
+    (tmp_path / "metadata.jsonl").write_text(
+        "\r\n".join(json.dumps(one, ensure_ascii=False) for one in lines), encoding="utf-8"
+    )
+    assert rows(imported(tmp_path), "caption", "hash") == [(caption, str(2**70))] * 2
+    (tmp_path / "metadata.jsonl").write_text("[1, 2]")
+    with pytest.raises(ValueError, match="metadata.jsonl has a line that is not a JSON object"):
+        import_hf(tmp_path)
+
+
+def test_shards_of_older_versions_end_in_a_hash_each(tmp_path):
+    for number, end in enumerate(("4c8f", "91aa")):
+        birds(slice(0, 2)).to_parquet(tmp_path / f"train-0000{number}-of-00002-{end}.parquet")
+    assert imported(tmp_path).splits == {"train": 4}
+    (tmp_path / "train-00001-of-00002-91aa.parquet").unlink()
+    with pytest.raises(ValueError, match=r"has 1 of the 2 files train-\*-of-00002\*; copy or download the others"):
+        import_hf(tmp_path)
+
+
+def test_a_file_with_blank_rows_is_not_decoded_as_a_whole(tmp_path, monkeypatch):
+    cells = pa.array([{"bytes": None, "path": "0.png"}, *({"bytes": one, "path": None} for one in pictures())])
+    pq.write_table(pa.table({"image": cells, "label": list("abababa")}), tmp_path / "x.parquet")
+    (tmp_path / "0.png").write_bytes(pictures()[0])
+    monkeypatch.setattr(shards, "_ROWS_AT_ONCE", 2)
+    sizes, original = [], shards._paths_of_cells
+    monkeypatch.setattr(shards, "_paths_of_cells", lambda cells, *rest: (sizes.append(len(cells)), original(cells, *rest))[1])
+    paths = imported(tmp_path / "x.parquet").paths.to_pylist()
+    assert paths == ["0.png", *(f"x.parquet::image/{row}" for row in range(1, 7))]
+    assert max(sizes) == 2
+
+
 # Refusals
 
 
@@ -340,17 +399,28 @@ def test_files_that_are_missing_damaged_or_of_another_kind_are_refused(tmp_path)
     with pytest.raises(ValueError, match="train.tar.gz of .* is compressed, so it has no random access"):
         import_hf(tmp_path)
     (tmp_path / "train-00001-of-00003.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ValueError, match="has 1 of the 3 files train-"):
+    with pytest.raises(ValueError, match=r"has 1 of the 3 files train-\*"):
         import_hf(tmp_path)
     with pytest.raises(ValueError, match="is not a complete parquet file"):
         import_hf(tmp_path / "train-00001-of-00003.parquet")
     shard(tmp_path / "x.tar", [("1.txt", "no image")])
     with pytest.raises(ValueError, match="sample '1' has no image, only txt"):
         import_hf(tmp_path / "x.tar")
+    shard(tmp_path / "x.tar", [("\udcff.png", pictures()[0]), ("\udcff.cls", 1)])
+    with pytest.raises(ValueError, match=r"x.tar has a member whose name is not UTF-8 .*; rename it"):
+        import_hf(tmp_path / "x.tar")
     shard(tmp_path / "x.tar", [("1.left.png", pictures()[0]), ("1.right.png", pictures()[1]), ("1.cls", 1)])
     with pytest.raises(ValueError, match=r"several image columns \(left.png, right.png\)"):
         import_hf(tmp_path / "x.tar")
     assert imported(tmp_path / "x.tar", image="right.png").paths.to_pylist() == ["x.tar::1.right.png"]
+
+
+@pytest.mark.parametrize("card", ["configs: [a]", "configs: [{data_files: [{path: x}]}]", "dataset_info: [a]"])
+def test_a_card_of_another_form_is_refused(tmp_path, card):
+    birds().to_parquet(tmp_path / "x.parquet")
+    (tmp_path / "README.md").write_text(f"---\n{card}\n---\n")
+    with pytest.raises(ValueError, match=r"README.md of .* has configs or dataset_info of another form"):
+        import_hf(tmp_path)
 
 
 def test_splits_that_a_manifest_does_not_have_are_mapped_by_hand(tmp_path):
@@ -389,6 +459,19 @@ def test_images_of_compressed_columns_are_copied_once(tmp_path):
         import_hf(tmp_path / "x.tar", copy=tmp_path / "copy")
 
 
+def test_copies_of_several_files_and_columns_are_told_apart(tmp_path):
+    first, second = pictures()[:2], pictures()[2:4]
+    for name, images, masks in (("a/b.parquet", first, second), ("a-b.parquet", second, first)):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(
+            pa.table({"image": images, "mask": masks, "label": ["x", "y"]}), tmp_path / "data" / name, compression="zstd"
+        )
+    for column in ("image", "mask"):
+        plain = imported(tmp_path / "data", image=column)
+        copied = imported(tmp_path / "data", image=column, copy=tmp_path / "copied")
+        assert all(np.array_equal(one, other) for one, other in zip(pixels(copied), pixels(plain), strict=True))
+
+
 def test_bytes_that_the_features_call_something_else_are_no_images(tmp_path):
     features = {
         "thumbnail": {"dtype": "binary", "_type": "Value"},
@@ -416,65 +499,91 @@ def repository(tmp_path):
     return files
 
 
-def test_a_dataset_of_the_hub_is_downloaded_once_and_only_the_splits_that_are_used(tmp_path, monkeypatch):
-    branches = {
-        "main": repository(tmp_path),
-        "old": {"train.parquet": repository(tmp_path)["data/test-00000-of-00001.parquet"]},
-    }
-    with serving(tmp_path / "hub", monkeypatch, "org/birds", branches) as hub:
-        calls = []
-        manifest = imported("org/birds", progress=lambda *where: calls.append(where))
-        assert manifest.splits == {"train": 4, "test": 3}
-        downloads = {path for method, path in hub.requests if method == "GET" and "/resolve/" in path}
-        assert len(downloads) == 2
-        assert not any("validation" in path for path in downloads)
-        size = sum(len(branches["main"][f"data/{split}-00000-of-00001.parquet"]) for split in ("train", "test"))
-        assert max(one for one in calls if one[0] == "downloading") == ("downloading", size, size)
-        manifest.save(tmp_path / "m.parquet")
-        assert len(pixels(Manifest.read(tmp_path / "m.parquet"))) == 7
-        hub.requests.clear()
-        assert imported("org/birds").labels.tolist() == manifest.labels.tolist()
-        assert not any("/resolve/" in path for _, path in hub.requests)
-        assert imported("org/birds", splits=["train", "validation=train"]).splits == {"train": 6}
-        assert imported("org/birds", revision="old").splits == {"train": 3}
-        with pytest.raises(ValueError, match="org/birds has no revision 'new'"):
-            import_hf("org/birds", revision="new")
-        with pytest.raises(FileNotFoundError, match="org/other is neither a local file or folder nor a dataset of the Hub"):
-            import_hf("org/other")
-        hub.gated = True
-        with pytest.raises(PermissionError, match="org/birds is gated: accept its conditions at .*hf auth login"):
-            import_hf("org/birds")
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with the dataset org/birds, for somebody who is not logged in."""
+    with fake_hub.serving() as server:
+        server.add("datasets/org/birds", repository(tmp_path))
+        fake_hub.point_to(server, tmp_path / "hub", monkeypatch, token=None)
+        yield server
 
 
-def test_a_download_that_is_stopped_ends_at_once_and_can_be_repeated(tmp_path, monkeypatch):
+def test_a_dataset_of_the_hub_is_downloaded_once_and_only_the_splits_that_are_used(tmp_path, hub):
+    files = hub.repositories["datasets/org/birds"].files
+    calls = []
+    manifest = imported("org/birds", progress=lambda *where: calls.append(where))
+    assert manifest.splits == {"train": 4, "test": 3}
+    downloads = {one.path for one in hub.asked if one.method == "GET" and "/resolve/" in one.path}
+    assert len(downloads) == 2
+    assert not any("validation" in path for path in downloads)
+    size = sum(len(files[f"data/{split}-00000-of-00001.parquet"]) for split in ("train", "test"))
+    assert max(one for one in calls if one[0] == "downloading") == ("downloading", size, size)
+    manifest.save(tmp_path / "m.parquet")
+    assert len(pixels(Manifest.read(tmp_path / "m.parquet"))) == 7
+    hub.asked.clear()
+    assert imported("org/birds").labels.tolist() == manifest.labels.tolist()
+    assert not hub.paths("/resolve/")
+    assert imported("org/birds", splits=["train", "validation=train"]).splits == {"train": 6}
+    old = {"train.parquet": files["data/test-00000-of-00001.parquet"]}
+    hub.repositories["datasets/org/birds"].commit(old, branch="old")
+    assert imported("org/birds", revision="old").splits == {"train": 3}
+
+
+def test_a_dataset_that_cannot_be_read_says_what_to_do(hub, monkeypatch):
+    with pytest.raises(ValueError, match="org/birds has no revision 'new'"):
+        import_hf("org/birds", revision="new")
+    with pytest.raises(FileNotFoundError, match="org/other is neither a local file or folder nor a dataset of the Hub"):
+        import_hf("org/other")
+    hub.repositories["datasets/org/birds"].gated = True
+    with pytest.raises(PermissionError, match=rf"org/birds is gated: accept its conditions at {hub.url}/.*hf auth login"):
+        import_hf("org/birds")
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    with pytest.raises(PermissionError, match=r"org/birds cannot be read .*; log in with a token that may read it"):
+        import_hf("org/birds")
+
+
+def test_a_download_that_is_stopped_ends_at_once_and_can_be_repeated(hub):
     def interrupt(what, done, total):
         raise KeyboardInterrupt
 
-    with serving(tmp_path / "hub", monkeypatch, "org/birds", {"main": repository(tmp_path)}):
-        with pytest.raises(KeyboardInterrupt):
-            import_hf("org/birds", progress=interrupt)
-        assert imported("org/birds").splits == {"train": 4, "test": 3}
+    with pytest.raises(KeyboardInterrupt):
+        import_hf("org/birds", progress=interrupt)
+    assert imported("org/birds").splits == {"train": 4, "test": 3}
 
 
-def test_a_dataset_in_another_format_is_read_from_the_parquet_copy_of_the_hub(tmp_path, monkeypatch):
-    data = repository(tmp_path)["data/train-00000-of-00001.parquet"]
+def test_a_download_that_is_cut_off_is_no_dataset(hub, tmp_path):
+    files = {}
+    for name, samples in {"train-0.tar": "ab", "test-0.tar": "c", "test-1.tar": "d"}.items():
+        shard(
+            tmp_path / name, [(f"{one}.{end}", data) for one in samples for end, data in (("png", pictures(1)[0]), ("cls", 0))]
+        )
+        files[name] = (tmp_path / name).read_bytes()
+    hub.add("datasets/org/birds", files)
+    assert imported("org/birds", splits=["train"]).splits == {"train": 2}
+    hub.fault(lambda handler: setattr(handler, "close_connection", True), "/resolve/.*/test-1.tar")
+    with pytest.raises(ConnectionError, match=r"the download of org/birds was interrupted \(.*; start it again to continue"):
+        import_hf("org/birds")
+    hub.faults.clear()
+    assert imported("org/birds").splits == {"train": 2, "test": 2}
+
+
+def test_a_dataset_in_another_format_is_read_from_the_parquet_copy_of_the_hub(hub):
+    data = hub.repositories["datasets/org/birds"].files["data/train-00000-of-00001.parquet"]
     script = {"birds.py": b"class Birds: ...", "README.md": b"# Birds"}
     copy = {"default/train/0000.parquet": data, "default/partial-test/0000.parquet": data, ".gitattributes": b""}
-    with serving(tmp_path / "hub", monkeypatch, "org/birds", {"main": script, "refs/convert/parquet": copy}) as hub:
-        assert imported("org/birds").splits == {"train": 4, "test": 4}
-        del hub.branches["refs/convert/parquet"]
-        with pytest.raises(ValueError, match="no images. The Hub has no Parquet copy of it either"):
-            import_hf("org/birds")
+    hub.add("datasets/org/birds", script)
+    hub.repositories["datasets/org/birds"].commit(copy, branch="refs/convert/parquet")
+    assert imported("org/birds").splits == {"train": 4, "test": 4}
+    del hub.repositories["datasets/org/birds"].branches["refs/convert/parquet"]
+    with pytest.raises(ValueError, match="no images. The Hub has no Parquet copy of it either"):
+        import_hf("org/birds")
 
 
-def test_without_a_network_the_cache_is_used_and_without_a_cache_that_is_said(tmp_path, monkeypatch):
-    from huggingface_hub import constants
-
-    with serving(tmp_path / "hub", monkeypatch, "org/birds", {"main": repository(tmp_path)}):
-        online = imported("org/birds")
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        result = import_hf("org/birds")
-        assert "the Hub cannot be reached (HF_HUB_OFFLINE is set); used what its cache has" in result.sentences[0]
-        assert result.manifests[""].labels.tolist() == online.labels.tolist()
-        with pytest.raises(ConnectionError, match="org/other is not a local file or folder; .*the Hub cannot be reached"):
-            import_hf("org/other")
+def test_without_a_network_the_cache_is_used_and_without_a_cache_that_is_said(hub, monkeypatch):
+    online = imported("org/birds")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    result = import_hf("org/birds")
+    assert "the Hub cannot be reached (HF_HUB_OFFLINE is set); used what its cache has" in result.sentences[0]
+    assert result.manifests[""].labels.tolist() == online.labels.tolist()
+    with pytest.raises(ConnectionError, match="org/other is not a local file or folder; .*the Hub cannot be reached"):
+        import_hf("org/other")

@@ -71,7 +71,12 @@ def test_an_interrupted_copy_to_a_server_goes_on_where_it_stopped(folder, tmp_pa
     assert stopped.value.__notes__ == [f"200 of 300 items are copied to {target}; the same command copies the rest."]
     unfinished = open_index(target)
     assert unfinished.info()["unfinished_copy_of"] == str(source)
+    with pytest.raises(ValueError, match="is an unfinished copy of .*birds.index; finish it first: suprank index copy"):
+        unfinished.add(drawn(1))  # whose id may be that of an item to come
     unfinished.close()
+    for elsewhere in (tmp_path / "part.index", "qdrant+memory:///part"):
+        with pytest.raises(ValueError, match="is an unfinished copy"):
+            copy_index(target, elsewhere)
     build_index(tmp_path / "other.index", drawn(3))
     with pytest.raises(FileExistsError, match="already exists"):
         copy_index(tmp_path / "other.index", target)
@@ -81,6 +86,43 @@ def test_an_interrupted_copy_to_a_server_goes_on_where_it_stopped(folder, tmp_pa
     copied.index.close()
     with pytest.raises(FileExistsError, match="already exists"):  # it is complete now
         copy_index(source, target)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_copy_that_goes_on_has_the_items_that_the_source_has_now(folder, tmp_path, monkeypatch, overwrite):
+    monkeypatch.setattr("suprank.explorer.index.server.BATCH_NUMBERS", 16 * 100)
+    source, target = tmp_path / "birds.index", address_of("qdrant", tmp_path)
+
+    def stop(done, total):
+        if done == 200:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        copy_index(source, target, overwrite=overwrite, progress=stop)
+    folder.remove([7, 2093])  # one that was copied, and one that was not
+    folder.add(drawn(1, seed=7), ids=np.array([3]))
+    seen = []
+    copied = copy_index(source, target, overwrite=overwrite, progress=lambda done, total: seen.append(done))
+    assert seen == [199, 299]  # not from the beginning
+    np.testing.assert_array_equal(copied.index.ids(), folder.ids())
+    copied.index.close()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("birds.index", "./birds.index/"),
+        ("birds.index", "x/../birds.index"),
+        ("qdrant://host/birds", "qdrant+http://HOST:6333/birds"),
+        ("milvus://localhost/birds", "milvus://127.0.0.1:19530/birds"),
+        ("milvus://localhost/birds", "milvus://[::1]/birds"),
+        ("qdrant+file:///data/q/birds", "qdrant+file:///data//./q/birds"),
+    ],
+)
+def test_an_index_is_not_overwritten_by_itself_however_its_address_is_written(one, other):
+    """Nothing answers at these addresses: a collection that is its own source would be deleted before it is read."""
+    with pytest.raises(ValueError, match="cannot be copied to itself"):
+        copy_index(one, other, overwrite=True)
 
 
 def test_what_cannot_be_copied_is_refused(folder, tmp_path):

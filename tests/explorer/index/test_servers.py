@@ -126,6 +126,11 @@ def test_a_collection_on_disk_is_opened_again_and_overwritten_only_on_demand(ser
         build_index(address, drawn(3))
     with pytest.raises(ValueError, match="no collection 'bats' .existing: birds"):
         open_index(address.replace("birds", "bats"))
+    with pytest.raises(ValueError, match="row 2 contains NaN"):
+        build_index(address, np.array([[1.0, 0.0], [0.0, 1.0], [np.nan, 0.0]], np.float32), overwrite=True)
+    kept = open_index(address)
+    assert len(kept) == 9
+    kept.close()
     smaller = build_index(address, drawn(3, dim=4), overwrite=True)
     assert (len(smaller), smaller.dim) == (3, 4)
     smaller.close()

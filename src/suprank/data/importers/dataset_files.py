@@ -77,13 +77,13 @@ def files_in_folder(folder: Path, config: str | None = None) -> DatasetFiles:
 
 def _check_complete(names: Sequence[str], folder: Path) -> None:
     """Raise if some of the shards that names such as `train-00000-of-00003` promise are missing."""
-    found = [one for name in names if (one := re.fullmatch(r"(.*)-\d{5}(-of-(\d{5}).*)", name))]
-    present = Counter((one[1], one[2], int(one[3])) for one in found)
-    for (start, end, total), count in present.items():
-        if count < total:
+    found = [one for name in names if (one := re.fullmatch(r"(.*)-(\d{5})-of-(\d{5}).*", name))]  # older names end in a hash
+    present = Counter(start_and_total for start_and_total, _ in {((one[1], one[3]), one[2]) for one in found})
+    for (start, total), count in sorted(present.items()):
+        if count < int(total):
             raise ValueError(
-                f"{folder} has {count} of the {total} files {start}-*{end}; copy or download the others, or rename those you "
-                "have."
+                f"{folder} has {count} of the {int(total)} files {start}-*-of-{total}*; copy or download the others, or rename "
+                "those you have."
             )
 
 
@@ -118,14 +118,23 @@ def select_files(names: Iterable[str], card: Mapping[str, Any], config: str | No
     Like `datasets.load_dataset`: the card may list configurations, with patterns of files for each split; otherwise files
     called `data/<split>-00000-of-00001...` name their split, then folders, then file names; without any, all are train.
     """
+    try:
+        return _select_files(names, card, config, about)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError(
+            f"README.md of {about} has configs or dataset_info of another form than `datasets` writes ({error!r}); correct it."
+        ) from error
+
+
+def _select_files(names: Iterable[str], card: Mapping[str, Any], config: str | None, about: str) -> DatasetFiles:
     visible = [name for name in names if not any(part.startswith((".", "__")) for part in name.split("/"))]
     data = [name for name in visible if Path(name).suffix.lower() in _KINDS or Path(name).name in METADATA]
     configs = {str(one.get("config_name", "default")): one for one in card.get("configs") or ()}
     chosen = _choose(list(configs), {name for name, one in configs.items() if one.get("default")}, config, about)
     if chosen is None:
-        splits = _by_name(data)
+        splits = _splits_from_names(data)
     else:
-        splits = _by_pattern(data, configs[chosen].get("data_files"), configs[chosen].get("data_dir"))
+        splits = _splits_from_patterns(data, configs[chosen].get("data_files"), configs[chosen].get("data_dir"))
     kinds = Counter(
         kind for files in splits.values() for name in files if (kind := _KINDS.get(Path(name).suffix.lower())) is not None
     )
@@ -190,14 +199,14 @@ def _no_files(names: Sequence[str], about: str) -> str:
 # Splits
 
 
-def _by_name(names: Sequence[str]) -> dict[str, list[str]]:
+def _splits_from_names(names: Sequence[str]) -> dict[str, list[str]]:
     shards = {name: found[1] for name in names if (found := _SHARD.match(name))}
     if shards:
-        return _grouped(shards)
+        return _group_by_split(shards)
     for folders in (True, False):
         splits = {name: split for name in names if (split := _named_split(name, folders=folders))}
         if splits:
-            return _grouped(splits)
+            return _group_by_split(splits)
     return {"train": list(names)} if names else {}
 
 
@@ -211,7 +220,7 @@ def _named_split(name: str, *, folders: bool) -> str | None:
     return None
 
 
-def _grouped(splits: Mapping[str, str]) -> dict[str, list[str]]:
+def _group_by_split(splits: Mapping[str, str]) -> dict[str, list[str]]:
     grouped: dict[str, list[str]] = {}
     order = {split: place for place, split in enumerate(_KEYWORDS)}  # train first
     for name, split in sorted(splits.items(), key=lambda one: (order.get(one[1], len(order)), one)):
@@ -219,12 +228,15 @@ def _grouped(splits: Mapping[str, str]) -> dict[str, list[str]]:
     return grouped
 
 
-def _by_pattern(names: Sequence[str], data_files: Any, folder: str | None) -> dict[str, list[str]]:
+def _splits_from_patterns(names: Sequence[str], data_files: Any, folder: str | None) -> dict[str, list[str]]:
     """The files that the patterns of a card's `data_files` match; without them, by the names in the folder `data_dir`."""
     below = f"{folder.strip('/')}/" if folder else ""
     inside = [name for name in names if name.startswith(below)]
     if data_files is None:
-        return {split: [below + name for name in files] for split, files in _by_name([n[len(below) :] for n in inside]).items()}
+        return {
+            split: [below + name for name in files]
+            for split, files in _splits_from_names([n[len(below) :] for n in inside]).items()
+        }
     items = data_files if isinstance(data_files, list) else [data_files]
     patterns: dict[str, list[str]] = {}
     for item in items:
@@ -253,24 +265,24 @@ def card_classes(card: Mapping[str, Any], config: str | None) -> dict[str, list[
         config = infos[0].get("config_name")
     info = next((one for one in infos if one.get("config_name", "default") == (config or "default")), None)
     features = (info or {}).get("features") or []
-    found = {str(one.get("name")): _listed_names(one) for one in features if isinstance(one, dict)}
+    found = {str(one.get("name")): _card_class_names(one) for one in features if isinstance(one, dict)}
     return {name: names for name, names in found.items() if names}
 
 
-def _listed_names(feature: Mapping[str, Any]) -> list[str]:
+def _card_class_names(feature: Mapping[str, Any]) -> list[str]:
     """The names of a feature such as {dtype: {class_label: {names: {'0': cat}}}}, or of a list of such."""
     inner = next((feature[key] for key in ("dtype", "list", "sequence", "large_list") if key in feature), None)
     if not isinstance(inner, dict):
         return []
     if "class_label" not in inner:
-        return _listed_names(inner)
+        return _card_class_names(inner)
     names = inner["class_label"].get("names") or []
     return [str(names[key]) for key in sorted(names, key=int)] if isinstance(names, dict) else [str(one) for one in names]
 
 
 def schema_classes(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
     """Column → names of its classes, from the features that `datasets` writes into an Arrow schema."""
-    found = {name: _class_names(feature) for name, feature in schema_features(metadata).items()}
+    found = {name: _feature_class_names(feature) for name, feature in schema_features(metadata).items()}
     return {name: names for name, names in found.items() if names}
 
 
@@ -283,14 +295,14 @@ def schema_features(metadata: Mapping[bytes, bytes] | None) -> dict[str, Any]:
     return features if isinstance(features, dict) else {}
 
 
-def _class_names(feature: Any) -> list[str]:
+def _feature_class_names(feature: Any) -> list[str]:
     if isinstance(feature, list):  # a list, as older versions write it
-        return _class_names(feature[0]) if feature else []
+        return _feature_class_names(feature[0]) if feature else []
     if not isinstance(feature, dict):
         return []
     if feature.get("_type") == "ClassLabel":
         return list(feature.get("names") or [])
-    return _class_names(feature["feature"]) if feature.get("_type") in ("List", "LargeList", "Sequence") else []
+    return _feature_class_names(feature["feature"]) if feature.get("_type") in ("List", "LargeList", "Sequence") else []
 
 
 # Splits of a manifest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,7 @@ def import_hf(
     "validation=test"; see `manifest_splits`. `config` and `revision` are those of the Hub. Class ids are those of the dataset
     if it names its classes. `resplit` makes another split of the manifest, such as `holdout_classes`.
     """
-    root, files, sentences = _located(source, config, splits, revision, progress)
+    root, files, sentences = _find_source(source, config, splits, revision, progress)
     rows = read_rows(root, files, image, lambda done, total: progress("reading labels", done, total))
     about = str(source)
     picture = _image_column(rows, image, about)
@@ -96,7 +97,7 @@ def import_hf(
     return ImportResult(manifests, (*sentences, *describe_manifests(manifests, {})))
 
 
-def _located(
+def _find_source(
     source: str | Path, config: str | None, splits: Sequence[str] | None, revision: str | None, progress: Progress
 ) -> tuple[Path, DatasetFiles, list[str]]:
     """The folder of the dataset, its files by split of the manifest, and sentences on the splits."""
@@ -159,7 +160,7 @@ def _image_column(rows: Rows, image: str | None, about: str) -> str:
 
 def _address_column(table: pa.Table) -> str | None:
     """The first column of text that begins with the address of something on the web."""
-    texts = [name for name in table.column_names if pa.types.is_string(table[name].type)]
+    texts = [name for name in table.column_names if _is_text(table[name].type)]
     first = {name: table[name].drop_null().slice(0, 1).to_pylist() for name in texts}
     return next((name for name, cells in first.items() if cells and cells[0].startswith(("http://", "https://"))), None)
 
@@ -222,7 +223,7 @@ def _candidates(rows: Rows, names: Sequence[str]) -> list[str]:
     called = [name for name in names if name.lower() in LABELS and _label_type(rows.table[name].type)]
     if called:
         return called[:1]
-    texts = [name for name in names if pa.types.is_string(rows.table[name].type)]
+    texts = [name for name in names if _is_text(rows.table[name].type)]
     return [name for name in texts if 1 < pc.count_distinct(rows.table[name]).as_py() <= rows.table.num_rows // 2]
 
 
@@ -232,21 +233,25 @@ def _tree(rows: Rows, candidates: Sequence[str], separator: str | None, about: s
     for name in candidates:
         if is_list(rows.table[name].type) or separator is not None:  # which parent belongs to which label is not known here
             return [name]
-        coded[name] = _labels(rows, name, about).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    ordered = sorted(coded, key=lambda name: -len(np.unique(coded[name])))
+        coded[name] = np.asarray(pc.fill_null(_labels(rows, name, about).dictionary_encode().indices, -1))
+    classes = {name: len(np.unique(codes[codes >= 0])) for name, codes in coded.items()}
+    ordered = sorted(coded, key=lambda name: -classes[name])
     chosen = ordered[:1]
     for name in ordered[1:]:
-        pairs = np.unique(np.stack([coded[chosen[-1]], coded[name]]), axis=1)
-        fewer = len(np.unique(coded[name])) < len(np.unique(coded[chosen[-1]]))
-        if fewer and len(np.unique(pairs[0])) == pairs.shape[1]:
+        fine, coarse = np.unique(np.stack([coded[chosen[-1]], coded[name]]), axis=1)
+        blank_above = np.any((fine >= 0) & (coarse < 0))
+        if classes[name] < classes[chosen[-1]] and len(np.unique(fine)) == len(fine) and not blank_above:
             chosen.append(name)
     return chosen
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def _label_type(kind: pa.DataType) -> bool:
     inner = kind.value_type if is_list(kind) or pa.types.is_dictionary(kind) else kind
-    text = pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_dictionary(inner)
-    return bool(text or pa.types.is_integer(inner) or pa.types.is_null(inner))
+    return bool(_is_text(inner) or pa.types.is_dictionary(inner) or pa.types.is_integer(inner) or pa.types.is_null(inner))
 
 
 def _check_label_type(rows: Rows, column: str, about: str) -> None:
@@ -272,16 +277,16 @@ def _labels(rows: Rows, column: str, about: str) -> pa.Array:
     cells = rows.table[column].combine_chunks()
     cells = cells.chunk(0) if isinstance(cells, pa.ChunkedArray) else cells
     if is_list(cells.type):
-        members = _named(cells.flatten(), rows.class_names.get(column) or (), column, about)
+        members = _names_of_ids(cells.flatten(), rows.class_names.get(column) or (), column, about)
         lengths = np.asarray(pc.fill_null(pc.list_value_length(cells), 0), np.int64)
         keep = np.asarray(members.is_valid())
         owners = np.repeat(np.arange(len(lengths)), lengths)[keep]
         offsets = np.append(0, np.cumsum(np.bincount(owners, minlength=len(lengths))))
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), members.filter(pa.array(keep)))
-    return _named(cells, rows.class_names.get(column) or (), column, about)
+    return _names_of_ids(cells, rows.class_names.get(column) or (), column, about)
 
 
-def _named(cells: pa.Array, names: Sequence[str], column: str, about: str) -> pa.Array:
+def _names_of_ids(cells: pa.Array, names: Sequence[str], column: str, about: str) -> pa.Array:
     if not pa.types.is_integer(cells.type):
         return cells.cast(pa.string()) if not pa.types.is_dictionary(cells.type) else cells
     ids = pc.if_else(pc.equal(cells, -1), pa.scalar(None, cells.type), cells)
@@ -325,7 +330,7 @@ def _others(rows: Rows, used: set[str | None]) -> dict[str, pa.Array]:
 def _slow_files(manifest: Manifest) -> list[str]:
     """A sentence if images are in compressed columns, of which a whole row group is decoded to read one image."""
     largest = 0
-    for name in _compressed(manifest):
+    for name in _compressed_files(manifest):
         metadata = pq.read_metadata(manifest.root / name)
         sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
         largest = max([largest, *sizes])
@@ -338,7 +343,7 @@ def _slow_files(manifest: Manifest) -> list[str]:
     ]
 
 
-def _compressed(manifest: Manifest) -> list[str]:
+def _compressed_files(manifest: Manifest) -> list[str]:
     """The Parquet files of a manifest whose images are read by row groups."""
     files = ImageFiles(manifest.root)
     found = []
@@ -361,14 +366,16 @@ def copy_images(manifest: Manifest, folder: Path, progress: Progress = _silent) 
     if wrong or not pc.all(inside).as_py():
         where = wrong[0] if wrong else manifest.paths.filter(pc.invert(inside))[0].as_py()
         raise ValueError(f"{where} is read in place as fast as a copy; leave out --copy.")
-    folder.mkdir(parents=True, exist_ok=True)
     parts = pc.split_pattern(manifest.paths, SEPARATOR, max_splits=1)
     archives, members = pc.list_element(parts, 0), pc.list_element(parts, 1)
-    copies = {name: f"{name.replace('/', '-')}.zip" for name in names}
+    copies = {name: f"{name}.zip" for name in names}
     reader, done = ImageFiles(manifest.root), 0
     for name, copy in copies.items():
         rows = members.filter(pc.equal(archives, name)).unique().to_pylist()
-        stamp = f"{len(rows)} images of {name}, {(manifest.root / name).stat().st_size} bytes".encode()
+        status = (manifest.root / name).stat()
+        listed = hashlib.sha256("\n".join(rows).encode()).hexdigest()
+        stamp = f"{len(rows)} images of {name}, {status.st_size} bytes, {status.st_mtime_ns}, {listed}".encode()
+        (folder / copy).parent.mkdir(parents=True, exist_ok=True)
         advance = partial(_advance, progress, done, len(manifest))
         write_zip(folder / copy, _images(reader, name, rows, advance), stamp)
         done += len(rows)

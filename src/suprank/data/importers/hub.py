@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -61,7 +61,7 @@ def download_dataset(
     api = HfApi(library_name="suprank")
     try:
         with _explain_errors(repository, revision):
-            return _download(api, repository, config, splits, revision, progress)
+            branch, commit, sizes, files = _select(api, repository, config, revision)
     except _OfflineError as error:
         found = _cached_files(repository, config, revision)
         if found is None:
@@ -73,22 +73,36 @@ def download_dataset(
         mapping, sentences = manifest_splits(files.splits, splits, repository)
         sentences.insert(0, f"the Hub cannot be reached ({error}); used what its cache has: {folder}")
         return folder, files.select(mapping), sentences
+    mapping, sentences = manifest_splits(files.splits, splits, repository)
+    files = files.select(mapping)
+    try:
+        with _explain_errors(repository, revision):
+            folder = _download(api, repository, commit, {name: sizes[name] for name in files.names()}, progress)
+    except _OfflineError as error:  # what the cache has may be a part of a split
+        raise ConnectionError(f"the download of {repository} was interrupted ({error}); start it again to continue.") from error
+    if commit != revision:
+        _write_reference(repository, branch, commit)
+    return folder, files, sentences
 
 
-def _download(
-    api: HfApi, repository: str, config: str | None, splits: Sequence[str] | None, revision: str | None, progress: Progress
-) -> tuple[Path, DatasetFiles, list[str]]:
+def _select(
+    api: HfApi, repository: str, config: str | None, revision: str | None
+) -> tuple[str, str, dict[str, int], DatasetFiles]:
+    """The branch and commit to download from, the sizes of all files there, and the files of each split."""
     branch = revision or "main"
-    commit, sizes = _listed(api, repository, branch)
+    commit, sizes = _list_files(api, repository, branch)
     try:
         card = read_card(Path(_fetch(api, repository, commit, "README.md"))) if "README.md" in sizes else {}
         files = select_files(sizes, card, config, repository)
     except NoImageFilesError as error:
         branch = CONVERTED
-        commit, sizes, files = _converted(api, repository, revision, config, error)
-    mapping, sentences = manifest_splits(files.splits, splits, repository)
-    files = files.select(mapping)
-    total, done, lock, stop = sum(sizes[name] for name in files.names()), 0, Lock(), Event()
+        commit, sizes, files = _list_converted_files(api, repository, revision, config, error)
+    return branch, commit, sizes, files
+
+
+def _download(api: HfApi, repository: str, commit: str, sizes: Mapping[str, int], progress: Progress) -> Path:
+    """Download files, given by their sizes, into the cache; return the folder that they are in."""
+    total, done, lock, stop = sum(sizes.values()), 0, Lock(), Event()
 
     def advance(count: int) -> None:
         nonlocal done
@@ -100,18 +114,15 @@ def _download(
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         try:
-            fetched = list(pool.map(lambda name: _fetch(api, repository, commit, name, advance), files.names()))
+            fetched = list(pool.map(lambda name: _fetch(api, repository, commit, name, advance), sizes))
         except BaseException:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    if commit != revision:
-        _remember(repository, branch, commit)
-    depth = files.names()[0].count("/") + 1
-    return Path(fetched[0]).parents[depth - 1], files, sentences
+    return Path(fetched[0]).parents[next(iter(sizes)).count("/")]
 
 
-def _listed(api: HfApi, repository: str, revision: str) -> tuple[str, dict[str, int]]:
+def _list_files(api: HfApi, repository: str, revision: str) -> tuple[str, dict[str, int]]:
     """The commit of a revision, and the size of each of its files."""
     commit = api.repo_info(repository, repo_type="dataset", revision=revision).sha
     assert commit is not None
@@ -119,7 +130,7 @@ def _listed(api: HfApi, repository: str, revision: str) -> tuple[str, dict[str, 
     return commit, {one.path: size for one in tree if (size := getattr(one, "size", None)) is not None}
 
 
-def _converted(
+def _list_converted_files(
     api: HfApi, repository: str, revision: str | None, config: str | None, error: NoImageFilesError
 ) -> tuple[str, dict[str, int], DatasetFiles]:
     from huggingface_hub.errors import RevisionNotFoundError
@@ -127,7 +138,7 @@ def _converted(
     if revision is not None:
         raise error
     try:
-        commit, sizes = _listed(api, repository, CONVERTED)
+        commit, sizes = _list_files(api, repository, CONVERTED)
     except RevisionNotFoundError:
         raise NoImageFilesError(f"{error} The Hub has no Parquet copy of it either.") from None
     return commit, sizes, converted_files(sizes, config, f"{repository} at {CONVERTED}")
@@ -162,7 +173,7 @@ def _cache(repository: str) -> Path:
     return Path(HF_HUB_CACHE, repo_folder_name(repo_id=repository, repo_type="dataset"))
 
 
-def _remember(repository: str, revision: str, commit: str) -> None:
+def _write_reference(repository: str, revision: str, commit: str) -> None:
     """Note the commit of a branch in the cache, as huggingface_hub does, so that it is found without a network."""
     reference = _cache(repository) / "refs" / revision
     reference.parent.mkdir(parents=True, exist_ok=True)
@@ -187,10 +198,10 @@ def _cached_files(repository: str, config: str | None, revision: str | None) -> 
 @contextmanager
 def _explain_errors(repository: str, revision: str | None) -> Iterator[None]:
     """Raise the errors of `huggingface_hub` in a sentence with a way out."""
-    from huggingface_hub import errors
+    from huggingface_hub import constants, errors
 
     transport: Any = errors.HfHubHTTPError.__mro__[1]  # the base of all errors of its HTTP client, of which there are several
-    address = f"https://huggingface.co/datasets/{repository}"
+    address = f"{constants.ENDPOINT}/datasets/{repository}"
     try:
         yield
     except errors.GatedRepoError as error:
@@ -207,6 +218,11 @@ def _explain_errors(repository: str, revision: str | None) -> Iterator[None]:
             f"log in with `hf auth login` if it is private."
         ) from error
     except errors.HfHubHTTPError as error:
+        if error.response.status_code in (401, 403):
+            raise PermissionError(
+                f"{repository} cannot be read ({str(error).splitlines()[0]}); log in with a token that may read it: "
+                "`hf auth login`, or HF_TOKEN."
+            ) from error
         raise OSError(f"{repository}: the Hub answered {str(error).splitlines()[0]}; try again later.") from error
     except errors.HFValidationError as error:
         raise ValueError(f"{repository!r} is not the name of a dataset: {error}") from error

@@ -38,6 +38,7 @@ SPLIT = "__split__"
 _SAMPLE = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")
 _TEXT = ("cls", "txt", "text", "id", "index")
 _JSON = ("json", "jsn")
+_ROWS_AT_ONCE = 256
 _ADDRESS = re.compile(r"^(https?|s3|gs|hf|ftp)://")
 
 Progress = Callable[[int, int], None]
@@ -62,17 +63,20 @@ def read_rows(root: Path, files: DatasetFiles, image: str | None = None, progres
     listed = [(split, name) for split, names in files.splits.items() for name in names]
     for done, (split, name) in enumerate(listed):
         progress(done, len(listed))
-        part = readers[files.kind](root, name, image)
+        try:
+            part = readers[files.kind](root, name, image)
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{root / name} has a member whose name is not UTF-8 ({error}); rename it.") from error
         if part.table.num_rows:
             split_column = pa.repeat(split, part.table.num_rows)
             parts.append(Rows(part.table.append_column(SPLIT, split_column), part.images, part.class_names))
     progress(len(listed), len(listed))
     if not parts:
         raise ValueError(f"{root}: the files have no rows.")
-    return _joined(parts, files.class_names, root)
+    return _join_parts(parts, files.class_names, root)
 
 
-def _joined(parts: Sequence[Rows], class_names: Mapping[str, Sequence[str]], root: Path) -> Rows:
+def _join_parts(parts: Sequence[Rows], class_names: Mapping[str, Sequence[str]], root: Path) -> Rows:
     names: dict[str, Sequence[str]] = {}
     for part in parts:
         for column, classes in part.class_names.items():
@@ -81,7 +85,7 @@ def _joined(parts: Sequence[Rows], class_names: Mapping[str, Sequence[str]], roo
     try:
         table = pa.concat_tables([part.table for part in parts], promote_options="permissive").combine_chunks()
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ValueError(f"{root}: columns of one name have different types in its files ({error}).") from error
+        raise ValueError(f"{root}: columns of one name have different types in its files ({error}); write one type.") from error
     images = list(dict.fromkeys(column for part in parts for column in part.images))
     return Rows(table, images, dict(class_names) | names)  # a card may be older than the files
 
@@ -150,7 +154,18 @@ def _stored_paths(root: Path, name: str, column: str, rows: int, mapped: pa.Tabl
     paths = pc.binary_join_element_wise(f"{name}{SEPARATOR}{column}/", numbers, "")
     if mapped is None and _without_nulls(root / name, column):
         return paths
-    cells = mapped[column] if mapped is not None else pq.ParquetFile(root / name).read(columns=[column])[column]
+    if mapped is not None:
+        return _paths_of_cells(mapped[column], paths, root, name, column)
+    found, start = [pa.array([], pa.string())], 0
+    with pq.ParquetFile(root / name) as file:
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[column]):  # not all images at once
+            cells = batch.column(0)
+            found.append(_paths_of_cells(cells, paths.slice(start, len(cells)), root, name, column))
+            start += len(cells)
+    return pa.chunked_array(found)
+
+
+def _paths_of_cells(cells: Any, paths: pa.Array, root: Path, name: str, column: str) -> pa.Array:
     nothing = pa.scalar(None, pa.string())
     if not pa.types.is_struct(cells.type):
         return pc.if_else(cells.is_valid(), paths, nothing)
@@ -252,7 +267,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         values = [row.get(name) for row in rows]
         try:
             columns[name] = pa.array(values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # the last for numbers of more than 64 bits
             lists = any(isinstance(value, list) for value in values)
             texts = [None if value is None else [str(one) for one in _as_list(value)] for value in values]
             columns[name] = pa.array(texts if lists else [None if one is None else str(one) for one in values])
@@ -269,13 +284,15 @@ def _as_list(value: Any) -> list[Any]:
 def _read_folder(root: Path, files: DatasetFiles, progress: Progress) -> Rows:
     """Images with a metadata file, or else in folders named after their classes; in folders or in .zip archives."""
     reader = ImageFiles(root)
+    members = {split: list(_members(reader, names)) for split, names in files.splits.items()}
+    # A folder for each split is no class, so that one split has to have several; another may have images of one.
+    labeled = any(len({_folder_name(name) for name in listed if _is_image(name)}) > 1 for listed in members.values())
     parts = []
-    for done, (split, names) in enumerate(files.splits.items()):
+    for done, (split, listed) in enumerate(members.items()):
         progress(done, len(files.splits))
-        listed = list(_members(reader, names))
         tables = [name for name in listed if PurePosixPath(name.replace(SEPARATOR, "/")).name in METADATA]
         images = [name for name in listed if _is_image(name)]
-        rows = _described(reader, tables) if tables else _by_folder(images)
+        rows = _read_metadata_files(reader, tables) if tables else _folder_rows(images, labeled)
         if len(files.splits) > 1 and tables:  # a table above the folders of the splits lists the images of all
             rows = Rows(rows.table.filter(pc.is_in(rows.table[rows.images[0]], value_set=pa.array(images))), rows.images)
         if rows.table.num_rows:
@@ -284,7 +301,7 @@ def _read_folder(root: Path, files: DatasetFiles, progress: Progress) -> Rows:
     progress(len(files.splits), len(files.splits))
     if not parts:
         raise ValueError(f"{root} has no images; their names end in {', '.join(sorted(IMAGES))}.")
-    return _joined(parts, files.class_names, root)
+    return _join_parts(parts, files.class_names, root)
 
 
 def _members(reader: ImageFiles, names: Iterable[str]) -> Iterator[str]:
@@ -300,7 +317,7 @@ def _is_image(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in IMAGES
 
 
-def _described(reader: ImageFiles, tables: Sequence[str]) -> Rows:
+def _read_metadata_files(reader: ImageFiles, tables: Sequence[str]) -> Rows:
     """The rows of metadata files; `file_name` is relative to the file, and `mask_file_name` makes an image column `mask`."""
     parts, images = [], []
     for name in tables:
@@ -327,15 +344,22 @@ def _metadata_table(reader: ImageFiles, name: str) -> pa.Table:
     if not name.endswith(".jsonl"):
         return parse_table(data, about, PurePosixPath(name).suffix).table.replace_schema_metadata(None)
     try:
-        rows = [json.loads(line) for line in data.decode("utf-8-sig").splitlines() if line.strip()]
+        rows = [json.loads(line) for line in data.decode("utf-8-sig").split("\n") if line.strip()]
     except ValueError as error:
         raise ValueError(f"{about} has a line that is not JSON ({error}); correct it.") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{about} has a line that is not a JSON object; write one for each image.")
     return _table([{key: value for key, value in row.items() if _is_plain(value)} for row in rows])
 
 
-def _by_folder(images: Iterable[str]) -> Rows:
+def _folder_rows(images: Iterable[str], labeled: bool) -> Rows:
     paths = sorted(images)
-    labels = [PurePosixPath(path.replace(SEPARATOR, "/")).parent.name or None for path in paths]
-    labeled = len(set(labels)) > 1
-    columns = {IMAGE: pa.array(paths, pa.string())} | ({"label": pa.array(labels, pa.string())} if labeled else {})
+    columns = {IMAGE: pa.array(paths, pa.string())}
+    if labeled:
+        columns["label"] = pa.array([_folder_name(path) for path in paths], pa.string())
     return Rows(pa.table(columns), [IMAGE])
+
+
+def _folder_name(path: str) -> str | None:
+    """The folder that an image is in; None at the top of the dataset or of an archive, whose name is no class."""
+    return PurePosixPath(path.rpartition(SEPARATOR)[2]).parent.name or None

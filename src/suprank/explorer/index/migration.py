@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from suprank.explorer.index.address import TIMEOUT, Address, is_address, open_index, server_class
 from suprank.explorer.index.local import LocalIndex
 from suprank.explorer.index.protocol import BLOCK_BYTES, Progress, no_progress
+from suprank.explorer.index.server import refuse_unfinished
 from suprank.explorer.index.storage import META
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def copy_index(
     `codes`, `recall`), if the target is a folder.
     """
     old, new = os.fspath(source), os.fspath(target)
-    if old == new:
+    if _place(old) == _place(new):
         raise ValueError(f"{old} cannot be copied to itself; name another address.")
     if is_address(new) and local:
         raise ValueError(f"{new}: a server chooses the kind, codes and recall of its index itself; leave these out.")
@@ -65,6 +67,17 @@ def copy_index(
         opened.close()
 
 
+def _place(address: str) -> tuple[str | None, ...]:
+    """What is equal for two ways to write one address: to overwrite the source would lose it."""
+    if not is_address(address):
+        return (str(Path(address).resolve()),)
+    parsed = Address.parse(address)
+    if parsed.file is not None:
+        return parsed.server, str(Path(parsed.file).resolve()), parsed.collection
+    host = (parsed.url or "").partition("://")[2]
+    return parsed.server, re.sub(r"^(127\.0\.0\.1|\[::1\])(?=:)", "localhost", host), parsed.collection
+
+
 def agreement(one: Index, other: Index, queries: int = _QUERIES) -> float:
     """The share of the 10 best items that two indexes have in common; queries are items drawn at random, always the same."""
     ids = one.ids()
@@ -77,6 +90,7 @@ def agreement(one: Index, other: Index, queries: int = _QUERIES) -> float:
 def _copy_to_folder(source: Index, folder: Path, *, overwrite: bool, progress: Progress, **local: Any) -> LocalIndex:
     """Build a local index from vectors that are first written to a temporary file beside it, since they may exceed memory."""
     known, ids = source.info(), source.ids()
+    refuse_unfinished(known, str(known["address"]))
     if not len(ids):
         raise ValueError(f"{known['address']} has no items, so there is nothing to copy.")
     if (folder / META).is_file() and not overwrite:

@@ -29,7 +29,7 @@ from suprank.explorer.index.protocol import (
 from suprank.explorer.index.storage import item_table, items_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,6 +43,9 @@ BATCH_NUMBERS = 2**18
 
 SAMPLED_ITEMS = 1000
 """Items whose labels tell which levels a collection has: a server keeps no list of levels."""
+
+
+_UNFINISHED = "unfinished_copy_of"
 
 
 class ServerIndex(ABC):
@@ -147,6 +150,9 @@ class ServerIndex(ABC):
         source = open_embeddings(embeddings)
         own = np.arange(len(source)) if ids is None else checked_ids(ids, len(source))
         item_table(own, manifest)  # raises if these do not fit, before a collection is created or overwritten
+        if overwrite:
+            for _ in unit_blocks(source):  # so do rows that cannot be indexed
+                pass
         index = cls._create(address, source.dim, _new_meta(int(own.max()) + 1, head), overwrite=overwrite, timeout=timeout)
         try:
             index.add(source, manifest, ids=own, progress=progress)
@@ -162,24 +168,30 @@ class ServerIndex(ABC):
     ) -> Self:
         """Build a collection with the items of another index, under their ids.
 
-        If this is interrupted, the same call goes on where it stopped; any other existing collection is refused.
+        If this is interrupted, the same call goes on where it stopped, also with `overwrite`. Without it, any other existing
+        collection is refused.
         """
         known, ids = source.info(), source.ids()
         if not len(ids):
             raise ValueError(f"{known['address']} has no items, so there is nothing to copy.")
         meta = _new_meta(max(int(known.get("next_id", 0)), int(ids[-1]) + 1), known.get("head"))
-        mark = {"unfinished_copy_of": str(known["address"])}
+        refuse_unfinished(known, str(known["address"]))
+        mark = {_UNFINISHED: str(known["address"])}
         try:
-            index, there = cls._create(address, source.dim, meta | mark, overwrite=overwrite, timeout=timeout), ids[:0]
+            index = cls._create(address, source.dim, meta | mark, overwrite=False, timeout=timeout)
         except FileExistsError:
-            index = cls.open(address, timeout=timeout)
-            if index.dim != source.dim or index._read_meta().get("unfinished_copy_of") != mark["unfinished_copy_of"]:
-                index.close()
+            unfinished = cls._open_unfinished(address, source.dim, mark, timeout=timeout)
+            if unfinished is None and not overwrite:
                 raise
-            there = index.ids()
+            if unfinished is None:
+                unfinished = cls._create(address, source.dim, meta | mark, overwrite=True, timeout=timeout)
+            index = unfinished
+        there = index.ids()
         done = len(ids) - len(missing := np.setdiff1d(ids, there))
         progress(done, len(ids))
         try:
+            for batch in _batches(np.setdiff1d(there, ids), 1000):  # removed from the source since the interruption
+                index._delete(batch.tolist())
             for batch in _batches(missing, max(1, BATCH_NUMBERS // index.dim)):
                 index._insert(source.vectors(batch), source.items(batch))
                 done += len(batch)
@@ -193,6 +205,18 @@ class ServerIndex(ABC):
         index._reload()
         return index
 
+    @classmethod
+    def _open_unfinished(cls, address: Address, dim: int, mark: dict[str, str], *, timeout: float) -> Self | None:
+        """Open a collection that an interrupted copy left; None if it is another one."""
+        try:
+            index = cls.open(address, timeout=timeout)
+        except ValueError:  # not made by suprank
+            return None
+        if index.dim == dim and mark.items() <= index._read_meta().items():
+            return index
+        index.close()
+        return None
+
     def add(
         self,
         embeddings: EmbeddingSource,
@@ -204,6 +228,7 @@ class ServerIndex(ABC):
         """See `Index`."""
         source = open_embeddings(embeddings, self.dim, self.address.text)
         meta = self._read_meta()
+        refuse_unfinished(meta, self.address.text)
         next_id = int(meta.get("next_id", 0))
         first = max(next_id, self._largest_id(next_id) + 1) if ids is None else 0  # others may have added items, too
         own = np.arange(first, first + len(source)) if ids is None else checked_ids(ids, len(source))
@@ -275,6 +300,15 @@ class ServerIndex(ABC):
         refuse_unknown(np.array([one for one in wanted if int(one) not in there], np.int64), self.address.text)
         rows = np.array([there[int(one)] for one in wanted], np.float32).reshape(len(wanted), self.dim)
         return unit_rows(rows, self.address.text)
+
+
+def refuse_unfinished(meta: Mapping[str, Any], address: str) -> None:
+    """Raise if a collection lacks items because its copy was interrupted."""
+    if _UNFINISHED in meta:
+        raise ValueError(
+            f"{address} is an unfinished copy of {meta[_UNFINISHED]}; finish it first: suprank index copy {meta[_UNFINISHED]} "
+            f"{address}."
+        )
 
 
 def _new_meta(next_id: int, head: str | None) -> dict[str, Any]:
