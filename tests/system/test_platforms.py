@@ -104,7 +104,7 @@ def test_without_a_home_the_cache_is_among_temporary_files(monkeypatch, tmp_path
     assert platforms.default_cache() == Path.home() / ".cache" / "suprank"
     monkeypatch.setattr(Path, "expanduser", expanduser)
     monkeypatch.setattr(platforms.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert platforms.default_cache() == tmp_path / "suprank-cache"
+    assert platforms.default_cache() == tmp_path / f"suprank-cache-{os.getuid()}"
 
 
 def test_runs_are_stopped_without_hangups_and_groups_of_processes(monkeypatch):

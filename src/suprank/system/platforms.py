@@ -30,4 +30,5 @@ def default_cache() -> Path:
     try:
         return Path(os.environ.get("SUPRANK_CACHE") or default).expanduser()
     except RuntimeError:  # a container may run as a user without an entry in /etc/passwd
-        return Path(tempfile.gettempdir(), "suprank-cache")
+        user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""  # other users share the folder above it
+        return Path(tempfile.gettempdir(), f"suprank-cache{user}")
