@@ -243,6 +243,6 @@ def test_a_decoder_that_does_not_exist_or_is_not_installed_is_refused(manifest, 
     with pytest.raises(ValueError, match="decoder='fast' must be one of pil, turbo"):
         ImageDataset(manifest, decoder="fast")
     monkeypatch.setitem(sys.modules, "simplejpeg", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs simplejpeg, .* pip install \"suprank\[turbo\]\", or use pil"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs simplejpeg, .* pip install \"suprank\[vision\]\", or use pil"):
         ImageDataset(manifest, decoder="turbo")
     check_decoder("pil")
