@@ -184,7 +184,8 @@ def test_a_missing_image_or_root_is_named(folder):
         (("--model", "resnet5O"), "resnet50"),
         (
             ("--model", "gone/model"),
-            "gone/model is not a folder; give a saved embedder, the name of a timm backbone, or FILE.py:NAME.",
+            "gone/model is not a folder; give a saved embedder, the name of a timm backbone, hf-hub:org/name for one on the "
+            "Hugging Face Hub, or FILE.py:NAME.",
         ),
         (("--model", "photos"), "photos is not a folder of a saved embedder"),
         (("--weights", "w.pth"), "model is a saved embedder, with weights and settings of its own"),
