@@ -13,6 +13,7 @@ from suprank.cli.embed import embed
 from suprank.cli.evaluate import evaluate
 from suprank.cli.explore import explore
 from suprank.cli.hierarchy import app as hierarchy
+from suprank.cli.model_sharing import pull, push
 from suprank.cli.paper import paper
 from suprank.cli.recipes import recipes
 from suprank.cli.report import report
@@ -32,6 +33,8 @@ app.command()(paper)
 app.command()(report)
 app.command()(explore)
 app.add_typer(data.app, name="data")
+models.app.command()(push)
+models.app.command()(pull)
 app.add_typer(models.app, name="models")
 app.add_typer(index.app, name="index")
 app.add_typer(hierarchy.app, name="hierarchy")

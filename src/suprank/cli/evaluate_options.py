@@ -175,7 +175,7 @@ class EvaluateOptions:
 
 def check_options(context: typer.Context) -> None:
     """Refuse options that have no meaning with --gap, --solution or --run, and those that have one only with them."""
-    given = _given(context)
+    given = _options_given(context)
     predictions = "protocol" not in given or _is_csv(context.params["embeddings"] or context.params["embeddings_option"])
     for name, others in WITH.items():
         if name == "solution" and not predictions:
@@ -198,7 +198,7 @@ def check_options(context: typer.Context) -> None:
 
 def check_protocol_options(context: typer.Context) -> None:
     """Refuse what contradicts --protocol, and ground truth of another protocol than the one that was chosen."""
-    given = _given(context)
+    given = _options_given(context)
     chosen = None if context.params["protocol"] is None else context.params["protocol"].value
     if chosen is None:
         if "self_match" in given:
@@ -225,7 +225,7 @@ def _is_csv(path: Path | None) -> bool:
 
 def check_run_options(context: typer.Context) -> None:
     """Refuse --run without --qrels, --qrels without --run, and both with embeddings."""
-    given = _given(context)
+    given = _options_given(context)
     embeddings = given & {"embeddings", "embeddings_option"}
     if "run" in given and "qrels" not in given:
         saved = " To save the rankings of embeddings, write --save-run." if embeddings else ""
@@ -240,7 +240,7 @@ def check_run_options(context: typer.Context) -> None:
             raise typer.BadParameter(f"{rule!r} is not zero or skip.", param_hint=_option(name))
 
 
-def _given(context: typer.Context) -> set[str]:
+def _options_given(context: typer.Context) -> set[str]:
     """The names of the parameters that were written on the command line."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}

@@ -114,7 +114,7 @@ def build(
         if "://" not in out:
             terminal.check_folder(Path(out))
         rows, items, known_head = read_rows(embeddings, part, manifest, head, quiet)
-        local = _given(codes=codes and codes.value, recall=recall)
+        local = _options_given(codes=codes and codes.value, recall=recall)
         with _notes_on_interrupt(), terminal.progress("indexing", quiet) as progress:
             index = build_index(
                 out,
@@ -268,7 +268,7 @@ def copy(
 
         if "://" not in target:
             terminal.check_folder(Path(target))
-        local = _given(kind=None if kind is Kind.AUTO else kind.value, codes=codes and codes.value, recall=recall)
+        local = _options_given(kind=None if kind is Kind.AUTO else kind.value, codes=codes and codes.value, recall=recall)
         with _notes_on_interrupt(), terminal.progress("copying", quiet) as progress:
             copied = copy_index(index, target, overwrite=overwrite, timeout=timeout, progress=progress, **local)
         with closing(copied.index):
@@ -296,7 +296,7 @@ def _notes_on_interrupt() -> Iterator[None]:
         raise
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _options_given(**options: Any) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 

@@ -1,11 +1,10 @@
-"""suprank models: create an embedder, give it a PCA projection or a head, export it, push and pull it, list backbones."""
+"""suprank models: create an embedder, give it a PCA projection or a head, export it, list backbones."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,9 +23,6 @@ from suprank.cli.embed import (
     Workers,
 )
 from suprank.workflows.embeddings import as_embedder_config, default_batch_size, load_embedder, loader_settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 app = typer.Typer(no_args_is_help=True, help="Create, project, export and share embedders.")
 
@@ -234,171 +230,6 @@ def export(
         else:
             raise ValueError(f"{folder} is a model, and only a head is a matrix; export it as .onnx or .pt2.")
     terminal.echo(f"{out}: gives the embeddings of {folder}")
-
-
-@app.command()
-def push(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder of `suprank train`, or of a saved embedder.")],
-    repo: Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face Hub: org/name.")],
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="REPORT",
-            help="Metrics for the model card: a .json file of `suprank evaluate --out`, or a folder of `suprank embed` with "
-            "MODEL.",
-            show_default="those of the run; none for a saved embedder",
-        ),
-    ] = None,
-    test: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Test set of the run's recipe.", show_default="the first")
-    ] = None,
-    private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
-    revision: Annotated[
-        str | None, typer.Option(metavar="BRANCH", help="Branch to push to; created if need be.", show_default="main")
-    ] = None,
-    commit_message: Annotated[str | None, typer.Option(metavar="TEXT", help="Message of the commit.")] = None,
-    create_pr: Annotated[
-        bool, typer.Option("--create-pr", help="Open a pull request instead of pushing to the branch.")
-    ] = False,
-    license: Annotated[
-        str | None, typer.Option(metavar="ID", help="License of the model: mit, apache-2.0, cc-by-4.0, ...")
-    ] = None,
-    dataset: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Dataset on the Hub that it was trained on; repeatable.")
-    ] = None,
-    base_model: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Model on the Hub that it was trained from.", show_default="timm's, for a run from it"),
-    ] = None,
-    gallery: Annotated[
-        bool,
-        typer.Option(
-            "--gallery", help="Add a picture of random test images with their first results, which publishes these images."
-        ),
-    ] = False,
-    bootstrap: Annotated[int, typer.Option(min=0, help="Bootstrap samples for 95% intervals; 0 for none.")] = 1000,
-    dry_run: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Push nothing: write the files to this folder, and print the model card."),
-    ] = None,
-    trust_code: TrustCode = False,
-    device: Device = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-) -> None:
-    """Push a model to the Hugging Face Hub, with a model card: metrics, data, recipe, and with --gallery a picture of results.
-
-    A run is evaluated as `suprank evaluate RUN` does, and the card has the same numbers. Log in first with `hf auth login`, or
-    set HF_TOKEN. Pushed are safetensors, settings and the card, and never code.
-
-    \b
-    See what would be pushed:
-      suprank models push runs/cub org/cub-retrieval --license mit --gallery --dry-run card
-    Push it:
-      suprank models push runs/cub org/cub-retrieval --license mit --gallery --private
-    A saved embedder, with the metrics of embeddings that it made:
-      suprank embed model cub.parquet --out embeddings
-      suprank models push model org/cub-retrieval --report embeddings
-    """
-    with terminal.plain_errors("a smaller model"), terminal.plain_messages():
-        from suprank.models.hub import check_token
-        from suprank.models.hub_names import check_repo_id
-        from suprank.workflows.hub import hub_repository
-
-        terminal.device(device)
-        check_repo_id(repo)
-        if dry_run is None:
-            check_token(repo)
-        else:
-            terminal.check_folder(dry_run)
-            _refuse_other_files(dry_run)
-        with terminal.ProgressBars(quiet) as bars:
-            repository = hub_repository(
-                model,
-                repo,
-                report=report,
-                test=test,
-                license=license,
-                datasets=dataset or (),
-                base_model=base_model,
-                gallery=gallery,
-                bootstrap=bootstrap,
-                trust_code=trust_code,
-                device=device,
-                progress=bars,
-            )
-        if repository.images:
-            terminal.echo(f"the card shows {repository.images} test images, which are published with it", err=True)
-        if license is None:
-            terminal.echo("the card names no license; --license ID names one", err=True)
-        if dry_run is not None:
-            repository.save(dry_run)
-            terminal.echo(f"{repository.card}\n{dry_run}: {', '.join(sorted(file.name for file in dry_run.iterdir()))}")
-            return
-        with _download_bars(quiet):
-            commit = repository.push(
-                private=private or None, revision=revision, commit_message=commit_message, create_pr=create_pr
-            )
-    terminal.echo(f"{commit.pr_url or commit.repo_url}: pushed as commit {commit.oid[:12]}")
-
-
-@app.command()
-def pull(
-    repo: Annotated[str, typer.Argument(metavar="REPO", help="Repository on the Hugging Face Hub: org/name.")],
-    out: Out,
-    revision: Annotated[
-        str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit.", show_default="the main branch")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-) -> None:
-    """Download an embedder from the Hugging Face Hub into a folder, with its model card.
-
-    The folder is a model for every command, and needs no network. Commands also take hf-hub:org/name itself, which is
-    downloaded into a cache. No code is downloaded. An interrupted download continues where it stopped.
-
-    \b
-    suprank models pull org/cub-retrieval --out model
-    suprank embed model cub.parquet --out embeddings
-    """
-    with terminal.plain_errors("a smaller model"):
-        from suprank.models.hub import download_folder
-        from suprank.models.hub_names import HubName
-        from suprank.models.model_folder import read_model
-
-        terminal.check_folder(out)
-        _refuse_other_files(out)
-        name = HubName.parse(repo)
-        if revision is not None and name.revision not in (None, revision):
-            raise ValueError(f"{repo} and --revision {revision} name two revisions; give one of them.")
-        with _download_bars(quiet):
-            commit = download_folder(HubName(name.repo_id, name.revision or revision), out)
-        config, _ = read_model(out)
-    assert commit.revision is not None
-    terminal.echo(f"{out}: {name.repo_id} at commit {commit.revision[:12]}, {config.backbone}")
-
-
-def _refuse_other_files(folder: Path) -> None:
-    """Refuse a folder that is used for something else than a model."""
-    from suprank.files.folders import refuse_foreign_files
-    from suprank.models.hub import LOCAL_CACHE
-    from suprank.models.model_folder import SETTINGS
-
-    if not (folder / LOCAL_CACHE).is_dir():  # of a download that was interrupted
-        refuse_foreign_files(folder, SETTINGS, "a model", "name another")
-
-
-@contextmanager
-def _download_bars(quiet: bool) -> Iterator[None]:
-    """Progress bars of huggingface_hub, or none."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    if not quiet or are_progress_bars_disabled():
-        yield
-        return
-    disable_progress_bars()
-    try:
-        yield
-    finally:
-        enable_progress_bars()
 
 
 @app.command("list")
