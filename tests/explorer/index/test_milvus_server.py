@@ -19,6 +19,7 @@ from tests.milvus_server import MilvusServer, package
 pytestmark = [
     pytest.mark.skipif(package() is None, reason="the package milvus is not installed"),
     pytest.mark.xdist_group("milvus server"),
+    pytest.mark.slow,  # it waits for the server, so it starts first
 ]
 ITEMS = int(os.environ.get("SUPRANK_MILVUS_ITEMS", "2000"))
 SLOW = ("--timeout", 60)
