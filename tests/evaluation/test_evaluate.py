@@ -676,6 +676,16 @@ def test_progress_is_told_and_ends_at_the_total(metrics):
     assert [done for done, _ in calls] == sorted({done for done, _ in calls})
 
 
+def test_progress_never_goes_back_where_ties_are_ranked_again(monkeypatch):
+    monkeypatch.setitem(search_module._LEAST_STREAMED, "cpu", 64)
+    calls, embeddings, labels = [], torch.ones(1200, 8), torch.arange(1200) // 2
+    options = {"metrics": ["R@1"], "memory_budget": 30_000, "progress": lambda done, total: calls.append(done)}
+    evaluate(embeddings[:200], labels[:200], embeddings, labels, self_index=range(200), **options)
+    assert calls == sorted(calls)
+    assert calls[-1] == 200
+    assert len(set(calls)) > 10
+
+
 def test_progress_is_told_while_a_gallery_is_streamed_for_one_block(monkeypatch):
     monkeypatch.setitem(search_module._LEAST_STREAMED, "cpu", 64)
     calls, embeddings = [], torch.randn(1200, 8, generator=torch.Generator().manual_seed(0))

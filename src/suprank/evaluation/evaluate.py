@@ -183,11 +183,13 @@ def _values_per_query(
     values = np.zeros((len(metrics), len(positives.queries)))
     waiting: list[tuple[NDArray[np.int64], QuerySums]] = []
     rank_block = partial(_rank_block, search, positives, full=full, settings=settings, ks=ks)
+    items = len(search.gallery) * (2 if full and not search.whole else 1)
+    chunks = _ChunkProgress(mine, items, lambda done: show(done, len(positives.queries)))
     if search.workers == 1 and not search.resident:  # a block can take minutes
-        items = len(search.gallery) * (2 if full and not search.whole else 1)
-        search.on_chunk = _ChunkProgress(mine, items, lambda done: show(done, len(positives.queries)))
+        search.on_chunk = chunks
     with closing(search.map_blocks(rank_block, [positives.queries[block] for block in mine])) as results:
-        for block, parts in zip(mine, results, strict=True):
+        for number, (block, parts) in enumerate(zip(mine, results, strict=True)):
+            chunks.begin(number + 1)
             waiting += parts
             if block is mine[-1] or sum(len(rows) for rows, _ in waiting) > _QUERIES_AT_ONCE:
                 rows, sums = zip(*waiting, strict=True)
@@ -202,17 +204,21 @@ def _values_per_query(
 
 
 class _ChunkProgress:
-    """Shows how much of a block is done while the gallery is read for it, once or twice (`items` in all)."""
+    """Shows how much of a block is done while the gallery is read for it: `items` in all, and more if ties are ranked again."""
 
     def __init__(self, blocks: Sequence[slice], items: int, show: Callable[[int], None]):
         self.blocks, self.items, self.show = blocks, items, show
-        self.read = 0
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        """From now on chunks are read for the block of this number."""
+        self.number, self.read = number, 0
 
     def __call__(self, items: int) -> None:
         self.read += items
-        block = self.blocks[min((self.read - 1) // self.items, len(self.blocks) - 1)]
-        share = (self.read - 1) % self.items / self.items
-        self.show(block.start + int(share * (block.stop - block.start)))
+        block = self.blocks[self.number]
+        size = block.stop - block.start
+        self.show(block.start + min(size * self.read // self.items, size - 1))
 
 
 def _agree_on_blocks(blocks: Sequence[slice], search: Search) -> list[slice]:
