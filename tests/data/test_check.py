@@ -179,9 +179,9 @@ def test_an_interruption_ends_it_at_once(tmp_path):
     read, before = [], set(threading.enumerate())  # other tests may have left threads
 
     class Counting(ImageFiles):
-        def read(self, path):
+        def read(self, path, index=-1):
             read.append(path)
-            return super().read(path)
+            return super().read(path, index)
 
     def interrupted(done, total):
         raise KeyboardInterrupt

@@ -5,6 +5,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.data.archives import Archive, UnreadableArchiveError
-from suprank.data.columnar import BYTE_RANGE, ROW_GROUP
+from suprank.data.columnar import BYTE_RANGE, ROW_GROUP, ColumnMembers, ColumnRows
 
 VALUES = [bytes([number]) * (number * 37 % 50) for number in range(40)]
 
@@ -144,3 +145,16 @@ def test_threads_forked_workers_and_pickles_read_the_same(tmp_path, write):
     for worker in workers:
         worker.join()
     assert contents(pickle.load(io.BytesIO(pickle.dumps(archive))), order) == expected
+
+
+ROW_NAMES = st.builds(
+    "{}/{}{}".format, st.sampled_from(["image", "a/b", "mask", ""]), st.sampled_from(["", "0", "-", " "]), st.integers(0, 12)
+) | st.sampled_from(["image", "image/", "image/1 ", "image/0/1"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(ROW_NAMES, max_size=8))
+def test_rows_are_found_at_once_as_one_by_one(names):
+    positions = np.array([[5, 3], [0, -1], [9, 0]])
+    members = ColumnMembers({"image": ColumnRows(BYTE_RANGE, positions), "a/b": ColumnRows(BYTE_RANGE, positions[:2])})
+    assert members.contain(pa.array(names, pa.string())).tolist() == [name in members for name in names]

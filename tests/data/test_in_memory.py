@@ -118,15 +118,15 @@ def test_loaders_workers_share_the_memory(tmp_path, start):
     loader = DataLoader(kept, batch_size=4, num_workers=1, collate_fn=collate, multiprocessing_context=start)
     for found, expected in zip(loader, DataLoader(dataset, batch_size=4, collate_fn=collate), strict=True):
         assert (found.images == expected.images).all()
-    assert kept._pixels.is_shared() == (start == "spawn"), "what is forked is shared as it is; what is sent moves there once"
+    assert kept.pixels.is_shared() == (start == "spawn"), "what is forked is shared as it is; what is sent moves there once"
 
 
 def test_a_transform_never_changes_what_is_held(tmp_path):
     kept = InMemoryImages(ImageDataset(pictures(tmp_path, 4), train_transform(32)))
-    before = kept._pixels.clone()
+    before = kept.pixels.clone()
     for row in range(4):
         kept[row].image.zero_()
-    assert (kept._pixels == before).all()
+    assert (kept.pixels == before).all()
 
 
 # Broken images
@@ -189,7 +189,7 @@ def test_more_than_the_limit_is_refused_before_anything_is_decoded(tmp_path, mon
 def test_an_estimate_that_was_too_low_is_noticed_on_the_way(tmp_path, monkeypatch):
     dataset = ImageDataset(pictures(tmp_path))
     size = in_memory.estimate_bytes(dataset)
-    monkeypatch.setattr(in_memory, "estimate_bytes", lambda dataset: 0)
+    monkeypatch.setattr(in_memory, "estimate_bytes", lambda *_: 0)
     with pytest.raises(ValueError, match="set data.cache_images=false"):
         InMemoryImages(dataset, limit=size - 1)
 

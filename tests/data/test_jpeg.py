@@ -170,7 +170,7 @@ def test_images_in_memory_are_decoded_whole(manifest):
     intact = manifest.take(np.arange(10))
     for transform in (train_transform(40, mean=None), eval_transform(24, resize=26, mean=None)):
         one, other = (InMemoryImages(ImageDataset(intact, transform, decoder=each)) for each in ("pil", "turbo"))
-        assert torch.equal(one._pixels, other._pixels)
+        assert torch.equal(one.pixels, other.pixels)
 
 
 # At the fraction that a crop needs

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from suprank.data.manifest import Manifest
-from suprank.data.splits import holdout_classes
+from suprank.data.splits import class_folds, holdout_classes
 
 
 def open_manifest(classes, *, splits=None, levels=("species", "genus", "family")):
@@ -194,3 +194,38 @@ def test_a_finer_class_under_two_of_the_level_may_not_be_on_both_sides():
     columns = {"path": list("abcd"), "split": ["train"] * 4, "label_f": list("xxyz"), "label_g": list("ghgh")}
     with pytest.raises(ValueError, match="f 'x' stands under two g, one for train and one for test"):
         holdout_classes(Manifest.from_columns(columns, root="."), 0.5, level="g")
+
+
+# Folds
+
+
+@given(TREES, st.integers(2, 5), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_every_fold_has_its_share_of_every_group_whatever_the_order_of_the_rows(families, folds, seed, random):
+    classes = species_of(families) * 2  # two images of each class
+    assume(len(classes) // 2 >= folds)
+    found = class_folds(open_manifest(classes), folds, seed=seed)
+    by_class = dict(zip([one[0] for one in classes], found.tolist(), strict=True))
+    assert [by_class[one[0]] for one in classes] == found.tolist(), "a class is in one fold"
+    for level in (1, 2, None):
+        groups = {}
+        for one in set(classes):
+            groups.setdefault(None if level is None else one[level], []).append(by_class[one[0]])
+        for members in groups.values():
+            counts = [members.count(fold) for fold in range(folds)]
+            assert max(counts) - min(counts) <= 1
+    shuffled = random.sample(classes, len(classes))
+    assert class_folds(open_manifest(shuffled), folds, seed=seed).tolist() == [by_class[one[0]] for one in shuffled]
+
+
+def test_folds_of_a_coarser_level_keep_its_groups_together_and_rows_without_a_label_have_none():
+    manifest = open_manifest([*species_of([[3, 2], [2, 4]]), (None, "g9", "f9")], splits=["train"] * 11 + ["distractor"])
+    genera = class_folds(manifest, 2, level="genus")
+    assert all(len(set(genera[manifest.labels[:, 1] == genus].tolist())) == 1 for genus in range(5))
+    assert class_folds(manifest, 2)[-1] == -1
+    assert len({tuple(class_folds(manifest, 3, seed=seed).tolist()) for seed in range(9)}) > 3
+
+
+@pytest.mark.parametrize(("folds", "level", "complaint"), [(1, None, "from 2 to 4"), (5, None, "from 2 to 4"), (2, "x", "no")])
+def test_folds_that_cannot_be_are_refused(folds, level, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        class_folds(open_manifest(species_of([[2, 2]])), folds, level=level)

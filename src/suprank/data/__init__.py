@@ -7,17 +7,17 @@ from suprank.system.extras import explain_missing_extra
 
 with explain_missing_extra(__name__):
     from suprank.data.manifest import Manifest
-    from suprank.data.splits import holdout_classes
+    from suprank.data.splits import class_folds, holdout_classes
     from suprank.data.tree import LabelTree
 
 if TYPE_CHECKING:
-    from suprank.data.archives import UnreadableArchiveError
     from suprank.data.check import ManifestReport, check_manifest
     from suprank.data.contact_sheets import contact_sheet
     from suprank.data.datasets import BrokenImage, ImageBatch, ImageDataset, ImageItem, collate
     from suprank.data.export import export_hf, export_webdataset
     from suprank.data.images import BrokenImageError
     from suprank.data.in_memory import InMemoryImages
+    from suprank.data.members import UnreadableArchiveError
     from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
     from suprank.data.transforms import PRESETS, Normalize, eval_transform, min_short_side, train_transform
 
@@ -37,6 +37,7 @@ __all__ = [
     "Normalize",
     "UnreadableArchiveError",
     "check_manifest",
+    "class_folds",
     "collate",
     "contact_sheet",
     "eval_transform",
@@ -49,7 +50,7 @@ __all__ = [
 
 # Imported when first used, because torch and torchvision take a second or more; a manifest needs neither.
 _LAZY = {
-    "archives": ["UnreadableArchiveError"],
+    "members": ["UnreadableArchiveError"],
     "check": ["ManifestReport", "check_manifest"],
     "datasets": ["ImageBatch", "BrokenImage", "ImageDataset", "ImageItem", "collate"],
     "export": ["export_hf", "export_webdataset"],

@@ -7,20 +7,19 @@ import bz2
 import lzma
 import os
 import struct
-import tarfile
 import threading
 import zipfile
 import zlib
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from suprank.data.columnar import BYTE_RANGE, ColumnMembers, CompressedArrowError, read_from_row_group
+from suprank.data.member_cache import Version, has_list, is_settled, load_list, save_list
+from suprank.data.members import ENCRYPTED, LINK, SPARSE, SPECIAL, Entry, Members, UnreadableArchiveError
+from suprank.data.tar_members import tar_members
+from suprank.data.zip_members import LZMA_WITH_END, zip_members
 from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
@@ -32,70 +31,25 @@ OPEN_AT_ONCE = 64
 MAX_BYTES = 1 << 30
 """The largest file or member that is read: no image is larger, and a few megabytes of zip can claim terabytes."""
 
-Entry: TypeAlias = "tuple[int, int, int, int, int]"
-"""(offset, stored bytes, content bytes, CRC-32 or −1, method). The offset is that of a zip's local header or a tar's data."""
-
-# Methods of zip are positive; negative ones say why a member cannot be read.
-_ENCRYPTED, _LINK, _SPARSE, _SPECIAL = -1, -2, -3, -4
 _REFUSED = {
-    _ENCRYPTED: "is encrypted; write the archive again without a password",
-    _LINK: "is a symbolic link, or a hard link to nothing; write the archive again with `tar --dereference`",
-    _SPARSE: "is a sparse file; write the archive again without `tar --sparse`",
-    _SPECIAL: "is a device or a pipe, not a file",
+    ENCRYPTED: "is encrypted; write the archive again without a password",
+    LINK: "is a symbolic link, or a hard link to nothing; write the archive again with `tar --dereference`",
+    SPARSE: "is a sparse file; write the archive again without `tar --sparse`",
+    SPECIAL: "is a device or a pipe, not a file",
 }
-_COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"(\xb5/\xfd": "zstd"}
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-_ZIP_ENCRYPTED = 0x1 | 0x40
-_LZMA_ENDS_ITSELF = 0x2
-
-
-class UnreadableArchiveError(ValueError):
-    """An archive or a member is damaged, or of a kind that has no random access."""
-
-
-@dataclass(frozen=True)
-class Members:
-    """The index of an archive: sorted names in one `bytes`, and their entries in one array.
-
-    It takes about 100 bytes a member, which forked workers share and which pickle as they are, unlike a dictionary.
-    """
-
-    names: bytes
-    ends: NDArray[np.int64]
-    entries: NDArray[np.int64]
-
-    @classmethod
-    def from_entries(cls, by_name: dict[bytes, Entry]) -> Members:
-        names = sorted(by_name)
-        ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
-        entries = np.array([by_name[name] for name in names], np.int64).reshape(-1, 5)
-        return cls(b"".join(names), ends, entries)
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __iter__(self) -> Iterator[str]:
-        return (self._name(index).decode(errors="surrogateescape") for index in range(len(self)))
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.entry(name) is not None
-
-    def entry(self, name: str) -> Entry | None:
-        wanted = name.encode(errors="surrogateescape")
-        index = bisect_left(range(len(self)), wanted, key=self._name)
-        if index == len(self) or self._name(index) != wanted:
-            return None
-        return tuple(self.entries[index].tolist())
-
-    def _name(self, index: int) -> bytes:
-        return self.names[int(self.ends[index - 1]) if index else 0 : int(self.ends[index])]
+_NAME_AND_EXTRA = 256  # bytes between a local header and its data that are read with it; more take a second call
+_INCOMPLETE = "is incomplete: the archive is damaged or truncated; copy it again"
+_CHANGED = "cannot be read, because the archive has changed since it was listed; start again"
+_LISTS_KEPT = 4  # by the process, for those who open an archive again
 
 
 class Archive:
     """A .zip or an uncompressed .tar file, or a .parquet or .arrow file with a column of images, listed once.
 
     It is read with `os.pread`, which has no file position, so that any number of threads and forked processes can share one
-    descriptor. Pickling includes the list of members; the file is opened again in the other process.
+    descriptor. The list of a large archive is cached: see `suprank.data.member_cache`. Pickling includes the list of members,
+    unless it is in the cache, from which the other process reads it; the file is opened again there.
 
     Of two members with one name the later counts, as for `unzip` and `tar`; a leading `./` or `/` is dropped, and a backslash
     is a slash. Folders are not members. A hard link in a tar is the member it links to. The members of a Parquet or Arrow file
@@ -105,13 +59,27 @@ class Archive:
     """
 
     def __init__(self, path: Path) -> None:
-        list_members = _LISTING.get(path.suffix.lower())
-        if list_members is None:
+        if path.suffix.lower() not in _KINDS:
             raise UnreadableArchiveError(_unsupported(path))
         self.path = path
+        self._name, self._has_local_headers = str(path), path.suffix.lower() == ".zip"
         try:
             self._version = _version(path.stat())
-            self.members = list_members(path)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"the archive {path} does not exist.") from None
+        self._members: Members | ColumnMembers | None = self._list()
+
+    @property
+    def members(self) -> Members | ColumnMembers:
+        """The names of the members, sorted in a zip or tar, and where they are."""
+        if self._members is None:
+            self._members = self._list()
+        return self._members
+
+    def _list(self) -> Members | ColumnMembers:
+        path = self.path
+        try:
+            return _list(path, self._version)
         except FileNotFoundError:
             raise FileNotFoundError(f"the archive {path} does not exist.") from None
         except UnreadableArchiveError:
@@ -124,11 +92,18 @@ class Archive:
                 f"{path} cannot be read as {path.suffix[1:]} ({error}); it is damaged or incomplete: copy it again."
             ) from error
 
-    def read(self, member: str) -> bytes:
-        """The content of a member; in a zip, its checksum is verified."""
-        entry = self.members.entry(member)
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the members if the cache has them."""
+        return vars(self) | ({"_members": None} if has_list(self.path, self._version) else {})
+
+    def read(self, member: str, index: int = -1) -> bytes:
+        """The content of a member, whose `index` may be known from `Members.find`; in a zip, its checksum is verified."""
+        entry = self.members.entry_at(index) if index >= 0 else self.members.entry(member)  # type: ignore[union-attr]
         if entry is None:
             raise FileNotFoundError(f"{self.path} has no member {member!r}.")
+        return self._read(member, entry)
+
+    def _read(self, member: str, entry: Entry | tuple[int, int, int]) -> bytes:
         try:
             return self._content(entry) if len(entry) == 5 else self._value(member, *entry)
         except (UnreadableArchiveError, zlib.error, lzma.LZMAError, OSError, EOFError) as error:
@@ -144,10 +119,9 @@ class Archive:
             raise UnreadableArchiveError(f"is compressed by method {method}; only stored, deflate, bzip2 and lzma can be read")
         if max(size, stored) > MAX_BYTES:
             raise UnreadableArchiveError(f"has {size:,} bytes; an image has at most {MAX_BYTES:,}")
-        file = _open(str(self.path), self._version)
-        if self.path.suffix.lower() == ".zip":
-            offset = _data_offset(file, offset)
-        content = _DECOMPRESS[method](file.read(stored, offset), size)
+        file = _open(self._name, self._version)
+        data = _read_member(file, offset, stored) if self._has_local_headers else file.read(stored, offset)
+        content = _DECOMPRESS[method](data, size)
         if len(content) != size or (crc >= 0 and zlib.crc32(content) != crc):
             raise UnreadableArchiveError("is damaged: its length or checksum is wrong; copy the archive again")
         return content
@@ -181,65 +155,42 @@ def _unsupported(path: Path) -> str:
 # Listing
 
 
-def _zip_members(path: Path) -> Members:
-    with zipfile.ZipFile(path) as archive:
-        return Members.from_entries(
-            {
-                _normalize(info.filename): (info.header_offset, info.compress_size, info.file_size, info.CRC, _zip_method(info))
-                for info in archive.infolist()
-                if not info.filename.endswith(("/", "\\"))
-            }
-        )
+class _Kind(NamedTuple):
+    """How the members of a kind of archive are listed, and made of the arrays of the cache; None if listing costs little."""
+
+    list_members: Callable[[Path], Members | ColumnMembers]
+    from_arrays: Callable[[Mapping[str, NDArray[Any]]], Members | ColumnMembers] | None
 
 
-def _zip_method(info: zipfile.ZipInfo) -> int:
-    if info.flag_bits & _ZIP_ENCRYPTED:
-        return _ENCRYPTED
-    if info.compress_type == zipfile.ZIP_LZMA and info.flag_bits & _LZMA_ENDS_ITSELF:
-        return _LZMA_WITH_END
-    return info.compress_type
-
-
-_LZMA_WITH_END = 1000 + zipfile.ZIP_LZMA
-
-
-def _tar_members(path: Path) -> Members:
-    """One pass over the headers, seeking past the data."""
-    with path.open("rb") as file:
-        start = file.read(8)
-    for magic, name in _COMPRESSED.items():
-        if start.startswith(magic):
-            raise UnreadableArchiveError(f"{path} is compressed with {name}, which has no random access; unpack it to a .tar.")
-    entries: dict[bytes, Entry] = {}
-    with tarfile.open(path, "r:") as archive:
-        while (member := archive.next()) is not None:
-            archive.members = []  # type: ignore[attr-defined]  # it would keep an object for each member: a gigabyte for a million
-            if not member.isdir():
-                entries[_normalize(member.name)] = _tar_entry(member, entries)
-    return Members.from_entries(entries)
-
-
-def _tar_entry(member: tarfile.TarInfo, entries: dict[bytes, Entry]) -> Entry:
-    if member.islnk() and _normalize(member.linkname) in entries:  # a hard link comes after the file it means
-        return entries[_normalize(member.linkname)]
-    refused = _LINK if member.islnk() or member.issym() else _SPARSE if member.issparse() else 0 if member.isreg() else _SPECIAL
-    return (member.offset_data, member.size, member.size, -1, refused)
-
-
-def _normalize(name: str) -> bytes:
-    name = name.replace("\\", "/")
-    while name.startswith(("./", "/")):
-        name = name.removeprefix(".").removeprefix("/")
-    return name.encode(errors="surrogateescape")
-
-
-_LISTING: dict[str, Callable[[Path], Members | ColumnMembers]] = {
-    ".zip": _zip_members,
-    ".tar": _tar_members,
-    ".parquet": ColumnMembers.from_file,
-    ".arrow": ColumnMembers.from_file,
+_KINDS = {
+    ".zip": _Kind(zip_members, Members.from_arrays),
+    ".tar": _Kind(tar_members, Members.from_arrays),
+    ".parquet": _Kind(ColumnMembers.from_file, ColumnMembers.from_arrays),
+    ".arrow": _Kind(ColumnMembers.from_file, None),
 }
-"""Extension → how the members of such a file are listed."""
+"""Extension → how such a file is listed."""
+
+
+def _list(path: Path, version: Version) -> Members | ColumnMembers:
+    """The members of this version of an archive: from this process, from the cache, or from the archive itself."""
+    if not is_settled(version):
+        return _KINDS[path.suffix.lower()].list_members(path)
+    return _list_once(os.path.abspath(path), version)  # noqa: PTH100 (it need not exist)
+
+
+@lru_cache(maxsize=_LISTS_KEPT)
+def _list_once(name: str, version: Version) -> Members | ColumnMembers:
+    path = Path(name)
+    kind = _KINDS[path.suffix.lower()]
+    found = None if kind.from_arrays is None else load_list(path, version, kind.from_arrays)
+    if found is not None:
+        return found
+    if _version(path.stat()) != version:  # in another process, which was sent the archive
+        raise UnreadableArchiveError(f"{path} {_CHANGED}.")
+    members = kind.list_members(path)
+    if kind.from_arrays is not None:
+        save_list(path, version, members)
+    return members
 
 
 # Reading
@@ -248,7 +199,7 @@ _LISTING: dict[str, Callable[[Path], Members | ColumnMembers]] = {
 class _File:
     """A descriptor that is closed when nobody uses it any more, so that one thread may evict what another is reading."""
 
-    def __init__(self, path: str, version: tuple[int, int]) -> None:
+    def __init__(self, path: str, version: Version) -> None:
         # One flag exists on Unix, the other on Windows.
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
         _check_version(os.fstat(self._descriptor), version)
@@ -259,8 +210,12 @@ class _File:
             parts.append(part)
             size, offset = size - len(part), offset + len(part)
         if size:
-            raise UnreadableArchiveError("is incomplete: the archive is damaged or truncated; copy it again")
+            raise UnreadableArchiveError(_INCOMPLETE)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_some(self, size: int, offset: int) -> bytes:
+        """At most `size` bytes, in one system call."""
+        return _read_at(self._descriptor, size, offset) if offset >= 0 else b""
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -280,26 +235,31 @@ def _read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
-def _open(path: str, version: tuple[int, int]) -> _File:
+def _open(path: str, version: Version) -> _File:
     """The open file of this version of an archive, shared by the process; a forked process may use its parent's."""
     return _File(path, version)
 
 
-def _version(status: os.stat_result) -> tuple[int, int]:
+def _version(status: os.stat_result) -> Version:
     return status.st_mtime_ns, status.st_size
 
 
-def _check_version(status: os.stat_result, version: tuple[int, int]) -> None:
+def _check_version(status: os.stat_result, version: Version) -> None:
     if _version(status) != version:
-        raise UnreadableArchiveError("cannot be read, because the archive has changed since it was listed; start again")
+        raise UnreadableArchiveError(_CHANGED)
 
 
-def _data_offset(file: _File, header: int) -> int:
-    """The offset of the data: the local header repeats the name and has extra fields whose length is stored only there."""
-    signature, name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size, header))
+def _read_member(file: _File, header: int, stored: int) -> bytes:
+    """The data after a local header, which repeats the name and has extra fields whose length is stored only there."""
+    start = file.read_some(_LOCAL_HEADER.size + _NAME_AND_EXTRA + stored, header)
+    if len(start) < _LOCAL_HEADER.size:
+        raise UnreadableArchiveError(_INCOMPLETE)
+    signature, name, extra = _LOCAL_HEADER.unpack_from(start)
     if signature != b"PK\3\4":
         raise UnreadableArchiveError("is not where the archive's index says; the archive is damaged: copy it again")
-    return header + _LOCAL_HEADER.size + name + extra
+    begin = _LOCAL_HEADER.size + name + extra
+    data = start[begin : begin + stored]
+    return data if len(data) == stored else file.read(stored, header + begin)
 
 
 def _inflate(data: bytes, size: int) -> bytes:
@@ -322,7 +282,7 @@ _DECOMPRESS: dict[int, Callable[[bytes, int], bytes]] = {
     zipfile.ZIP_DEFLATED: _inflate,
     zipfile.ZIP_BZIP2: _from_bzip2,
     zipfile.ZIP_LZMA: _from_lzma,
-    _LZMA_WITH_END: lambda data, size: _from_lzma(data, size, ends_itself=True),
+    LZMA_WITH_END: lambda data, size: _from_lzma(data, size, ends_itself=True),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from io import RawIOBase
@@ -60,6 +60,22 @@ class ColumnMembers:
         """List the columns with bytes of a .parquet or .arrow file."""
         return cls(_parquet_columns(path) if path.suffix.lower() == ".parquet" else _arrow_columns(path))
 
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ColumnMembers:
+        """The members of `to_arrays`."""
+        names, methods = arrays["columns"].tolist(), arrays["methods"].tolist()
+        positions = [arrays[f"positions {index}"] for index in range(len(names))]
+        if any(array.dtype != np.int64 or array.shape[1:] != (2,) for array in positions):
+            raise ValueError("these arrays are not those of columns.")
+        rows = [ColumnRows(method, array) for method, array in zip(methods, positions, strict=True)]
+        return cls(dict(zip(names, rows, strict=True)))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """The arrays to save."""
+        positions = {f"positions {index}": rows.positions for index, rows in enumerate(self.columns.values())}
+        methods = [rows.method for rows in self.columns.values()]
+        return {"columns": np.array(list(self.columns), np.str_), "methods": np.array(methods, np.int64)} | positions
+
     def __len__(self) -> int:
         return sum(map(len, self.columns.values()))
 
@@ -77,6 +93,17 @@ class ColumnMembers:
             return None
         first, second = rows.positions[int(row)].tolist()
         return None if second == _NO_VALUE else (rows.method, first, second)
+
+    def contain(self, names: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+        """Whether each of these names is a member, as `entry` tells."""
+        parts = pc.extract_regex(names, r"(?s)^(?P<column>.*)/0*(?P<row>[0-9]{1,18})$")
+        columns, rows = pc.struct_field(parts, "column"), pc.struct_field(parts, "row").cast(pa.int64())
+        found = np.zeros(len(names), np.bool_)
+        for column, values in self.columns.items():
+            inside = pc.and_(pc.equal(columns, column), pc.less(rows, len(values)))
+            chosen = np.flatnonzero(pc.fill_null(inside, False))
+            found[chosen] = values.positions[np.asarray(rows.take(pa.array(chosen))), 1] != _NO_VALUE
+        return found
 
 
 def holds_bytes(kind: pa.DataType) -> bool:

@@ -72,8 +72,8 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
     `BrokenImage`, which `collate` sets aside. Errors of the transform are always raised, with a note that names the image.
 
     Archives are listed when the dataset is created, so that workers need not list them: the lists are compact, and are shared
-    with forked workers and pickled for spawned ones. An archive that cannot be listed raises here, even with
-    `on_broken="skip"`.
+    with forked workers; spawned ones read those of large archives from the cache, and are sent the others. An archive that
+    cannot be listed raises here, even with `on_broken="skip"`.
     """
 
     def __init__(

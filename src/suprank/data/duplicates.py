@@ -77,7 +77,8 @@ def split_codes(manifest: Manifest) -> NDArray[np.int64]:
 
 def _pairs(first: NDArray[np.int64], second: NDArray[np.int64], width: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The distinct pairs of (first, second), sorted; `second` is less than `width`."""
-    pairs = np.unique(first * width + second)
+    pairs = np.sort(first * width + second)  # np.unique hashes, which takes ten times as long for a million different ones
+    pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
     return pairs // width, pairs % width
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with (files done, files in all)."""
 
-_TASK = 32  # files a thread takes at a time
+_TASK, _TASK_WITHOUT_DECODING = 32, 256  # files a thread takes at a time
+_DIGEST_BYTES = 16
+_NO_DIGEST = bytes(_DIGEST_BYTES)
 _AHEAD = 4  # tasks per thread in the queue: millions would fill the memory
 
 
@@ -55,19 +57,21 @@ def scan_files(
     Ctrl-C ends it after the images that are being decoded.
     """
     scan = FileScan(np.zeros((len(paths), 2), np.uint64), np.zeros((len(paths), 2), np.int32), Counter(), {})
+    indices = files.member_indices(paths)
     threads, stop = workers or os.cpu_count() or 1, Event()
+    size = _TASK if decode else min(_TASK_WITHOUT_DECODING, len(paths) // threads + 1)
 
     def task(begin: int) -> list[_FileResult]:
-        names = [] if stop.is_set() else paths[begin : begin + _TASK].to_pylist()
-        return [_scan_file(files, name, decode, hashes) for name in names if not stop.is_set()]
+        names = [] if stop.is_set() else paths[begin : begin + size].to_pylist()
+        places = zip(names, indices[begin : begin + size].tolist(), strict=bool(names))
+        return [_scan_file(files, name, index, decode, hashes) for name, index in places if not stop.is_set()]
 
     row = 0
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for results in _results(pool, task, range(0, len(paths), _TASK), ahead=_AHEAD * threads):
-                for result in results:
-                    _record(scan, row, result)
-                    row += 1
+            for results in _results(pool, task, range(0, len(paths), size), ahead=_AHEAD * threads):
+                _record(scan, row, results)
+                row += len(results)
                 progress(row, len(paths))
         except BaseException:
             stop.set()
@@ -82,25 +86,27 @@ class _FileResult(NamedTuple):
     reason: str | None = None
 
 
-def _scan_file(files: ImageFiles, path: str, decode: bool, hashes: bool) -> _FileResult:
+def _scan_file(files: ImageFiles, path: str, index: int, decode: bool, hashes: bool) -> _FileResult:
     digest = None
     try:
-        data = files.read(path)
+        data = files.read(path, index)
         if hashes:  # also of a broken file: it may be a duplicate
-            digest = hashlib.blake2b(data, digest_size=16).digest()
+            digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
         return _FileResult(digest, inspect_image(data, path) if decode else None)
     except (OSError, ValueError) as error:
         return _FileResult(digest, reason=str(error).removeprefix(f"{path}: "))
 
 
-def _record(scan: FileScan, row: int, result: _FileResult) -> None:
-    if result.digest is not None:
-        scan.digests[row] = np.frombuffer(result.digest, np.uint64)
-    if result.info is not None:
-        scan.sizes[row] = result.info.width, result.info.height
-        scan.kinds[f"{result.info.format} {result.info.mode}"] += 1
-    if result.reason is not None:
-        scan.broken[row] = result.reason
+def _record(scan: FileScan, begin: int, results: list[_FileResult]) -> None:
+    """Enter the results of one task, whose first row is `begin`."""
+    digests = b"".join(result.digest or _NO_DIGEST for result in results)
+    scan.digests[begin : begin + len(results)] = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    for row, result in enumerate(results, begin):
+        if result.info is not None:
+            scan.sizes[row] = result.info.width, result.info.height
+            scan.kinds[f"{result.info.format} {result.info.mode}"] += 1
+        if result.reason is not None:
+            scan.broken[row] = result.reason
 
 
 def _results(

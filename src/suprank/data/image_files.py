@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Iterator
 from pathlib import Path, PureWindowsPath
 from stat import S_ISREG
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from suprank.data.archives import MAX_BYTES, Archive
+from suprank.data.members import Members
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,15 +40,15 @@ class ImageFiles:
             raise FileNotFoundError(f"the root {self.root} is not a folder; give the folder that the paths are relative to.")
         self._archives: dict[str, Archive] = {}
 
-    def read(self, path: str) -> bytes:
-        """The bytes of a file or member.
+    def read(self, path: str, index: int = -1) -> bytes:
+        """The bytes of a file or member, whose index `member_indices` may have found before.
 
         Raises FileNotFoundError naming the path and the root, ValueError for a path out of the root, a device, a pipe or a file
         over 1 GiB, UnreadableArchiveError for an archive or member that cannot be read.
         """
         archive, name = split_path(path)
         if archive is not None:
-            return self.archive(archive).read(name)
+            return self.archive(archive).read(name, index)
         try:
             with open(self.root / name, "rb", buffering=0, opener=_open_without_waiting) as file:
                 status = os.fstat(file.fileno())
@@ -81,6 +82,19 @@ class ImageFiles:
             if (self.root / name).is_file():
                 self.archive(name)
 
+    def member_indices(self, paths: pa.Array) -> NDArray[np.int64]:
+        """Find the members of all paths at once, so that `read` need not search for each: their indices in their archives.
+
+        −1 is no member of a zip or tar, and for `read` to find out. An archive that cannot be listed raises.
+        """
+        indices = np.full(len(paths), -1, np.int64)
+        for container, rows, names in _by_container(paths):
+            archive, _ = split_path(container)
+            if archive is not None and (self.root / archive).is_file():
+                members = self.archive(archive).members
+                indices[rows] = members.find(names) if isinstance(members, Members) else -1
+        return indices
+
 
 def _open_without_waiting(path: str, flags: int) -> int:
     """Open a file; a pipe would otherwise wait for a writer."""
@@ -104,8 +118,12 @@ def _leads_out_on_windows(path: str) -> bool:
 
 def archive_names(paths: pa.Array | pa.ChunkedArray) -> list[str]:
     """The archives in these paths, each once."""
-    members = paths.filter(pc.match_substring(paths, SEPARATOR))
-    return sorted(container.removesuffix(SEPARATOR) for container in pc.unique(container_names(members)).to_pylist())
+    ends = np.asarray(pc.fill_null(pc.find_substring(paths, SEPARATOR), -1))
+    names: set[str] = set()
+    for end in np.unique(ends[ends > 0]).tolist():  # few, because the names of a collection's archives are about as long
+        same = paths if (ends == end).all() else paths.filter(pa.array(ends == end))
+        names.update(name.decode() for name in pc.unique(pc.binary_slice(same.cast(pa.binary()), 0, end)).to_pylist())
+    return sorted(names)
 
 
 def missing_rows(paths: pa.Array | pa.ChunkedArray, root: str | os.PathLike[str] | ImageFiles) -> NDArray[np.int64]:
@@ -116,33 +134,40 @@ def missing_rows(paths: pa.Array | pa.ChunkedArray, root: str | os.PathLike[str]
     used.
     """
     files = root if isinstance(root, ImageFiles) else ImageFiles(root)
-    if not len(paths):
-        return np.empty(0, np.int64)
-    containers = container_names(paths)
-    coded = (containers.combine_chunks() if isinstance(containers, pa.ChunkedArray) else containers).dictionary_encode()
+    missing = [rows[~_exist(files, container, names)] for container, rows, names in _by_container(paths)]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *missing]))
+
+
+def _by_container(paths: pa.Array | pa.ChunkedArray) -> Iterator[tuple[str, NDArray[np.int64], pa.Array]]:
+    """The folders and archives of the paths, the rows of each, ascending, and what follows its name in their paths."""
+    paths = paths.combine_chunks() if isinstance(paths, pa.ChunkedArray) else paths
+    coded = container_names(paths).dictionary_encode()
     codes = coded.indices.to_numpy()
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(coded.dictionary)))
-    missing = []
-    for container, rows in zip(coded.dictionary.to_pylist(), np.split(order, ends[:-1]), strict=True):
-        names = [path.removeprefix(container).lstrip("/") for path in paths.take(pa.array(rows)).to_pylist()]
-        listed = _listing(files, container)
-        missing.append(rows[[name not in listed for name in names]])
-    return np.sort(np.concatenate(missing))
+    for container, rows in zip(coded.dictionary.to_pylist(), np.split(order, ends[:-1]), strict=bool(len(paths))):
+        inside = paths if len(rows) == len(paths) else paths.take(pa.array(rows))
+        yield container, rows, pc.utf8_slice_codeunits(inside, len(container))
 
 
 def container_names(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """The container of each path: its archive followed by the separator, or else its folder ("" for the root)."""
+    first = pc.min_max(pc.find_substring(paths, SEPARATOR)).as_py()
+    if first["min"] == first["max"] and (first["min"] or 0) > 0:  # all in one archive, or as if: no need for the slow regex
+        return pc.binary_slice(paths.cast(pa.binary()), 0, first["min"] + len(SEPARATOR)).cast(pa.string())
     return pc.replace_substring_regex(paths, r"(?s)^(?:(.+?::).*|(.*)/[^/]*|[^/]*)$", r"\1\2")
 
 
-def _listing(files: ImageFiles, container: str) -> Container[str]:
-    """The files of a folder, or the members of an archive; nothing if it does not exist."""
+def _exist(files: ImageFiles, container: str, names: pa.Array) -> NDArray[np.bool_]:
+    """Whether each name is a file of this folder, or a member of this archive; none is if it does not exist."""
     archive, folder = split_path(container)
     if archive is not None:
-        return files.archive(archive).members if (files.root / archive).is_file() else ()
+        if not (files.root / archive).is_file():
+            return np.zeros(len(names), np.bool_)
+        return files.archive(archive).members.contain(pc.utf8_ltrim(names, characters="/"))
     try:
         with os.scandir(files.root / folder) as entries:
-            return {entry.name for entry in entries if entry.is_file()}
+            listed = {entry.name for entry in entries if entry.is_file()}
     except (FileNotFoundError, NotADirectoryError):
-        return ()
+        listed = set()
+    return np.array([name.lstrip("/") in listed for name in names.to_pylist()], np.bool_)

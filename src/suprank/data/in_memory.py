@@ -40,6 +40,8 @@ class InMemoryImages(ImageDataset):
     `workers` processes decode (0: this process); `progress(done, total)` counts images. The workers of a loader share the
     memory, whether forked or spawned. The processes of distributed training do not: each has a copy.
 
+    `prepare` is applied once, to the PIL image before it is stored, and must return a uint8 tensor `[3, height, width]`.
+
     Images that would take more than `limit` bytes (by default half of the free memory) are refused before all are decoded. With
     `on_broken="skip"` broken images stay broken.
     """
@@ -49,50 +51,51 @@ class InMemoryImages(ImageDataset):
         dataset: ImageDataset,
         *,
         workers: int = 0,
+        prepare: Callable[[Image.Image], Tensor] | None = None,
         progress: Callable[[int, int], None] | None = None,
         limit: int | None = None,
     ) -> None:
         vars(self).update(vars(dataset))
         limit = free_memory() // 2 if limit is None else limit
-        _check_fits(estimate_bytes(dataset), limit, len(dataset))
+        _check_fits(estimate_bytes(dataset, prepare), limit, len(dataset))
         pieces: list[Tensor] = []
         shapes: list[tuple[int, int]] = []
         size = 0
-        self._broken: dict[int, str] = {}
-        with closing(_decode_all(dataset, workers)) as decoded_pieces:
+        self.broken: dict[int, str] = {}
+        with closing(_decode_all(_with_transform(dataset, prepare), workers)) as decoded_pieces:
             for piece in decoded_pieces:
                 shapes += piece.shapes
-                self._broken |= {broken.index: broken.reason for broken in piece.broken}
+                self.broken |= {broken.index: broken.reason for broken in piece.broken}
                 pieces.append(piece.pixels.clone())  # a tensor from a worker keeps a file open
                 size += len(piece.pixels)
                 _check_fits(size, limit, len(dataset))
                 if progress is not None:
                     progress(len(shapes), len(dataset))
-        self._shapes = np.array(shapes, np.int64).reshape(-1, 2)
-        self._ends = np.cumsum(3 * self._shapes.prod(1))
-        self._pixels = _concatenate(pieces)
+        self.shapes = np.array(shapes, np.int64).reshape(-1, 2)
+        self._ends = np.cumsum(3 * self.shapes.prod(1))
+        self.pixels = _concatenate(pieces)
 
     @property
     def nbytes(self) -> int:
         """The size of all pixels in bytes."""
-        return len(self._pixels)
+        return len(self.pixels)
 
     def _load(self, row: int, path: str) -> tuple[Any, Callable[[Any], Any] | None]:
-        if row in self._broken:
-            raise BrokenImageError(f"{path}: {self._broken[row]}")
-        height, width = self._shapes[row].tolist()
+        if row in self.broken:
+            raise BrokenImageError(f"{path}: {self.broken[row]}")
+        height, width = self.shapes[row].tolist()
         end = int(self._ends[row])
         # PIL's memory layout, and a view [3, height, width] of it, as torchvision makes of a PIL image.
-        pixels = self._pixels[end - 3 * height * width : end].view(height, width, 3)
+        pixels = self.pixels[end - 3 * height * width : end].view(height, width, 3)
         return Image.fromarray(pixels.numpy()) if self.transform is None else pixels.permute(2, 0, 1), self.transform
 
 
-def estimate_bytes(dataset: ImageDataset) -> int:
-    """Estimate the bytes of all decoded images of a dataset from a few of them."""
+def estimate_bytes(dataset: ImageDataset, prepare: Callable[[Image.Image], Tensor] | None = None) -> int:
+    """Estimate the bytes of all images of a dataset, decoded and prepared, from a few of them."""
     rows = np.unique(np.linspace(0, len(dataset) - 1, _SAMPLED).astype(np.int64)).tolist()
-    reader = _without_transform(dataset)
+    reader = _with_transform(dataset, prepare)
     reader.on_broken = "skip"  # errors are raised when all images are decoded
-    sizes = [3 * item.image.width * item.image.height for item in map(reader.__getitem__, rows) if isinstance(item, ImageItem)]
+    sizes = [_as_array(item.image).size for item in map(reader.__getitem__, rows) if isinstance(item, ImageItem)]
     return round(sum(sizes) / len(sizes) * len(dataset)) if sizes else 0
 
 
@@ -120,7 +123,7 @@ def _decode_all(dataset: ImageDataset, workers: int) -> Generator[_Piece]:
     rows = [list(range(start, min(start + _BATCH, len(dataset)))) for start in range(0, len(dataset), _BATCH)]
     workers = min(workers, len(rows))
     loader: DataLoader[Any] = DataLoader(
-        _without_transform(dataset),
+        dataset,
         batch_sampler=rows,
         num_workers=workers,
         multiprocessing_context=start_method(workers),
@@ -131,16 +134,21 @@ def _decode_all(dataset: ImageDataset, workers: int) -> Generator[_Piece]:
     return loader_batches(loader)
 
 
-def _without_transform(dataset: ImageDataset) -> ImageDataset:
-    """The dataset without its transform."""
-    plain = copy.copy(dataset)
-    plain.transform = None
-    return plain
+def _with_transform(dataset: ImageDataset, transform: Callable[[Image.Image], Tensor] | None) -> ImageDataset:
+    """The dataset with this transform in place of its own."""
+    other = copy.copy(dataset)
+    other.transform = transform
+    return other
+
+
+def _as_array(image: Image.Image | Tensor) -> NDArray[np.uint8]:
+    """The pixels `[height, width, 3]` of a PIL image or of a tensor `[3, height, width]`."""
+    return image.permute(1, 2, 0).numpy() if isinstance(image, Tensor) else np.asarray(image)
 
 
 def _collate_pixels(items: Sequence[ImageItem | BrokenImage]) -> _Piece:
     arrays: list[NDArray[np.uint8]] = [
-        np.asarray(item.image) if isinstance(item, ImageItem) else np.empty((0, 0, 3), np.uint8) for item in items
+        _as_array(item.image) if isinstance(item, ImageItem) else np.empty((0, 0, 3), np.uint8) for item in items
     ]
     pixels = np.concatenate([array.ravel() for array in arrays])
     broken = [item for item in items if isinstance(item, BrokenImage)]
@@ -162,5 +170,6 @@ def _check_fits(size: int, limit: int, images: int) -> None:
     if size > limit:
         raise ValueError(
             f"{images:,} decoded images take {size / _GIB:.1f} GiB or more, and at most {limit / _GIB:.1f} GiB may be cached "
-            f"(by default half of the free memory); set data.cache_images=false to decode images whenever they are needed."
+            f"(by default half of the free memory); set data.cache_images=false, and data.crop_on_device=false, to decode "
+            f"images whenever they are needed."
         )

@@ -65,6 +65,41 @@ def holdout_classes(
     return manifest.with_columns(split=pc.if_else(pa.array(moved), new, splits))
 
 
+def class_folds(manifest: Manifest, folds: int, *, seed: int = 0, level: str | None = None) -> NDArray[np.int64]:
+    """The fold of every row, 0 to folds − 1, such that all images of a class of `level` (default: the finest) are in one fold.
+
+    Numbers of classes differ by one at most: over the folds, and, if the labels are a tree, over the folds of every group of a
+    coarser level, so that each fold has its share of every group. Rows without a label at this level have the fold −1. As in
+    `holdout_classes`, the choice depends only on the seed and the names.
+
+    Example:
+        >>> pets = Manifest.from_columns({"path": ["1.jpg", "2.jpg", "3.jpg", "4.jpg"], "split": ["train"] * 4,
+        ...                     "label_breed": ["pug", "collie", "manx", "persian"],
+        ...                     "label_animal": ["dog", "dog", "cat", "cat"]}, root=".")
+        >>> class_folds(pets, 2).tolist()
+        [1, 0, 0, 1]
+    """
+    column, groups = _columns(manifest, level, None)
+    manifest.require_single_labels("folds of classes", "an image of two classes could be in two folds")
+    labels = manifest.labels
+    classes, first = np.unique(labels[:, column], return_index=True)
+    first = first[classes >= 0]
+    if not 2 <= folds <= len(first):
+        raise ValueError(
+            f"folds={folds} must be from 2 to {len(first)}, the number of classes of {manifest.levels[column]!r}; choose "
+            f"another number, or a finer level."
+        )
+    # Sorted by group, coarsest first, the classes are dealt out like cards.
+    names = [manifest.names[manifest.levels[group]] for group in (*groups, column)]
+    keys = {}
+    for path in labels[first][:, [*groups, column]].tolist():
+        orders = [_order(seed, own[label]) if label >= 0 else b"" for own, label in zip(names, path, strict=True)]
+        keys[path[-1]] = orders
+    fold_of = np.full(len(names[-1]) + 1, -1)  # the last is that of rows without a label
+    fold_of[sorted(keys, key=keys.__getitem__)] = np.arange(len(keys)) % folds
+    return fold_of[labels[:, column]]
+
+
 @dataclass(frozen=True)
 class _SplitNode:
     """A class, or a group of nodes: its number of classes, and the fewest and the most of them that can be for testing."""

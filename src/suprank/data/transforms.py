@@ -94,6 +94,12 @@ def eval_transform(
     return v2.Compose([v2.PILToTensor(), *first, _CenterCrop(size), *_normalization(mean, std)])
 
 
+def resize_transform(resize: int) -> v2.Compose:
+    """The first step of `train_transform(resize=...)` alone: uint8, with a short side of this length."""
+    _check_sizes(resize=resize)
+    return v2.Compose([v2.PILToTensor(), _Resize(resize)])
+
+
 def min_short_side(transform: v2.Compose) -> int | None:
     """The short side that a decoded image needs for a transform, so that JPEGs can be decoded smaller (draft mode).
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.data.archives import UnreadableArchiveError
 from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
+from suprank.data.members import UnreadableArchiveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from suprank.data.manifest import Manifest
+    from suprank.files.sharded_array import Shards
 
 _BLOCK_BYTES = 4 * 2**20  # of embeddings, read at once
 
@@ -24,17 +27,22 @@ _BLOCK_BYTES = 4 * 2**20  # of embeddings, read at once
 class Images:
     """The queries or the gallery, one row per image.
 
-    embeddings  `[rows, dim]`, float32 or float16 as stored; memory-mapped if they come from a file
+    embeddings  `[rows, dim]`, float32 or float16 as stored; memory-mapped if they come from a file or several
     labels      `[rows, levels]`, finest first: indices into `Source.names`; −1 means no label
     manifest    the manifest of the rows. Its own `names` and `labels` number the classes of this side only: use `labels` here
     ids         rows with the same id are the same image; None if every row is an image of its own
     """
 
     def __init__(
-        self, embeddings: NDArray[Any], labels: NDArray[np.int64], manifest: Manifest, ids: Sequence[str] | None = None
+        self,
+        embeddings: NDArray[Any] | Shards,
+        labels: NDArray[np.int64],
+        manifest: Manifest,
+        ids: Sequence[str] | None = None,
     ) -> None:
         self.embeddings, self.labels, self.manifest, self.ids = embeddings, labels, manifest, ids
-        self._datasets: dict[int | None, ImageDataset | str] = {}
+        self._datasets: dict[int | None, ImageDataset] = {}
+        self._opening = Lock()
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -69,7 +77,7 @@ class Images:
         """The picture in RGB, upright and cropped to its box; `BrokenImage` with the reason if it cannot be read.
 
         With `min_short_side`, a large JPEG may be decoded at a fraction of its size, its short side keeping at least that many
-        pixels. Use only a few different values: each one keeps its own list of the archives.
+        pixels.
         """
         dataset = self._datasets.get(min_short_side) or self._open_dataset(min_short_side)
         if isinstance(dataset, str):
@@ -80,14 +88,23 @@ class Images:
             return BrokenImage(row, self.path(row), str(error))
         return item.image if isinstance(item, ImageItem) else item
 
+    def list_archives(self) -> None:
+        """List the archives of the pictures, so that the first picture need not wait for it; in a thread, if you like."""
+        self._open_dataset(None)
+
     def _open_dataset(self, min_short_side: int | None) -> ImageDataset | str:
         """The dataset of the pictures, or the reason why none of them can be read."""
-        try:
-            dataset = ImageDataset(self.manifest, on_broken="skip", min_short_side=min_short_side)
-        except (OSError, UnreadableArchiveError) as error:
-            return str(error)  # not cached: the folder may come back
-        self._datasets[min_short_side] = dataset
-        return dataset
+        with self._opening:  # a page asks for dozens of pictures at once, and one thread is to list the archives
+            try:
+                if None not in self._datasets:
+                    self._datasets[None] = ImageDataset(self.manifest, on_broken="skip")
+            except (OSError, UnreadableArchiveError) as error:
+                return str(error)  # not cached: the folder may come back
+            if min_short_side not in self._datasets:
+                dataset = copy(self._datasets[None])  # with the same archives
+                dataset.min_short_side = min_short_side
+                self._datasets[min_short_side] = dataset
+            return self._datasets[min_short_side]
 
 
 def shared_levels(own: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[np.int64]:

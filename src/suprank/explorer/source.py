@@ -50,6 +50,7 @@ from suprank.evaluation import evaluate, top_k
 from suprank.evaluation.label_tables import labels_at
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
+from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.evaluation import Report
+    from suprank.files.sharded_array import Shards
 
 RECIPE, METRICS, EMBEDDINGS, OWN_TEST = "recipe.toml", "metrics.jsonl", "embeddings", "test"
 FROZEN = "frozen"
@@ -94,6 +96,7 @@ class Source:
         test set; the default is the manifest's own if it has one, else the first of `data.tests`. With `frozen`, the
         embeddings of the run's backbone before training are read; they have no recipe and no metrics log.
         """
+        check_local(folder)
         folder = Path(folder)
         if not folder.is_dir():
             raise FileNotFoundError(
@@ -148,7 +151,9 @@ class Source:
         """Make a source of embeddings `[rows, dim]` and their manifest; without a gallery, images rank each other."""
         if (gallery is None) != (gallery_manifest is None):
             raise ValueError("gallery and gallery_manifest go together; give both or neither.")
-        parts = {"test" if gallery is None else "query": (embeddings, manifest)}
+        parts: dict[str, tuple[NDArray[Any] | Shards, Manifest]] = {
+            "test" if gallery is None else "query": (embeddings, manifest)
+        }
         if gallery is not None and gallery_manifest is not None:
             parts["gallery"] = (gallery, gallery_manifest)
         return cls._from_parts(parts, (), name)
@@ -172,7 +177,7 @@ class Source:
 
     @classmethod
     def _from_parts(
-        cls, parts: Mapping[str, tuple[NDArray[Any], Manifest]], wanted: Sequence[str], name: str, **fields: Any
+        cls, parts: Mapping[str, tuple[NDArray[Any] | Shards, Manifest]], wanted: Sequence[str], name: str, **fields: Any
     ) -> Source:
         for part, (embeddings, items) in parts.items():
             if embeddings.ndim != 2 or len(embeddings) != len(items):

@@ -44,3 +44,15 @@ def test_a_character_without_ink_has_no_shape():
 
 def test_faces_of_one_name_are_numbered():
     assert [one.name for one in unique_names(_faces("cmr10", "cmb10", "cmr10"))] == ["cmr10", "cmb10", "cmr10-2"]
+
+
+def test_an_outline_that_freetype_cannot_draw_counts_as_missing(monkeypatch):
+    (sans,) = _faces("DejaVuSans")
+
+    def getbbox(character, **_):
+        if character == "b":
+            raise OSError("invalid opcode")
+        return 0, -10, 10, 0
+
+    monkeypatch.setattr(sans.font, "getbbox", getbbox)
+    assert list(distinct_shapes("abc", [sans], fewest=1)) == ["a", "c"]

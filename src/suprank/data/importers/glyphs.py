@@ -10,16 +10,27 @@ from __future__ import annotations
 import io
 import os
 import string
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, features
 
 from suprank.data.archives import write_images_zip
 from suprank.data.cache import build_once, cache_key
-from suprank.data.importers.alphabets import GROUPS, characters, label
-from suprank.data.importers.typefaces import Face, Shape, distinct_shapes, load_face, unique_names
+from suprank.data.importers.alphabets import GROUPS, Group, characters, characters_and_letters, label
+from suprank.data.importers.typefaces import (
+    Face,
+    Shape,
+    can_draw,
+    distinct_shapes,
+    load_face,
+    unique_names,
+    without_placeholders,
+)
 from suprank.data.manifest import Manifest
 from suprank.data.splits import holdout_classes
 
@@ -56,6 +67,9 @@ _MOST = (0.12, 0.12, 0.12, 0.12, 0.05, 0.05, 90, 255)
 def read(
     *,
     fonts: Sequence[str | os.PathLike[str]] = (),
+    every_letter: bool = False,
+    max_characters: int | None = None,
+    max_drawings: int | None = None,
     size: int = 64,
     seed: int = 0,
     cache: str | os.PathLike[str] | None = None,
@@ -67,36 +81,69 @@ def read(
     `seed` that of the split and of the variations; on `cache` see `cache_folder`. `progress(done, total)` counts images. Equal
     arguments, fonts and Pillow give equal pixels.
 
+    With `every_letter` all letters of all fonts are drawn, tens of thousands if there are fonts for Han and Hangul, besides the
+    characters of `GROUPS`: of these at most `max_characters`, chosen at random, each in at most `max_drawings` of its faces.
+    That takes minutes, and `progress` counts the characters first, while their shapes are compared.
+
     Characters with fewer than `MIN_FACES` different drawings are left out, and so are those that look like an earlier one
     (Greek Α is Latin A in most fonts), because their images could not be distinguished.
     """
     if size < 16:
         raise ValueError(f"size={size} is too small to draw characters; it must be at least 16, and 64 is usual.")
-    faces = _faces([Path(path) for path in fonts], round(_EM * size * _FINER))
+    for name, value in (("max_characters", max_characters), ("max_drawings", max_drawings)):
+        if value is not None and not every_letter:
+            raise ValueError(f"{name}={value} is for every_letter=True, which draws more than anyone may want; leave it out.")
+        if value is not None and value < MIN_FACES:
+            raise ValueError(f"{name}={value} must be {MIN_FACES} or more.")
+    faces = _faces([Path(path) for path in fonts], round(_EM * size * _FINER), every_letter)
+    limits = (max_characters, max_drawings) if every_letter else None
     sources = [(face.name, face.digest) for face in faces]
-    key = cache_key("glyphs", RECIPE, GROUPS, size, seed, features.version("freetype2"), sources)
-    folder = build_once("glyphs", key, lambda folder: _build(folder, faces, size, seed, progress), cache=cache)
+    letters = () if limits is None else (limits,)
+    key = cache_key("glyphs", RECIPE, GROUPS, size, seed, features.version("freetype2"), sources, *letters)
+    folder = build_once("glyphs", key, lambda folder: _build(folder, faces, size, seed, limits, progress), cache=cache)
     return Manifest.read(folder / "manifest.parquet", root=folder)
 
 
-def _faces(fonts: Sequence[Path], em: int) -> list[Face]:
+def installed_fonts(*, every_letter: bool = False) -> list[Path]:
+    """The font files of this system that `read` can draw with; others, such as those of colored emoji, are left out."""
+    font_manager = _matplotlib("font_manager")
+    wanted = None if every_letter else characters().keys()
+    return [path for path in map(Path, sorted(font_manager.findSystemFonts())) if can_draw(path, wanted)]
+
+
+def _faces(fonts: Sequence[Path], em: int, every_letter: bool) -> list[Face]:
     """The faces of matplotlib and of the given fonts, at a size of `em` pixels."""
-    try:
-        from matplotlib import get_data_path
-    except ImportError as error:
-        raise ImportError('glyphs are drawn with the fonts of matplotlib: pip install "suprank[vision]"') from error
-    folder = Path(get_data_path(), "fonts", "ttf")
+    folder = Path(_matplotlib().get_data_path(), "fonts", "ttf")
     ours = [load_face(folder / file, em, trusted) for file, trusted in _FACES.items() if (folder / file).is_file()]
     given = [load_face(path, em) for path in fonts]
     for path, font in zip(fonts, given, strict=True):
-        if not font.has & characters().keys():
+        if not every_letter and not font.has & characters().keys():
             raise ValueError(f"{path} has none of the characters that glyphs draws; leave it out.")
     return unique_names([*ours, *given])
 
 
-def _build(folder: Path, faces: Sequence[Face], size: int, seed: int, progress: Callable[[int, int], None] | None) -> None:
-    groups = characters()
-    shapes = distinct_shapes(groups, faces, MIN_FACES)
+def _matplotlib(module: str = "") -> Any:
+    try:
+        return import_module(f"matplotlib.{module}".rstrip("."))
+    except ImportError as error:
+        raise ImportError('glyphs are drawn with the fonts of matplotlib: pip install "suprank[vision]"') from error
+
+
+def _build(
+    folder: Path,
+    faces: Sequence[Face],
+    size: int,
+    seed: int,
+    limits: tuple[int | None, int | None] | None,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    groups = characters() if limits is None else _sample(faces, limits[0], seed)
+    most = None if limits is None else limits[1]
+    count = len(groups)
+    compared = None if progress is None or limits is None else lambda done: progress(done, count)
+    shapes = distinct_shapes(groups, faces, MIN_FACES, most, compared)
+    if limits is not None:
+        shapes = without_placeholders(shapes, MIN_FACES)
     if not shapes:
         raise FileNotFoundError(
             f"no character has {MIN_FACES} different shapes in the {len(faces)} fonts found; matplotlib should have "
@@ -114,6 +161,17 @@ def _build(folder: Path, faces: Sequence[Face], size: int, seed: int, progress: 
     }
     manifest = Manifest.from_columns(columns, root=folder, about="glyphs")
     holdout_classes(manifest, 0.5, seed=seed).save(folder / "manifest.parquet")
+
+
+def _sample(faces: Sequence[Face], most: int | None, seed: int) -> dict[str, Group]:
+    """The characters of `GROUPS` and all letters that `MIN_FACES` have, in their order; at most `most` of them, at random."""
+    count = Counter(character for face in faces for character in face.has)
+    groups = characters_and_letters(character for character, faces_of in count.items() if faces_of >= MIN_FACES)
+    if most is None or len(groups) <= most:
+        return groups
+    chosen = np.random.default_rng(seed).choice(len(groups), most, replace=False)
+    names = list(groups)
+    return {names[place]: groups[names[place]] for place in sorted(chosen)}
 
 
 def _images(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,11 @@ class Shape:
     pixels: bytes = field(repr=False)
     top: int
 
+    @cached_property
+    def ink(self) -> int:
+        """The sum of the coverage."""
+        return int(np.frombuffer(self.pixels, np.uint8).sum(dtype=np.int64))
+
 
 def load_face(path: Path, em: int, trusted: Iterable[str] | None = None) -> Face:
     """Load a font file at a size of `em` pixels, with the `trusted` characters, or all.
@@ -51,6 +57,19 @@ def load_face(path: Path, em: int, trusted: Iterable[str] | None = None) -> Face
     return Face(path.stem, font, has, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
+def can_draw(path: Path, characters: Collection[str] | None = None) -> bool:
+    """Whether this is a font of outlines, and has one of the characters, if they are given. Bitmaps have sizes of their own."""
+    from matplotlib.ft2font import FT2Font
+
+    try:
+        font = FT2Font(str(path))
+        ImageFont.truetype(path, layout_engine=ImageFont.Layout.BASIC)
+    except (OSError, RuntimeError, ValueError):
+        return False
+    codes = font.get_charmap().keys()
+    return bool(font.scalable and codes) and (characters is None or not codes.isdisjoint(map(ord, characters)))
+
+
 def unique_names(faces: Sequence[Face]) -> list[Face]:
     """The faces, with numbers after repeated names: a font of the user may have the file name of one of ours."""
     seen: Counter[str] = Counter()
@@ -61,15 +80,24 @@ def unique_names(faces: Sequence[Face]) -> list[Face]:
     return unique
 
 
-def distinct_shapes(characters: Iterable[str], faces: Sequence[Face], fewest: int) -> dict[str, list[Shape]]:
+def distinct_shapes(
+    characters: Iterable[str],
+    faces: Sequence[Face],
+    fewest: int,
+    most: int | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, list[Shape]]:
     """Character → its shapes, for characters with at least `fewest` different shapes that look like no earlier character.
 
-    A character looks like an earlier one if more than half of its faces draw the two alike.
+    A character looks like an earlier one if more than half of its faces draw the two alike. Of a character with more than
+    `most` different shapes, so many are taken, from faces at random. `progress(done)` counts characters.
     """
     distinct: dict[str, list[Shape]] = {}
     earlier: dict[tuple[object, ...], list[tuple[str, Shape]]] = {}  # by face, size and height
-    for character in characters:
-        shapes = _shapes(character, faces)
+    for done, character in enumerate(characters, 1):
+        shapes = _shapes(character, faces, most)
+        if progress is not None:
+            progress(done)
         places = [earlier.setdefault((shape.face, shape.size, shape.top), []) for shape in shapes]
         pairs = zip(shapes, places, strict=True)
         twins = Counter(other for shape, place in pairs for other, like in place if _look_alike(shape, like))
@@ -81,11 +109,29 @@ def distinct_shapes(characters: Iterable[str], faces: Sequence[Face], fewest: in
     return distinct
 
 
-def _shapes(character: str, faces: Sequence[Face]) -> list[Shape]:
+def without_placeholders(shapes: dict[str, list[Shape]], fewest: int) -> dict[str, list[Shape]]:
+    """The characters and shapes without those that a face draws for three characters or more: a box, or an empty frame.
+
+    Large fonts list characters that nobody has drawn yet. Characters that are left with fewer than `fewest` shapes are dropped.
+    """
+    drawn = Counter((shape.face, shape.size, shape.pixels) for several in shapes.values() for shape in several)
+    kept = {
+        character: [shape for shape in several if drawn[shape.face, shape.size, shape.pixels] < 3]
+        for character, several in shapes.items()
+    }
+    return {character: several for character, several in kept.items() if len(several) >= fewest}
+
+
+def _shapes(character: str, faces: Sequence[Face], most: int | None) -> list[Shape]:
     """The shapes of a character in the faces that have it, without empty and repeated ones."""
     shapes: list[Shape] = []
+    faces = [face for face in faces if character in face.has]
+    if most is not None:  # otherwise in their order: the pixels of an image depend on it
+        faces = [faces[place] for place in np.random.default_rng(ord(character)).permutation(len(faces))]
     for face in faces:
-        shape = _shape(character, face) if character in face.has else None
+        if len(shapes) == most:
+            break
+        shape = _shape(character, face)
         if shape is not None and not any(_look_alike(shape, other) for other in shapes):
             shapes.append(shape)
     return shapes
@@ -93,14 +139,17 @@ def _shapes(character: str, faces: Sequence[Face]) -> list[Shape]:
 
 def _look_alike(one: Shape, other: Shape) -> bool:
     """Whether two shapes have equal sizes and differ by at most 3 % of the ink, as one outline may by hinting."""
-    if one.size != other.size:
+    if one.size != other.size or abs(one.ink - other.ink) > 0.03 * (one.ink + other.ink):
         return False
     ink, like = (np.frombuffer(shape.pixels, np.uint8).astype(np.int32) for shape in (one, other))
     return bool(np.abs(ink - like).sum() <= 0.03 * np.maximum(ink, like).sum())
 
 
 def _shape(character: str, face: Face) -> Shape | None:
-    left, top, right, bottom = (round(side) for side in face.font.getbbox(character, anchor="ls"))
+    try:
+        left, top, right, bottom = (round(side) for side in face.font.getbbox(character, anchor="ls"))
+    except OSError:  # FreeType stumbles over this outline, "invalid opcode" for one
+        return None
     if right <= left or bottom <= top:  # some kind of space
         return None
     canvas = Image.new("L", (right - left, bottom - top))
