@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from suprank.hierarchy.clustering import summary
+from suprank.hierarchy.clustering import algorithms, summary
 from tests.cli.collection import done, refused
 from tests.hierarchy.labeled import PLACES, labeled
 
@@ -37,6 +37,13 @@ def test_clusters_are_made_once_and_shown_with_how_far_to_trust_them():
 def test_a_sample_is_called_one(monkeypatch):
     monkeypatch.setattr(summary, "SILHOUETTE_SAMPLE", 9)
     assert "(cosine, of a sample of 9)" in done("hierarchy", "cluster", "p", "-k", 3, "--seeds", 0).stdout
+
+
+def test_the_shortcut_for_many_labels_is_named(monkeypatch):
+    monkeypatch.setattr(algorithms, "MAX_PAIRS", 9)
+    assert (
+        "10 labels in 3 clusters (two-level k-means, seed 0)" in done("hierarchy", "cluster", "p", "-k", 3, "--seeds", 0).stdout
+    )
 
 
 def test_ward_and_a_run_without_further_seeds_say_so():

@@ -44,7 +44,8 @@ def cluster(
 
     The same settings give the same clusters. Another seed gives other clusters; the output says how different they are. Ask for
     more clusters than you want in the end, because merging two is quicker than splitting one. A clustering never changes: a
-    review that started from it is not affected by later ones.
+    review that started from it is not affected by later ones. If labels times clusters exceed 15 million (21,213 labels without
+    -k), a two-level k-means is used, which is about as good and far quicker; the output says so.
 
     \b
     suprank hierarchy cluster birds
@@ -72,7 +73,8 @@ def cluster(
 
 def _summary(result: ClusterResult, k: int | None) -> list[str]:
     statistics, settings = result.statistics, result.settings
-    method = f"k-means, seed {settings['seed']}" if settings["method"] == "kmeans" else "Ward"
+    kmeans = "two-level k-means" if settings.get("algorithm") == "two-level" else "k-means"
+    method = f"{kmeans}, seed {settings['seed']}" if settings["method"] == "kmeans" else "Ward"
     unchanged = "" if result.fresh else "; it existed already, nothing changed"
     signal = statistics["labels"] - statistics["without_signal"]
     lines = [f"clustering {result.id}: {signal:,} labels in {statistics['clusters']:,} clusters ({method}){unchanged}"]

@@ -17,9 +17,11 @@ from suprank.hierarchy.clustering.algorithms import (
     cluster_centers,
     cosines_and_margins,
     distinct_rows,
-    kmeans,
+    is_two_level,
+    kmeans_runs,
     ward,
 )
+from suprank.hierarchy.clustering.two_level import DROP_ROUNDS, ROUNDS, SURPLUS
 from suprank.hierarchy.embedding import FOLDER, active_labels, labels_digest, read_vectors
 from suprank.hierarchy.project import canonical_json, digest_rows, record_step, utc_now
 
@@ -94,7 +96,10 @@ def cluster_labels(
     settings["versions"] = {name: version(name) for name in ("numpy", "scikit-learn", "scipy")}
     if method == "kmeans":
         settings |= {"seed": recipe.seed if seed is None else seed, "seeds": recipe.seeds if seeds is None else seeds}
-        settings |= {"n_init": N_INIT, "rounds": MAX_ITERATIONS}
+        if is_two_level(distinct, settings["k"]):
+            settings |= {"algorithm": "two-level", "surplus": SURPLUS, "rounds": ROUNDS, "drop_rounds": DROP_ROUNDS}
+        else:
+            settings |= {"n_init": N_INIT, "rounds": MAX_ITERATIONS}
     elif weighted or seed is not None or seeds is not None:
         raise ValueError("Ward's method has no weights and no seeds; leave out --weighted, --seed and --seeds, or use k-means.")
     content = _content_digest(labels)
@@ -242,12 +247,8 @@ def _run_seeds(
     """The clusters of the run itself, then those of the runs with other seeds."""
     if settings["method"] == "ward":
         return [ward(rows, settings["k"])]
-    runs = []
-    for number in range(settings["seeds"] + 1):
-        progress(number, settings["seeds"] + 1)
-        runs.append(kmeans(rows, settings["k"], settings["seed"] + number, weights))
-    progress(len(runs), len(runs))
-    return runs
+    seeds = [settings["seed"] + number for number in range(settings["seeds"] + 1)]
+    return kmeans_runs(rows, settings["k"], seeds, weights, progress)
 
 
 def _number_by_weight(clusters: NDArray[np.int64], mass: NDArray[np.int64]) -> NDArray[np.int64]:
