@@ -1,12 +1,15 @@
-"""Costs of a local index: time and memory to build it, its size, its recall, and the time of a query.
+"""Costs of a local index: time and memory to build it, its size, its recall, the time of a query, and of changes.
 
-python benchmarks/index.py --out benchmarks/results/cpu/index.json                  1,000,000 × 512, IVF with float16
+python benchmarks/index.py --out benchmarks/results/cpu/index/million.json          1,000,000 × 512, IVF with float16
 python benchmarks/index.py --items 100000 --kind exact --kind ivf --kind hnsw       compare the kinds
+python benchmarks/index.py --dim 256 --kind exact --kind ivf --peer                 with faiss's IVFFlat in the same run
 
 Embeddings are drawn around class centers that lie in 64 dimensions, five classes of ten near each other, with
 noise in all dimensions. Queries are drawn in the same way and are not in the index; recall of these is by exact search. A fresh
 process opens the index after its files were dropped from the page cache, and reports what its first search read. Queries are
-searched one by one; on a busy machine p50 is the most reliable.
+searched one by one; on a busy machine the CPU time is the most reliable, then p50. Another process adds, removes and at last
+compacts; these times are of the calls, without imports. `--peer` searches the same cells with faiss's IVFFlat, which compares
+float32 numbers, visiting as few of them as give the recall that ours has.
 """
 
 from __future__ import annotations
@@ -31,14 +34,16 @@ from numpy.typing import NDArray
 from suprank.data.manifest import Manifest
 from suprank.evaluation import top_k
 from suprank.explorer.index import LocalIndex
+from suprank.explorer.index.kinds import cells_in
 
 PER_GROUP, PER_CLASS, LATENT, BLOCK = 50, 10, 64, 20_000
 
 
 def main() -> None:
     arguments = _arguments()
-    if arguments.measure:
-        print(json.dumps(_measure(arguments.measure, np.load(arguments.queries_file))))
+    if arguments.measure or arguments.change:
+        queries = np.load(arguments.queries_file)
+        print(json.dumps(_measure(arguments.measure, queries) if arguments.measure else _change(arguments.change, queries)))
         return
     rows = []
     with tempfile.TemporaryDirectory(prefix="index", dir=arguments.folder) as name:
@@ -66,7 +71,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--codes", action="append", choices=("int8", "float16"))
     parser.add_argument("--folder", type=Path, help="where the embeddings and indexes are made, and deleted")
     parser.add_argument("--out", type=Path, help="a JSON file for all numbers")
+    parser.add_argument("--peer", action="store_true", help="measure faiss's IVFFlat beside ivf")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--change", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--queries-file", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -135,14 +142,15 @@ def _row(
     info = index.info()
     queries = np.load(folder / "queries.npy")
     found = index.search(queries, 10).ids
-    hits = sum(len(np.intersect1d(one, other)) for one, other in zip(found, best, strict=True))
+    recall = _recall(found, best)
+    peer = {"faiss_ivfflat": _peer(index, embeddings, queries, best, recall)} if arguments.peer and kind == "ivf" else {}
     index.close()
     for file in place.iterdir():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
             os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    command = [sys.executable, __file__, "--measure", str(place), "--queries-file", str(folder / "queries.npy")]
-    measured = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    measured = _in_own_process("--measure", place, folder)
+    changes = _in_own_process("--change", place, folder)
     return {
         "kind": kind,
         "codes": codes,
@@ -154,9 +162,46 @@ def _row(
         "bytes": info["bytes"],
         "effort": info["effort"],
         "recall_at_10_of_items": info["recall"]["value"],
-        "recall_at_10_of_new_queries": round(hits / best.size, 4),
+        "recall_at_10_of_new_queries": recall,
         **measured,
+        **peer,
+        "changes": changes,
     }
+
+
+def _in_own_process(task: str, place: Path, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, __file__, task, str(place), "--queries-file", str(folder / "queries.npy")]
+    measured: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return measured
+
+
+def _recall(found: NDArray[Any], best: NDArray[Any]) -> float:
+    hits = sum(len(np.intersect1d(one, other)) for one, other in zip(found, best, strict=True))
+    return round(hits / best.size, 4)
+
+
+def _peer(
+    ours: LocalIndex, embeddings: NDArray[Any], queries: NDArray[np.float32], best: NDArray[Any], wanted: float
+) -> dict[str, Any]:
+    """A query of faiss's IVFFlat with the cells of our index, at a recall that is at least ours."""
+    import faiss
+
+    base = ours._segments[0].index
+    cells: Any = cells_in(base)
+    index = faiss.IndexIVFFlat(cells.quantizer, cells.d, cells.nlist, faiss.METRIC_INNER_PRODUCT)
+    for start in range(0, len(embeddings), BLOCK):
+        index.add(_unit(embeddings[start : start + BLOCK]))
+    units, low, high = _unit(queries), 0, cells.nlist
+    while high - low > 1:
+        index.nprobe = (low + high) // 2
+        low, high = (low, index.nprobe) if _recall(index.search(units, 10)[1], best) >= wanted else (index.nprobe, high)
+    index.nprobe = high
+    recall = _recall(index.search(units, 10)[1], best)
+    return {"nprobe": high, "recall_at_10_of_new_queries": recall, "query_ms": _times(lambda one: index.search(one, 10), units)}
+
+
+def _unit(vectors: NDArray[Any]) -> NDArray[np.float32]:
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
 def _measure(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
@@ -183,15 +228,44 @@ def _measure(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
     }
 
 
+def _change(place: Path, queries: NDArray[np.float32]) -> dict[str, Any]:
+    """In a fresh process: additions, removals and a compaction, one after the other."""
+    index = LocalIndex.open(place)
+    drawn = np.random.default_rng(0).permutation(len(index))
+    many, share = np.resize(queries, (1000, queries.shape[1])), int(0.29 * len(index))
+    calls: dict[str, Any] = {
+        "add_1_first": lambda: index.add(queries[:1]),
+        "add_1": lambda: index.add(queries[1:2]),
+        "add_1000": lambda: index.add(many),
+        "add_1_to_1000": lambda: index.add(queries[2:3]),
+        "remove_1_first": lambda: index.remove(drawn[:1]),
+        "remove_1": lambda: index.remove(drawn[1:2]),
+        "remove_29_percent": lambda: index.remove(drawn[2:share]),
+        "query": lambda: index.search(queries[:1], 10),
+        "compact": index.compact,
+    }
+    return {name: _cost(call) for name, call in calls.items()}
+
+
+def _cost(call: Any) -> dict[str, float]:
+    before, began, cpu = _memory(), time.perf_counter(), time.process_time()
+    with _Peak() as peak:
+        call()
+    wall, spent = time.perf_counter() - began, time.process_time() - cpu
+    return {"ms": round(1e3 * wall, 1), "cpu_ms": round(1e3 * spent, 1), "own_memory_mib": max(0, peak.most - before)}
+
+
 def _times(call: Any, queries: NDArray[np.float32]) -> dict[str, float]:
-    times = []
+    times, spent = [], []
     for turn in range(2):  # the first turn loads the pages
         for one in queries:
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
             call(one[None])
             if turn:
                 times.append(1e3 * (time.perf_counter() - began))
-    return {"p50": round(float(np.percentile(times, 50)), 2), "p95": round(float(np.percentile(times, 95)), 2)}
+                spent.append(1e3 * (time.process_time() - cpu))
+    p50, p95 = (round(float(np.percentile(times, percent)), 2) for percent in (50, 95))
+    return {"p50": p50, "p95": p95, "cpu_p50": round(float(np.percentile(spent, 50)), 2)}
 
 
 class _Peak:
@@ -206,9 +280,10 @@ class _Peak:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self.most = max(self.most, _memory())
 
     def _poll(self) -> None:
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.02):
             self.most = max(self.most, _memory())
 
 

@@ -106,6 +106,23 @@ def test_a_collection_grows_and_shrinks_by_the_same_commands_wherever_it_is(fold
     assert info(address)["items"] == 24
 
 
+def test_segments_and_removed_items_are_compacted_on_demand(folder):
+    np.save("many.npy", np.random.default_rng(0).normal(size=(1100, 8)).astype(np.float32))
+    np.save("one.npy", np.full((1, 8), 0.5, np.float32))
+    done("index", "build", "many.npy", "--out", "i", "--quiet")
+    done("index", "add", "i", "one.npy", "--quiet")
+    done("index", "remove", "i", "--ids", "7,8")
+    assert (info()["segments"], info()["removed"], info()["items"]) == (2, 2, 1099)
+    before = lines("i", "--embeddings", "one.npy", "--k", 3)
+    output = done("index", "compact", "i").stdout
+    assert output.startswith("i: 2 segments with 2 removed items → 1 segment of 1,099, 0.")
+    assert (info()["segments"], info()["removed"], info()["items"]) == (1, 0, 1099)
+    assert lines("i", "--embeddings", "one.npy", "--k", 3) == before
+    assert done("index", "compact", "i").stdout.startswith("i is already compact: 1 segment of 1,099, 0.")
+    assert "a server compacts its collections itself" in refused("index", "compact", "qdrant://localhost:6333/birds")
+    assert "none holds no index" in refused("index", "compact", "none")
+
+
 def test_an_index_is_copied_to_a_server_and_back(folder):
     address = f"qdrant+file://{folder}/q/birds"
     copied = done("index", "copy", "built", address)

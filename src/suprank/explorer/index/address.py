@@ -23,10 +23,11 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from suprank.data.manifest import Manifest
-from suprank.embedding.parts import ITEMS, embedded_parts, read_embedded
+from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance
+from suprank.embedding.shards import ITEMS
 from suprank.explorer.index.local import LocalIndex
-from suprank.explorer.source import RECIPE, embeddings_folder
+from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -184,6 +185,7 @@ def read_embeddings(
     A folder with several parts gives its gallery, else its test images, else train, unless `part` names another. Only a file
     takes a `manifest`: a folder has its own.
     """
+    check_local(path)
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no {path}; give a folder of `suprank embed` or of a run, or a file of embeddings.")
@@ -194,6 +196,8 @@ def read_embeddings(
         return IndexInput(path, items, provenance=Provenance.read_beside(path))
     if manifest is not None:
         raise ValueError(f"{path} is a folder with its own manifest; leave the manifest out.")
+    from suprank.explorer.source import RECIPE, embeddings_folder  # imports torch
+
     folder = embeddings_folder(path) if (path / RECIPE).is_file() else path
     if (folder / ITEMS).is_file():
         folder, part = folder.parent, folder.name

@@ -1,10 +1,13 @@
-"""The kinds of local index, all on faiss: exact, IVF or HNSW; how they are searched, and how their recall is measured.
+"""The kinds of local index, all on faiss: exact, IVF or HNSW, and how they are searched.
 
 `exact` compares a query with every item. `ivf` sorts items into cells around centroids and searches the nearest `effort` cells.
-`hnsw` walks a graph of neighbors with a list of `effort` candidates; it takes several times as long to build. Both store each
-number in 2 bytes, or in 1 (`codes`), so their scores are slightly off; their recall is measured against exact search, on items
-drawn at random. One byte covers the range of the embeddings that the index was built from and clips values outside it, so
-embeddings that do not fit are refused.
+In a large index it does so first by short codes of one bit per number, which faiss scans from registers, and then compares the
+best `rescored` of these by their longer codes. `hnsw` walks a graph of neighbors with a list of `effort` candidates; it takes
+several times as long to build. Both store each number in 2 bytes, or in 1 (`codes`), so their scores are slightly off. One byte
+covers the range of the embeddings that the index was built from and clips values outside it, so embeddings that do not fit are
+refused.
+
+An IVF index with short codes has a `base_index`. A small one has none, nor has one of before version 2.
 """
 
 from __future__ import annotations
@@ -15,8 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suprank.evaluation import top_k
-from suprank.explorer.index.protocol import unit_rows
+from suprank.explorer.index.protocol import BLOCK_BYTES, unit_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +37,10 @@ _TRAINING_BYTES = 512 * 2**20
 _PER_HIT = 10  # items that IVF examines for each one it should find, at least
 _CHECKED_ROWS, _MIN_SELF_COSINE = 1024, 0.98
 _NARROW = 0.7  # share of the items: a larger selection changes little; removed items are fewer than the rest
+_SHORT_BITS, _NUMBERS_PER_CODE = 4, 4  # of the short codes: faiss's fast scan takes 4 bits, here for 4 numbers
+_SHORT_CODES_ABOVE = EXACT_NUMBERS  # at 100,000 × 512 they doubled the time of a query, at 400,000 × 128 they halved it
+RESCORED, _RESCORED_PER_HIT = 500, 10
+_SPARE = 64  # hits of an exact search beyond twice as many as wanted
 
 
 def faiss() -> ModuleType:
@@ -83,15 +89,88 @@ def empty_index(kind: str, codes: str, embeddings: Embeddings) -> Any:
         index.train(_sample(embeddings, 2**16))
         return index
     count = cells(len(embeddings))
-    index = library.IndexIVFScalarQuantizer(library.IndexFlatIP(dim), dim, count, bits, product)
-    index.cp.niter, index.cp.spherical, index.cp.min_points_per_centroid = 10, True, 1
-    index.train(_sample(embeddings, max(_PER_CELL * count, 2**14)))
+    sample_rows = max(_PER_CELL * count, 2**14)
+    if len(embeddings) * dim <= _SHORT_CODES_ABOVE:
+        index = library.IndexIVFScalarQuantizer(library.IndexFlatIP(dim), dim, count, bits, product)
+        index.cp.niter, index.cp.spherical, index.cp.min_points_per_centroid = 10, True, 1
+        index.train(_sample(embeddings, sample_rows))
+        return index
+    short = library.IndexIVFPQFastScan(library.IndexFlatIP(dim), dim, count, _code_parts(dim), _SHORT_BITS, product)
+    short.cp.niter, short.cp.spherical, short.cp.min_points_per_centroid = 10, True, 1
+    short.pq.cp.min_points_per_centroid = 1
+    index = library.IndexRefine(short, library.IndexScalarQuantizer(dim, bits, product))
+    sample = _sample(embeddings, sample_rows)
+    values = 2**_SHORT_BITS  # of a code: faiss wants as many rows
+    index.train(sample if len(sample) >= values else np.resize(sample, (values, dim)))
+    return index
+
+
+def empty_tail(kind: str, dim: int) -> Any:
+    """A faiss index without items for additions, which are compared one by one: float32 for `exact`, else float16."""
+    library = faiss()
+    if kind == "exact":
+        return library.IndexFlatIP(dim)
+    return library.IndexScalarQuantizer(dim, library.ScalarQuantizer.QT_fp16, library.METRIC_INNER_PRODUCT)
+
+
+def _code_parts(dim: int) -> int:
+    """The number of parts into which the short codes divide a vector: the least divisor of `dim` with at most 4 numbers each.
+
+    Example:
+        >>> _code_parts(256), _code_parts(6), _code_parts(37)
+        (64, 2, 37)
+    """
+    return next(parts for parts in range(math.ceil(dim / _NUMBERS_PER_CODE), dim + 1) if dim % parts == 0)
+
+
+def cells_in(index: Any) -> Any:
+    """The IVF index itself; `index` must be kept as long as this is used."""
+    return faiss().downcast_index(index.base_index) if hasattr(index, "base_index") else index
+
+
+def _codes_in(index: Any, kind: str) -> Any:
+    """The part of an index that has the codes of the vectors, by position; `index` must be kept as long as this is used."""
+    if kind == "hnsw":
+        return faiss().downcast_index(index.storage)
+    return faiss().downcast_index(index.refine_index) if hasattr(index, "refine_index") else index
+
+
+def decoded_vectors(index: Any, positions: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The vectors at these positions, decoded."""
+    if hasattr(index, "make_direct_map"):
+        index.make_direct_map()  # does nothing the second time
+    vectors: NDArray[np.float32] = index.reconstruct_batch(positions)
+    return vectors
+
+
+def drop_positions(index: Any, kind: str, removed: NDArray[np.bool_]) -> Any:
+    """An IVF or HNSW index, read into memory, without these positions: the others move up and keep their codes."""
+    library = faiss()
+    if kind == "hnsw":  # its graph cannot lose nodes; decoding and encoding again gives the same codes
+        remaining, smaller = np.flatnonzero(~removed), library.clone_index(index)
+        smaller.reset()
+        step = max(1, BLOCK_BYTES // (4 * index.d))
+        for start in range(0, len(remaining), step):
+            smaller.add(index.reconstruct_batch(remaining[start : start + step]))
+        return smaller
+    selector = library.IDSelectorBitmap(np.packbits(removed, bitorder="little"))
+    short = cells_in(index)
+    short.remove_ids(selector)
+    lists, moved = library.downcast_InvertedLists(short.invlists), np.cumsum(~removed) - 1
+    for cell in range(short.nlist):
+        size = lists.list_size(cell)
+        if size:
+            renumbered = moved[library.rev_swig_ptr(lists.get_ids(cell), size)]
+            library.memcpy(lists.get_ids(cell), library.swig_ptr(renumbered), renumbered.nbytes)
+    if hasattr(index, "refine_index"):
+        _codes_in(index, kind).remove_ids(selector)
+        index.ntotal = short.ntotal
     return index
 
 
 def refuse_unlike_embeddings(index: Any, kind: str, vectors: NDArray[np.float32], name: str) -> None:
     """Raise if the codes of an index cannot represent new vectors: the median cosine with their own code is below 0.98."""
-    codec = faiss().downcast_index(index.storage) if kind == "hnsw" else index
+    codec = _codes_in(index, kind)
     decoded = codec.sa_decode(codec.sa_encode(np.ascontiguousarray(vectors[:_CHECKED_ROWS])))
     similarity = np.einsum("ij,ij->i", decoded, vectors[:_CHECKED_ROWS]) / np.maximum(np.linalg.norm(decoded, axis=1), 1e-9)
     if np.median(similarity) < _MIN_SELF_COSINE:
@@ -101,55 +180,107 @@ def refuse_unlike_embeddings(index: Any, kind: str, vectors: NDArray[np.float32]
         )
 
 
+class SearchSettings(NamedTuple):
+    """How an index is searched; `rescored` is the number of candidates, besides 10 per hit, whose long codes IVF compares."""
+
+    kind: str
+    effort: int = 1
+    rescored: int = RESCORED
+
+
+class Selection:
+    """Some positions of an index, as faiss takes them."""
+
+    def __init__(self, mask: NDArray[np.bool_]) -> None:
+        self.mask, self.count = mask, int(np.count_nonzero(mask))
+        self.share = self.count / len(mask) if len(mask) else 1.0
+        self.bits = faiss().IDSelectorBitmap(np.packbits(mask, bitorder="little"))
+
+
 def least_effort(index: Any, kind: str, k: int) -> int:
     """The effort that a list of k needs at least: k candidates for HNSW, cells with 10 k items for IVF."""
-    return max(1, math.ceil(_PER_HIT * k * index.nlist / max(index.ntotal, 1))) if kind == "ivf" else k
+    return max(1, math.ceil(_PER_HIT * k * cells_in(index).nlist / max(index.ntotal, 1))) if kind == "ivf" else k
 
 
 def search_faiss(
-    index: Any, kind: str, effort: int, queries: NDArray[np.float32], k: int, selected: NDArray[np.bool_] | None = None
+    index: Any, settings: SearchSettings, queries: NDArray[np.float32], k: int, selection: Selection | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Scores and positions of the k best among the selected positions, `[queries, k]`; at least k must be selected.
 
     Selected items may be far from the cells or paths that a query visits. So a small selection is compared exhaustively, and
     for a larger one the effort grows as the selection shrinks. Queries that still find fewer than k are compared with all.
     """
-    share = 1.0 if selected is None else float(selected.mean())
+    kind, share, bits = settings.kind, 1.0, None
+    if selection is not None:
+        share, bits = selection.share, selection.bits
     narrow = share < _NARROW
-    bits = None if selected is None else faiss().IDSelectorBitmap(np.packbits(selected, bitorder="little"))
+    if kind == "exact":
+        return _exact_search(index, queries, k, selection)
     if narrow and share * index.ntotal * index.d <= EXACT_NUMBERS:
         return _exhaustive_search(index, kind, queries, k, bits)
-    effort = max(effort, least_effort(index, kind, k))
+    effort = max(settings.effort, least_effort(index, kind, k))
     effort = math.ceil(effort / share) if narrow else effort
-    scores, positions = _approximate_search(index, kind, effort, queries, k, bits)
+    scores, positions = _approximate_search(index, settings._replace(effort=effort), queries, k, bits)
     short = (positions < 0).any(1)
     if short.any():
         scores[short], positions[short] = _exhaustive_search(index, kind, queries[short], k, bits)
     return scores, positions
 
 
+def _exact_search(
+    index: Any, queries: NDArray[np.float32], k: int, selection: Selection | None
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Compare the queries with every item; of equal scores at the end of a list, the first positions remain.
+
+    faiss takes up to twice as long if it has to look up each item in a selection. So if most are selected, it searches for more
+    than k of all, and the others are dropped. It keeps any of equal scores at the end of a list, which is why it searches for
+    more than k in any case; this does not help if more than 64 are equal.
+    """
+    depth, bits = min(2 * k + _SPARE, index.ntotal), None if selection is None else selection.bits
+    if selection is None or selection.share < _NARROW:
+        return _first(*_exhaustive_search(index, "exact", queries, depth, bits), k)
+    scores, positions = _exhaustive_search(index, "exact", queries, depth, None)
+    scores[~selection.mask[positions]] = -np.inf
+    scores, positions = _first(scores, positions, k)
+    lacking = np.isneginf(scores[:, -1])
+    if lacking.any():
+        scores[lacking], positions[lacking] = _first(*_exhaustive_search(index, "exact", queries[lacking], depth, bits), k)
+    return scores, positions
+
+
+def _first(scores: NDArray[np.float32], positions: NDArray[np.int64], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The k best of each row, of equal scores those with the lowest positions."""
+    order = np.lexsort((positions, -scores))[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
+
+
 def _approximate_search(
-    index: Any, kind: str, effort: int, queries: NDArray[np.float32], k: int, bits: Any
+    index: Any, settings: SearchSettings, queries: NDArray[np.float32], k: int, bits: Any
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Search as the kind does, with this effort; −1 once it finds no more."""
-    if kind == "exact":
-        return _exhaustive_search(index, kind, queries, k, bits)
-    if kind == "ivf":
-        options = faiss().SearchParametersIVF(sel=bits, nprobe=min(effort, index.nlist))
-    else:
-        options = faiss().SearchParametersHNSW(sel=bits, efSearch=min(effort, index.ntotal))
-    return _faiss_search(index, queries, k, options)
+    library = faiss()
+    if settings.kind == "hnsw":
+        return _faiss_search(
+            index, queries, k, library.SearchParametersHNSW(sel=bits, efSearch=min(settings.effort, index.ntotal))
+        )
+    visited = library.SearchParametersIVF(sel=bits, nprobe=min(settings.effort, cells_in(index).nlist))
+    if not hasattr(index, "base_index"):
+        return _faiss_search(index, queries, k, visited)
+    candidates = min(settings.rescored + _RESCORED_PER_HIT * k, index.ntotal)
+    # `visited` stays in a variable: faiss does not keep it.
+    return _faiss_search(
+        index, queries, k, library.IndexRefineSearchParameters(k_factor=candidates / k, base_index_params=visited)
+    )
 
 
 def _exhaustive_search(
     index: Any, kind: str, queries: NDArray[np.float32], k: int, bits: Any
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Compare the queries with every selected item."""
-    library = faiss()
-    cells = {"nprobe": index.nlist} if kind == "ivf" else {}
+    library, codes = faiss(), _codes_in(index, kind)
+    cells = {"nprobe": codes.nlist} if hasattr(codes, "nlist") else {}
     options = (library.SearchParametersIVF if cells else library.SearchParameters)(sel=bits, **cells)
-    vectors = library.downcast_index(index.storage) if kind == "hnsw" else index
-    return _faiss_search(vectors, queries, k, options)
+    return _faiss_search(codes, queries, k, options)
 
 
 def _faiss_search(
@@ -168,60 +299,3 @@ def _sample(embeddings: Embeddings, rows: int) -> NDArray[np.float32]:
     rows = min(rows, len(embeddings), _TRAINING_BYTES // (4 * embeddings.dim))
     drawn = np.sort(np.random.default_rng(0).choice(len(embeddings), rows, replace=False))
     return unit_rows(embeddings.rows(torch.from_numpy(drawn)).cpu().numpy(), embeddings.name)
-
-
-QUERIES = 256
-_GAIN = 0.002  # from doubling the effort: below this the codes, not the effort, limit the recall
-
-
-class ExactNeighbors(NamedTuple):
-    """Query rows, their unit vectors, and the k best rows for each without itself, `[queries, k]`."""
-
-    rows: NDArray[np.int64]
-    queries: NDArray[np.float32]
-    best: NDArray[np.int64]
-
-
-class MeasuredRecall(NamedTuple):
-    """The share of the k best items that is found with this effort."""
-
-    effort: int
-    recall: float
-
-
-def exact_neighbors(embeddings: Embeddings, k: int, queries: int = QUERIES) -> ExactNeighbors:
-    """Exact neighbors of rows drawn at random, always the same ones; in bounded memory, by `suprank.evaluation.top_k`."""
-    import torch
-
-    rows = np.sort(np.random.default_rng(1).choice(len(embeddings), min(queries, len(embeddings)), replace=False))
-    queries_of_rows = unit_rows(embeddings.rows(torch.from_numpy(rows)).cpu().numpy(), embeddings.name)
-    k = min(k, len(embeddings) - 1)
-    if k < 1:
-        return ExactNeighbors(rows, queries_of_rows, np.empty((len(rows), 0), np.int64))
-    found = top_k(queries_of_rows, embeddings, k, self_index=torch.from_numpy(rows), progress=False)
-    return ExactNeighbors(rows, queries_of_rows, np.asarray(found.item_ids, np.int64))
-
-
-def measure_recall(index: Any, kind: str, effort: int, known: ExactNeighbors) -> float:
-    """The share of the exact neighbors that the index finds, leaving the query itself out of its list."""
-    count, k = known.best.shape
-    if not k:
-        return 1.0
-    _, found = search_faiss(index, kind, effort, known.queries, k + 1)
-    others = [row[row != own][:k] for row, own in zip(found, known.rows, strict=True)]
-    hits = sum(len(np.intersect1d(mine, best)) for mine, best in zip(others, known.best, strict=True))
-    return hits / (count * k)
-
-
-def tune_effort(index: Any, kind: str, known: ExactNeighbors, wanted: float) -> MeasuredRecall:
-    """Double the effort until the recall reaches `wanted`, or until more effort gains little."""
-    most = index.ntotal if kind == "hnsw" else index.nlist
-    effort = min(least_effort(index, kind, known.best.shape[1] + 1), most)
-    measured = MeasuredRecall(effort, measure_recall(index, kind, effort, known))
-    while measured.recall < wanted and effort < most:
-        effort = min(2 * effort, most)
-        more = MeasuredRecall(effort, measure_recall(index, kind, effort, known))
-        if measured.recall > 0.5 and more.recall - measured.recall < _GAIN:
-            break
-        measured = more
-    return measured

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import threading
 from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from suprank.data.columns import decode_dictionaries
 from suprank.explorer.index.kinds import (
+    RESCORED,
+    SearchSettings,
+    drop_positions,
     empty_index,
-    exact_neighbors,
+    empty_tail,
     faiss,
     refuse_unlike_embeddings,
     resolve_kind,
-    search_faiss,
-    tune_effort,
 )
 from suprank.explorer.index.protocol import (
-    BLOCK_BYTES,
     Hits,
     IndexItem,
     Progress,
@@ -37,21 +35,13 @@ from suprank.explorer.index.protocol import (
     unit_blocks,
     unit_rows,
 )
-from suprank.explorer.index.storage import (
-    ID,
-    META,
-    REMOVED,
-    IndexFolder,
-    append_rows,
-    item_table,
-    items_at,
-    levels_in,
-    matching_rows,
-)
+from suprank.explorer.index.recall import exact_neighbors, tune_search
+from suprank.explorer.index.segments import MAX_REMOVED, Segment, merge_from
+from suprank.explorer.index.storage import META, IndexFolder, SegmentFiles, item_table, join_tables
 from suprank.files.folders import refuse_foreign_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from os import PathLike
 
     import pyarrow as pa
@@ -61,25 +51,21 @@ if TYPE_CHECKING:
     from suprank.evaluation.embeddings import Embeddings, EmbeddingSource
 
 RECALL_AT = 10
-_MAX_REMOVED = 0.25  # share of removed vectors; a change that leaves more drops them
 
 
 class LocalIndex:
-    """See `Index`. Vectors are at positions 0, 1, ... of a faiss index; their ids, paths and labels are in a table next to it.
+    """See `Index`. Vectors are in faiss indexes; their ids, paths and labels are in tables next to them.
 
-    Removed items stay in the faiss index, ignored by every search, until they make up a quarter of it: HNSW cannot remove, and
-    the other kinds would have to be rewritten for every item. Then they are dropped (for HNSW, the graph is rebuilt). Adding
-    rewrites the whole index. Any number of threads may search at the same time.
+    An index consists of segments. The first one, the base, is what was built. An addition writes a small segment of its own,
+    which is searched too, and which later additions are merged with (see `merge_from`). A removal writes a bit for each item
+    of a segment, and searches ignore these items; a segment that has lost 30 % is rewritten. `compact` makes one segment of
+    all. Any number of threads may search at the same time.
     """
 
-    _columns: tuple[NDArray[np.int64], NDArray[np.bool_]] | None
-    _sorted: tuple[NDArray[np.int64], NDArray[np.int64]] | None
-    _full_table: pa.Table | None
-
-    def __init__(self, folder: IndexFolder, meta: dict[str, Any]) -> None:
+    def __init__(self, folder: IndexFolder, meta: dict[str, Any], segments: Sequence[SegmentFiles]) -> None:
         """Use `build` or `open` instead."""
-        self._folder, self._read_lock = folder, threading.Lock()
-        self._load(meta)
+        self._folder, self._segments = folder, list[Segment]()
+        self._load(meta, segments)
 
     @classmethod
     def build(
@@ -120,16 +106,16 @@ class LocalIndex:
                 )
             progress(0, len(source))  # before the training, which takes some time
             index = empty_index(kind, codes, source)
-            _add_blocks(index, source, progress)
-            meta = {
+            for vectors in _unit_blocks(source, progress):
+                index.add(vectors)
+            meta: dict[str, Any] = {
                 "dim": source.dim,
                 "kind": kind,
                 "codes": "float32" if kind == "exact" else codes,
                 "normalized": True,
-                "vectors": len(source),
-                "removed": 0,
                 "next_id": max(next_id, int(own.max()) + 1),
                 "effort": 1,
+                "rescored": RESCORED,
                 "recall": {"at": RECALL_AT, "value": 1.0, "queries": 0, "items": len(source)},
                 "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             }
@@ -137,16 +123,18 @@ class LocalIndex:
                 meta["head"] = head
             if kind != "exact":
                 known = exact_neighbors(source, RECALL_AT)
-                measured = tune_effort(index, kind, known, recall)
-                meta["effort"] = measured.effort
+                measured = tune_search(index, kind, known, recall)
+                meta |= {"effort": measured.settings.effort, "rescored": measured.settings.rescored}
                 meta["recall"] = {
                     "at": RECALL_AT,
                     "value": round(measured.recall, 4),
                     "queries": len(known.rows),
                     "items": len(source),
                 }
-            meta = target.write({**meta, "number": target.last_number()}, index=_writer(index), items=table)
-        return cls(target, meta)
+            meta["number"] = target.last_number() + 1
+            base = target.write_segment(meta["number"], _writer(index), table)
+            target.commit(meta, [base])
+        return cls(target, meta, [base])
 
     @classmethod
     def open(cls, folder: str | PathLike[str]) -> Self:
@@ -155,16 +143,17 @@ class LocalIndex:
         An open index does not see changes by other processes; open it again to see them.
         """
         source = IndexFolder(folder)
-        meta = source.read_meta()
-        try:
-            return cls(source, meta)
-        except (ValueError, OSError):
-            if source.read_meta() == meta:
-                raise
-        return cls.open(folder)  # it was changed between reading meta.json and the other files
+        while True:
+            before = source.meta_stamp()
+            try:
+                return cls(source, *source.read_meta())
+            except (ValueError, OSError):
+                if source.meta_stamp() == before:
+                    raise
+            # It was changed after meta.json was read, and files named there were deleted.
 
     def __len__(self) -> int:
-        return int(self._meta["vectors"] - self._meta["removed"])
+        return sum(map(len, self._segments))
 
     def __repr__(self) -> str:
         return f"LocalIndex({self._folder}: {len(self):,} × {self.dim}, {self.kind})"
@@ -175,7 +164,7 @@ class LocalIndex:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        return levels_in(self._file.schema_arrow.names)
+        return tuple(dict.fromkeys(level for segment in self._segments for level in segment.levels))
 
     def add(
         self,
@@ -188,176 +177,189 @@ class LocalIndex:
         """See `Index`; automatic ids continue from the largest ever used, so that no id is ever reused."""
         source = open_embeddings(embeddings, self.dim, str(self._folder))
         with self._folder.lock():
-            self._load(self._folder.read_meta())
+            self._load(*self._folder.read_meta())
             first = int(self._meta["next_id"])
             own = np.arange(first, first + len(source)) if ids is None else checked_ids(ids, len(source))
-            refuse_taken(own[np.isin(own, self._ids[~self._removed])], str(self._folder))
-            table = append_rows(self._table, item_table(own, manifest))
+            earlier = own[own < first]
+            refuse_taken(earlier[self._find(earlier)[0] >= 0], str(self._folder))
+            table = item_table(own, manifest)
             progress(0, len(source))
-            index = self._read(mapped=False)
             if self._meta["codes"] == "int8":
-                refuse_unlike_embeddings(index, self.kind, next(unit_blocks(source))[1], source.name)
-            _add_blocks(index, source, progress)
-            self._change(table, index, next_id=max(first, int(own.max()) + 1))
+                refuse_unlike_embeddings(self._segments[0].index, self.kind, next(unit_blocks(source))[1], source.name)
+            merged = merge_from([len(segment) for segment in self._segments], len(source), self.kind)
+            new = self._write_merged(
+                self._segments[merged:], self._next_number(), table, _unit_blocks(source, progress), base=merged == 0
+            )
+            kept = [segment.files for segment in self._segments[:merged]]
+            self._commit([*kept, new], next_id=max(first, int(own.max()) + 1))
         return own
 
     def remove(self, ids: NDArray[np.int64] | Sequence[int]) -> None:
         """See `Index`."""
         wanted = checked_ids(ids)
         with self._folder.lock():
-            self._load(self._folder.read_meta())
-            refuse_unknown(wanted[~np.isin(wanted, self._ids[~self._removed])], str(self._folder))
+            self._load(*self._folder.read_meta())
+            owners, positions = self._find(wanted)
+            refuse_unknown(wanted[owners < 0], str(self._folder))
+            files, opened, number = list[SegmentFiles](), list[Segment](), int(self._meta["number"])
+            for place, segment in enumerate(self._segments):
+                gone = positions[owners == place]
+                if not len(gone):
+                    files.append(segment.files)
+                    continue
+                removed, number = segment.removed.copy(), number + 1
+                removed[gone] = True
+                count = int(np.count_nonzero(removed))
+                smaller = segment.with_removed(segment.files._replace(removed=count), removed)
+                if count <= MAX_REMOVED * len(removed):
+                    smaller.files = self._folder.write_removed(number, segment.files, removed)
+                    files.append(smaller.files)
+                    opened.append(smaller)
+                elif place == 0 or len(smaller):  # an empty base stays, since it was trained
+                    files.append(self._write_merged([smaller], number, base=place == 0))
             if len(wanted):
-                removed = self._removed | np.isin(self._ids, wanted)
-                column = self._table.column_names.index(REMOVED)
-                self._change(self._table.set_column(column, REMOVED, [removed]))
+                self._commit(files, opened, number=number)
+
+    def compact(self, progress: Progress = no_progress) -> None:
+        """Make one segment of all, without the removed items. Memory holds the index, as when it is built."""
+        with self._folder.lock():
+            self._load(*self._folder.read_meta())
+            if len(self._segments) > 1 or self._segments[0].files.removed:
+                progress(0, len(self))
+                self._commit([self._write_merged(self._segments, self._next_number(), base=True, progress=progress)])
+                progress(len(self), len(self))
 
     def search(self, queries: NDArray[Any], k: int = 10, where: Where | None = None) -> Hits:
         """See `Index`. Scores of an approximate index are computed from its codes: off by about 0.001 with int8."""
         check_k(k)
         vectors = checked_queries(queries, self.dim, str(self._folder))
-        selected: NDArray[np.bool_] | None = None
         if where:
             refuse_unknown_levels(where, self.levels, str(self._folder))
-            selected = matching_rows(self._table, where)
-        elif self._meta["removed"]:
-            selected = ~self._removed
-        depth = min(k, len(self) if selected is None else int(selected.sum()))
+        base = SearchSettings(self.kind, int(self._meta["effort"]), int(self._meta.get("rescored", RESCORED)))
+        found = [
+            segment.search(base if place == 0 else SearchSettings("exact"), vectors, k, where)
+            for place, segment in enumerate(self._segments)
+        ]
+        scores, ids = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
+        # Of equal items at the end of a list, the earlier ones remain, however they are spread over segments.
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         hits = empty_hits(len(vectors), k)
-        if depth:
-            scores, positions = search_faiss(self._index, self.kind, int(self._meta["effort"]), vectors, depth, selected)
-            valid = positions >= 0
-            hits.ids[:, :depth] = np.where(valid, self._ids[positions.clip(0)], -1)
-            hits.scores[:, :depth] = np.where(valid, scores, -np.inf)
+        hits.scores[:, : best.shape[1]] = np.take_along_axis(scores, best, 1)
+        hits.ids[:, : best.shape[1]] = np.take_along_axis(ids, best, 1)
         return sort_hits(hits)
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:
         """See `Index`."""
-        if not where:
-            return np.sort(self._ids[~self._removed])
         refuse_unknown_levels(where, self.levels, str(self._folder))
-        return np.sort(self._ids[matching_rows(self._table, where)])
+        return np.sort(np.concatenate([segment.live_ids(where) for segment in self._segments]))
 
     def items(self, ids: NDArray[np.int64] | Sequence[int]) -> list[IndexItem]:
         """See `Index`."""
-        return items_at(self._table, self._positions(ids))
+        wanted, found = np.asarray(ids, np.int64).reshape(-1), dict[int, IndexItem]()
+        for _, segment, positions in self._located(wanted):
+            found |= {item.id: item for item in segment.items(positions)}
+        return [found[one] for one in wanted.tolist()]
 
     def vectors(self, ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.float32]:
         """See `Index`. Of an approximate index they are decoded from its codes, and have 3 (float16) or 2 (int8) digits."""
-        index: Any = self._index
-        positions = self._positions(ids)
-        if hasattr(index, "make_direct_map"):
-            index.make_direct_map()  # does nothing the second time
-        return unit_rows(index.reconstruct_batch(positions), str(self._folder))
+        wanted = np.asarray(ids, np.int64).reshape(-1)
+        found = np.empty((len(wanted), self.dim), np.float32)
+        for rows, segment, positions in self._located(wanted):
+            found[rows] = segment.vectors(positions)
+        return unit_rows(found, str(self._folder))
 
     def info(self) -> dict[str, Any]:
         """See `Index`; `recall` was measured at the build, `removed` counts removed items that still take up space."""
-        meta = self._meta
-        size = sum(file[1] for file in meta["files"].values())
-        keys = ("kind", "codes", "dim", "normalized", "removed", "next_id", "effort", "recall", "built", "head")
-        return {"address": str(self._folder), "items": len(self), "levels": list(self.levels), "bytes": size} | {
-            key: meta[key] for key in keys if key in meta
-        }
+        files = [segment.files for segment in self._segments]
+        keys = ("kind", "codes", "dim", "normalized", "next_id", "effort", "recall", "built", "head")
+        return {
+            "address": str(self._folder),
+            "items": len(self),
+            "levels": list(self.levels),
+            "bytes": sum(size for one in files for _, size in one.files.values()),
+            "segments": len(files),
+            "removed": sum(one.removed for one in files),
+        } | {key: self._meta[key] for key in keys if key in self._meta}
 
     def close(self) -> None:
         """See `Index`."""
-        self._index = None
-        self._file.close()
+        for segment in self._segments:
+            segment.close()
 
-    def _positions(self, ids: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
-        """Where these items are in the faiss index and in the table."""
-        wanted = np.asarray(ids, np.int64).reshape(-1)
-        if self._sorted is None:
-            live = np.flatnonzero(~self._removed)
-            order = live[np.argsort(self._ids[live], kind="stable")]
-            self._sorted = order, self._ids[order]
-        order, ids_in_order = self._sorted
-        if not len(order):
-            refuse_unknown(wanted, str(self._folder))
-            return np.empty(0, np.int64)
-        positions = np.searchsorted(ids_in_order, wanted).clip(max=len(order) - 1)
-        refuse_unknown(wanted[ids_in_order[positions] != wanted], str(self._folder))
-        return order[positions]
+    def _find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The numbers of the segments that have these items, −1 for none, and the positions there."""
+        owners, positions = np.full(len(ids), -1), np.full(len(ids), -1)
+        for place, segment in enumerate(self._segments):
+            missing = np.flatnonzero(owners < 0)
+            if not len(missing):
+                break
+            found = segment.find(ids[missing])
+            here = missing[found >= 0]
+            owners[here], positions[here] = place, found[found >= 0]
+        return owners, positions
 
-    def _load(self, meta: dict[str, Any]) -> None:
-        """Open the files that `meta` names; their content is read when needed."""
-        self._meta, self.dim = meta, int(meta["dim"])
-        self._file = self._folder.open_items(meta)
-        self._index = self._read(mapped=True)
-        self._columns = self._sorted = self._full_table = None
+    def _located(self, ids: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], Segment, NDArray[np.int64]]]:
+        """For each segment with some of these items: which of them, and their positions there. Raise if one is nowhere."""
+        owners, positions = self._find(ids)
+        refuse_unknown(ids[owners < 0], str(self._folder))
+        for place, segment in enumerate(self._segments):
+            rows = np.flatnonzero(owners == place)
+            if len(rows):
+                yield rows, segment, positions[rows]
 
-    @property
-    def _ids(self) -> NDArray[np.int64]:
-        return self._read_columns()[0]
+    def _load(self, meta: dict[str, Any], segments: Sequence[SegmentFiles], opened: Sequence[Segment] = ()) -> None:
+        """Open the files of these segments, except for those that are already open."""
+        dim, loaded = int(meta["dim"]), list[Segment]()
+        for files in segments:
+            stamp = self._folder.stamp(files)
+            ready = [one for one in (*self._segments, *opened) if (one.files, one.stamp) == (files, stamp)]
+            loaded.append(ready[0] if ready else Segment(self._folder, files, dim))
+        self._meta, self.dim, self._segments = meta, dim, loaded
 
-    @property
-    def _removed(self) -> NDArray[np.bool_]:
-        return self._read_columns()[1]
+    def _next_number(self) -> int:
+        return int(self._meta["number"]) + 1
 
-    def _read_columns(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The columns that every search needs, a small part of the table."""
-        with self._read_lock:
-            if self._columns is None:
-                table = self._file.read([ID, REMOVED])
-                self._columns = table[ID].to_numpy(), table[REMOVED].to_numpy().astype(bool)
-            return self._columns
+    def _write_merged(
+        self,
+        segments: Sequence[Segment],
+        number: int,
+        table: pa.Table | None = None,
+        blocks: Iterable[NDArray[np.float32]] = (),
+        *,
+        base: bool,
+        progress: Progress = no_progress,
+    ) -> SegmentFiles:
+        """Write one segment of the items of several that are not removed, and of further items; `base` if it is the first."""
+        rest, total = segments, sum(map(len, segments))
+        if base and self.kind != "exact":  # keep what was trained
+            index = segments[0].read_index(self.dim, mapped=False)
+            if segments[0].files.removed:
+                index = drop_positions(index, self.kind, segments[0].removed)
+            rest = segments[1:]
+        else:
+            index = empty_tail(self.kind, self.dim)
+        for segment in rest:
+            for vectors in segment.live_vectors():
+                index.add(vectors)
+                progress(index.ntotal, total)
+        for vectors in blocks:
+            index.add(vectors)
+        tables = [segment.live_table() for segment in segments]
+        return self._folder.write_segment(number, _writer(index), join_tables(tables if table is None else [*tables, table]))
 
-    @property
-    def _table(self) -> pa.Table:
-        with self._read_lock:
-            if self._full_table is None:
-                self._full_table = self._file.read().unify_dictionaries().combine_chunks()
-            return self._full_table
-
-    def _read(self, *, mapped: bool) -> Any:
-        library, file = faiss(), self._folder.file(self._meta, "index")
-        try:
-            index = library.read_index(str(file), library.IO_FLAG_MMAP_IFC if mapped else 0)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(f"{file} is damaged: faiss cannot read it ({reason}); build the index again.") from error
-        if (index.ntotal, index.d) != (self._meta["vectors"], self.dim):
-            actual, expected = f"{index.ntotal:,} × {index.d}", f"{self._meta['vectors']:,} × {self.dim}"
-            raise ValueError(f"{file} holds {actual} vectors instead of {expected}; build the index again.")
-        return index
-
-    def _change(self, table: pa.Table, index: Any = None, **meta: Any) -> None:
-        """Write these rows and, if it changed, this index; drop the removed items if there are many."""
-        table = decode_dictionaries(table).combine_chunks()
-        removed = np.asarray(table[REMOVED].to_numpy(), bool)
-        if removed.sum() > _MAX_REMOVED * len(removed):
-            if index is None:
-                index, smaller = self._index, self._read(mapped=False)
-            else:
-                smaller = faiss().clone_index(index)
-            index = _compact(index, removed, smaller)
-            table, removed = table.filter(~removed), removed[~removed]
-        counts = {"vectors": len(removed), "removed": int(removed.sum())}
-        written = self._folder.write(
-            {**self._meta, **meta, **counts}, index=None if index is None else _writer(index), items=table
-        )
-        self._load(written)
+    def _commit(self, segments: Sequence[SegmentFiles], opened: Sequence[Segment] = (), **meta: Any) -> None:
+        """Make these the segments of the index, on disk and here; `opened` are some of them."""
+        changed = {**self._meta, "number": self._next_number(), **meta}
+        self._folder.commit(changed, segments)
+        self._load(changed, segments, opened)
 
 
-def _add_blocks(index: Any, source: Embeddings, progress: Progress) -> None:
+def _unit_blocks(source: Embeddings, progress: Progress) -> Iterator[NDArray[np.float32]]:
     for rows, vectors in unit_blocks(source):
-        index.add(vectors)
+        yield vectors
         progress(rows.stop, len(source))
 
 
 def _writer(index: Any) -> Callable[[IO[bytes]], None]:
     # Through a callback: if faiss opens the file itself, a full disk raises an indistinct RuntimeError.
     return lambda file: faiss().write_index(index, faiss().PyCallbackIOWriter(file.write, 2**24))
-
-
-def _compact(index: Any, removed: NDArray[np.bool_], smaller: Any) -> Any:
-    """Refill `smaller`, an index with the same training, with the positions that are not removed, in their order."""
-    remaining = np.flatnonzero(~removed)
-    if hasattr(index, "make_direct_map"):
-        index.make_direct_map()
-    smaller.reset()
-    step = max(1, BLOCK_BYTES // (4 * index.d))
-    for start in range(0, len(remaining), step):
-        # Decoding and encoding again gives the same codes, so nothing is lost.
-        smaller.add(index.reconstruct_batch(remaining[start : start + step]))
-    return smaller

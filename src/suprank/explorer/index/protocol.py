@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from suprank.evaluation.embeddings import Embeddings
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
-    from suprank.evaluation.embeddings import EmbeddingSource
+    from suprank.evaluation.embeddings import Embeddings, EmbeddingSource
 
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -158,6 +156,8 @@ BLOCK_BYTES = 32 * 2**20  # of float32 at once: faiss assigns large blocks faste
 
 def open_embeddings(source: EmbeddingSource, dim: int | None = None, address: str = "the index") -> Embeddings:
     """Open the embeddings and check their dimensions against those of the index, if known."""
+    from suprank.evaluation.embeddings import Embeddings  # imports torch
+
     embeddings = Embeddings.from_source(source)
     if dim is not None and embeddings.dim != dim:
         raise ValueError(

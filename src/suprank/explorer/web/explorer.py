@@ -63,7 +63,13 @@ class Explorer:
         return {tag: counts[tag] for tag in sorted(counts, key=tag_order)}
 
     def measure(self) -> None:
-        """Measure what the tree and the label page show, one run after the other. This may take minutes: run it in a thread."""
+        """Measure what the tree and the label page show, one run after the other. This may take minutes: run it in a thread.
+
+        Before that, the archives of the pictures are listed, for the first page.
+        """
+        for run in self.searcher.runs:
+            for images in (run.source.gallery, run.source.queries):
+                images.list_archives()
         for metrics in self.node_metrics:
             metrics.measure()
         for findings in self.findings:
