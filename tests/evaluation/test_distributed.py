@@ -45,7 +45,7 @@ def together(forked, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_process_finds_what_one_alone_finds(alone, together, world):
-    assert len(alone["reports"]) == 14
+    assert len(alone["reports"]) == 17
     for found in together[world]:
         for name, expected in alone["reports"].items():
             report = found["reports"][name]

@@ -598,6 +598,8 @@ def test_labels_come_in_any_form():
         labels,
         tuple(labels),
         np.array(labels, np.int8),
+        np.array([(7, own) for own in labels], [("id", np.int32), ("label", np.int64)])["label"],
+        np.array(labels[::-1])[::-1],
         torch.tensor(labels, dtype=torch.uint8),
         [[own] for own in labels],
     ]

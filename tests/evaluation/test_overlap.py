@@ -97,5 +97,5 @@ def test_a_million_rows_are_looked_at_in_no_time():
     queries, gallery = Embeddings.from_source(rows[:1000].clone()), Embeddings.from_source(rows.flip(0))
     start = time.perf_counter()
     with pytest.warns(QueryInGalleryWarning, match=r"250 of 250 queries that were compared"):
-        warn_if_queries_in_gallery(queries, gallery, torch.empty(1000, 0, dtype=torch.int64), self_index=False)
+        warn_if_queries_in_gallery(queries, gallery, torch.empty(1000, 0, dtype=torch.int64), self_index=False, stacklevel=2)
     assert time.perf_counter() - start < 3

@@ -95,3 +95,12 @@ def test_lists_are_padded_and_named_once():
     assert pad_lists([[3, 1, 3], [], [2]]).tolist() == [[1, 3], [-1, -1], [2, -1]]
     assert pad_lists([[], []]).shape == (2, 0)
     assert pad_lists(np.array([[5, 5], [-1, 7]])).tolist() == [[5, -1], [-1, 7]]
+
+
+def test_distractors_are_in_no_order_and_cost_four_bytes():
+    labels, gallery = torch.tensor([[3, 1]]), torch.tensor([[3, 1], [7, 2], [4, 1], [-1, -1], [3, 1]])
+    positives = LabelPositives(labels, gallery.int(), torch.empty(1, 0, dtype=torch.long))
+    assert positives.order.tolist() == [0, 4, 2], "items 1 and 3 share nothing with the query"
+    assert positives.position.tolist() == [0, -1, 2, -1, 1]
+    assert positives.order.dtype == positives.position.dtype == torch.int32
+    assert positives.arrange().tolist() == [0, 4, 2, 1, 3]

@@ -77,6 +77,38 @@ def test_threads_multiply_in_full_precision_and_leave_the_callers_setting(monkey
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.parametrize("readings", [0, 2], ids=["in pieces", "whole rows"])
+def test_threads_that_share_a_block_score_as_one_does(readings, monkeypatch):
+    monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
+    mine, theirs, _ = random_pair(70, 5000, 33)
+    sources = [Embeddings.from_source(mine), Embeddings.from_source(theirs)]
+    found, read = {}, {}
+    for threads in (1, 3):
+        monkeypatch.setattr("torch.get_num_threads", lambda threads=threads: threads)
+        with using(compiled):
+            search = Search(*sources, device=CPU, memory_budget=900_000, positives_per_query=100)
+        assert (search.threads, search.workers, search.resident, search.whole) == (threads, 1, False, readings > 0)
+        seen = read[threads] = []
+        search.on_chunk = seen.append
+        blocks = [np.arange(70)[block] for block in search.blocks(np.full(70, 100))]
+        found[threads] = torch.cat(list(search.map_blocks(lambda rows, search=search: all_scores(search, rows), blocks)))
+        assert sum(seen) == len(blocks) * 5000
+    assert torch.equal(found[1], found[3])
+    assert torch.equal(found[1], all_scores(searched(mine, theirs)))
+
+
+def test_a_streamed_gallery_is_read_about_as_often_as_rows_of_scores_fill_the_budget(monkeypatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 4)
+    items, budget = 60_000, 8 * 2**20
+    sources = [Embeddings.from_source(torch.ones(300, 48)), Embeddings.from_source(torch.ones(items, 48))]
+    for positives in (8_000, 16_000, 32_000, 59_000):
+        with using(compiled):
+            search = Search(*sources, device=CPU, memory_budget=budget, positives_per_query=positives)
+        readings = len(search.blocks(np.full(300, positives)))
+        assert search.whole
+        assert readings <= 3 * 300 * 4 * items / budget, (positives, readings)
+
+
 def test_without_normalizing_scores_are_inner_products():
     mine, theirs = torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[3.0, 4.0], [-1.0, 0.5]])
     assert all_scores(searched(mine, theirs, normalize=False)).tolist() == [[11.0, 0.0], [0.0, 0.0]]
@@ -213,3 +245,8 @@ def test_the_top_holds_the_highest_scores_of_items_that_are_not_ignored(ordering
         assert set(item.tolist()) <= set(kept)
         assert (best.scores[query, number:] == -torch.inf).all()
         assert (best.item[query, number:] == -1).all()
+
+
+def test_more_items_than_places_can_count_are_refused():
+    with pytest.raises(ValueError, match="gallery has 2147483648 items, but places in a list are counted up to 2147483647"):
+        searched(np.ones((1, 2), np.float32), np.broadcast_to(np.float32(1), (2**31, 2)))

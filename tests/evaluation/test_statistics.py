@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from suprank.evaluation import statistics
-from suprank.evaluation.statistics import bootstrap_interval, holm, paired_randomization, paired_randomizations
+from suprank.evaluation.statistics import (
+    SeedBootstrap,
+    bootstrap_interval,
+    holm,
+    paired_effect_size,
+    paired_randomization,
+    paired_randomizations,
+)
 
 PLENTY = settings(deadline=None, max_examples=60)
 NAN = np.nan
@@ -250,3 +257,88 @@ def test_intervals_of_many_queries_take_little_time_and_memory_that_samples_do_n
     tracemalloc.stop()
     assert seconds < 10  # half a second on an idle core
     assert peak < 8 * values.nbytes + 80 * 2**20
+
+
+# Queries and seeds
+
+
+def one_metric(values):
+    """`[seeds, queries]` as `[seeds, queries, 1]`."""
+    return np.asarray(values, dtype=np.float64)[:, :, None]
+
+
+def test_drawn_seeds_by_hand():
+    # One query; seeds 0.4 and 0.6 are moved √2 times as far from their mean: the drawn means are 0.5 − 0.1·√2, 0.5 and
+    # 0.5 + 0.1·√2, with probabilities ¼, ½ and ¼, so that their variance is 0.01 = 0.02/2, that of a mean of two seeds.
+    drawn = SeedBootstrap([one_metric([[0.4], [0.6]]), one_metric([[0.1]])], samples=4000)
+    values, counts = np.unique(drawn._samples[0].round(9), return_counts=True)
+    np.testing.assert_allclose(values, [0.5 - 0.1 * 2**0.5, 0.5, 0.5 + 0.1 * 2**0.5])
+    np.testing.assert_allclose(counts / 4000, [0.25, 0.5, 0.25], atol=0.03)
+    assert drawn._samples[0].var() == pytest.approx(0.01, rel=0.1)
+    found = drawn.difference(0, 1, 0)
+    assert found.difference == pytest.approx(0.4)
+    # The variance is known from two seeds alone: one degree of freedom, with which 0.4/√0.01 has p = 0.16, not 0.0001.
+    assert found.low < 0 < 0.8 < found.high
+    assert found.p_value == pytest.approx(2 * scipy.stats.t.sf(0.4 / 0.01**0.5, df=1), abs=0.05)
+
+
+def test_with_one_seed_it_is_scipys_paired_bootstrap_over_queries():
+    random = np.random.default_rng(0)
+    first, second = random.uniform(0, 1, (2, 60))
+    second += 0.3 * first
+    found = SeedBootstrap([one_metric([first]), one_metric([second])], samples=4000).difference(0, 1, 0)
+    expected = scipy.stats.bootstrap(
+        (first, second), lambda a, b, axis: (a - b).mean(axis), paired=True, method="percentile", n_resamples=4000, rng=0
+    ).confidence_interval
+    assert (found.low, found.high) == (pytest.approx(expected.low, abs=0.01), pytest.approx(expected.high, abs=0.01))
+    # The bootstrap test is about the t-test of the differences.
+    assert found.p_value == pytest.approx(scipy.stats.ttest_rel(first, second).pvalue, abs=0.02)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_alike_systems_differ_in_one_case_of_twenty_however_few_their_seeds(seeds):
+    # Seeds vary much more than queries, where the test is about Welch's t-test of the means of the seeds.
+    random, cases = np.random.default_rng(2), 500  # as metrics, which share the draws
+    systems = [random.normal(0, 1, (seeds, 1, cases)) + random.normal(0, 0.1, (seeds, 5, cases)) for _ in range(2)]
+    drawn = SeedBootstrap(systems, samples=1000)
+    p_values = np.array([drawn.difference(0, 1, case).p_value for case in range(cases)])
+    assert 0.01 <= np.mean(p_values < 0.05) <= 0.08
+
+
+def test_the_spread_is_that_over_queries_and_over_seeds():
+    # v = query + seed: the variance of a difference of means is Var(d)/n over queries and s²/S over seeds, for both systems.
+    random = np.random.default_rng(1)
+    query, seeds = random.normal(0, 0.2, (2, 400)), (random.normal(0, 0.05, 4), random.normal(0, 0.02, 3))
+    systems = [one_metric(offset[:, None] + own) for offset, own in zip(seeds, query, strict=True)]
+    drawn = SeedBootstrap(systems, samples=6000)
+    spread = (drawn._samples[0] - drawn._samples[1]).var()
+    expected = (query[0] - query[1]).var(ddof=1) / 400 + seeds[0].var(ddof=1) / 4 + seeds[1].var(ddof=1) / 3
+    assert spread == pytest.approx(expected, rel=0.06)
+    found = drawn.difference(0, 1, 0)
+    assert found.difference == pytest.approx(float(systems[0].mean() - systems[1].mean()))
+    assert found.low < found.difference < found.high
+    assert drawn.difference(1, 0, 0).p_value == found.p_value, "either way"
+
+
+def test_a_system_does_not_differ_from_itself_and_undefined_values_are_left_out():
+    values = np.array([[0.2, NAN, 0.4, 0.9], [0.3, NAN, 0.1, NAN]])
+    drawn = SeedBootstrap([one_metric(values), one_metric(values), one_metric([[NAN] * 4])], samples=200)
+    assert drawn.means[0] == pytest.approx((0.5 + 0.2) / 2)
+    same = drawn.difference(0, 1, 0)
+    assert (same.difference, same.effect_size, same.p_value) == (0, 0, 1)
+    assert all(np.isnan(drawn.difference(0, 2, 0)))
+    with pytest.raises(ValueError, match=r"must be \[seeds, queries, metrics\]"):
+        SeedBootstrap([one_metric(values), one_metric(values[:, :3])])
+
+
+def test_effect_sizes_by_hand():
+    assert paired_effect_size(np.array([0.1, 0.3, NAN])) == pytest.approx(0.2 / np.std([0.1, 0.3], ddof=1))
+    assert paired_effect_size(np.zeros(3)) == 0
+    assert np.isnan(paired_effect_size(np.array([0.5, 0.5])))
+    assert np.isnan(paired_effect_size(np.array([0.5])))
+
+
+def test_holm_by_hand_on_a_table_of_six():
+    # Sorted: .001·6, .008·5, .012·4 → .048, .02·3, .04·2, .5·1; no corrected value is below the one before.
+    found = holm(np.array([0.02, 0.001, 0.5, 0.008, 0.04, 0.012]))
+    np.testing.assert_allclose(found, [0.06, 0.006, 0.5, 0.04, 0.08, 0.048])

@@ -10,6 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed
 import torch.multiprocessing
@@ -42,8 +43,8 @@ def deep(count: int) -> torch.Tensor:
     return torch.stack([torch.arange(count) % 32 >> column for column in range(6)], -1)
 
 
-def reports(rank: int, world: int) -> dict[str, Report]:
-    """What every process must find alike, on any number of them."""
+def reports(rank: int, world: int, folder: Path | None = None) -> dict[str, Report]:
+    """What every process must find alike, on any number of them; with checkpoints, if there is a folder for them."""
     embeddings, labels = data()
     flat = labels[:, 0]
     everything = {"level_names": NAMES, "per_query": True}
@@ -65,11 +66,35 @@ def reports(rank: int, world: int) -> dict[str, Report]:
             ids=ids(0, 99),
             gallery_ids=ids(50),
         ),
+        **from_shards(folder),
         "metric, padded": metric_report(padded(rank, world)),
         "metric, uneven": metric_report(uneven(rank, world)),
         "metric, a process without items": metric_report(idle(rank, world)),
         "metric, queries and gallery": query_and_gallery(rank, world),
     }
+
+
+def from_shards(folder: Path | None) -> dict[str, Report]:
+    """A gallery streamed from files; then with half of it saved; then with all of it. Without a folder, the same in memory."""
+    embeddings, labels = data()
+    options = {"level_names": NAMES, "per_query": True, "memory_budget": TINY, "self_index": range(6)}
+    gallery, checkpoint = embeddings, None
+    if folder is not None:
+        rank = torch.distributed.get_rank()
+        gallery, checkpoint = [folder / f"{rank}.{shard}.npy" for shard in range(2)], folder / "checkpoint"
+        for path, part in zip(gallery, embeddings.split(80), strict=True):
+            np.save(path, part.numpy())
+    found = {}
+    for name in ("shards", "shards, half saved", "shards, all saved"):
+        found[name] = evaluate(embeddings[:6], labels[:6], gallery, labels, checkpoint=checkpoint, **options)
+        if checkpoint is not None and name == "shards":
+            torch.distributed.barrier()
+            if rank == 0:
+                values = sorted(checkpoint.glob("values-*.npz"))
+                assert len(values) >= torch.distributed.get_world_size()
+                values[1].unlink()
+            torch.distributed.barrier()
+    return found
 
 
 def ids(start: int = 0, stop: int = COUNT) -> list[int]:
@@ -147,8 +172,9 @@ def refusals(rank: int, world: int) -> dict[str, str]:
 
 def process(rank: int, world: int, folder: Path) -> None:
     warnings.filterwarnings("ignore", message="The ``compute`` method of metric RetrievalMetrics was called before")
+    (folder / str(world)).mkdir(exist_ok=True)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder / f'{world}.init'}", rank=rank, world_size=world)
-    found = {"reports": reports(rank, world), "gap": gap(rank, world), "refusals": refusals(rank, world)}
+    found = {"reports": reports(rank, world, folder / str(world)), "gap": gap(rank, world), "refusals": refusals(rank, world)}
     (folder / f"{world}.{rank}.pickle").write_bytes(pickle.dumps(found))
     torch.distributed.destroy_process_group()
 

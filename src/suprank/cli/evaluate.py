@@ -163,6 +163,16 @@ def evaluate(
     memory_budget: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory to use beside the embeddings, such as 2GiB or 500MB.")
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Save the work in this folder every half minute; after a kill, the same command goes on where it was.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be read, and about how long it would take, and stop.")
+    ] = False,
     bootstrap: Annotated[int, typer.Option(min=0, help="Bootstrap samples for 95% intervals; 0 for none.")] = 0,
     per_query: Annotated[bool, typer.Option("--per-query", help="Save the values of every query beside --out.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="REPORT.json", help="Save the report.")] = None,
@@ -219,6 +229,10 @@ def evaluate(
         --level species --level genus --bootstrap 1000 --per-query --out ours.json
     Against an earlier report, query by query:
       suprank evaluate new.parquet --labels new.parquet --against ours.json
+    A collection larger than memory: how long will it take? Then evaluate it, and go on after a kill:
+      suprank evaluate q.npy --labels q-labels.npy --gallery 'shards/*.npy' --gallery-labels labels.npy --dry-run
+      suprank evaluate q.npy --labels q-labels.npy --gallery 'shards/*.npy' --gallery-labels labels.npy \\
+        --checkpoint evaluation --out report.json
     The decomposability gap of AP in batches of 256, with its upper bounds:
       suprank evaluate runs/roadmap --gap 256
     GLDv2's mAP@100 of ranked lists, which --save-run predictions.csv saves:
@@ -259,6 +273,8 @@ def evaluate(
         save_run=save_run,
         save_run_k=save_run_k,
         quiet=quiet,
+        checkpoint=checkpoint,
+        dry_run=dry_run,
         protocol=None if protocol is None else protocol.value,
         qrels=qrels,
         self_match=None if self_match is None else self_match.value,
@@ -266,6 +282,8 @@ def evaluate(
         usage=usage,
     )
     check_options(context)
+    if ground_truth is not None and (checkpoint is not None or dry_run):
+        raise typer.BadParameter("--checkpoint and --dry-run are for labels; leave them out, or --ground-truth.")
     predictions = solution is not None and (protocol is None or options.subject.suffix.lower() == ".csv")
     if not predictions and run is None:
         check_sources(options.subject, labels, gallery, gallery_labels, id)

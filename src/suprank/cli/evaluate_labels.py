@@ -9,6 +9,7 @@ from suprank.cli import terminal
 from suprank.cli.evaluate_options import parse_weights
 from suprank.cli.metric_comparison import print_comparison, read_report
 from suprank.cli.metric_table import print_and_save
+from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,6 @@ def evaluate_labels(options: EvaluateOptions) -> None:
     saved = None if against is None or _is_embeddings(options, against) else read_report(against)
     _check_protocols(options, saved)
     data = options.read()
-    pair = None if saved is not None else _read_pair(options, data)
     settings: dict[str, Any] = {
         "ks": options.ks,
         "decay": options.decay,
@@ -36,11 +36,20 @@ def evaluate_labels(options: EvaluateOptions) -> None:
         "metrics": options.metrics,
         **options.protocol_settings,
     }
+    if options.dry_run:
+        terminal.echo(data.plan(**settings))
+        return
+    pair = None if saved is not None else _read_pair(options, data)
     common = settings if pair is None else pair.common_settings(settings)
     paired = saved is not None or pair is not None
-    with terminal.progress("evaluating", options.quiet) as progress:
+    resumable: dict[str, Any] = {} if options.checkpoint is None else {"checkpoint": options.checkpoint}
+    with terminal.log_lines("suprank.evaluation", options.quiet), terminal.progress("evaluating", options.quiet) as progress:
         report = data.evaluate(
-            progress=progress, per_query=options.per_query or paired, bootstrap=options.bootstrap, **settings
+            progress=progress,
+            per_query=options.per_query or paired,
+            bootstrap=options.bootstrap,
+            **resumable,
+            **settings,
         )
     print_and_save(report, options, _shown_keys(options, report))
     if saved is not None and against is not None:
@@ -103,6 +112,7 @@ def _is_embeddings(options: EvaluateOptions, against: Path) -> bool:
     subject = options.subject
     if options.against_itself:
         return True
+    check_local(against)
     if not against.exists() and not against.suffix:
         raise ValueError(
             f"there is no folder {against} to compare with; name a folder of `suprank train` or `suprank embed`, a file of "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from suprank.cli import terminal
+from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
     from suprank.workflows.evaluation import EvaluationInput
@@ -50,6 +51,7 @@ WITHOUT_PROTOCOL = {
     **dict.fromkeys(("metric", "decay", "weight"), "a protocol has its own metrics"),
     **dict.fromkeys(("gap", "run"), "a protocol is for embeddings"),
     "save_run": "--save-run saves lists by our own conventions",
+    **dict.fromkeys(("checkpoint", "dry_run"), "a protocol is evaluated from start to end"),
 }
 """Options that contradict any --protocol, and why."""
 GROUND_TRUTH = {"qrels": "mieb", "self_match": "mieb", "ground_truth": "revisited", "solution": "gldv2"}
@@ -92,6 +94,8 @@ class EvaluateOptions:
     save_run: Path | None
     save_run_k: int
     quiet: bool
+    checkpoint: Path | None = None
+    dry_run: bool = False
     protocol: str | None = None
     qrels: Path | None = None
     self_match: str | None = None
@@ -144,6 +148,8 @@ class EvaluateOptions:
         for file in (self.out, self.csv, self.comparison, self.save_run):
             if file is not None:
                 terminal.check_writable(file)
+        if self.checkpoint is not None:
+            terminal.check_folder(self.checkpoint)
         from suprank.evaluation.embedding_files import check_file
 
         for file in (self.qrels, self.solution):
@@ -258,6 +264,10 @@ def check_sources(
         raise typer.BadParameter("--gallery and --gallery-labels go together; give both, or neither.")
     if embeddings.is_dir() and (labels, gallery, id) != (None, None, None):
         raise typer.BadParameter("a folder has its own labels, gallery and ids; to use others, name files instead.")
+    try:
+        check_local(embeddings)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="EMBEDDINGS") from error
     if not embeddings.exists() and not embeddings.suffix:
         text = f"there is no folder {embeddings}; name a folder of `suprank train` or `suprank embed`, or a file."
         raise typer.BadParameter(text, param_hint="EMBEDDINGS")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from suprank.evaluation.embeddings import Embeddings
+
+_ROWS = 2**18  # of labels that are looked at together
 
 
 def check_label_pair(
@@ -43,7 +46,7 @@ def check_label_pair(
 
 
 def _check_labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> Tensor:
-    tensor = labels.detach() if isinstance(labels, torch.Tensor) else torch.from_numpy(_integers(labels, name))
+    tensor = labels.detach() if isinstance(labels, torch.Tensor) else integer_tensor(labels, name)
     unsigned = tensor.dtype == torch.uint64
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise TypeError(f"{name} have dtype {tensor.dtype}, but must be integers; number the classes from 0 on.")
@@ -54,23 +57,61 @@ def _check_labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> 
         )
     if len(tensor) != len(source):
         raise ValueError(f"{name} have {len(tensor)} rows and {source.name} {len(source)}; give one row for each embedding.")
-    tensor = squeeze_sets(tensor[:, None] if tensor.ndim == 1 else tensor).long()
+    tensor = squeeze_sets(tensor[:, None] if tensor.ndim == 1 else tensor)
+    tensor = tensor if tensor.ndim == 2 and tensor.dtype == torch.int32 else tensor.long()
     check_labels(tensor, name, unsigned=unsigned)
     return tensor
 
 
-def _integers(values: ArrayLike, name: str) -> NDArray[Any]:
+def integer_tensor(values: ArrayLike, name: str) -> Tensor:
+    """Labels as a tensor; of int32 and int64 it shares the memory, or the mapped file, and must not be written to."""
     array = np.asarray(values)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} have dtype {array.dtype}, but must be integers; number the classes from 0 on.")
-    return array.astype(np.uint64 if array.dtype == np.uint64 else np.int64)
+    if array.dtype not in (np.int32, np.int64, np.uint64):
+        array = array.astype(np.int64)
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):  # reversed, or a field of a structured array
+        array = array.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an array that may not be written to
+        return torch.from_numpy(array)
 
 
-def check_tree(labels: Integer[Tensor, "rows depth *set"], names: Sequence[str]) -> None:
-    """Refuse a label with two parents, and one whose parent is missing.
+def forms_tree(parts: Sequence[Integer[Tensor, "_ depth"]]) -> bool:
+    """Whether every label has a parent, and the same one in all rows of all parts.
+
+    Read some rows at a time, into a table of parents; False too for labels that are too large to index one.
+    """
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return True
+    rows = [part[first : first + _ROWS] for part in parts for first in range(0, len(part), _ROWS)]
+    for column in range(parts[0].shape[1] - 1):
+        largest = max(int(part[:, column].max()) for part in parts)
+        if largest > sum(map(len, parts)) + 1024:
+            return False
+        parents = torch.full((largest + 2,), -1, dtype=parts[-1].dtype, device=parts[0].device)
+        for one in rows:  # the last entry is for rows without a label, and means nothing
+            parents[one[:, column].where(one[:, column] >= 0, largest + 1).long()] = one[:, column + 1].to(parents.dtype)
+        for one in rows:
+            child, parent = one[:, column], one[:, column + 1]
+            known = parents[child.where(child >= 0, largest + 1).long()]
+            if ((child >= 0) & ((parent < 0) | (known != parent))).any():
+                return False
+    return True
+
+
+def check_tree(
+    labels: Integer[Tensor, "rows depth *set"], names: Sequence[str], gallery: Integer[Tensor, "items depth *set"] | None = None
+) -> None:
+    """Refuse a label with two parents, and one whose parent is missing, in the labels and those of a gallery together.
 
     Of sets, refuse a label whose images have no label of the next level in common, which could be its parent.
     """
+    parts = [labels] if gallery is None else [labels, gallery]
+    if labels.ndim == 2 and forms_tree(parts):
+        return
+    labels = torch.cat(parts)
     for column in range(labels.shape[1] - 1):
         child, parent = labels[:, column], labels[:, column + 1]
         if labels.ndim == 3:
@@ -157,10 +198,12 @@ def excluded_items(
     ids: Sequence[Any] | NDArray[Any] | None,
     gallery_ids: Sequence[Any] | NDArray[Any] | None,
     ignored: Sequence[Sequence[int]] | None,
+    *,
+    stacklevel: int = 4,
 ) -> Tensor:
     """The items that are not in the list of each query: the query itself, and the ignored ones; −1 for padding.
 
-    Warns if most queries are in the gallery and in their own lists.
+    Warns if most queries are in the gallery and in their own lists, by default in the name of whoever calls the caller.
     """
     same, items = gallery is None, gallery or source
     if same and gallery_ids is not None:
@@ -195,7 +238,7 @@ def excluded_items(
         excluded[:, 1:][excluded[:, 1:] == excluded[:, :-1]] = -1
     tensor = torch.from_numpy(excluded)
     if not same or self_index is not None:  # else each query is excluded by its number, or by its id
-        warn_if_queries_in_gallery(source, items, tensor, self_index=self_index is not None)
+        warn_if_queries_in_gallery(source, items, tensor, self_index=self_index is not None, stacklevel=stacklevel)
     return tensor
 
 

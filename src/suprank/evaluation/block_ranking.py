@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,8 +31,13 @@ def sums_over_ranking(
     arranged = block.search.order is not None
     if arranged and isinstance(positives, LabelPositives) and isinstance(ordering, OnePassOrdering):
         ((_, scores),) = block
-        sums, top = ordering.one_pass_sums(scores, positives.start[rows], positives.end[rows], excluded, sizes, relevance, ks)
-        return QuerySums(sizes, sums, top)
+        start, end = positives.start[rows], positives.end[rows]
+
+        def one_pass(share: slice) -> QuerySums:
+            labels = start[share], end[share], excluded[share], sizes[share], relevance[share]
+            return QuerySums(sizes[share], *ordering.one_pass_sums(scores[share], *labels, ks))
+
+        return QuerySums.concatenate(block.search.share_rows(one_pass, len(rows)))
     places = rank_positives(block, positives.items_of(block.rows))
     return QuerySums(sizes, ordering.ranking_sums(places, sizes, relevance), ordering.top_sums(places, relevance, ks))
 
@@ -61,12 +67,14 @@ def rank_positives(block: ScoreBlock, positives: PositiveItems) -> Places:
     """The places of the positives among all items that are not excluded, in the total order of evaluation."""
     ordering = block.search.ordering
     scores = torch.full(positives.level.shape, -torch.inf, device=positives.level.device)
-    for first, piece in block:
+    for first, piece in block.resumable("scores", scores):
         ordering.take(piece, positives.item, first, scores)
+    if block.search.last_chunk is not None:  # a measurement
+        _draw_missing(scores, piece)
     scores.masked_fill_(positives.level == 0, -torch.inf)
     falling, level = ordering.sort_positives(scores, positives.level)
     place = torch.arange(1, level.shape[1] + 1, dtype=torch.int32, device=level.device).repeat(len(level), 1)
-    for first, piece in block:
+    for first, piece in block.resumable("places", place):
         if not block.in_memory:
             ordering.take(piece, positives.item, first, scores)
         remove_excluded(block.search, piece, positives.excluded, first)
@@ -77,17 +85,33 @@ def rank_positives(block: ScoreBlock, positives: PositiveItems) -> Places:
 def top_items(block: ScoreBlock, excluded: Tensor, k: int) -> Top:
     """The k items of the highest scores, in their order; of equal scores, the items of lower numbers come first."""
     best: Top | None = None
-    for first, piece in block:
+    if not block.in_memory:
+        shape = (len(block.rows), k := min(k, len(block.search.gallery)))
+        best = Top(torch.full(shape, -torch.inf, device=excluded.device), excluded.new_full(shape, -1))
+    ordering = block.search.ordering
+
+    def merged(scores: Tensor, first: int, best: Top | None, share: slice) -> Top:
+        return ordering.top(scores[share], k, first, None if best is None else Top(best.scores[share], best.item[share]))
+
+    for first, piece in block.resumable("top", *(best or ())):
         remove_excluded(block.search, piece, excluded, first)
-        new = block.search.ordering.top(piece, k)
-        new = Top(new.scores, new.item + first)
-        if best is not None:
-            # Earlier items have lower numbers, and a stable sort keeps them before their equals.
-            scores, order = torch.cat([best.scores, new.scores], 1).sort(dim=1, descending=True, stable=True)
-            new = Top(scores[:, :k], torch.cat([best.item, new.item], 1).gather(1, order[:, :k]))
-        best = new
+        tops = block.search.share_rows(partial(merged, piece, first, best), len(piece))
+        new = Top._make(map(torch.cat, zip(*tops, strict=True)))
+        if best is None:
+            best = new
+        else:  # in place: it is what a checkpoint saves
+            best.scores.copy_(new.scores)
+            best.item.copy_(new.item)
     assert best is not None
     return Top(best.scores, best.item.where(best.scores > -torch.inf, -1))
+
+
+def _draw_missing(scores: Tensor, piece: Tensor) -> None:
+    """Give positives outside the measured chunks a score like the others': counting takes longer the more of them have one."""
+    found = piece[piece > -torch.inf]
+    generator = torch.Generator(scores.device).manual_seed(0)
+    drawn = torch.empty_like(scores).normal_(float(found.mean()), float(found.std()), generator=generator)
+    torch.where(scores > -torch.inf, scores, drawn, out=scores)
 
 
 def remove_excluded(search: Search, scores: Tensor, excluded: Tensor, first: int) -> None:

@@ -1,4 +1,4 @@
-"""Files of embeddings: `.npy` and `.pt` are memory-mapped, `.parquet` is copied to a temporary file that is.
+"""Files of embeddings: `.npy` and `.pt` are memory-mapped; `.parquet` is read in order, or copied to a temporary file that is.
 
 Several files, the shards of one collection, are read as one matrix.
 """
@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 
 from suprank.files.plain_pickle import explain_load_error
+from suprank.files.sharded_array import NpyFile, Shards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,8 +31,13 @@ BLOCK_BYTES = 4 * 2**20  # read at once: large enough for a disk, small beside a
 _NO_NULLS = "fill it in, or remove the row and its label."
 
 
-def open_embeddings(path: Path, name: str, column: str | None) -> Tensor | NDArray[Any]:
-    """The matrix in a .npy, .pt or .parquet file, memory-mapped; errors call it `name`."""
+def open_embeddings(
+    path: Path, name: str, column: str | None, *, sequential: bool = False
+) -> Tensor | NDArray[Any] | ParquetRows:
+    """The matrix in a .npy, .pt or .parquet file, memory-mapped; errors call it `name`.
+
+    `sequential`: rows will be read in their order, so that a Parquet file needs no copy.
+    """
     extension = path.suffix.lower()
     if extension not in (".npy", ".pt", ".parquet"):
         raise ValueError(
@@ -38,34 +45,70 @@ def open_embeddings(path: Path, name: str, column: str | None) -> Tensor | NDArr
         )
     check_file(path, name)
     if extension == ".parquet":
-        return _copy_parquet(path, name, column)
+        return ParquetRows(path, name, column) if sequential else _copy_parquet(path, name, column)
     return open_npy(path, name) if extension == ".npy" else _open_pt(path, name)
 
 
-class Shards:
-    """The rows of several matrices, one after the other, read like one array: by slices and by row numbers."""
+class ParquetRows:
+    """The rows of a Parquet file, read from it each time, like an array: by slices and by row numbers.
 
-    def __init__(self, parts: Sequence[NDArray[Any]]) -> None:
-        self.parts = parts
-        self.ends = np.cumsum([len(part) for part in parts])
-        self.shape = (int(self.ends[-1]), int(parts[0].shape[1]))
-        self.dtype = np.result_type(*(part.dtype for part in parts))
+    Slices that follow each other are read in one go, a few MB at a time; each thread has its own place in the file. Any other
+    access decodes the row groups that it needs from their beginnings.
+    """
+
+    ndim = 2
+
+    def __init__(self, path: Path, name: str, column: str | None) -> None:
+        self._path, self._name, self._place = path, name, threading.local()
+        with open_parquet(path, name) as file:
+            self._columns = _embedding_columns(file.schema_arrow, name, column)
+            metadata = file.metadata
+            self._ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
+            first = next(_read_matrices(file, self._columns, name), np.empty((0, 1), np.float32))
+        self.shape, self.dtype = (int(metadata.num_rows), int(first.shape[1])), first.dtype
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
 
     def __getitem__(self, which: slice | NDArray[np.int64]) -> NDArray[Any]:
         if isinstance(which, slice):
-            start, stop, _ = which.indices(self.shape[0])
-            found = []
-            for part, end in zip(self.parts, self.ends.tolist(), strict=True):
-                first = end - len(part)
-                if first < stop and start < end:
-                    found.append(part[max(start - first, 0) : stop - first])
-            return found[0] if len(found) == 1 else np.concatenate([self.parts[0][:0], *found])
+            start, stop, _ = which.indices(len(self))
+            return self._between(start, max(start, stop))
         rows = np.empty((len(which), self.shape[1]), self.dtype)
-        shard = np.searchsorted(self.ends, which, side="right")
-        for number in np.unique(shard).tolist():
-            here = shard == number
-            rows[here] = self.parts[number][which[here] - (self.ends[number] - len(self.parts[number]))]
+        group = np.searchsorted(self._ends, which, side="right")
+        for number in np.unique(group).tolist():
+            here = np.flatnonzero(group == number)
+            first, last = int(which[here].min()), int(which[here].max())
+            for begin in range(first, last + 1, step := max(1, BLOCK_BYTES // (4 * self.shape[1]))):
+                some = here[(which[here] >= begin) & (which[here] < begin + step)]
+                if len(some):
+                    rows[some] = self._between(begin, min(begin + step, last + 1))[which[some] - begin]
         return rows
+
+    def _between(self, start: int, stop: int) -> NDArray[Any]:
+        """Rows `start` to `stop`; the reader of this thread goes on where it stopped, if it is not beyond them."""
+        rows = np.empty((stop - start, self.shape[1]), self.dtype)
+        filled = 0
+        at, rest, matrices = getattr(self._place, "reader", (-1, rows[:0], iter(())))  # `rest` begins with row `at`
+        group = int(np.searchsorted(self._ends, start, side="right"))
+        begin = int(self._ends[group - 1]) if group else 0
+        if not begin <= at <= start and stop > start:
+            at, rest, matrices = begin, rows[:0], self._matrices(group)
+        while filled < len(rows):
+            if not len(rest):
+                rest = next(matrices)
+            skipped = min(start + filled - at, len(rest))
+            taken = rest[skipped : skipped + len(rows) - filled]
+            rows[filled : filled + len(taken)] = taken
+            filled, at, rest = filled + len(taken), at + skipped + len(taken), rest[skipped + len(taken) :]
+        self._place.reader = (at, rest, matrices)
+        return rows
+
+    def _matrices(self, group: int) -> Iterator[NDArray[Any]]:
+        with open_parquet(self._path, self._name) as file:
+            if file.metadata.num_rows != len(self):
+                raise ValueError(f"{self._name} has {file.metadata.num_rows} rows, and had {len(self)}; do not change it now.")
+            yield from _read_matrices(file, self._columns, self._name, group, self.shape[1])
 
 
 def find_shards(source: object) -> list[Path] | None:
@@ -94,12 +137,12 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
     return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", str(path))]
 
 
-def open_shards(paths: Sequence[Path], name: str, column: str | None) -> Shards:
-    """All files as one matrix; they must have the same width."""
-    parts: list[NDArray[Any]] = []
+def open_shards(paths: Sequence[Path], name: str, column: str | None, *, sequential: bool = False) -> Shards:
+    """All files as one matrix; they must have the same width. `sequential`: see `open_embeddings`."""
+    parts: list[Any] = []  # arrays, `NpyFile` and `ParquetRows`
     for path in paths:
         about = f"{name} ({path})"
-        part = open_embeddings(path, about, column)
+        part = open_embeddings(path, about, column, sequential=sequential)
         if isinstance(part, torch.Tensor):
             if part.dtype == torch.bfloat16:
                 raise TypeError(f"{about} holds bfloat16, which numpy does not know; save shards as float16 or float32.")
@@ -107,7 +150,8 @@ def open_shards(paths: Sequence[Path], name: str, column: str | None) -> Shards:
         if part.ndim != 2 or (parts and part.shape[1] != parts[0].shape[1]):
             wanted = f"[rows, {parts[0].shape[1]}], as {paths[0].name} has" if parts else "[rows, dim]"
             raise ValueError(f"{about} has shape {part.shape}, but must be {wanted}; all shards come from one model.")
-        parts.append(part)
+        # Thousands of mapped files are more than a process may have open.
+        parts.append(NpyFile(path, part.shape, part.dtype) if path.suffix.lower() == ".npy" else part)
     return Shards(parts)
 
 
@@ -237,22 +281,27 @@ def _embedding_columns(schema: Any, name: str, column: str | None) -> list[str]:
     )
 
 
-def _read_matrices(file: Any, columns: list[str], name: str) -> Iterator[NDArray[Any]]:
-    """Blocks of rows, one per record batch, as float16 if all columns are float16 and as float32 otherwise."""
+def _read_matrices(
+    file: Any, columns: list[str], name: str, first_group: int = 0, dim: int | None = None
+) -> Iterator[NDArray[Any]]:
+    """Blocks of rows, one per record batch, as float16 if all columns are float16 and as float32 otherwise.
+
+    They begin with a row group; `dim` is their dimension, if it is known.
+    """
     import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
     metadata = file.metadata
     inside = tuple(f"{column}." for column in columns)  # a list's numbers are the leaf `embedding.list.element`
     paths = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     chosen = [index for index, path in enumerate(paths) if path in columns or path.startswith(inside)]
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     values = sum(group.column(index).num_values for group in groups for index in chosen)
-    rows = max(1, BLOCK_BYTES // (4 * max(1, values // metadata.num_rows)))
+    rows = max(1, BLOCK_BYTES // (4 * max(1, values // max(1, metadata.num_rows))))
     kinds = [file.schema_arrow.field(column).type for column in columns]
     half = all((kind if pa.types.is_floating(kind) else kind.value_type) == pa.float16() for kind in kinds)
-    start, dim = 0, None
+    start = sum(group.num_rows for group in groups[:first_group])
     try:
-        for batch in file.iter_batches(batch_size=rows, columns=columns):
+        for batch in file.iter_batches(rows, row_groups=range(first_group, len(groups)), columns=columns):
             if not len(batch):  # a row group without rows
                 continue
             matrix = _batch_matrix(batch, columns, dim, start, name)

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from suprank.evaluation.embedding_files import BLOCK_BYTES, Shards, find_shards, open_embeddings, open_shards
+from suprank.evaluation.embedding_files import BLOCK_BYTES, ParquetRows, find_shards, open_embeddings, open_shards
+from suprank.files.sharded_array import Shards
 
 if TYPE_CHECKING:
+    import hashlib
     from collections.abc import Sequence
 
     from jaxtyping import Float
     from numpy.typing import NDArray
     from torch import Tensor
 
-EmbeddingSource: TypeAlias = "Embeddings | Tensor | NDArray[Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+EmbeddingSource: TypeAlias = (
+    "Embeddings | Tensor | NDArray[Any] | Shards | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+)
 """What `Embeddings.from_source` takes."""
 
 _NAMED = 5  # rows that an error names before it only counts
@@ -35,10 +39,11 @@ class Embeddings:
 
     - `.npy`: memory-mapped, never loaded as a whole;
     - `.pt`: one tensor, saved by `torch.save`; memory-mapped, and no code in the file is run;
-    - `.parquet`: the column `embedding`, or the only column of float lists, or else all columns if all are floats. Parquet
-      has no random access, so it is copied, one record batch at a time, to an unnamed temporary file in the folder TMPDIR
-      (float16 stays float16, the rest becomes float32). The system removes it with the object or the process, however
-      that ends. If /tmp is in memory, point TMPDIR to a disk.
+    - `.parquet`: the column `embedding`, or the only column of float lists, or else all columns if all are floats (float16
+      stays float16, the rest becomes float32). Parquet has no random access, so it is copied, one record batch at a time, to
+      an unnamed temporary file in the folder TMPDIR. The system removes it with the object or the process, however that
+      ends. If /tmp is in memory, point TMPDIR to a disk. With `sequential` there is no copy: it is read from the file each
+      time, which is as fast in the order of the rows and slow in any other.
 
     A list of paths, or a pattern such as `shards/*.npy`, is one collection in several files, whose rows follow each other.
 
@@ -52,7 +57,12 @@ class Embeddings:
     """
 
     def __init__(
-        self, stored: Tensor | NDArray[Any] | Shards, name: str, *, on_disk: bool = False, paths: Sequence[Path] = ()
+        self,
+        stored: Tensor | NDArray[Any] | Shards | ParquetRows,
+        name: str,
+        *,
+        on_disk: bool = False,
+        paths: Sequence[Path] = (),
     ) -> None:
         self.name = name
         self.paths = paths
@@ -60,23 +70,31 @@ class Embeddings:
         self.device = stored.device if isinstance(stored, torch.Tensor) else torch.device("cpu")
         self._count = int(stored.shape[0])
         self.on_disk = on_disk
-        self._stored: Tensor | NDArray[Any] | Shards | None = stored
+        self._stored: Tensor | NDArray[Any] | Shards | ParquetRows | None = stored
 
     @classmethod
-    def from_source(cls, source: EmbeddingSource, name: str = "embeddings", *, column: str | None = None) -> Embeddings:
-        """Open and check embeddings; errors call them `name`. `column` picks a column of a Parquet file with several."""
+    def from_source(
+        cls, source: EmbeddingSource, name: str = "embeddings", *, column: str | None = None, sequential: bool = False
+    ) -> Embeddings:
+        """Open and check embeddings; errors call them `name`. `column` picks a column of a Parquet file with several.
+
+        `sequential` says that rows will be read in their order, as those of a gallery are, so that Parquet is not copied.
+        """
         if isinstance(source, Embeddings):
             return source
-        stored: Tensor | NDArray[Any] | Shards
+        stored: Tensor | NDArray[Any] | Shards | ParquetRows
         if (paths := find_shards(source)) is not None:
-            stored = open_shards(paths, name, column)
+            stored = open_shards(paths, name, column, sequential=sequential)
             name = f"{name} ({len(paths)} files, {paths[0]} to {paths[-1].name})"
             _check(stored, name)
             return cls(stored, name, on_disk=True, paths=paths)
+        if isinstance(source, Shards):
+            _check(source, name)
+            return cls(source, name, on_disk=True, paths=source.paths)
         if isinstance(source, str | os.PathLike):
             path = Path(source)
             name = f"{name} ({path})"
-            stored = open_embeddings(path, name, column)
+            stored = open_embeddings(path, name, column, sequential=sequential)
             _check(stored, name)
             return cls(stored, name, on_disk=True, paths=[path])
         if not isinstance(source, np.ndarray | torch.Tensor):
@@ -125,6 +143,19 @@ class Embeddings:
             rows[some if device is None else some.to(device)] = self._read(index[some], device)
         return rows
 
+    def read_into(self, index: slice | Tensor, out: Float[Tensor, "rows dim"]) -> None:
+        """Write the rows of a slice or of row numbers, all of which must exist, to `out`, in float32.
+
+        Rows of a float32 tensor on the CPU are copied by the calling thread alone, and without a copy in between.
+        """
+        stored = self._stored
+        if not isinstance(stored, torch.Tensor) or stored.is_cuda or stored.dtype != torch.float32 or out.is_cuda:
+            out.copy_(self.rows(index, out.device))
+        elif isinstance(index, slice):
+            np.copyto(out.numpy(), stored[index].numpy())
+        else:
+            np.take(stored.numpy(), index.numpy(), axis=0, out=out.numpy(), mode="clip")
+
     def part(self, rows: slice, columns: Tensor) -> Float[Tensor, "rows columns"]:
         """Some columns of some rows, in float32 on the CPU; of embeddings in memory, the other columns are not read."""
         if self.on_disk or not isinstance(self._stored, torch.Tensor):
@@ -142,19 +173,28 @@ class Embeddings:
             return mine.data_ptr() == theirs.data_ptr() and mine.stride() == theirs.stride() and mine.dtype == theirs.dtype
         if isinstance(mine, np.ndarray) and isinstance(theirs, np.ndarray):
             return mine.ctypes.data == theirs.ctypes.data and mine.strides == theirs.strides and mine.dtype == theirs.dtype
-        return False
+        return mine is theirs and mine is not None
 
-    def norms(self, *, zero_allowed: bool = False, device: torch.device | None = None) -> Float[Tensor, " rows"]:
+    def norms(
+        self, *, zero_allowed: bool = False, device: torch.device | None = None, digest: hashlib._Hash | None = None
+    ) -> Float[Tensor, " rows"]:
         """The L2 norm of every row, summed in float64, in one pass that holds a few MB; on `device`, or else the source's.
 
         Rows with NaN, infinity or a length beyond float32 are refused. So are, unless allowed, rows of zeros, and rows so short
-        that float32 has few digits for them: a cosine needs a direction.
+        that float32 has few digits for them: a cosine needs a direction. A `digest` is updated with the embeddings: equal
+        float32 values, on any device and in any file, give equal digests.
         """
         norms = torch.empty(self._count, device=device or self.device)
+        odd = np.random.default_rng(0).integers(2**31, size=self.dim, dtype=np.int32) | 1
+        weights = torch.from_numpy(odd).to(norms.device)
         block = self._block if norms.device.type == "cpu" else _GPU_BLOCKS * self._block
         for start in range(0, self._count, block):
             part = slice(start, min(start + block, self._count))
-            norms[part] = torch.linalg.vector_norm(self._read(part, device), dim=-1, dtype=torch.float64)
+            values = self._read(part, device)
+            norms[part] = torch.linalg.vector_norm(values, dim=-1, dtype=torch.float64)
+            if digest is not None:  # Σ bits · weight, in integers: the same however it is added up
+                digest.update((values.contiguous().view(torch.int32) * weights).sum(1).cpu().numpy().data)
+            del values  # before the next block is read
         not_finite = ~norms.isfinite()
         if not_finite.any():
             raise ValueError(
@@ -169,6 +209,13 @@ class Embeddings:
                 f"remove the rows and their labels: keep = np.linalg.norm(embeddings, axis=1) > {1.2e-38 if zeros else 0}."
             )
         return norms
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all embeddings as they are stored; of a Parquet file, when decoded."""
+        if self._stored is None:
+            return 0
+        return self._count * self.dim * self._stored.dtype.itemsize
 
     @property
     def _block(self) -> int:
@@ -205,7 +252,7 @@ def _name_rows(bad: Tensor) -> str:
     return f"{count} of {len(bad)} rows ({', '.join(first)}{', ...' if count > len(first) else ''}) hold"
 
 
-def _check(stored: Tensor | NDArray[Any] | Shards, name: str) -> None:
+def _check(stored: Tensor | NDArray[Any] | Shards | ParquetRows, name: str) -> None:
     if isinstance(stored, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, but embeddings have no missing entries; fill them in with .filled(value).")
     if isinstance(stored, torch.Tensor):

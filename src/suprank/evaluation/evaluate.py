@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+import os
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.distributed
 
@@ -23,10 +21,11 @@ from suprank.evaluation.arguments import (
     excluded_items,
     parse_metrics,
 )
-from suprank.evaluation.block_ranking import sums_over_ranking, sums_over_top
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.metric_names import MEAN_OF_LEVELS, Metric
-from suprank.evaluation.metrics import MetricSettings, QuerySums, check_weights, default_metrics, metric_values
+from suprank.evaluation.evaluation_job import EvaluationJob
+from suprank.evaluation.metric_names import MEAN_OF_LEVELS
+from suprank.evaluation.metrics import MetricSettings, check_weights, default_metrics
+from suprank.evaluation.plan import EvaluationPlan
 from suprank.evaluation.positives import LabelPositives, SetPositives
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.report import Report
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.embeddings import EmbeddingSource
     from suprank.evaluation.progress import Progress
-
-_QUERIES_AT_ONCE = 2**14  # whose metrics are computed together: few operations, and small beside the memory budget
 
 
 def evaluate(
@@ -65,11 +62,13 @@ def evaluate(
     device: torch.device | str | None = None,
     memory_budget: int | None = None,
     distributed: bool = True,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool | Progress = True,
 ) -> Report:
     """Rank the gallery for every query by cosine similarity, and compute every metric of the ranking, exactly.
 
-    Embeddings are tensors, numpy arrays, or paths of ``.npy``, ``.pt`` or ``.parquet`` files, which may be larger than memory.
+    Embeddings are tensors, numpy arrays, or paths of ``.npy``, ``.pt`` or ``.parquet`` files, which may be larger than memory;
+    several files, as a list or a pattern, are one collection.
     Labels are `[N]` or `[N, L]`, column 0 the finest, and must form a tree; −1 is no label: such an item is a positive of no
     query and a negative of all. Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1: an item is a
     positive where its set meets the query's. Without a gallery, the queries are ranked against each other.
@@ -96,62 +95,57 @@ def evaluate(
 
     Under torch.distributed each process ranks a share of the queries, and all return the same report; with
     `distributed=False` each process evaluates its own data. `memory_budget` is about how many bytes are used in addition to
-    the embeddings given, some hundred bytes per item for the label tree, and 8 bytes per metric and query: by default 256 MiB
-    for each of torch's threads (512 MiB at least), on a GPU 4 GiB. A gallery that does not fit into it is read again for
-    every block of queries. `per_query` keeps each query's values, and `bootstrap=1000` adds 95 % confidence intervals over
-    queries, drawn with `seed`. `progress` is a function of (done, total), or whether to show a bar on a terminal.
+    the embeddings and labels given, up to 30 bytes per item for the label tree, and 8 bytes per metric and query: by default
+    256 MiB for each of torch's threads (512 MiB at least), on a GPU 4 GiB. A gallery that does not fit into it is read again
+    for every block of queries. `per_query` keeps each query's values, and `bootstrap=1000` adds 95 % confidence intervals over
+    queries, drawn with `seed`. `progress` is a function of (done, total), or whether to show a bar on a terminal. If a
+    gallery is streamed and that will take more than a minute, a line on the terminal, or else in the log, says how long;
+    `plan_evaluation` says so beforehand.
+
+    `checkpoint` is a folder, in which the work is saved every 30 seconds: after a kill the same call goes on where it was, with
+    any number of processes, and gives the same digits. If the folder is of another evaluation (other embeddings, labels or
+    settings), a ValueError says what differs. It stays, and a later call returns once it has checked the embeddings; delete it
+    when you have the report.
 
     Example:
         >>> report = evaluate(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0]]), torch.tensor([0, 1, 0, 1]))
         >>> report["R@1"], report["AP"]
         (0.0, 0.4583333333333333)
     """
-    source = Embeddings.from_source(embeddings, "embeddings")
-    items = source if gallery is None else Embeddings.from_source(gallery, "gallery")
-    check_dimensions(source, items)
-    device = choose_device(device, source)
-    own, theirs = (
-        part.to(device) for part in check_label_pair(labels, gallery_labels, source, None if gallery is None else items)
-    )
-    names = check_level_names(level_names, own.shape[1])
-    check_tree(own if gallery is None else torch.cat([own, theirs]), names)
-    if not 0 <= decay < float("inf"):
-        raise ValueError(
-            f"decay={decay} must be 0 or more, and finite: below 0, coarse levels would outweigh fine ones; the paper uses 1."
-        )
-    settings = MetricSettings(names, float(decay), check_weights(weights, names))
-    chosen = default_metrics(check_ks(ks), names) if metrics is None else parse_metrics(metrics, names)
-    if gallery is not None and gallery_ids is not None and ids is None:
-        raise ValueError("gallery_ids were given without ids, but both are needed to find the query in the gallery; give both.")
-    excluded = excluded_items(source, None if gallery is None else items, self_index, ids, gallery_ids, ignored)
-    positives = (LabelPositives if own.ndim == 2 else SetPositives)(own, theirs, excluded.to(device))
-    search = Search(
-        source,
-        items,
+    job = _prepare(
+        embeddings,
+        labels,
+        gallery,
+        gallery_labels,
+        metrics=metrics,
+        ks=ks,
+        level_names=level_names,
+        decay=decay,
+        weights=weights,
+        normalize=normalize,
+        self_index=self_index,
+        ids=ids,
+        gallery_ids=gallery_ids,
+        ignored=ignored,
         device=device,
         memory_budget=memory_budget,
-        normalize=normalize,
-        positives_per_query=float(positives.counts().mean()) if any(metric.full_ranking for metric in chosen) else 0,
-        contiguous=isinstance(positives, LabelPositives),
+        distributed=distributed,
     )
-    if search.whole and isinstance(positives, LabelPositives):
-        search.arrange(positives.arrange())
-    distributed = distributed and torch.distributed.is_available() and torch.distributed.is_initialized()
-    parts = {metric: metric.at_levels(names) if metric.level == MEAN_OF_LEVELS else [metric] for metric in chosen}
-    computed = list(dict.fromkeys(part for some in parts.values() for part in some))
-    values = _values_per_query(search, positives, computed, settings, progress_function(progress, "evaluating"), distributed)
-    columns = dict(zip(computed, values, strict=True))
+    job.announce(on_terminal=progress is True)
+    values = job.values_per_query(progress_function(progress, "evaluating"), checkpoint)
+    columns = dict(zip(job.computed, values, strict=True))
     means = {metric: mean_over_queries(column) for metric, column in columns.items()}
+    chosen, names, positives = list(job.parts), job.settings.level_names, job.positives
     report = Report(
-        values={str(metric): _mean_of_levels([means[part] for part in some]) for metric, some in parts.items()},
-        queries=len(source),
-        items=len(items),
+        values={str(metric): _mean_of_levels([means[part] for part in some]) for metric, some in job.parts.items()},
+        queries=len(job.search.queries),
+        items=len(job.search.gallery),
         levels=names,
         without_positives=dict(zip(names, _count_without_positives(positives), strict=True)),
         settings={
             "ks": sorted({metric.k for metric in chosen if metric.k is not None}),
             "decay": float(decay),
-            "weights": dict(zip(names, settings.weights, strict=True)),
+            "weights": dict(zip(names, job.settings.weights, strict=True)),
             "normalize": normalize,
         },
         per_query={str(metric): columns[metric] for metric in chosen if metric in columns} if per_query or bootstrap else None,
@@ -162,103 +156,103 @@ def evaluate(
     return report if per_query else replace(report, per_query=None, query_ids=None)
 
 
-def _values_per_query(
-    search: Search,
-    positives: LabelPositives | SetPositives,
-    metrics: Sequence[Metric],
-    settings: MetricSettings,
-    show: Progress,
-    distributed: bool,
-) -> NDArray[np.float64]:
-    """The value of every metric for every query, `[metrics, queries]`; processes share the work."""
-    full = any(metric.full_ranking for metric in metrics)
-    ks = sorted({metric.k for metric in metrics if metric.k is not None})
-    # The blocks are the same on any number of processes, so that every product has the same shape.
-    longest = min(max(ks, default=0), len(search.gallery))
-    blocks = search.blocks(positives.counts() if full else np.full(len(positives.queries), longest))
-    if distributed:
-        blocks = _agree_on_blocks(blocks, search)
-    rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if distributed else (0, 1)
-    mine = blocks[rank::world]
-    values = np.zeros((len(metrics), len(positives.queries)))
-    waiting: list[tuple[NDArray[np.int64], QuerySums]] = []
-    rank_block = partial(_rank_block, search, positives, full=full, settings=settings, ks=ks)
-    items = len(search.gallery) * (2 if full and not search.whole else 1)
-    chunks = _ChunkProgress(mine, items, lambda done: show(done, len(positives.queries)))
-    if search.workers == 1 and not search.resident:  # a block can take minutes
-        search.on_chunk = chunks
-    with closing(search.map_blocks(rank_block, [positives.queries[block] for block in mine])) as results:
-        for number, (block, parts) in enumerate(zip(mine, results, strict=True)):
-            chunks.begin(number + 1)
-            waiting += parts
-            if block is mine[-1] or sum(len(rows) for rows, _ in waiting) > _QUERIES_AT_ONCE:
-                rows, sums = zip(*waiting, strict=True)
-                block_values = metric_values(metrics, QuerySums.concatenate(sums), ks, settings)
-                values[:, np.concatenate(rows)] = block_values.cpu().numpy()
-                waiting = []
-            show(block.stop, len(positives.queries))
-    if mine[-1:] != blocks[-1:]:
-        show(len(positives.queries), len(positives.queries))  # the last block belongs to another process
-    # Every entry is one process's value and the others' 0: the sum is exact.
-    return _all_reduce(values, search, torch.distributed.ReduceOp.SUM) if distributed else values
-
-
-class _ChunkProgress:
-    """Shows how much of a block is done while the gallery is read for it: `items` in all, and more if ties are ranked again."""
-
-    def __init__(self, blocks: Sequence[slice], items: int, show: Callable[[int], None]):
-        self.blocks, self.items, self.show = blocks, items, show
-        self.begin(0)
-
-    def begin(self, number: int) -> None:
-        """From now on chunks are read for the block of this number."""
-        self.number, self.read = number, 0
-
-    def __call__(self, items: int) -> None:
-        self.read += items
-        block = self.blocks[self.number]
-        size = block.stop - block.start
-        self.show(block.start + min(size * self.read // self.items, size - 1))
-
-
-def _agree_on_blocks(blocks: Sequence[slice], search: Search) -> list[slice]:
-    """The same blocks on every process, cut wherever one of them would cut, because free memory and threads may differ.
-
-    Otherwise a query could be ranked by two processes, or by none.
-    """
-    cuts = np.zeros(blocks[-1].stop + 1, np.int32)
-    cuts[[block.stop for block in blocks]] = 1
-    stops = np.flatnonzero(_all_reduce(cuts, search, torch.distributed.ReduceOp.MAX)).tolist()
-    return [slice(start, stop) for start, stop in pairwise([0, *stops])]
-
-
-def _all_reduce(values: NDArray[Any], search: Search, operation: Any) -> NDArray[Any]:
-    device = torch.device("cpu")
-    if torch.distributed.get_backend() == "nccl":  # which needs a GPU, whatever we evaluate on
-        device = search.device if search.device.type == "cuda" else torch.device("cuda")
-    reduced = torch.from_numpy(values).to(device)
-    torch.distributed.all_reduce(reduced, operation)
-    return reduced.cpu().numpy()
-
-
-def _rank_block(
-    search: Search,
-    positives: LabelPositives | SetPositives,
-    rows: NDArray[np.int64],
+def plan_evaluation(
+    embeddings: EmbeddingSource,
+    labels: Tensor | ArrayLike,
+    gallery: EmbeddingSource | None = None,
+    gallery_labels: Tensor | ArrayLike | None = None,
     *,
-    full: bool,
-    settings: MetricSettings,
+    metrics: Sequence[str] | None = None,
+    ks: Sequence[int] = (1, 10, 100),
+    normalize: bool = True,
+    device: torch.device | str | None = None,
+    memory_budget: int | None = None,
+    **options: Any,
+) -> EvaluationPlan:
+    """What `evaluate` with these arguments will read, in which memory, and about how long it will take.
+
+    A small part of the work is done to measure it: seconds, as a rule. All arguments are checked, but not the embeddings.
+    `options` are those of `evaluate` that say which items are compared: `level_names`, `self_index`, `ids`, `ignored`, ...
+
+    Example:
+        >>> plan = plan_evaluation(torch.randn(50, 8), torch.arange(50) % 5)
+        >>> plan.queries, plan.items, plan.reads
+        (50, 50, 2)
+    """
+    start = time.perf_counter()
+    job = _prepare(
+        *(embeddings, labels, gallery, gallery_labels),
+        metrics=metrics,
+        ks=ks,
+        normalize=normalize,
+        device=device,
+        memory_budget=memory_budget,
+        **options,
+    )
+    prepared = time.perf_counter() - start  # sorting the labels, which `evaluate` does as well
+    plan = job.plan()
+    return replace(plan, seconds=prepared + plan.seconds)
+
+
+def _prepare(
+    embeddings: EmbeddingSource,
+    labels: Tensor | ArrayLike,
+    gallery: EmbeddingSource | None,
+    gallery_labels: Tensor | ArrayLike | None,
+    *,
+    metrics: Sequence[str] | None,
     ks: Sequence[int],
-) -> list[tuple[NDArray[np.int64], QuerySums]]:
-    """The sums of these queries' rankings; of a query that comes twice, the second counts."""
-    if full:
-        return [(rows, sums_over_ranking(search.score(rows), positives, settings, ks))]
-    sums, unknown = sums_over_top(search.score(rows), positives, settings, ks)
-    if not unknown.any():
-        return [(rows, sums)]
-    again = rows[unknown.cpu().numpy()]
-    exact = sums_over_ranking(search.score(again), positives, settings, ks)
-    return [(rows, sums), (again, exact._replace(full=None))]
+    normalize: bool,
+    device: torch.device | str | None,
+    memory_budget: int | None,
+    level_names: Sequence[str] | None = None,
+    decay: float = 1.0,
+    weights: Mapping[str, float] | Sequence[float] | None = None,
+    self_index: Tensor | ArrayLike | None = None,
+    ids: Sequence[Any] | NDArray[Any] | None = None,
+    gallery_ids: Sequence[Any] | NDArray[Any] | None = None,
+    ignored: Sequence[Sequence[int]] | None = None,
+    distributed: bool = True,
+) -> EvaluationJob:
+    """Check all arguments and divide the memory; the embeddings are not checked yet."""
+    source = Embeddings.from_source(embeddings, "embeddings")
+    items = source if gallery is None else Embeddings.from_source(gallery, "gallery", sequential=True)
+    check_dimensions(source, items)
+    device = choose_device(device, source)
+    own, theirs = check_label_pair(labels, gallery_labels, source, None if gallery is None else items)
+    names = check_level_names(level_names, own.shape[1])
+    check_tree(own, names, None if gallery is None else theirs)
+    if not 0 <= decay < float("inf"):
+        raise ValueError(
+            f"decay={decay} must be 0 or more, and finite: below 0, coarse levels would outweigh fine ones; the paper uses 1."
+        )
+    settings = MetricSettings(names, float(decay), check_weights(weights, names))
+    chosen = default_metrics(check_ks(ks), names) if metrics is None else parse_metrics(metrics, names)
+    if gallery is not None and gallery_ids is not None and ids is None:
+        raise ValueError("gallery_ids were given without ids, but both are needed to find the query in the gallery; give both.")
+    others = None if gallery is None else items
+    excluded = excluded_items(source, others, self_index, ids, gallery_ids, ignored, stacklevel=5)
+    positives: LabelPositives | SetPositives
+    if own.ndim == 2:
+        positives = LabelPositives(own, theirs, excluded.to(device))
+    else:
+        positives = SetPositives(own.to(device), theirs.to(device), excluded.to(device))
+    search = Search(
+        source,
+        items,
+        device=device,
+        memory_budget=memory_budget,
+        normalize=normalize,
+        positives_per_query=float(positives.counts().mean()) if any(metric.full_ranking for metric in chosen) else 0,
+        contiguous=isinstance(positives, LabelPositives),
+        check=False,
+    )
+    if search.whole and isinstance(positives, LabelPositives):
+        search.arrange(positives.arrange())
+    distributed = distributed and torch.distributed.is_available() and torch.distributed.is_initialized()
+    parts = {metric: metric.at_levels(names) if metric.level == MEAN_OF_LEVELS else [metric] for metric in chosen}
+    computed = list(dict.fromkeys(part for some in parts.values() for part in some))
+    return EvaluationJob(search, positives, (own, theirs), excluded, parts, computed, settings, distributed)
 
 
 def _mean_of_levels(means: Sequence[float]) -> float:

@@ -11,11 +11,12 @@ import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
+from suprank.evaluation.arguments import forms_tree, integer_tensor
 from suprank.evaluation.embedding_files import check_file, open_npy, open_parquet
 from suprank.files.label_gaps import ADVICE, describe_conflict, find_conflict
 from suprank.files.label_gaps import fill_gaps as fill_label_gaps
@@ -69,7 +70,8 @@ class ListColumn:
 class LabelTable:
     """Columns of strings or integers, or of lists of them, and their file. `left_out` maps other columns to their types.
 
-    `label_separator` is what stands between several labels in a cell, if the file says so.
+    `label_separator` is what stands between several labels in a cell, if the file says so. `array` is all columns as one array
+    `[N, L]`, if the file holds one, memory-mapped.
     """
 
     path: Path
@@ -77,6 +79,7 @@ class LabelTable:
     columns: tuple[Cells | ListColumn, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
     label_separator: str | None = None
+    array: NDArray[np.integer[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
@@ -163,6 +166,7 @@ def encode_labels(
     without: Iterable[str] = (),
     fill_gaps: bool = False,
     label_separator: str | None = None,
+    renumber: bool = True,
 ) -> Labels:
     """Turn label columns of one table, or of two that share their ids, into integers.
 
@@ -176,6 +180,9 @@ def encode_labels(
 
     A row has several labels at a level if its column holds lists, or text that `label_separator` divides: `dog|person`. A
     manifest that suprank saved as CSV has its separator beside it.
+
+    Without `renumber`, integers are taken for the ids themselves if both tables have them, and those of a .npy file stay in it:
+    a hundred million labels then take no memory.
     """
     if label_separator is not None:
         check_separator(label_separator)
@@ -197,11 +204,15 @@ def encode_labels(
     for table in tables:
         for column in columns:
             _check_no_negative(table, column, table.column(column))
+    whole = [array for table in tables if (array := _integer_columns(table, columns)) is not None]
+    if not renumber and not fill_gaps and len(whole) == len(tables):
+        _check_tree(columns, tables, whole)
+        return Labels(names, whole[0], None if gallery is None else whole[1])
     coded = [_joint_ids([table.column(column) for table in tables], column) for column in columns]
     stacked = [np.stack([ids[index] for ids in coded], axis=1) for index in range(len(tables))]
     if fill_gaps:
         stacked = np.split(_fill_gaps(columns, tables, np.concatenate(stacked)), [len(queries)])
-    _check_tree(columns, tables, np.concatenate(stacked))
+    _check_tree(columns, tables, stacked)
     return Labels(names, stacked[0], None if gallery is None else stacked[1])
 
 
@@ -349,6 +360,8 @@ def _check_set_tree(
 
 def _check_no_negative(table: LabelTable, column: str, cells: Cells, rows: NDArray[np.int64] | None = None) -> None:
     """Refuse whole numbers below −1, as `evaluate` does; `rows` are those of the cells, if they are not all in their order."""
+    if isinstance(cells, np.ndarray) and (not cells.size or cells.min() >= UNLABELED):
+        return
     for place, value in enumerate(_cells(cells)):
         row = place if rows is None else rows[place]
         if value.startswith("-") and value != str(UNLABELED) and value[1:].isdecimal() and int(value) < UNLABELED:
@@ -379,8 +392,22 @@ def _fill_gaps(columns: list[str], tables: list[LabelTable], labels: NDArray[np.
     return filled
 
 
-def _check_tree(columns: list[str], tables: list[LabelTable], labels: NDArray[np.int64]) -> None:
+def _integer_columns(table: LabelTable, columns: list[str]) -> NDArray[np.int64] | None:
+    """The columns as one array `[N, L]` of int32 or int64, memory-mapped if the file is; None if one is text or too large."""
+    if table.array is not None and list(table.names) == columns and table.array.dtype in (np.int32, np.int64):
+        return cast("NDArray[np.int64]", table.array)
+    chosen = [cells for cells in map(table.column, columns) if isinstance(cells, np.ndarray)]
+    if len(chosen) < len(columns) or any(cells.dtype == np.uint64 and cells.max() >= 2**63 for cells in chosen):
+        return None
+    dtype = np.int32 if all(cells.dtype.itemsize < 4 or cells.dtype == np.int32 for cells in chosen) else np.int64
+    return cast("NDArray[np.int64]", np.stack(chosen, axis=1, dtype=dtype, casting="same_kind"))
+
+
+def _check_tree(columns: list[str], tables: list[LabelTable], parts: Sequence[NDArray[np.int64]]) -> None:
     """The check that `evaluate` makes on ids, here with errors that name values and files."""
+    if forms_tree([integer_tensor(part, "labels") for part in parts]):
+        return
+    labels = np.concatenate(parts)
     place, value = partial(_place, tables), partial(_value, tables)
     for (fine, coarse), (child, parent) in zip(itertools.pairwise(columns), itertools.pairwise(labels.T), strict=True):
         known = np.flatnonzero(child != UNLABELED)
@@ -456,12 +483,11 @@ def _npy(path: Path) -> LabelTable:
             f"{path} has shape {array.shape}, but labels must be [N] or [N, L], column 0 the finest, or [N, L, M] if rows have "
             f"up to M labels at a level."
         )
+    names = ("label",) if array.ndim == 1 else tuple(f"{PREFIX}{level}" for level in range(array.shape[1]))
+    if array.ndim < 3:
+        whole = array[:, None] if array.ndim == 1 else array
+        return LabelTable(path, names, tuple(whole.T), array=whole)
     columns = np.array(array)
-    if columns.ndim == 1:
-        return LabelTable(path, ("label",), (columns,))
-    names = tuple(f"{PREFIX}{level}" for level in range(columns.shape[1]))
-    if columns.ndim == 2:
-        return LabelTable(path, names, tuple(columns.T))
     sizes = np.full(len(columns), columns.shape[2])
     return LabelTable(path, names, tuple(ListColumn(columns[:, level].ravel(), sizes) for level in range(len(names))))
 

@@ -22,7 +22,6 @@ _COLUMNS = 8  # of an embedding that are hashed
 _LARGEST_FILE = 2**30  # bytes: a larger file is not read an extra time for this
 _MOST_COPIES = 16  # of a query in the gallery: with more, rows are codes that many images share
 _BLOCK = 2**18  # rows hashed at once
-_CALLER = 4  # above `warn_if_queries_in_gallery`, `excluded_items` and `evaluate` or `top_k`
 
 
 class QueryInGalleryWarning(UserWarning):
@@ -39,13 +38,15 @@ class QueryInGalleryWarning(UserWarning):
         self.summary = summary
 
 
-def warn_if_queries_in_gallery(source: Embeddings, items: Embeddings, excluded: Tensor, *, self_index: bool) -> None:
+def warn_if_queries_in_gallery(
+    source: Embeddings, items: Embeddings, excluded: Tensor, *, self_index: bool, stacklevel: int
+) -> None:
     """Warn if more than half of the queries have an exact copy in the gallery, and no copy is among their `excluded` items.
 
     An evenly spaced sample of the queries is compared with a few columns of the gallery; in a file beyond 1 GiB only the rows
     of the same numbers are compared. Rows that were normalized or rounded on one side only are not recognized. There is no
     warning for few copies, or for rows that many images share, such as short binary codes. `self_index` says whether the
-    excluded items come from that argument.
+    excluded items come from that argument, and `stacklevel` whose line of code the warning names.
     """
     if source.dim != items.dim:
         return
@@ -61,7 +62,7 @@ def warn_if_queries_in_gallery(source: Embeddings, items: Embeddings, excluded: 
     summary = f"{what}: {len(listed)} of {len(rows)} queries{part} have an exact copy there that is not left out of their lists"
     if self_index and int(excluded[query].max()) >= 0:
         summary += f"; self_index leaves out item {int(excluded[query, 0])} for query {query}, whose copy is item {item}"
-    warnings.warn(QueryInGalleryWarning(summary), stacklevel=_CALLER)
+    warnings.warn(QueryInGalleryWarning(summary), stacklevel=stacklevel)
 
 
 def _excludes_copy(excluded: Tensor, queries: Tensor, rows: Tensor, query: int, items: Embeddings) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_ROWS = 2**18  # of labels whose nodes are found at once
 _PAIRS = 2**24  # of queries and items whose levels are computed at once where labels are sets
 
 
@@ -34,25 +35,26 @@ class PositiveItems(NamedTuple):
 class LabelPositives:
     """Items that share labels with the query; `excluded[q]` are the items that are not in the list of query q.
 
-    Labels are finest first, form a tree (see `check_tree`), and −1 is no label.
+    Labels are finest first, form a tree (see `check_tree`), and −1 is no label. They may be on another device than `excluded`,
+    where everything else is: they are read some rows at a time. Only items that share a label with some query are in the
+    order; the others are distractors. It takes 8 bytes per item, and up to 30 while it is built.
     """
 
     def __init__(
         self,
         labels: Integer[Tensor, "queries depth"],
         gallery: Integer[Tensor, "items depth"],
-        excluded: Integer[Tensor, "..."],
+        excluded: Integer[Tensor, "queries excluded"],
     ):
-        mine, theirs = _tree_nodes(labels, gallery)
         self.depth = labels.shape[1]
         self.items = len(gallery)
-        self.order = _sort_rows(theirs)
-        self.position = torch.empty_like(self.order)
-        self.position[self.order] = torch.arange(self.items, device=labels.device)
-        self.start, self.end = _node_ranges(mine, theirs[self.order])
+        tree = _QueryTree(labels)
+        nodes, counts = tree.find_nodes(gallery, excluded.device)
+        self.order, self.position = _order_by_node(nodes, tree.size, self.items - int(counts[-1]))
+        self.start, self.end = tree.ranges(counts, excluded.device)
         self.excluded = excluded
         # Queries with the same positives are ranked in one block.
-        self.queries = _sort_rows(self.start).cpu().numpy()
+        self.queries = np.lexsort(self.start.cpu().numpy().T[::-1])
         self._coarsest = torch.stack([self.start[:, 0], self.end[:, 0]]).cpu().numpy()
 
     def arrange(self) -> Tensor:
@@ -60,7 +62,10 @@ class LabelPositives:
 
         The search has to keep its gallery in the same order (`Search.arrange`); a query's positives are then contiguous.
         """
-        order, self.order = self.order, torch.arange(self.items, device=self.order.device)
+        order = torch.cat([self.order.long(), (self.position < 0).nonzero()[:, 0]])
+        self.order = torch.arange(self.items, device=order.device)
+        self.position = torch.empty_like(order)
+        self.position[order] = self.order
         self.excluded = self.position[self.excluded.clamp(min=0)].where(self.excluded >= 0, -1)
         self.position = self.order
         return order
@@ -86,10 +91,10 @@ class LabelPositives:
         level.scatter_(1, (at - offset).where(within, width), 0)
         level = level[:, :width].contiguous()
         if (coarsest == coarsest[:, :1]).all():
-            item = self.order[coarsest[0, 0] : coarsest[1, 0]]
+            item = self.order[coarsest[0, 0] : coarsest[1, 0]].long()
         else:
             where = offset + torch.arange(width, device=rows.device)
-            item = self.order[where.clamp(max=self.items - 1)].where(where < end[:, :1], -1)
+            item = self.order[where.clamp(max=len(self.order) - 1)].long().where(where < end[:, :1], -1)
         return PositiveItems(item, level, excluded)
 
     def sizes(self, rows: Integer[Tensor, " queries"]) -> tuple[Tensor, Tensor]:
@@ -240,49 +245,101 @@ def _number_members(labels: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor, in
     return mine, theirs, most + 1
 
 
-def _tree_nodes(labels: Tensor, gallery: Tensor) -> tuple[Tensor, Tensor]:
-    """The tree node of every query and item at every level, coarsest first: in a tree, a label identifies its node.
+class _QueryTree:
+    """The label tree of the queries: its nodes are numbered in depth-first order, each after the nodes under it.
 
-    Ids far larger than the number of rows are renumbered, because they index tables.
+    An item belongs to the deepest node whose label it has. So the items under a node are those of a range of node numbers, and
+    an item with no query's label belongs to none: its number is `size`.
     """
-    mine, theirs = labels.flip(1).clone(), gallery.flip(1).clone()
-    for depth in range(labels.shape[1]):
-        both = torch.cat([mine[:, depth], theirs[:, depth]])
-        if both.max() > 4 * len(both) + 1024:
-            _, code = torch.cat([both.new_full((1,), -1), both]).unique(return_inverse=True)  # −1, the lowest, gets 0
-            mine[:, depth], theirs[:, depth] = (code[1:] - 1).split([len(labels), len(gallery)])
-    return mine, theirs
+
+    def __init__(self, labels: Integer[Tensor, "queries depth"]):
+        own = labels.flip(1).cpu().numpy()  # the coarsest level first
+        known, paths = [], []
+        last = np.iinfo(np.int64).max
+        for depth in range(own.shape[1]):
+            label, row = np.unique(own[:, depth], return_index=True)  # in a tree, a label identifies its node
+            label, row = label[label >= 0], row[label >= 0]
+            path = np.full((len(label), own.shape[1]), last)
+            path[:, : depth + 1] = own[row, : depth + 1]
+            known.append(label)
+            paths.append(path)
+        every = np.concatenate(paths)
+        order = np.lexsort(every.T[::-1])
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
+        self.size = len(order)
+        self.known = known
+        """The labels at each level, ascending, coarsest level first."""
+        self.numbers = np.split(number, np.cumsum([len(label) for label in known])[:-1])
+        """The nodes of these labels."""
+        self._labels, ordered = own, every[order]
+        self._first = []  # the first node under each of these nodes
+        for depth in range(own.shape[1]):
+            inside = np.flatnonzero(ordered[:, depth] != last)
+            self._first.append(inside[np.unique(ordered[inside, depth], return_index=True)[1]])
+
+    def find_nodes(self, gallery: Integer[Tensor, "items depth"], device: torch.device) -> tuple[Tensor, Tensor]:
+        """The node of every item, in the smallest type of integers, and how many items each node has, and no node."""
+        dtype = next(one for one in (torch.int16, torch.int32, torch.int64) if self.size <= torch.iinfo(one).max)
+        nodes = torch.empty(len(gallery), dtype=dtype, device=device)
+        counts = torch.zeros(self.size + 1, dtype=torch.int64, device=device)
+        # A table, where labels are small enough to index one, is faster than a search.
+        tables = [self._table(depth, len(gallery) + len(self._labels), device) for depth in range(len(self.known))]
+        for first in range(0, len(gallery), _ROWS):
+            rows = gallery[first : first + _ROWS].to(device)
+            node = torch.full((len(rows),), self.size, device=device)
+            for depth, (labels, numbers) in enumerate(tables):
+                label = rows[:, len(tables) - 1 - depth].long().contiguous()
+                if labels is None:
+                    absent = len(numbers) - 1
+                    found = numbers[label.where((label >= 0) & (label < absent), absent)]
+                else:
+                    at = torch.searchsorted(labels, label).clamp(max=len(labels) - 1)
+                    found = numbers[at].where(labels[at] == label, self.size)
+                node = found.where(found < self.size, node)
+            nodes[first : first + _ROWS] = node
+            counts += torch.bincount(node, minlength=self.size + 1)
+        return nodes, counts
+
+    def _table(self, depth: int, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor]:
+        """The node of every label up to the largest, then that of none; or, of few and large labels, the labels themselves."""
+        labels, numbers = (torch.from_numpy(one[depth]).to(device) for one in (self.known, self.numbers))
+        if len(labels) and int(labels[-1]) > rows + 1024:
+            return labels.long(), numbers
+        table = torch.full((int(labels[-1]) + 2 if len(labels) else 1,), self.size, device=device)
+        table[labels.long()] = numbers
+        return None, table
+
+    def ranges(self, counts: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where the items under each query's nodes begin and end in the order; an empty range where there are none.
+
+        An empty range lies at the start of the range around it, so that ranges are nested.
+        """
+        before = np.concatenate([[0], counts.cpu().numpy().cumsum()])
+        start, end = np.zeros(self._labels.shape, np.int64), np.zeros(self._labels.shape, np.int64)
+        for depth, (label, number, first) in enumerate(zip(self.known, self.numbers, self._first, strict=True)):
+            around = start[:, depth - 1] if depth else 0
+            own = self._labels[:, depth]
+            at = np.searchsorted(label, own).clip(max=len(label) - 1)
+            size = np.zeros(len(own), np.int64)
+            if len(label):
+                size = np.where(own >= 0, before[number[at] + 1] - before[first[at]], 0)
+            start[:, depth] = np.where(size > 0, before[first[at]] if len(label) else 0, around)
+            end[:, depth] = start[:, depth] + size
+        return torch.from_numpy(start).to(device), torch.from_numpy(end).to(device)
 
 
-def _sort_rows(keys: Tensor) -> Tensor:
-    """The stable order of the rows by their columns, the first column first; −1 comes last."""
-    keys = keys.where(keys >= 0, torch.iinfo(keys.dtype).max)
-    if not keys.is_cuda:
-        return torch.from_numpy(np.lexsort(keys.numpy().T[::-1]))
-    order = torch.arange(len(keys), device=keys.device)
-    for column in reversed(range(keys.shape[1])):
-        order = order[keys[order, column].argsort(stable=True)]
-    return order
+def _order_by_node(nodes: Integer[Tensor, " items"], none: int, number: int) -> tuple[Tensor, Tensor]:
+    """The items by their nodes, those of one node by their numbers, without those of node `none`; and every item's place in it.
 
-
-def _node_ranges(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the items under each query's nodes begin and end in the gallery's order; an empty range where there are none.
-
-    An empty range lies at the start of the range around it, so that ranges are nested.
+    `number` items are in the order; the place of the others is −1. Both are int32 if that holds the number of items.
     """
-    start, end = torch.zeros_like(mine), torch.zeros_like(mine)
-    for depth in range(mine.shape[1]):
-        nodes = theirs[:, depth]
-        begins = nodes.new_ones(len(nodes), dtype=torch.bool)
-        begins[1:] = nodes[1:] != nodes[:-1]
-        begins = (begins & (nodes >= 0)).nonzero()[:, 0]
-        # One more entry, for nodes that are not in the gallery, and for −1, which reads it too.
-        most = 1 + max(int(mine[:, depth].max()), int(nodes.max()), 0)
-        first = nodes.new_zeros(most + 1)
-        first[nodes[begins]] = begins
-        number = nodes[nodes >= 0].bincount(minlength=most + 1)
-        own = mine[:, depth]
-        around = start[:, depth - 1] if depth else torch.zeros_like(own)
-        start[:, depth] = first[own].where(number[own] > 0, around)
-        end[:, depth] = start[:, depth] + number[own]
-    return start, end
+    some = (nodes < none).nonzero()[:, 0] if 2 * number < len(nodes) else None  # else sorting all takes less memory
+    keys = nodes if some is None else nodes[some]
+    # On a CPU numpy's, which sorts int16 by radix.
+    order = keys.argsort(stable=True) if keys.is_cuda else torch.from_numpy(np.argsort(keys.numpy(), kind="stable"))
+    order = order[:number] if some is None else some[order]
+    dtype = torch.int32 if len(nodes) < 2**31 else torch.int64
+    position = torch.full((len(nodes),), -1, dtype=dtype, device=nodes.device)
+    position[order] = torch.arange(number, dtype=dtype, device=nodes.device)
+    return order.to(dtype), position

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.files.sharded_array import Shards
+from suprank.files.storage import check_local
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from os import PathLike
@@ -85,6 +88,9 @@ class AdaptInput:
         levels: Sequence[str] = (),
     ) -> AdaptInput:
         """Read two folders of `suprank embed`, or two files with labels; see `adapt`."""
+        for place in (embeddings, test):
+            if place is not None:
+                check_local(place)
         path = Path(embeddings)
         other = None if test is None else Path(test)
         if not path.exists():
@@ -166,9 +172,9 @@ class AdaptInput:
                 gallery_labels = np.concatenate(coded[1:])
             queries, gallery = ranked.queries, ranked.gallery
             test_set = EvaluationSet(
-                queries.embeddings,
+                _one_array(queries.embeddings),
                 coded[1],
-                None if gallery is None else gallery.embeddings,
+                None if gallery is None else _one_array(gallery.embeddings),
                 gallery_labels,
                 queries.ids,
                 None if gallery is None else gallery.ids,
@@ -176,12 +182,17 @@ class AdaptInput:
         if left_out := [name for name in parts if name != part and (test is not None or name not in tested)]:
             _log.info("%s of %s is left out", " and ".join(left_out), folder)
         return cls(
-            embeddings=training.embeddings,
+            embeddings=_one_array(training.embeddings),
             labels=coded[0],
             levels=names,
             test=test_set,
             source={"embeddings": str(folder), "part": part, **_model(folder / part)},
         )
+
+
+def _one_array(embeddings: NDArray[Any] | Shards) -> NDArray[Any]:
+    """The embeddings as one array, in memory if they are in shards: heads are trained on all of them at once."""
+    return np.asarray(embeddings) if isinstance(embeddings, Shards) else embeddings
 
 
 def _model(folder: Path) -> dict[str, Any]:

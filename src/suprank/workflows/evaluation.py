@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from suprank.embedding import Provenance
     from suprank.embedding.parts import EmbeddedPart
     from suprank.embedding.query_gallery import QueryGallery
-    from suprank.evaluation import GroundTruth, Report
+    from suprank.evaluation import EvaluationPlan, GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.label_tables import Labels
+    from suprank.files.sharded_array import Shards
     from suprank.models import Head
 
 PROVENANCE = "embeddings"
@@ -86,8 +87,8 @@ def evaluate(
     `qrels` is the file of a task of mteb that `suprank data import mteb` wrote, `self_match` and the k are those of the task.
 
     `decay` is that of H-AP and `weights`, by level, those of wAP; they and `ks` are by default those of the run, or 1, equal
-    weights and (1, 10, 100). Further options (`metrics`, `bootstrap`, `per_query`, `memory_budget`, ...) are those of
-    `suprank.evaluation.evaluate`.
+    weights and (1, 10, 100). Further options (`metrics`, `bootstrap`, `per_query`, `memory_budget`, `checkpoint`, ...) are
+    those of `suprank.evaluation.evaluate`.
 
     Example:
         >>> suprank.evaluate("runs/roadmap")["R@1"]  # doctest: +SKIP
@@ -299,7 +300,13 @@ class EvaluationInput:
         coded = Labels((), np.empty((len(table), 0), np.int64))
         if labeled:
             coded = encode_labels(
-                table, gallery_table, levels=levels, without=without, fill_gaps=fill_gaps, label_separator=label_separator
+                table,
+                gallery_table,
+                levels=levels,
+                without=without,
+                fill_gaps=fill_gaps,
+                label_separator=label_separator,
+                renumber=False,
             )
         ids = None if id_column is None else item_ids(table, id_column)
         gallery_ids = None if id_column is None or gallery_table is None else item_ids(gallery_table, id_column)
@@ -307,7 +314,7 @@ class EvaluationInput:
         table.check_rows(len(queries), queries.name)
         items = None
         if gallery is not None and gallery_table is not None:
-            items = Embeddings.from_source(Path(gallery), "gallery")
+            items = Embeddings.from_source(Path(gallery), "gallery", sequential=True)
             gallery_table.check_rows(len(items), items.name)
         return cls(queries=queries, gallery=items, labels=coded, ids=ids, gallery_ids=gallery_ids)
 
@@ -383,6 +390,41 @@ class EvaluationInput:
         provenance = head_added(self.provenance, head)
         return replace(self, queries=queries, gallery=gallery, provenance=provenance, head=head.fingerprint())
 
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        return {
+            "embeddings": self.queries,
+            "labels": self.labels.queries,
+            "gallery": self.gallery,
+            "gallery_labels": self.labels.gallery,
+            "level_names": self.labels.names,
+            "ids": self.ids,
+            "gallery_ids": self.gallery_ids,
+        }
+
+    def _metric_settings(
+        self, ks: Sequence[int] | None, decay: float | None, weights: Mapping[str, float] | None
+    ) -> dict[str, Any]:
+        """The settings given, or else those of the run."""
+        return {
+            "ks": next(given for given in (ks, self.ks, DEFAULT_KS) if given is not None),
+            "decay": self.decay if decay is None else decay,
+            "weights": self.weights if weights is None else weights,
+        }
+
+    def plan(
+        self,
+        *,
+        ks: Sequence[int] | None = None,
+        decay: float | None = None,
+        weights: Mapping[str, float] | None = None,
+        **options: Any,
+    ) -> EvaluationPlan:
+        """What `evaluate` will do, and about how long it takes: see `suprank.evaluation.plan_evaluation`."""
+        from suprank import evaluation
+
+        return evaluation.plan_evaluation(**self._arguments, **self._metric_settings(ks, decay, weights), **options)
+
     def evaluate(
         self,
         *,
@@ -398,21 +440,9 @@ class EvaluationInput:
         """
         from suprank import evaluation
 
-        arguments: dict[str, Any] = {
-            "embeddings": self.queries,
-            "labels": self.labels.queries,
-            "gallery": self.gallery,
-            "gallery_labels": self.labels.gallery,
-            "level_names": self.labels.names,
-            "ids": self.ids,
-            "gallery_ids": self.gallery_ids,
-        }
+        arguments = self._arguments
         if protocol is None:
-            arguments |= {
-                "ks": next(given for given in (ks, self.ks, DEFAULT_KS) if given is not None),
-                "decay": self.decay if decay is None else decay,
-                "weights": self.weights if weights is None else weights,
-            }
+            arguments |= self._metric_settings(ks, decay, weights)
             report = evaluation.evaluate(**arguments, **options)
         else:
             # Of a run's cut-offs, only those of R@k are a matter of the dataset and not of the protocol.
@@ -464,7 +494,7 @@ def _read_part(folder: Path, name: str) -> EmbeddedPart:
 
 def read_revisited(
     folder: Path, ground_truth: GroundTruth, *, head: str | os.PathLike[str] | Head | None = None, device: str | None = None
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[NDArray[Any] | Shards, NDArray[Any] | Shards]:
     """Read queries and gallery in the order in which a revisited dataset's file numbers them, distractors last.
 
     `head`, if given, is applied to both.
@@ -476,7 +506,7 @@ def read_revisited(
     from suprank.workflows.heads import apply_head, load_head
 
     loaded = None if head is None else load_head(head, device)
-    embeddings: list[NDArray[Any]] = []
+    embeddings: list[NDArray[Any] | Shards] = []
     for name, expected in (("query", ground_truth.queries), ("gallery", ground_truth.items)):
         part = read_embedded(folder, name)
         ids = column(part.items, "id") or []

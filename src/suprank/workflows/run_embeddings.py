@@ -216,19 +216,21 @@ def record_values(folder: Path, key: str) -> dict[str, object]:
     """The value of `key` in the record of every embedded part."""
     import json
 
-    from suprank.embedding.shards import RECORD, RESULT
+    from suprank.embedding.parts import embedded_parts
+    from suprank.embedding.shards import RECORD
 
-    records = [file.with_name(RECORD) for file in folder.glob(f"*/{RESULT}")]
+    records = [folder / part / RECORD for part in embedded_parts(folder)]
     return {record.parent.name: json.loads(record.read_bytes()).get(key) for record in records if record.is_file()}
 
 
 def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:
     """Whether the run's model differs from the one that made the embeddings. Without a model the answer is no."""
-    from suprank.embedding.shards import RESULT
+    from suprank.embedding.parts import embedded_parts
+    from suprank.embedding.shards import ITEMS
     from suprank.explorer import embeddings_folder
 
     out = embeddings_folder(run, name)
-    files = [*out.glob(f"*/{RESULT}")]
+    files = [out / part / ITEMS for part in embedded_parts(out)]
     try:
         model = _model_folder(run)
     except FileNotFoundError:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.ranking import hierarchical_average_precision
-from suprank.ranking.exact import Places, choose_ordering, compiled, plain
+from suprank.ranking.exact import Places, Top, choose_ordering, compiled, numba_loops, plain
 from tests import reference
 from tests.ranking.random_rankings import PLENTY
 
@@ -116,6 +116,52 @@ def test_a_score_the_last_bit_below_a_threshold_does_not_reach_it(ordering):
     below = torch.nextafter(falling, torch.tensor(-torch.inf))
     assert torch.equal(ordering.count_at_or_above(falling, falling), torch.arange(1, 201, dtype=torch.int32)[None])
     assert torch.equal(ordering.count_at_or_above(falling, below), torch.arange(200, dtype=torch.int32)[None])
+
+
+@pytest.mark.parametrize("pool", sorted(POOLS))
+def test_counts_are_right_where_scores_are_divided_into_buckets_first(pool):
+    rng = np.random.default_rng(0)
+    wanted = 2 * numba_loops._MANY
+    scores, thresholds = drawn_scores(rng, pool, (3, 9000)), drawn_scores(rng, pool, (3, wanted))
+    thresholds[1, numba_loops._MANY - 1 :] = -torch.inf  # one too few
+    falling = thresholds.sort(descending=True).values
+    assert torch.equal(compiled.count_at_or_above(falling, scores), plain.count_at_or_above(falling, scores))
+
+
+class CountedReads:
+    """An array that counts how often one of its numbers is read."""
+
+    def __init__(self, array):
+        self.array, self.reads = array, 0
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, at):
+        self.reads += 1
+        return self.array[at]
+
+
+@pytest.mark.parametrize("pool", ["ordinary", "one far away", "heavy ties"])
+def test_a_score_is_compared_with_a_few_thresholds_however_many_there_are(pool, monkeypatch):
+    rng = np.random.default_rng(0)
+    fill, scores, reads = numba_loops._fill_bucket.py_func, drawn_scores(rng, pool, (1, 4000)).numpy(), {}
+    for number in (1000, numba_loops._MANY - 1, numba_loops._MANY):
+        thresholds = drawn_scores(rng, pool, (1, number)).sort(descending=True).values
+        falling = np.append(thresholds.numpy()[0], np.float32(-np.inf))
+        counted = []
+
+        def counting(falling, *others, counted=counted):
+            counted.append(CountedReads(falling))
+            fill(counted[-1], *others)
+
+        monkeypatch.setattr(numba_loops, "_fill_bucket", counting)
+        gap, room = np.empty(number + 1, np.int32), numba_loops._gap_room(number, scores.size)
+        numba_loops._fill_gaps.py_func(falling, number, scores[0], scores[0, :0], gap, room)
+        reads[number] = sum(array.reads for array in counted) / scores.size
+        expected = plain.count_at_or_above(thresholds, torch.from_numpy(scores))
+        assert gap[:number].cumsum().tolist() == expected[0].tolist()
+    assert max(reads.values()) < 6, reads  # halving all thresholds would read log2(number) of them, 10 to 14
 
 
 def test_thresholds_further_apart_than_float32_reaches_do_not_crash():
@@ -395,6 +441,47 @@ def test_one_pass_equals_the_sums_over_the_lists(drawn, ks):
     wanted = plain.ranking_sums(expected.places, expected.sizes, relevance)
     for part, other in zip(parts, [*wanted, *(plain.top_sums(expected.places, relevance, ks) if ks else ())], strict=True):
         torch.testing.assert_close(part, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("pool", ["heavy ties", "ordinary"])
+def test_one_pass_over_many_positives_equals_the_sums_over_their_places(pool):
+    rng = np.random.default_rng(0)
+    items, many = 50_000, numba_loops._MANY
+    scores = drawn_scores(rng, pool, (2, items))
+    start, end = torch.tensor([[100, 2000, 3000], [0, 0, 500]]), torch.tensor([[100 + many, 9000, 3010], [2 * many, 7000, 500]])
+    ignored = torch.tensor([[50, 2001, -1], [20_000, 40_000, 3]])
+    level = torch.zeros(2, items, dtype=torch.int8)
+    for query in range(2):
+        for current in range(3):
+            level[query, start[query, current] : end[query, current]] = current + 1
+        level[query, ignored[query][ignored[query] >= 0]] = 0
+    sizes = torch.stack([(level > current).sum(1, dtype=torch.int32) for current in range(3)], 1)
+    relevance = torch.from_numpy(rng.random((2, 3)))
+    kept = scores.clone()
+    for query in range(2):
+        kept[query, ignored[query][ignored[query] >= 0]] = -torch.inf
+    falling, levels = plain.sort_positives(kept.where(level > 0, -torch.inf), level)
+    place = plain.count_at_or_above(falling, kept.where(level == 0, -torch.inf)) + torch.arange(1, items + 1, dtype=torch.int32)
+    places = Places(levels, place)
+    whole, top = compiled.one_pass_sums(scores, start, end, ignored, sizes, relevance, [1, 1000])
+    expected = [*plain.ranking_sums(places, sizes, relevance), *plain.top_sums(places, relevance, [1, 1000])]
+    for part, other in zip([*whole, *top], expected, strict=True):
+        torch.testing.assert_close(part, other, rtol=1e-12, atol=1e-12)
+
+
+@ORDERINGS
+@SETTINGS
+@given(drawn=lists(), k=st.integers(1, 80), chunk=st.integers(1, 70))
+def test_the_top_is_merged_from_chunk_to_chunk(ordering, drawn, k, chunk):
+    best: Top | None = None
+    for first in range(0, drawn.scores.shape[1], chunk):
+        best = ordering.top(drawn.scores[:, first : first + chunk], k, first, best)
+    assert best is not None
+    for row, scores, items in zip(drawn.scores.tolist(), best.scores.tolist(), best.item.tolist(), strict=True):
+        expected = sorted(range(len(row)), key=lambda item: -row[item])[:k]
+        assert scores == [row[item] for item in expected]
+        listed = [item for item in items if row[item] > -np.inf]  # which of the items at −∞ come is left open
+        assert listed == [item for item in expected if row[item] > -np.inf]
 
 
 def test_plain_and_compiled_sums_agree_on_long_lists():

@@ -94,14 +94,17 @@ def one_pass_sums(
     return sums.ranking, sums.top
 
 
-def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
-    """The k highest scores of each row, or all if there are fewer; of equal scores, items of lower numbers come first.
+def top(scores: Float[Tensor, "queries items"], k: int, first: int = 0, best: Top | None = None) -> Top:
+    """The k highest of the scores and of the best so far; of equal scores, items of lower numbers come first.
 
     It runs in the calling thread.
     """
-    k = min(k, scores.shape[1])
+    if best is None:
+        best = Top(scores[:, :0], torch.empty(len(scores), 0, dtype=torch.int64))
+    k = min(k, scores.shape[1] + best.scores.shape[1])
     values, items = np.empty((len(scores), k), np.float32), np.empty((len(scores), k), np.int64)
-    numba_loops.top_rows(0, len(scores), _array(scores), values, items)
+    known = _array(best.scores), _array(best.item)
+    numba_loops.top_rows(0, len(scores), _array(scores), np.int64(first), *known, values, items)
     return Top(torch.from_numpy(values), torch.from_numpy(items))
 
 

@@ -155,6 +155,6 @@ def _numbers(ks: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(ks, dtype=torch.int32, device=device)
 
 
-def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
+def top(scores: Float[Tensor, "queries items"], k: int, first: int = 0, best: Top | None = None) -> Top:
     """The k highest scores of each row, by torch's own selection."""
-    return plain.top(scores, k)
+    return plain.top(scores, k, first, best)

@@ -144,8 +144,18 @@ def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequ
     return TopSums(*(torch.stack(part, 1) for part in parts))
 
 
-def top(scores: Float[Tensor, "queries items"], k: int) -> Top:
-    """The k highest scores of each row, or all if there are fewer; of equal scores, items of lower numbers come first."""
+def top(scores: Float[Tensor, "queries items"], k: int, first: int = 0, best: Top | None = None) -> Top:
+    """The k highest of the scores and of the best so far; of equal scores, items of lower numbers come first."""
+    new = _top(scores, k)
+    new = Top(new.scores, new.item + first)
+    if best is None:
+        return new
+    # Earlier items have lower numbers, and a stable sort keeps them before their equals.
+    values, order = torch.cat([best.scores, new.scores], 1).sort(dim=1, descending=True, stable=True)
+    return Top(values[:, :k], torch.cat([best.item, new.item], 1).gather(1, order[:, :k]))
+
+
+def _top(scores: Float[Tensor, "queries items"], k: int) -> Top:
     items = scores.shape[1]
     candidates = scores.topk(min(k + 1, items), dim=1)
     by_item = candidates.indices[:, :k].sort(dim=1)

@@ -130,8 +130,11 @@ class Ordering(Protocol):
         """The sums over the first k items; positives beyond the largest k may be missing from the places."""
         ...
 
-    def top(self, scores: Float[Tensor, "queries items"], k: int) -> Top:
-        """The k highest scores of each row, or all if there are fewer; of equal scores, items of lower numbers come first."""
+    def top(self, scores: Float[Tensor, "queries items"], k: int, first: int = 0, best: Top | None = None) -> Top:
+        """The k highest scores of each row, or all if there are fewer; of equal scores, items of lower numbers come first.
+
+        `scores` begin with the item numbered `first`. `best` is the top of the items before it, with which theirs is merged.
+        """
         ...
 
 
