@@ -1,5 +1,6 @@
 """suprank embed: from a folder of pictures to numbers, however often it is interrupted and by however many processes."""
 
+import json
 import multiprocessing
 import os
 import shutil
@@ -15,9 +16,12 @@ import torch
 from suprank import evaluation
 from suprank.cli.main import main
 from suprank.data import ImageDataset, Manifest, eval_transform
-from suprank.embedding import collection, read_embedded
+from suprank.embedding import claims, collection, read_embedded
 from suprank.evaluation import Report
+from suprank.files.locking import lock_folder
 from suprank.models import Embedder
+from suprank.workflows.adaptation import AdaptInput
+from suprank.workflows.run_embeddings import open_source
 from tests.cli.collection import done, photographs, refused
 from tests.models.tiny import embedder
 from tests.training.runs import two_ranks
@@ -282,3 +286,128 @@ def test_the_processes_of_a_torchrun_share_the_images():
     assert [Path(f"{rank}.out").read_text() for rank in range(2)] == ["test: shared/test\n", ""]
     alone, shared = (np.asarray(read_embedded(out, "test").embeddings) for out in ("alone", "shared"))
     np.testing.assert_allclose(alone, shared, atol=1e-6)
+
+
+def long_run(folder, out, *arguments):
+    """A command that embeds 320 images, 8 in a shard."""
+    lines = ["path,split,label_class", *(f"group{row % 3}/class{row % 3}0/{row % 4}.png,test,c{row % 3}" for row in range(320))]
+    (folder / "long.csv").write_text("\n".join(lines))
+    return (
+        "embed",
+        "model",
+        "long.csv",
+        "--root",
+        "photos",
+        "--out",
+        out,
+        *FAST[:4],
+        "--batch-size",
+        8,
+        "--workers",
+        1,
+        *arguments,
+    )
+
+
+def holds_a_claim(process):
+    """Whether the process has claimed a shard; it is stopped, so that this stays so."""
+    os.killpg(process.pid, signal.SIGSTOP)
+    claimed = [json.loads(file.read_bytes())["process"] for file in Path("e/test/claims").glob("*.json") if file.exists()]
+    if process.pid in claimed:
+        return True
+    os.killpg(process.pid, signal.SIGCONT)
+    return False
+
+
+def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machine(folder, monkeypatch):
+    monkeypatch.setattr(claims, "LEASE", 1.5)
+    command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
+    machines = {name: started(*command, name=name) for name in ("killed", "second")}
+    until = time.monotonic() + 60
+    while not ((folder / "e/test/claims").is_dir() and holds_a_claim(machines["killed"])) and time.monotonic() < until:
+        time.sleep(0.005)
+    os.killpg(machines["killed"].pid, signal.SIGKILL)
+    machines["third"] = started(*command, name="third")
+    alone = started(*long_run(folder, "alone", "--shard-rows", 8, "--device", "cpu"), name="alone")
+    for name, process in [*machines.items(), ("alone", alone)]:
+        process.join(120)
+        assert process.exitcode == (-signal.SIGKILL if name == "killed" else 0), Path(f"{name}.err").read_text()
+    assert Path("third.out").read_text() == "test: e/test\n"
+    assert "shards here" in Path("second.err").read_text()
+    assert sorted(file.name for file in (folder / "e/test").iterdir()) == ["claims", "items.parquet", "parts", "run.json"]
+    assert not list((folder / "e/test/claims").glob("*.json"))
+    one, shared = read_embedded("alone", "test"), read_embedded("e", "test")
+    assert (np.asarray(one.embeddings) == np.asarray(shared.embeddings)).all()
+    assert one.items.table.equals(shared.items.table)
+    done("evaluate", "alone", "--device", "cpu", "--out", "alone.json")
+    done("evaluate", "e", "--device", "cpu", "--out", "e.json")
+    assert Report.load("e.json").values == Report.load("alone.json").values
+    joined = done(*command[:6], "e", *command[7:-5], "--device", "cpu").stdout  # without --shared
+    assert joined == "test: e/test\n"
+    assert (folder / "e/test/embeddings.npy").read_bytes() == (folder / "alone/test/embeddings.npy").read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_machine_that_is_stopped_gives_its_claims_back(folder, number):
+    command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
+    process = started(*command)
+    until = time.monotonic() + 60
+    while not list((folder / "e/test/parts").glob("*.npy")) and time.monotonic() < until:
+        time.sleep(0.005)
+    os.killpg(process.pid, number)
+    process.join(60)
+    assert process.exitcode == 130, Path("0.err").read_text()
+    assert Path("0.err").read_text().endswith("\nsuprank: stopped.\n")
+    assert not list((folder / "e/test/claims").glob("*.json"))
+    assert "interrupted; give the same command again" in refused("evaluate", "e")
+
+
+def test_a_shared_run_does_not_begin_where_one_machine_embeds_alone(folder):
+    with lock_folder(folder / "e/test", "", ""):
+        assert "is embedding, without --shared, into e/test; wait for it" in refusal("--out", "e", "--shared")
+    assert not (folder / "e/test/run.json").exists()
+
+
+@pytest.mark.parametrize("command", [("evaluate",), ("explore",), ("index", "build", "--out", "i"), ("adapt", "--out", "h")])
+def test_embeddings_in_a_bucket_are_to_be_copied_first(command):
+    assert "s3://bucket/e is not on this machine; copy it into a folder first" in refused(*command, "s3://bucket/e")
+
+
+def test_what_reads_embeddings_reads_those_of_a_shared_run(folder):
+    (folder / "photos/group1/class10/2.png").write_text("no image")
+    for out, shared in (("joined", ()), ("e", ("--shared",))):
+        embed("--shard-rows", 5, "--skip-broken", *shared, out=out)
+    joined, shards = read_embedded("joined", "test"), read_embedded("e", "test")
+    assert (joined.broken, shards.broken) == (1, 1)
+    assert joined.items.table.equals(shards.items.table)
+    np.testing.assert_array_equal(np.asarray(shards.embeddings), joined.embeddings)
+
+    one, other = (open_source(Path(out)) for out in ("joined", "e"))
+    np.testing.assert_array_equal(one.gallery.unit_embeddings([7, 3]), other.gallery.unit_embeddings([7, 3]))
+    assert one.evaluate(device="cpu").values == other.evaluate(device="cpu").values
+    found = [search_in_index(out) for out in ("joined", "e")]
+    assert found[0] == found[1] != ""
+    inputs = [AdaptInput.read(out) for out in ("joined", "e")]
+    np.testing.assert_array_equal(inputs[0].embeddings, inputs[1].embeddings)
+    assert isinstance(inputs[1].embeddings, np.ndarray)
+
+    (folder / "e/test/parts/00003.npy").unlink()
+    assert "e/test/parts lacks 1 of 8 shards, the first 00003.npy" in refused("evaluate", "e")
+
+
+def search_in_index(out):
+    done("index", "build", out, "--out", f"{out}.index")
+    np.save("queries.npy", read_embedded(out, "test").embeddings[:2])
+    return done("index", "search", f"{out}.index", "--embeddings", "queries.npy", "--k", 3).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--out", "s3://bucket/e"), "s3://bucket/e is not a folder; name a folder, or add --shared"),
+        (("--out", "nosuch://bucket/e", "--shared"), "cannot be opened (Protocol not known: nosuch)"),
+        (("--shard-rows", "0"), "--shard-rows"),
+    ],
+)
+def test_places_that_cannot_be_shared(arguments, message):
+    assert message in refusal(*arguments)

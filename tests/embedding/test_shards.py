@@ -19,7 +19,8 @@ def vectors(rows):
 def embedding(batch=4, fail_after=None, log=None):
     """`embed_rows` in batches, which may break after a number of them and notes the rows it was asked for."""
 
-    def rows_of(rows):
+    def rows_of(shards):
+        rows = np.concatenate(list(shards))
         if log is not None:
             log.append(rows.tolist())
         for number, start in enumerate(range(0, len(rows), batch)):
@@ -206,7 +207,7 @@ def test_float16_rounds_at_the_end(tmp_path):
 )
 def test_embeddings_that_do_not_match_the_rows_are_refused(tmp_path, embed_rows, complaint):
     with pytest.raises(ValueError, match=complaint):
-        write(tmp_path, embed_rows)
+        write(tmp_path, lambda shards: embed_rows(np.concatenate(list(shards))))
     assert not (tmp_path / "embeddings.npy").exists()
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import time
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from suprank.cli import terminal
 from suprank.cli.train import is_first_process
+from suprank.files.storage import local_folder, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Precision(StrEnum):
@@ -97,7 +104,10 @@ def embed(
     manifest: Annotated[
         Path | None, typer.Argument(metavar="MANIFEST", help="A .parquet or .csv file from `suprank data import`.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write the embeddings to. Required.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder to write the embeddings to; with --shared also s3://bucket/DIR. Required."),
+    ] = None,
     weights: Weights = None,
     head: HeadFolder = None,
     trust_code: TrustCode = False,
@@ -125,6 +135,14 @@ def embed(
     workers: Workers = None,
     device: Device = None,
     skip_broken: SkipBroken = False,
+    shared: Annotated[
+        bool,
+        typer.Option("--shared", help="Share the work with all machines that run the same command; the result is in shards."),
+    ] = False,
+    shard_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images per shard, the most that an interruption costs.", show_default="2048, more from 20 M"),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     model_option: Annotated[str | None, typer.Option("--model", hidden=True)] = None,
     manifest_option: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
@@ -137,6 +155,10 @@ def embed(
     If the command is interrupted, give it again to continue where it stopped. Under torchrun the processes share the images.
     Distractors are embedded with the gallery.
 
+    With --shared, machines need no connection: each takes images that no other has taken, by files in DIR, which all see. Start
+    them at any time; if one is killed, the others do its part. The embeddings stay in shards, DIR/<split>/parts/00000.npy and
+    so on, which `suprank evaluate` and the others read as they are. The same command without --shared joins them.
+
     \b
     suprank embed resnet50 cub.parquet --out embeddings
     suprank evaluate embeddings
@@ -144,6 +166,7 @@ def embed(
     suprank embed mine.py:build cub.parquet --out embeddings
     suprank embed resnet50 cub.parquet --head head --out adapted
     torchrun --nproc-per-node 8 -m suprank embed runs/sop/model sop.parquet --out embeddings
+    suprank embed runs/sop/model sop.parquet --out /shared/embeddings --shared
     """
     chosen_model = terminal.subject(model, model_option, "MODEL", "--model")
     chosen_manifest = terminal.subject(manifest, manifest_option, "MANIFEST", "--manifest")
@@ -152,12 +175,21 @@ def embed(
     scales = tuple(scale or (1.0,))
     if min(scales) <= 0:
         raise typer.BadParameter(f"{min(scales)} is not a scale; give numbers above 0, such as 0.7.", param_hint="--scale")
+    folder = local_folder(out)
+    if folder is None and not shared:
+        raise typer.BadParameter(
+            f"{out} is not a folder; name a folder, or add --shared, which works on one machine too.", param_hint="--out"
+        )
     with terminal.plain_errors("a smaller --batch-size"), terminal.plain_messages():
         from suprank.workflows.embeddings import embed as embed_manifest
 
         terminal.device(device)
-        terminal.check_folder(out)
-        with terminal.ProgressBars(quiet) as bars:
+        if folder is None:
+            open_storage(out)  # says what to install, before a model is loaded
+        else:
+            terminal.check_folder(folder)
+        with _stop_by_sigterm(shared), terminal.ProgressBars(quiet) as bars:
+            notes = _ShardNotes()
             folders = embed_manifest(
                 chosen_model,
                 chosen_manifest,
@@ -181,8 +213,43 @@ def embed(
                 workers=workers,
                 device=device,
                 on_broken="skip" if skip_broken else "raise",
-                progress=lambda part, done, total: bars(f"embedding {part}", done, total),
+                shared=shared,
+                shard_rows=shard_rows,
+                progress=lambda part, done, total: bars(f"embedding {part}", done, total, notes.text(part, done)),
+                on_shard=notes.update,
             )
         if is_first_process():
-            for part, folder in folders.items():
-                terminal.echo(f"{part}: {folder}")
+            for part, where in folders.items():
+                terminal.echo(f"{part}: {where}")
+
+
+class _ShardNotes:
+    """The text beside the progress bar of a shared run: how many of the finished shards are this process's, and the rate."""
+
+    def __init__(self) -> None:
+        self._shards: dict[str, str] = {}
+        self._first: dict[str, tuple[int, float]] = {}
+
+    def update(self, part: str, own: int, finished: int, total: int) -> None:
+        self._shards[part] = f"{own:,} of {finished:,} shards here"
+
+    def text(self, part: str, done: int) -> str:
+        if part not in self._shards:
+            return ""
+        rows, since = self._first.setdefault(part, (done, time.monotonic()))
+        seconds = time.monotonic() - since
+        rate = f", {(done - rows) / seconds:,.0f}/s" if done > rows and seconds > 1 else ""
+        return f"({self._shards[part]}{rate})"
+
+
+@contextmanager
+def _stop_by_sigterm(shared: bool) -> Iterator[None]:
+    """End a shared run as Ctrl-C does if a scheduler ends it, so that what it has claimed is free at once."""
+    if not shared:
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

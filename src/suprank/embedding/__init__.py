@@ -1,9 +1,8 @@
 """Embedding the images of a manifest with a model: into files, resumable, and into the moments that a PCA needs."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.system.extras import explain_missing_extra
+from suprank.system.extras import explain_missing_extra, import_attribute
 
 with explain_missing_extra(__name__):
     from suprank.embedding.parts import EmbeddedPart, read_embedded
@@ -32,7 +31,7 @@ __all__ = [
 ]
 
 # These import timm, which takes seconds; reading stored embeddings does not.
-_WHERE = {
+_MODULES = {
     "Processes": "processes",
     "ImageLoaderSettings": "image_loading",
     "embed_collection": "collection",
@@ -42,7 +41,4 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with explain_missing_extra(__name__):
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    return import_attribute(__name__, _MODULES, name)

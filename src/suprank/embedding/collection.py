@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
+import os
+import tempfile
+from collections import deque
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,9 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from suprank.embedding.parts import ITEMS, PARTS
+from suprank.embedding.parts import PARTS
 from suprank.embedding.processes import Processes
-from suprank.embedding.shards import OLDER_RECORDS, RECORD, RESULT, write_embeddings
+from suprank.embedding.shards import ITEMS, OLDER_RECORDS, RECORD, RESULT, ShardLayout, write_embeddings
+from suprank.embedding.shared_shards import write_shared
+from suprank.files.locking import check_unlocked
+from suprank.files.storage import Storage, local_folder, open_storage
 from suprank.models.head import Head
 from suprank.models.inference import embed, multiscale
 
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
     from suprank.models.embedder import Embedder
 
 SHARD_ROWS = 2048  # written at once: the most that an interruption can cost
+MAX_SHARDS = 10_000  # of larger collections shards are larger: stores and file systems list so many names in a moment
 
 
 def choose_parts(manifest: Manifest, splits: Sequence[str] | None = None) -> dict[str, tuple[str, ...]]:
@@ -53,9 +61,12 @@ def embed_collection(
     precision: Precision | None = None,
     scales: Sequence[float] = (1.0,),
     dtype: Literal["float32", "float16"] = "float32",
+    shared: bool = False,
+    shard_rows: int | None = None,
     processes: Processes | None = None,
     progress: Callable[[str, int, int], None] = lambda part, done, total: None,
-) -> dict[str, Path]:
+    on_shard: Callable[[str, int, int, int], None] = lambda part, own, finished, total: None,
+) -> dict[str, Path | str]:
     """Embed a manifest into `out/<part>/embeddings.npy`, with its rows in `out/<part>/items.parquet`; the folders by part.
 
     Parts are `train`, `test`, `query` and `gallery` (with the distractors), those of `splits`; by default all but train.
@@ -64,10 +75,20 @@ def embed_collection(
     is refused with the difference, and so is a part beside a part of another model. Under torchrun give `processes` (from
     `torchrun_processes`), and the same `out` in each process.
 
+    If the work is `shared`, machines that make the same call divide the shards among them by files in `out`, a folder that all
+    of them see or an address that fsspec knows, such as `s3://bucket/run`. They may start at any time and be killed at any
+    time, and each returns when all shards are there. The result stays in shards, `out/<part>/parts/00012.npy`, which
+    `read_embedded` reads as one array; without `shared`, the same call joins them. A shard has `shard_rows` images, by default
+    2,048, and more from 20 million images on.
+
     If `loading` skips broken images, each gets a row of NaN, a warning in the log, and True in the column `broken` of
     `items.parquet`; `read_embedded` leaves it out. A model that gives NaN is refused, so that no intact image is taken for a
-    broken one. `progress(part, done, total)` counts the rows of this process.
+    broken one. `progress(part, done, total)` counts the rows of this process, or of all if they are shared; then
+    `on_shard(part, own, finished, total)` counts the shards of this process, the finished ones, and all.
     """
+    if local_folder(out) is None and not shared:
+        raise ValueError(f"{out} is not a folder; embed into a folder, or share the work (--shared), also on one machine.")
+    storage = open_storage(out)
     processes = processes or Processes()
     settings = {
         "model": embedder.fingerprint(),
@@ -82,63 +103,130 @@ def embed_collection(
         "scales": list(scales),
     }
     parts = choose_parts(manifest, splits)
-    _check_other_parts(Path(out), parts, settings)
+    _check_other_parts(storage, parts, settings)
     forward = embedder if tuple(scales) == (1.0,) else functools.partial(multiscale, embedder, scales=scales)
-    folders = {}
+    folders: dict[str, Path | str] = {}
     for part, members in parts.items():
         images = manifest.split(*members)
+        record = _read_record(storage, part)
+        rows_of_shard = shard_rows or _int(record.get("shard_rows")) or _shard_rows(len(images))
+        fingerprint = settings | {"images": _digest(images, record.get("images"), shared=shared)}
 
-        def embed_rows(rows: NDArray[np.int64], images: Manifest = images) -> Iterator[NDArray[np.float32]]:
-            batches = loading.batches(images, rows, pinned=str(device).startswith("cuda"))
+        def embed_rows(shards: Iterator[NDArray[np.int64]], images: Manifest = images) -> Iterator[NDArray[np.float32]]:
+            waiting: deque[NDArray[np.int64]] = deque()
+            batches = loading.batches(images, _note(shards, waiting), pinned=str(device).startswith("cuda"))
             open_batches.enter_context(closing(batches))
             embeddings = embed(embedder, batches, device=device, precision=precision, forward=loading.before(forward))
-            return _fill_broken(_refuse_nan(embeddings, images), rows, embedder.dim)
+            return _fill_broken(_refuse_nan(embeddings, images), waiting, embedder.dim)
 
-        folders[part] = Path(out) / part
+        folder = local_folder(out)
+        folders[part] = f"{os.fspath(out)}/{part}" if folder is None else folder / part
         with ExitStack() as open_batches:  # if writing fails, the traceback keeps the batches alive, and they their workers
-            result = write_embeddings(
-                embed_rows,
-                len(images),
-                embedder.dim,
-                folders[part],
-                fingerprint=settings | {"images": manifest_digest(images)},
-                shard_rows=SHARD_ROWS,
-                dtype=dtype,
-                rank=processes.rank,
-                world_size=processes.world_size,
-                barrier=processes.barrier,
-                progress=functools.partial(progress, part),
-            )
-        if processes.rank == 0:
-            _mark_broken(images, result).save(folders[part] / ITEMS)
-        processes.barrier()
+            if folder is not None and (not shared or (folder / part / RESULT).is_file()):
+                result = write_embeddings(
+                    embed_rows,
+                    len(images),
+                    embedder.dim,
+                    folder / part,
+                    fingerprint=fingerprint,
+                    shard_rows=rows_of_shard,
+                    dtype=dtype,
+                    rank=processes.rank,
+                    world_size=processes.world_size,
+                    barrier=processes.barrier,
+                    progress=functools.partial(progress, part),
+                )
+                if processes.rank == 0:
+                    broken = np.flatnonzero(np.isnan(np.load(result, mmap_mode="r")[:, 0]))
+                    _mark_broken(images, broken).save(folder / part / ITEMS)
+                processes.barrier()
+            else:
+                if folder is not None:
+                    check_unlocked(folder / part, "embedding, without --shared, into", "wait for it to end, or stop it")
+                write_shared(
+                    embed_rows,
+                    ShardLayout(len(images), embedder.dim, rows_of_shard, np.dtype(dtype)),
+                    storage,
+                    part,
+                    fingerprint=fingerprint,
+                    write_items=functools.partial(_write_items, images, storage, part),
+                    progress=functools.partial(progress, part),
+                    on_shard=functools.partial(on_shard, part),
+                )
     return folders
 
 
-def manifest_digest(manifest: Manifest) -> str:
-    """A hash of the images, their order, and the boxes that they are cropped to."""
-    digest = hashlib.sha256(str(manifest.root.resolve()).encode())
+def _shard_rows(count: int) -> int:
+    return SHARD_ROWS * max(1, -(-count // (SHARD_ROWS * MAX_SHARDS)))
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+def _read_record(storage: Storage, part: str) -> dict[str, Any]:
+    """The record of a part, to resume it; empty if there is none, or one that cannot be read, which is refused later."""
+    try:
+        record = json.loads(storage.read(f"{part}/{RECORD}") or b"{}")
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _write_items(images: Manifest, storage: Storage, part: str, broken: NDArray[np.int64]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        _mark_broken(images, broken).save(Path(folder) / ITEMS)
+        storage.write(f"{part}/{ITEMS}", (Path(folder) / ITEMS).read_bytes())
+
+
+def _digest(images: Manifest, recorded: object, *, shared: bool) -> str:
+    """The hash of the images for the record; an earlier one is kept if it is of the same images, with the root or without.
+
+    Machines that share the work may have the images in different folders.
+    """
+    own = manifest_digest(images, with_root=not shared)
+    if recorded in (None, own):
+        return own
+    other = manifest_digest(images, with_root=shared)
+    return other if recorded == other else own
+
+
+class _Hashing(io.RawIOBase):
+    """A file whose content only goes into a hash."""
+
+    def __init__(self, digest: Any) -> None:
+        self.digest = digest
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        return len(content)
+
+
+def manifest_digest(manifest: Manifest, *, with_root: bool = True) -> str:
+    """A hash of the images, their order, and the boxes that they are cropped to; and of the folder they are in, `with_root`."""
+    digest = hashlib.sha256(str(manifest.root.resolve()).encode() if with_root else b"")
     for name in ("path", "box"):
         if name in manifest.table.column_names:
-            sink = pa.BufferOutputStream()
             table = manifest.table.select([name])
-            with pa.ipc.new_stream(sink, table.schema) as writer:
+            with pa.PythonFile(_Hashing(digest), "w") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
                 writer.write_table(table)
-            digest.update(sink.getvalue())
     return digest.hexdigest()
 
 
-def _check_other_parts(out: Path, parts: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+def _check_other_parts(storage: Storage, parts: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Refuse a folder in which another part was embedded differently: queries are compared with the gallery beside them."""
     wanted = json.loads(json.dumps(settings))
     for part in PARTS:
-        if part not in parts and (out / part / RESULT).is_file() and (out / part / RECORD).is_file():
-            record = OLDER_RECORDS | json.loads((out / part / RECORD).read_bytes())
+        if part not in parts and storage.size(f"{part}/{ITEMS}") is not None:
+            record = OLDER_RECORDS | _read_record(storage, part)
             differ = [key for key in wanted if record.get(key) != wanted[key]]
             if differ:
                 raise ValueError(
-                    f"{out / part} was embedded with another {' and '.join(differ)}, and parts of one folder are compared with "
-                    f"each other; choose another folder, or delete this one to start again."
+                    f"{storage.address(part)} was embedded with another {' and '.join(differ)}, and parts of one folder are "
+                    f"compared with each other; choose another folder, or delete this one to start again."
                 )
 
 
@@ -156,23 +244,34 @@ def _refuse_nan(
         yield indices, embeddings
 
 
+def _note(shards: Iterator[NDArray[np.int64]], waiting: deque[NDArray[np.int64]]) -> Iterator[NDArray[np.int64]]:
+    """Pass the rows of shards on, and note them as waiting for their embeddings."""
+    for rows in shards:
+        waiting.append(rows)
+        yield rows
+
+
 def _fill_broken(
-    batches: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]], rows: NDArray[np.int64], dim: int
+    batches: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]], waiting: deque[NDArray[np.int64]], dim: int
 ) -> Iterator[NDArray[np.float32]]:
-    """The embeddings of consecutive rows, with NaN for the broken images that a batch left out."""
-    done = 0
+    """The embeddings of all rows that wait, shard by shard, with NaN for the broken images that a batch left out."""
     for indices, embeddings in batches:
-        last = done + int(np.searchsorted(rows[done:], indices[-1])) + 1
-        block = np.full((last - done, dim), np.nan, np.float32)
-        block[np.searchsorted(rows[done:last], indices)] = embeddings
+        while not waiting[0].size or not waiting[0][0] <= indices[0] <= waiting[0][-1]:
+            yield np.full((len(waiting.popleft()), dim), np.nan, np.float32)
+        rows = waiting[0]
+        last = int(np.searchsorted(rows, indices[-1])) + 1
+        block = np.full((last, dim), np.nan, np.float32)
+        block[np.searchsorted(rows[:last], indices)] = embeddings
         yield block
-        done = last
-    if done < len(rows):
-        yield np.full((len(rows) - done, dim), np.nan, np.float32)
+        waiting[0] = rows[last:]
+    while waiting:
+        yield np.full((len(waiting.popleft()), dim), np.nan, np.float32)
 
 
-def _mark_broken(images: Manifest, result: Path) -> Manifest:
+def _mark_broken(images: Manifest, broken: NDArray[np.int64]) -> Manifest:
     """The rows of the embeddings, with a column for which images were broken, if any was."""
-    broken = np.isnan(np.load(result, mmap_mode="r")[:, 0])
-    has_column = "broken" in images.table.column_names  # such as the items of an earlier run
-    return images.with_columns(broken=broken) if has_column or broken.any() else images
+    if "broken" not in images.table.column_names and not len(broken):  # a column of an earlier run is replaced
+        return images
+    column = np.zeros(len(images), bool)
+    column[broken] = True
+    return images.with_columns(broken=column)

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -17,9 +18,8 @@ from suprank.data.jpeg import Decoder, is_installed
 from suprank.data.workers import default_workers, ignore_signals, loader_batches, start_method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
     from torchvision.transforms.v2 import Compose
 
@@ -120,18 +120,21 @@ class ImageLoaderSettings:
             manifest, self.transform, on_broken=self.on_broken, min_short_side=self.min_short_side, decoder=self.decoder
         )
 
-    def batches(self, images: Manifest | ImageDataset, rows: NDArray[np.int64], *, pinned: bool) -> Generator[ImageBatch]:
+    def batches(
+        self, images: Manifest | ImageDataset, rows: NDArray[np.int64] | Iterator[NDArray[np.int64]], *, pinned: bool
+    ) -> Generator[ImageBatch]:
         """The images of these rows in their order; the last batch may be smaller. `pinned` memory is for copies to a GPU.
 
-        To load a manifest more than once, give its `dataset`, or an `InMemoryImages` of it. The workers end with the iterator:
-        close it if it may not be exhausted.
+        Rows may come array by array, the next when workers are ready for it; a batch holds rows of one array only. To load a
+        manifest more than once, give its `dataset`, or an `InMemoryImages` of it. The workers end with the iterator: close it
+        if it may not be exhausted.
         """
         dataset = images if isinstance(images, ImageDataset) else self.dataset(images)
-        chunks = [rows[start : start + self.batch_size].tolist() for start in range(0, len(rows), self.batch_size)]
-        workers = min(default_workers() if self.workers is None else self.workers, len(chunks))
+        arrays, at_most = ([rows], len(rows)) if isinstance(rows, np.ndarray) else (rows, len(dataset))
+        workers = min(default_workers() if self.workers is None else self.workers, -(-at_most // self.batch_size))
         loader: DataLoader[Any] = DataLoader(
             dataset,
-            batch_sampler=chunks,
+            batch_sampler=_chunks(arrays, self.batch_size),
             num_workers=workers,
             multiprocessing_context=start_method(workers),
             collate_fn=collate,
@@ -144,6 +147,12 @@ class ImageLoaderSettings:
                 for broken in batch.broken:
                     _log.warning("skipped %s: %s", broken.path, broken.reason)
                 yield batch
+
+
+def _chunks(arrays: Iterable[NDArray[np.int64]], size: int) -> Iterator[list[int]]:
+    for rows in arrays:
+        for start in range(0, len(rows), size):
+            yield rows[start : start + size].tolist()
 
 
 def _decoder_here(saved: Decoder) -> Decoder:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from suprank.files.sharded_array import concatenate
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
+    from suprank.files.sharded_array import Shards
 
 
 class LabeledEmbeddings(NamedTuple):
@@ -21,7 +24,7 @@ class LabeledEmbeddings(NamedTuple):
     Labels are `[n, levels, M]`, with the same M in queries and gallery, if images have up to M labels at a level.
     """
 
-    embeddings: NDArray[Any]
+    embeddings: NDArray[Any] | Shards
     labels: NDArray[np.int64]
     ids: list[str] | None
 
@@ -52,7 +55,7 @@ def ranked_parts(available: Collection[str]) -> tuple[str, ...]:
 
 
 def build_query_gallery(
-    parts: Mapping[str, tuple[NDArray[Any], Manifest]], levels: Sequence[str] = (), *, about: str, labeled: bool = True
+    parts: Mapping[str, tuple[NDArray[Any] | Shards, Manifest]], levels: Sequence[str] = (), *, about: str, labeled: bool = True
 ) -> QueryGallery:
     """The input of `evaluate`, from embeddings `[n, dim]` of the `ranked_parts`, in their order, with the manifest of the rows.
 
@@ -126,7 +129,7 @@ def _image_ids(manifests: Sequence[Manifest]) -> list[list[str]]:
 
 def _concatenate(one: LabeledEmbeddings, other: LabeledEmbeddings) -> LabeledEmbeddings:
     return LabeledEmbeddings(
-        np.concatenate([one.embeddings, other.embeddings]),
+        concatenate(one.embeddings, other.embeddings),
         np.concatenate([one.labels, other.labels]),
         [*(one.ids or ()), *(other.ids or ())],
     )

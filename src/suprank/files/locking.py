@@ -15,10 +15,11 @@ LOCK = ".lock"
 
 
 @contextmanager
-def lock_folder(folder: Path, doing: str, way_out: str, *, name: str = LOCK) -> Iterator[int]:
+def lock_folder(folder: Path, doing: str, way_out: str, *, name: str = LOCK, seconds: float = 0) -> Iterator[int]:
     """Hold the lock of a folder while the block runs, and yield the lock's file descriptor.
 
-    If another process holds the lock, a `BlockingIOError` is raised at once: "process 12 on host is `doing` folder; `way_out`."
+    If another process holds the lock, and still after `seconds`, a `BlockingIOError` is raised: "process 12 on host is `doing`
+    folder; `way_out`."
     The folder is created if necessary. The lock is the operating system's and ends with the process, however that ends; the
     lock file `name` stays in the folder and means nothing by itself. Forked children (such as the workers of a data loader) do
     not hold the lock; a program started with `pass_fds=[descriptor]` does, and keeps it if this process is killed.
@@ -36,13 +37,20 @@ def lock_folder(folder: Path, doing: str, way_out: str, *, name: str = LOCK) -> 
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / name, preserve_lock_file=True, on_acquired=sign)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(timeout=seconds)
     except Timeout:
         raise BlockingIOError(f"{_holder(folder / name)} is {doing} {folder}; {way_out}.") from None
     try:
         yield descriptors[0]
     finally:
         lock.release()
+
+
+def check_unlocked(folder: Path, doing: str, way_out: str) -> None:
+    """Raise a `BlockingIOError`, as `lock_folder` does, if another process holds the lock of the folder now."""
+    if (folder / LOCK).is_file():
+        with lock_folder(folder, doing, way_out, seconds=1):  # others may be looking at this moment
+            pass
 
 
 def _holder(file: Path) -> str:
