@@ -197,6 +197,31 @@ def test_other_settings_in_the_same_folder_are_refused_by_name():
     assert not Path("c/more,seed=0").exists()
 
 
+def test_tuning_needs_its_number_of_trials_and_collecting_none():
+    for option in (("--folds", 2), ("--search", "loss.tau="), ("--tune-metric", "AP"), ("--fold-level", "genus")):
+        assert f"{option[0]} is an option of the search" in refused("compare", "low.toml", *option, "--out", "c")
+    assert "--collect runs nothing, so --tune 3 would" in refused("compare", "--tune", 3, "--collect", "--out", "c")
+    assert "--search loss.tau must be KEY=LOW:HIGH" in refused(
+        "compare", "low.toml", "--tune", 3, "--search", "loss.tau", "--out", "c"
+    )
+    assert not Path("c").exists()
+
+
+def test_a_dry_run_of_a_search_says_how_many_runs_it_has():
+    result = done("compare", "low.toml", "high.toml", "--tune", 5, "--folds", 3, "--seeds", 2, "--out", "c", "--dry-run")
+    assert len(result.stdout.splitlines()) == 4
+    assert "evaluation.every=0 evaluation.at_start=false" in result.stdout
+    assert "before these, 30 runs of the search; after them, 4 with the best settings." in result.stderr
+
+
+def test_without_optuna_the_extra_that_brings_it_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    result = invoke("compare", "low.toml", "--tune", 2, "--out", "c")
+    assert result.exception.name == "optuna", "by which `main` knows the extra"
+    assert 'tuning needs optuna, which is not installed; pip install "suprank[train]"' in str(result.exception)
+    assert not Path("c").exists()
+
+
 def test_a_folder_in_which_a_sweep_works_is_refused(folder):
     Path("c").mkdir()
     with runner.lock_experiment(folder / "c"):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from suprank.experiments import comparison_table, relative_table, summary_table
-from suprank.experiments.plots import BEST_COLOR, draw_comparison, draw_sweep
+from suprank.experiments import SearchResult, SearchSettings, Trial, comparison_table, relative_table, summary_table
+from suprank.experiments.plots import BEST_COLOR, draw_comparison, draw_search, draw_sweep
+from suprank.training.search_space import Choices, FloatRange
 from tests.experiments.runs import comparison_outcomes, outcomes_of
 
 
@@ -98,3 +99,38 @@ def test_many_recipes_have_their_panels_side_by_side(folder):
 def test_there_is_no_figure_of_nothing_finished(folder):
     assert not draw_comparison(comparison_table(comparison_outcomes({"nsm": (None,)})), [folder / "plot.png"])
     assert not (folder / "plot.png").exists()
+
+
+def test_the_figure_of_a_search_has_a_panel_for_each_setting_and_the_best_so_far(folder):
+    spaces = {
+        "nsm": {"optimizer.lr": FloatRange(1e-5, 1e-3, log=True), "batch.images_per_class": Choices((2, 4))},
+        "arcface": {"optimizer.lr": FloatRange(1e-5, 1e-3, log=True), "loss.margin": FloatRange(0.1, 0.7)},
+    }
+    first = {"optimizer.lr": 1e-4, "batch.images_per_class": 4}
+    trials = {
+        "nsm": [Trial(0, first, (0.4,), 1.0), Trial(1, {**first, "optimizer.lr": 1e-3}, (None,), 1.0, "nan")],
+        "arcface": [Trial(0, {"optimizer.lr": 1e-4, "loss.margin": 0.5}, (0.3,), 1.0)],
+    }
+    search = SearchResult(SearchSettings(2, 2, "fine", "H-AP", (), spaces), trials, 3)
+    assert draw_search(search, [folder / "search.svg", folder / "search.png"])
+    svg = (folder / "search.svg").read_text()
+    for text in ("nsm", "arcface", "trial", "learning rate", "images per class", "margin", "H-AP of validation classes, %"):
+        assert f">{text}</text>" in svg
+    assert svg.count('<g id="axes_') == 4
+    assert not draw_search(SearchResult(search.settings, {"nsm": [], "arcface": []}, 3), [folder / "none.png"])
+
+
+@pytest.mark.parametrize("failure", ["", "the loss is nan"])
+def test_a_search_among_words_is_drawn_even_if_all_trials_failed(folder, failure):
+    space = {
+        "loss.arguments.mining": Choices(("hard", "all")),
+        "images.size": Choices((64, "auto")),
+        "x.y": Choices((True, False)),
+    }
+    values = [("hard", 64, True), ("all", "auto", False)]
+    trials = [Trial(number, dict(zip(space, own, strict=True)), (0.5,), 1.0, failure) for number, own in enumerate(values)]
+    search = SearchResult(SearchSettings(2, 2, "fine", "H-AP", (), {"mine": space}), {"mine": trials}, 3)
+    assert draw_search(search, [folder / "search.svg"])
+    svg = (folder / "search.svg").read_text()
+    for text in ("mining", "True", *([] if failure else ["hard", "all", "auto", "64"])):
+        assert f">{text}</text>" in svg

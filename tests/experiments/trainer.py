@@ -3,6 +3,7 @@ the override loss.weight=..., else of the recipe.
 
 It tells in `begun` how often it was started. Files in the working folder are orders: where `stay` is there, it waits for
 SIGTERM and saves then, to end unless `stubborn` is there. λ = 0.6 fails until `repaired` is there; λ = 0.7 leaves no result.
+Above the number in `too-high` the loss is NaN; where `refuse` is there, the run is refused.
 """
 
 import json
@@ -42,6 +43,11 @@ if __name__ == "__main__":
     while stay and time.monotonic() < end:
         time.sleep(0.02)
     weight = float(given["loss.weight"] if "loss.weight" in given else weight_in(Path(sys.argv[1])))
+    if Path("refuse").exists():
+        print("there is no file images/7.jpg")
+        sys.exit(2)
+    if Path("too-high").exists() and weight > float(Path("too-high").read_text()):
+        sys.exit("step 7: the loss is nan")
     if weight == 0.6 and not Path("repaired").exists():
         sys.exit("the disk is full")
     if weight != 0.7:

@@ -119,7 +119,7 @@ def fake_metrics(values: Iterable[float]) -> Callable[..., dict[str, Report]]:
     left = iter(values)
     levels = ("fine", "coarse")
     counts: dict[str, Any] = {"queries": 1, "items": 1, "levels": levels, "without_positives": dict.fromkeys(levels, 0)}
-    return lambda self, forward, *, device, progress: {"test": Report({"H-AP": next(left), "R@1": 0.01}, **counts)}
+    return lambda self, forward, *, device, progress, per_query: {"test": Report({"H-AP": next(left), "R@1": 0.01}, **counts)}
 
 
 def weights(folder: Path, name: str = "model") -> dict[str, torch.Tensor]:

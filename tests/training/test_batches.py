@@ -388,3 +388,44 @@ def test_workers_end_when_the_process_that_trains_is_killed(forked, tmp_path):
 def alive(pid):
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+# Cropped on the device
+
+
+def test_crops_on_the_device_are_of_the_samplers_rows_and_differ_between_epochs(tmp_path):
+    manifest = collection(tmp_path)
+    ours = list(TrainBatches.from_config(recipe(data={"crop_on_device": True}), manifest).batches(0, 0, 2))
+    usual = list(TrainBatches.from_config(recipe(), manifest).batches(0, 0, 2))
+    assert [one.ids.tolist() for one in ours] == [one.ids.tolist() for one in usual]
+    assert [one.labels.tolist() for one in ours] == [one.labels.tolist() for one in usual]
+    assert {(one.images.dtype, one.images.shape) for one in ours} == {(torch.uint8, (8, 3, 16, 16))}
+    assert len({one.images.numpy().tobytes() for one in ours}) == len(ours)
+
+
+def test_crops_on_the_device_are_the_same_after_a_resume_and_on_several_processes(tmp_path):
+    manifest, config = collection(tmp_path), recipe(data={"crop_on_device": True})
+    whole = list(TrainBatches.from_config(config, manifest).batches(0, 0, 2))
+    assert_same(list(TrainBatches.from_config(config, manifest).batches(0, 2, 2)), whole[2:])
+    parts = [list(TrainBatches.from_config(config, manifest, rank=rank, world_size=2).batches(0, 0, 2)) for rank in range(2)]
+    for one, *halves in zip(whole, *parts, strict=True):
+        assert (torch.cat([half.images for half in halves]) == one.images).all()
+        assert torch.cat([half.ids for half in halves]).tolist() == one.ids.tolist()
+
+
+def test_broken_images_are_replaced_when_crops_are_made_on_the_device(tmp_path, caplog):
+    manifest = collection(tmp_path, broken=(1, 6))
+    data = {"crop_on_device": True, "on_broken": "skip"}
+    ours = list(TrainBatches.from_config(recipe(data=data), manifest).batches(0, 0, 2))
+    usual = list(TrainBatches.from_config(recipe(data={"on_broken": "skip"}), manifest).batches(0, 0, 2))
+    assert [one.ids.tolist() for one in ours] == [one.ids.tolist() for one in usual]
+    assert [one.replaced for one in ours] == [one.replaced for one in usual]
+    assert "replaced 1.png" in caplog.text
+    with pytest.raises(ValueError, match=r"1\.png"):
+        TrainBatches.from_config(recipe(data={"crop_on_device": True}), manifest)
+
+
+def test_a_resize_before_the_crop_is_done_once_for_the_device(tmp_path):
+    config = recipe(data={"crop_on_device": True}, images={"size": 8, "test_resize": 16, "resize": 12, "crop_scale": [1, 1]})
+    batches = TrainBatches.from_config(config, collection(tmp_path))
+    assert batches._images.images.shapes.min() == 12

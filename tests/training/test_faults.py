@@ -65,8 +65,8 @@ def assert_as_if_nothing_had_happened(folder, undisturbed):
     assert same(weights(folder), weights(undisturbed))
     assert same(weights(folder, "best"), weights(undisturbed, "best"))
     assert lines(folder) == lines(undisturbed)
-    reports = {file.name: file.read_text() for file in (folder / "reports").iterdir()}
-    assert reports == {file.name: file.read_text() for file in (undisturbed / "reports").iterdir()}
+    reports = {file.name: file.read_bytes() for file in (folder / "reports").iterdir()}
+    assert reports == {file.name: file.read_bytes() for file in (undisturbed / "reports").iterdir()}
 
 
 # Signals

@@ -43,7 +43,7 @@ def test_a_run_leaves_its_recipe_metrics_reports_models_and_result(plain, manife
     models = {f"{name}/{file}" for name in ("best", "model") for file in ("model.safetensors", "embedder.json")}
     # checkpoints: before the evaluation at the end, and after it, at the same step; and before that of the second epoch
     states = {"checkpoints/step-00000006.pt", "checkpoints/step-00000009.pt"}
-    reports = {"reports/test-epoch-0002.json", "reports/test-epoch-0003.json"}
+    reports = {"reports/test-epoch-0002.json", "reports/test-epoch-0003.json", "reports/test-epoch-0003.queries.npz"}
     others = {"recipe.toml", "environment.json", "metrics.jsonl", "result.json", ".lock"}
     assert there == models | states | reports | others
     assert result.folder == folder
@@ -54,6 +54,7 @@ def test_a_run_leaves_its_recipe_metrics_reports_models_and_result(plain, manife
     assert written["best"] == result.best
     assert (written["epoch"], written["step"]) == (3, 9)
     assert Report.load(folder / "reports/test-epoch-0003.json").values == result.reports["test"].values
+    assert result.reports["test"].per_query is not None, "for the statistics of comparisons"
 
 
 def test_the_saved_model_has_the_metrics_of_the_last_report(plain, manifest):
@@ -183,7 +184,7 @@ def test_further_test_sets_have_reports_of_their_own(manifest, tmp_path):
     other = pictures(tmp_path / "other", classes=4, tests=2)
     result = train(recipe(manifest, data={"tests": {"other/set": str(other)}}, run={"epochs": 1}), tmp_path / "run")
     assert {name: report.queries for name, report in result.reports.items()} == {"test": 24, "other/set": 8}
-    assert sorted(file.name for file in (tmp_path / "run/reports").iterdir()) == [
+    assert sorted(file.name for file in (tmp_path / "run/reports").glob("*.json")) == [
         "other%2Fset-epoch-0001.json",
         "test-epoch-0001.json",
     ]

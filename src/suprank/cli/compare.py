@@ -37,6 +37,39 @@ def compare(
         list[str] | None,
         typer.Option(metavar="KEY|TABLE", help="Key or table in which the recipes may differ too, repeatable."),
     ] = None,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="N",
+            help="Give each recipe N trials on validation classes, taken from the training classes, and compare the best.",
+            show_default="no tuning",
+        ),
+    ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(min=2, metavar="K", help="Validation folds of --tune: a trial has as many runs.", show_default="4"),
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH[:log]|KEY=V,V",
+            help="Range or values of a key that --tune searches, in place of the default; KEY= leaves it out. Repeatable.",
+            show_default="rates, images per class and what the loss declares",
+        ),
+    ] = None,
+    tune_metric: Annotated[
+        str | None,
+        typer.Option(help="Metric of the validation classes that --tune maximizes.", show_default="evaluation.best"),
+    ] = None,
+    fold_level: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="Label level whose classes stay together in a fold.",
+            show_default="the coarsest at which train and test share no class",
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the files of the table and the figure.")] = "comparison",
     slurm: Annotated[
         list[str] | None,
@@ -54,12 +87,18 @@ def compare(
     The recipes may differ in their loss, proxies, memory and optimizer; recipes that differ in images, network, batches, epochs
     or evaluation are refused before the first one runs, unless --may-differ allows it. Given again, the command skips what is
     finished and resumes what was interrupted; further recipes or seeds are added. Metrics are those after the last epoch: mean
-    ± standard deviation over seeds, in percent, the best in bold.
+    ± standard deviation over seeds, in percent; the best is bold if it is better than every other by more than chance.
+
+    With --tune every recipe gets the same number of trials, chosen by Optuna. The table then has each recipe as it is and with
+    its best setting, trained on all training classes and evaluated on the test classes once. --jobs runs trials at the same
+    time, also on one GPU.
 
     \b
     suprank compare cub/nsm cub/smooth-ap cub/roadmap --seeds 3 --out cub
     suprank compare cub/nsm mine.toml data.manifest=birds.parquet run.epochs=30 --jobs 2 --out birds
     suprank compare sop/roadmap sop/contrastive-xbm --may-differ batch.size --out sop
+    suprank compare cub112/nsm cub112/roadmap --tune 12 --folds 4 --seeds 3 --jobs 8 --out cub112
+    suprank compare cub112/roadmap --tune 20 --search loss.weight=0:0.5 --search proxies.lr= --out lambda
     suprank compare --collect --metric AP --metric AP/family --out cub
     suprank compare smooth-ap roadmap --collect --name approximations --out cub
     """
@@ -67,21 +106,35 @@ def compare(
         from suprank import experiments
         from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
         from suprank.experiments.methods import split_arguments
+        from suprank.experiments.results import metric_names
 
         recipes, overrides = split_arguments(arguments or [])
         metrics, display = metric or (), ExperimentDisplay(quiet=quiet)
+        options = {"--folds": folds, "--search": search, "--tune-metric": tune_metric, "--fold-level": fold_level}
+        unused = [option for option, value in options.items() if value]
+        if tune is None and unused:
+            raise ValueError(f"{unused[0]} is an option of the search, and there is none without --tune N; add it.")
+        settings = None
+        if tune is not None:
+            metric_name = "".join(metric_names([tune_metric])) if tune_metric else ""
+            settings = experiments.SearchSettings(tune, folds or 4, fold_level or "", metric_name, tuple(search or ()))
         if collect:
             given = [*overrides, *([] if seeds is None else ["--seeds", str(seeds)])]
             given += [word for key in may_differ or () for word in ("--may-differ", key)]
+            given += [] if tune is None else ["--tune", str(tune)]
             if given:
                 raise ValueError(f"--collect runs nothing, so {shlex.join(given)} would change nothing; leave it out.")
             experiments.collect_comparison(out, recipes, metrics=metrics, name=name, display=display, command=command_line())
             return
         if dry_run:
-            for task in experiments.plan_comparison(
-                recipes, out, overrides, seeds=seeds, may_differ=may_differ or (), display=display
-            ).tasks:
+            plan = experiments.plan_comparison(
+                recipes, out, overrides, seeds=seeds, may_differ=may_differ or (), tune=settings, display=display
+            )
+            for task in plan.tasks:
                 terminal.echo(shlex.join(task.command))
+            if settings is not None:
+                runs = settings.trials * settings.folds * len(recipes)
+                display.note(f"before these, {runs} runs of the search; after them, {len(plan.tasks)} with the best settings.")
             return
         with explain_stop(out):
             result = experiments.compare(
@@ -94,6 +147,7 @@ def compare(
                 name=name,
                 may_differ=may_differ or (),
                 slurm=slurm or (),
+                tune=settings,
                 display=display,
                 command=command_line(),
             )

@@ -8,8 +8,12 @@ from suprank.experiments.comparisons import Comparison, ComparisonResult, collec
 from suprank.experiments.grid import RECIPE, SEED, Combination, Grid
 from suprank.experiments.results import Outcome, Outcomes, comparison_table, relative_table, runs_csv, summary_table
 from suprank.experiments.runner import Display, ExperimentStopped, Plan, Task, run_tasks
+from suprank.experiments.search_result import SearchResult
+from suprank.experiments.search_settings import SearchSettings
+from suprank.experiments.significance import Difference, Significance
 from suprank.experiments.sweeps import Sweep, SweepResult, collect_sweep, plan_sweep, sweep
 from suprank.experiments.tables import Row, Statistic, Table, comparison_latex, comparison_markdown
+from suprank.experiments.trials import Trial
 
 __all__ = [
     "RECIPE",
@@ -17,6 +21,7 @@ __all__ = [
     "Combination",
     "Comparison",
     "ComparisonResult",
+    "Difference",
     "Display",
     "ExperimentStopped",
     "Grid",
@@ -24,11 +29,15 @@ __all__ = [
     "Outcomes",
     "Plan",
     "Row",
+    "SearchResult",
+    "SearchSettings",
+    "Significance",
     "Statistic",
     "Sweep",
     "SweepResult",
     "Table",
     "Task",
+    "Trial",
     "collect_comparison",
     "collect_sweep",
     "compare",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from suprank.training.config import TrainConfig
 
 SEED, RECIPE = "run.seed", "recipe"
+TUNED, TRIAL, FOLD = "tuned", "trial", "fold"  # axes of a tuned comparison, and of its search
 LONGEST_NAME = 120  # of a folder; file systems allow 255 bytes
 
 Setting = tuple[tuple[str, str], ...]

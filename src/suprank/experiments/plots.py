@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from suprank.experiments.grid import RECIPE, as_number, sort_values
+from suprank.experiments.grid import as_number, sort_values
 from suprank.files.atomic import atomic_writer
+from suprank.training.search_space import Choices, FloatRange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
 
+    from suprank.experiments.search_result import SearchResult
     from suprank.experiments.tables import Statistic, Table
+    from suprank.experiments.trials import Trial
 
 LETTERS = {
     "loss.weight": "λ",
@@ -36,6 +41,8 @@ LETTERS = {
     "batch.size": "batch size",
     "memory.size": "memory size",
     "optimizer.lr": "learning rate",
+    "proxies.lr": "learning rate of the proxies",
+    "batch.images_per_class": "images per class",
     "model.backbone": "backbone",
 }
 """The names of entries in figures, mostly the paper's letters; other entries go by their own name."""
@@ -48,6 +55,7 @@ DOUBLING = ("batch.size", "memory.size")  # entries that are varied in powers of
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PANELS_IN_ROW = 3
+SEARCH_PANELS = 6
 FEW_RECIPES = 8  # whose panels are low enough for two rows
 COLOR, BEST_COLOR = COLORS[:2]
 
@@ -102,7 +110,7 @@ def draw_comparison(table: Table, files: Sequence[Path]) -> bool:
     """
     if not any(row.statistics[column] for row in table.rows for column in table.columns):
         return False
-    count, names = len(table.columns), [dict(row.setting)[RECIPE] for row in table.rows]
+    count, names = len(table.columns), [row.label for row in table.rows]
     wide = min(count, 3 if len(names) <= FEW_RECIPES else 6)
     rows = math.ceil(count / wide)
     label = 0.085 * max(map(len, names))
@@ -132,6 +140,95 @@ def _draw_panel(axes: Axes, table: Table, column: str) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
+
+
+def draw_search(search: SearchResult, files: Sequence[Path]) -> bool:
+    """Write the figure of a search to every file, in the format of its suffix; False if there is nothing to draw.
+
+    The first panel has the best value so far after each trial, for each recipe; the others the value of every trial over one
+    of the settings, for those that most recipes have. Trials that failed are crosses at the bottom of the first panel.
+    """
+    trials = {label: own for label, own in search.trials.items() if own}
+    if not trials:
+        return False
+    counts = Counter(key for label in trials for key in search.settings.spaces[label])
+    keys = [key for key, _ in counts.most_common(SEARCH_PANELS - 1)]
+    wide = min(1 + len(keys), PANELS_IN_ROW)
+    rows = math.ceil((1 + len(keys)) / wide)
+    legend = 0.3 * math.ceil(len(trials) / 4)
+    layout = ConstrainedLayoutEngine(wspace=0.06, hspace=0.06)
+    figure = Figure(figsize=(0.4 + 3.6 * wide, 0.5 + legend + 2.9 * rows), layout=layout)
+    panels = list(figure.subplots(rows, wide, squeeze=False, sharey=True).flat)
+    texts = {
+        key
+        for space in search.settings.spaces.values()
+        for key, one in space.items()
+        if any(isinstance(v, str) for v in one.ends)
+    }
+    for index, (label, own) in enumerate(trials.items()):
+        best = search.best(label)
+        own, best = [_with_text(one, texts) for one in own], best and _with_text(best, texts)
+        _draw_trials(panels, keys, label, own, best, index)
+    panels[0].set_xlabel("trial")
+    panels[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes, key in zip(panels[1:], keys, strict=False):
+        axes.set_xlabel(LETTERS.get(key, key.removeprefix("loss.").removeprefix("arguments.")))
+        ranges = [one for space in search.settings.spaces.values() if (one := space.get(key)) is not None]
+        numbers = [float(end) for one in ranges if isinstance(one, FloatRange) and one.log for end in one.ends]
+        if numbers:
+            axes.set_xscale("log")
+            ratio = max(numbers) / min(numbers)
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 30 else (1, 3) if ratio < 1000 else (1,)))
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
+        elif all(isinstance(one, Choices) for one in ranges):
+            values = dict.fromkeys(value for one in ranges for value in one.ends)
+            if key not in texts:  # for which matplotlib has ticks
+                axes.set_xticks([float(value) for value in values], [str(value) for value in values])
+    for place, axes in enumerate(panels):
+        axes.set_visible(place <= len(keys))
+        axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        if place % wide == 0:
+            axes.set_ylabel(f"{search.settings.metric} of validation classes, %")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(len(trials), 4), frameon=False)
+    figure.supxlabel("line: best so far; ring: the chosen setting; ×: a trial that failed", fontsize=8, color="#555555")
+    save_figure(figure, files)
+    return True
+
+
+def _with_text(trial: Trial, keys: Container[str]) -> Trial:
+    """The trial with the values of these keys as text: an axis has numbers or text."""
+    return trial._replace(params={key: str(value) if key in keys else value for key, value in trial.params.items()})
+
+
+def _draw_trials(
+    panels: Sequence[Axes], keys: Sequence[str], label: str, trials: Sequence[Trial], best: Trial | None, index: int
+) -> None:
+    """The trials of one recipe in every panel of a search."""
+    color = COLORS[index % len(COLORS)]
+    look: dict[str, Any] = {
+        "color": color,
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": "none",
+        "markersize": 4,
+        "alpha": 0.8,
+    }
+    ring = {**look, "markersize": 11, "alpha": 1.0, "markerfacecolor": "none", "marker": "o"}
+    valid = [trial for trial in trials if not trial.failure]
+    numbers, values = [trial.number for trial in valid], [100 * trial.value for trial in valid]
+    panels[0].step(numbers, list(itertools.accumulate(values, max)), where="post", color=color, label=label)
+    panels[0].plot(numbers, values, **look)
+    failed = [trial.number for trial in trials if trial.failure]
+    panels[0].plot(failed, [0.02] * len(failed), **{**look, "marker": "x"}, transform=panels[0].get_xaxis_transform())
+    for axes, key in zip(panels[1:], keys, strict=False):
+        points = [(trial.params[key], 100 * trial.value) for trial in valid if key in trial.params]
+        if points:
+            axes.plot([x for x, _ in points], [y for _, y in points], **look)
+        if best is not None and key in best.params:
+            axes.plot([best.params[key]], [100 * best.value], **ring)
 
 
 def _save(figure: Figure, table: Table, files: Sequence[Path]) -> None:

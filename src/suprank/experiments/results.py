@@ -14,7 +14,7 @@ from suprank.files.spreadsheets import safe_row
 from suprank.training.run_folder import RESULT, RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 SWEEP_METRICS = ("R@1", "mAP@R", "H-AP")
@@ -62,7 +62,7 @@ def metric_names(metrics: Iterable[str]) -> list[str]:
 
 def summary_table(outcomes: Outcomes, metrics: Sequence[str] = (), *, default: Sequence[str] = SWEEP_METRICS) -> Table:
     """Means over seeds of the chosen metrics; if none is chosen, of those of `default` that were measured, or else of all."""
-    names = _column_names(outcomes)
+    names = column_names(outcomes)
     available = list(dict.fromkeys(metric for _, metric in names))
     missing = [metric for metric in metrics if available and metric not in available]
     if missing:
@@ -105,13 +105,14 @@ def comparison_table(outcomes: Outcomes, metrics: Sequence[str] = ()) -> Table:
     return replace(table, rows=tuple(sorted(table.rows, key=lambda row: order.index(dict(row.setting)[RECIPE]))))
 
 
-def runs_csv(outcomes: Outcomes, *, raw: bool = False) -> str:
+def runs_csv(outcomes: Outcomes, *, raw: bool = False, folders: Mapping[Combination, Path] | None = None) -> str:
     """CSV with a row for each run: its values, whether it is finished, and all its metrics, as shares of 1.
 
-    Text that a spreadsheet would run as a formula gets an apostrophe in front of it, unless `raw`.
+    `folders` are those of the runs, if they are not named as the runs are. Text that a spreadsheet would run as a formula gets
+    an apostrophe in front of it, unless `raw`.
     """
     cells = list if raw else safe_row
-    names = _column_names(outcomes)
+    names = column_names(outcomes)
     axes = [key for key, _ in next(iter(outcomes)).values] if outcomes else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -119,11 +120,12 @@ def runs_csv(outcomes: Outcomes, *, raw: bool = False) -> str:
     for run, one in outcomes.items():
         values = [value for _, value in run.values]
         progress = ["yes", one.epoch, one.step, one.seconds] if one else ["no", None, None, None]
-        writer.writerow(cells([run.name, *values, *progress, *(_share(one, *column) if one else None for column in names)]))
+        name = folders[run].name if folders else run.name
+        writer.writerow(cells([name, *values, *progress, *(_share(one, *column) if one else None for column in names)]))
     return text.getvalue()
 
 
-def _column_names(outcomes: Outcomes) -> dict[tuple[str, str], str]:
+def column_names(outcomes: Outcomes) -> dict[tuple[str, str], str]:
     """The test sets and metrics of the runs, with the name of their column: the metric's alone if there is one test set."""
     finished = [outcome.metrics for outcome in outcomes.values() if outcome is not None]
     pairs = dict.fromkeys((test, metric) for metrics in finished for test, shares in metrics.items() for metric in shares)

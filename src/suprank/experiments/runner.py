@@ -13,7 +13,7 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from suprank.experiments import slurm
 from suprank.experiments.results import read_outcome
@@ -117,10 +117,11 @@ class Task(NamedTuple):
 
 
 class EndedTask(NamedTuple):
-    """A run that ended; `failure` is empty if it left a result."""
+    """A run that ended; `failure` is empty if it left a result. The exit code is negative if a signal ended it."""
 
     task: Task
     failure: str
+    code: int
 
 
 class ExperimentStopped(Exception):  # noqa: N818 - not an error: somebody asked for it
@@ -157,24 +158,41 @@ class Plan:
 
         With `slurm_options` (KEY=VALUE, as for sbatch) the runs are submitted as a SLURM array, and nothing is waited for.
         """
-        display = display or Display()
         parameters = slurm.slurm_parameters(slurm_options, self.configs, jobs, self.job_name) if slurm_options else None
+        with self.open() as lock:
+            return self.run_tasks(self.tasks, jobs=jobs, lock=lock, slurm_parameters=parameters, display=display or Display())
+
+    @contextmanager
+    def open(self) -> Iterator[int]:
+        """Make the folder, lock it for this process and save the record in it. Yields the lock's file descriptor."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OSError(f"{self.folder} cannot be made ({error.strerror}); name another --out.") from error
         with lock_experiment(self.folder) as lock:
             self.record.save(self.folder)
-            waiting = [task for task in self.tasks if read_outcome(task.folder) is None]
-            for task in self.tasks:
-                if task not in waiting:
-                    check_finished_run(task.folder)
-            if len(waiting) < len(self.tasks):
-                display.skipped(len(self.tasks) - len(waiting), len(self.tasks))
-            if parameters is None:
-                return _run_here(waiting, jobs or 1, lock, shared_gpus(self.configs, jobs or 1), display)
-            _submit(waiting, self.folder, *parameters, display)
-            return []
+            yield lock
+
+    def run_tasks(
+        self,
+        tasks: Sequence[Task],
+        *,
+        jobs: int | None,
+        lock: int,
+        slurm_parameters: tuple[str, dict[str, Any]] | None,
+        display: Display,
+    ) -> list[str]:
+        """Run those of the tasks that are not finished, here or in SLURM, and return the names of those that failed."""
+        waiting = [task for task in tasks if read_outcome(task.folder) is None]
+        for task in tasks:
+            if task not in waiting:
+                check_finished_run(task.folder)
+        if len(waiting) < len(tasks):
+            display.skipped(len(tasks) - len(waiting), len(tasks))
+        if slurm_parameters is None:
+            return _run_here(waiting, jobs or 1, lock, shared_gpus(self.configs, jobs or 1), display)
+        submit(waiting, self.folder, *slurm_parameters, display)
+        return []
 
 
 def lock_experiment(folder: Path) -> AbstractContextManager[int]:
@@ -210,11 +228,12 @@ def run_tasks(
 ) -> Iterator[EndedTask]:
     """Run the tasks, `jobs` at a time, and yield each as it ends; one that fails does not keep the others from running.
 
-    Tasks at the same time share the cores, and take turns at `gpus`. On SIGINT, SIGTERM or SIGHUP the runs get SIGTERM and are
-    waited for; a second signal kills them. Then `ExperimentStopped` is raised.
+    Tasks that the caller adds to a deque `waiting` in the meantime are run too. Tasks at the same time share the cores, and
+    take turns at `gpus`. On SIGINT, SIGTERM or SIGHUP the runs get SIGTERM and are waited for; a second signal kills them. Then
+    `ExperimentStopped` is raised.
     """
     display = display or Display()
-    queue = deque(waiting)
+    queue = waiting if isinstance(waiting, deque) else deque(waiting)
     running: dict[int, tuple[Task, subprocess.Popen[bytes]]] = {}
     with _catch_signals() as caught:
         try:
@@ -229,7 +248,7 @@ def run_tasks(
                 for slot, (task, process) in list(running.items()):
                     if process.poll() is not None:
                         del running[slot]
-                        yield EndedTask(task, task.failure(process.returncode))
+                        yield EndedTask(task, task.failure(process.returncode), process.returncode)
                 time.sleep(POLL_SECONDS if running else 0)
         finally:
             _stop([process for _, process in running.values()], caught)
@@ -240,7 +259,7 @@ def _run_here(waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str]
     failed = []
     display.begin(len(waiting))
     try:
-        for task, failure in run_tasks(waiting, jobs, lock=lock, gpus=gpus, display=display):
+        for task, failure, _ in run_tasks(waiting, jobs, lock=lock, gpus=gpus, display=display):
             display.run_ended(task.name, failure)
             if failure:
                 failed.append(task.name)
@@ -250,7 +269,7 @@ def _run_here(waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str]
     return failed
 
 
-def _submit(waiting: Sequence[Task], folder: Path, cluster: str, parameters: Mapping[str, object], display: Display) -> None:
+def submit(waiting: Sequence[Task], folder: Path, cluster: str, parameters: Mapping[str, object], display: Display) -> None:
     """Submit the tasks that are neither finished nor in the queue."""
     queue = slurm.queued_jobs(folder) if cluster == "slurm" else {}
     queued = [task for task in waiting if task.name in queue]

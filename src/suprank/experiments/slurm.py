@@ -130,14 +130,14 @@ def submit_tasks(waiting: Sequence[Task], folder: Path, cluster: str, parameters
             jobs = {task.name: executor.submit(SlurmTask(task)) for task in waiting}
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
         raise OSError(f"the array was not submitted: {str(error).strip() or 'sbatch failed'}") from error
-    saved = {**_saved_jobs(folder), **{name: job.job_id for name, job in jobs.items()}}
+    saved = {**saved_jobs(folder), **{name: job.job_id for name, job in jobs.items()}}
     write_atomically(folder / "slurm" / "jobs.json", json_bytes(saved, indent=1))
     return jobs
 
 
 def queued_jobs(folder: Path) -> dict[str, str]:
     """The jobs that are waiting or running in SLURM, by the name of the run. A job that SLURM does not know may be too new."""
-    return {name: job for name, job in _saved_jobs(folder).items() if _state(folder / "slurm", job) in QUEUED}
+    return {name: job for name, job in saved_jobs(folder).items() if _state(folder / "slurm", job) in QUEUED}
 
 
 def _state(folder: Path, job: str) -> str:
@@ -147,6 +147,6 @@ def _state(folder: Path, job: str) -> str:
     return words[0].rstrip("+") if words else "UNKNOWN"
 
 
-def _saved_jobs(folder: Path) -> dict[str, str]:
+def saved_jobs(folder: Path) -> dict[str, str]:
     file = folder / "slurm" / "jobs.json"
     return dict(json.loads(file.read_bytes())) if file.exists() else {}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from suprank.experiments.grid import RECIPE, Setting
+from suprank.experiments.grid import RECIPE, TUNED, Setting
 
 LATEX_DIGITS = 1  # behind the point, as in the paper's tables
 
@@ -50,15 +50,25 @@ class Row(NamedTuple):
     statistics: dict[str, Statistic | None]
     seconds: float | None
 
+    @property
+    def label(self) -> str:
+        """The recipe of a row of a comparison, and whether it was tuned."""
+        setting = dict(self.setting)
+        return setting[RECIPE] + (", tuned" if setting.get(TUNED) == "yes" else "")
+
 
 @dataclass(frozen=True)
 class Table:
-    """Settings × metrics. In a relative table, `base` is what the increases are relative to, such as "loss.weight=0"."""
+    """Settings × metrics. In a relative table, `base` is what the increases are relative to, such as "loss.weight=0".
+
+    `noise` are the columns in which the best is not better than the others by more than chance, so that none is marked.
+    """
 
     axes: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     base: str = ""
+    noise: frozenset[str] = frozenset()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -71,7 +81,12 @@ class Table:
         return len({count for row in self.rows for count in (row.finished, row.planned)}) > 1
 
     def is_best(self, row: Row, column: str, digits: int = 2) -> bool:
-        """Whether the row's mean is the best of the column, as it is printed. A single mean is not the best of anything."""
+        """Whether the row's mean is the best of the column, as it is printed, and by more than chance (`noise`).
+
+        A single mean is not the best of anything.
+        """
+        if column in self.noise:
+            return False
         means = [cell.mean for one in self.rows if (cell := one.statistics[column]) is not None]
         own = row.statistics[column]
         return own is not None and len(means) > 1 and f"{own.mean:.{digits}f}" == f"{max(means):.{digits}f}"
@@ -106,10 +121,11 @@ def caption(table: Table) -> str:
     return f"In percent, after the last epoch, {several if counts[-1] > 1 else 'of one seed'}."
 
 
-def comparison_markdown(table: Table, notes: Sequence[str] = ()) -> str:
-    """The table of a comparison with the seconds of a run in the last column; below it, the caption and the notes."""
+def comparison_markdown(table: Table, notes: Sequence[str] = (), further: Sequence[str] = ()) -> str:
+    """The table of a comparison with the seconds of a run in the last column; below it, the caption, the notes, and further
+    tables."""
     text = f"{caption(table)} s: seconds that the training steps of a run took."
-    return "\n".join([table.markdown(seconds=True), " ".join([text, *notes]), ""])
+    return "\n".join([table.markdown(seconds=True), " ".join([text, *notes]), "", *(f"{one}" for one in further)])
 
 
 def comparison_latex(table: Table, command: str = "", notes: Sequence[str] = ()) -> str:
@@ -143,7 +159,7 @@ def escape_latex(text: str) -> str:
 
 
 def _latex_cells(table: Table, row: Row) -> list[str]:
-    cells = [escape_latex(dict(row.setting)[RECIPE]), *table.ragged * [f"{row.finished}/{row.planned}"]]
+    cells = [escape_latex(row.label), *table.ragged * [f"{row.finished}/{row.planned}"]]
     for column in table.columns:
         cell = row.statistics[column]
         if cell is None:

@@ -1,9 +1,8 @@
 """Training end to end: a recipe in, a run folder with a model and its exact metrics out."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from suprank.system.extras import explain_missing_extra
+from suprank.system.extras import import_attribute
 
 if TYPE_CHECKING:
     from suprank.training.callbacks import Callback, StepValues
@@ -11,9 +10,12 @@ if TYPE_CHECKING:
     from suprank.training.loop import NonFiniteLossError, TrainResult, train
     from suprank.training.recipe import read_recipe
     from suprank.training.recipe_files import RecipeError, all_recipes
+    from suprank.training.search_space import Choices, FloatRange
 
 __all__ = [
     "Callback",
+    "Choices",
+    "FloatRange",
     "NonFiniteLossError",
     "RecipeError",
     "StepValues",
@@ -32,6 +34,8 @@ _MODULES = {
     "StepValues": "callbacks",
     "TrainConfig": "config",
     "Callback": "callbacks",
+    "Choices": "search_space",
+    "FloatRange": "search_space",
     "all_recipes": "recipe_files",
     "read_recipe": "recipe",
     "train": "loop",
@@ -39,7 +43,4 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with explain_missing_extra(__name__):
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return import_attribute(__name__, _MODULES, name)

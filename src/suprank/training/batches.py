@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from suprank.data import transforms
 from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
+from suprank.data.device_images import BOX_NUMBERS, DeviceImages, random_boxes
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
 from suprank.data.workers import default_workers, ignore_signals, loader_batches, start_method
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data.manifest import Manifest
-    from suprank.training.config import TrainConfig
+    from suprank.training.config import ImagesConfig, TrainConfig
 
 MAX_PIECE = 256
 """Most images that a worker decodes at a time. Larger batches are assembled from pieces of several workers: 16 workers that
@@ -42,7 +43,8 @@ _log = logging.getLogger(__name__)
 
 class TrainBatch(NamedTuple):
     """This process's part of a batch: images (uint8) `[b, 3, height, width]`, labels `[b, levels]`, the rows `[b]` of the
-    images among the training images, and how many of them replace broken ones."""
+    images among the training images, and how many of them replace broken ones. All are on the CPU, except for images that were
+    cropped on a GPU."""
 
     images: Tensor
     labels: Tensor
@@ -66,7 +68,8 @@ class TrainBatches:
 
     def __init__(
         self,
-        images: ImageDataset,
+        images: _SeededImages | _DeviceCrops,
+        paths: pa.ChunkedArray,
         levels: tuple[str, ...],
         labels: NDArray[np.int64],
         sampler: BalancedBatchSampler | HierarchicalBatchSampler,
@@ -77,13 +80,13 @@ class TrainBatches:
         pinned: bool,
     ) -> None:
         """Use `from_config`. The sampler is that of the whole batch."""
-        self.labels, self.levels, self.paths = torch.from_numpy(labels), levels, images.paths
+        self.labels, self.levels, self.paths = torch.from_numpy(labels), levels, paths
         self.classes = int(labels[:, 0].max()) + 1
-        self._images = _SeededImages(images, labels[:, 0], sampler.seed)
-        self._sampler, self._workers, self._pinned = sampler, workers, pinned
+        self._images, self._sampler, self._workers, self._pinned = images, sampler, workers, pinned
         share = sampler.batch_size // world_size
-        starts = range(rank * share, (rank + 1) * share, MAX_PIECE)
-        self._pieces = [slice(start, min(start + MAX_PIECE, (rank + 1) * share)) for start in starts]
+        piece = share if isinstance(images, _DeviceCrops) else MAX_PIECE
+        starts = range(rank * share, (rank + 1) * share, piece)
+        self._pieces = [slice(start, min(start + piece, (rank + 1) * share)) for start in starts]
         self._logged: set[str] = set()  # paths of the broken images that the log names already
         self._digest = _digest(self.paths, labels)
 
@@ -95,21 +98,20 @@ class TrainBatches:
         *,
         rank: int = 0,
         world_size: int = 1,
-        pinned: bool = False,
+        device: torch.device | str = "cpu",
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
-        """The batches that the recipe describes, from the `train` split of the manifest. `pinned` is for copies to a GPU.
+        """The batches that the recipe describes, from the `train` split of the manifest, for a network on `device`.
 
-        `progress(done, total)` counts the images that `data.cache_images` decodes here, once for all epochs.
+        `progress(done, total)` counts the images that `data.cache_images` and `data.crop_on_device` decode here, once for all
+        epochs.
         """
         if "train" not in manifest.splits:
             splits = ", ".join(manifest.splits)
             raise ValueError(f"{config.data.manifest} has no images to train on, only {splits}; mark some of them as train.")
         images = manifest.split("train")
-        levels = _chosen_levels(config, images)
-        labels = _renumber(images.labels_at(levels))
+        levels, labels, sampler = _labels_and_sampler(config, images, world_size)
         _warn_if_no_tree(labels, levels, config.data.manifest)
-        sampler = _sampler(config, labels, levels, world_size)
         crops = config.images
         transform = transforms.train_transform(
             crops.size, resize=crops.resize, scale=crops.crop_scale, ratio=crops.crop_ratio, flip=crops.flip, mean=None
@@ -119,17 +121,25 @@ class TrainBatches:
             images, transform, on_broken=config.data.on_broken, min_short_side=min_size, decoder=config.data.decoder
         )
         workers = config.data.workers
-        if config.data.cache_images:
-            dataset = InMemoryImages(dataset, workers=default_workers() if workers is None else workers, progress=progress)
+        decoding: dict[str, Any] = {"workers": default_workers() if workers is None else workers, "progress": progress}
+        cropped: _SeededImages | _DeviceCrops
+        if config.data.crop_on_device:
+            prepare = transforms.resize_transform(crops.resize) if crops.resize is not None else None
+            decoded = InMemoryImages(dataset, prepare=prepare, **decoding)
+            cropped = _DeviceCrops(decoded, labels[:, 0], sampler.seed, crops, device)
+        else:
+            dataset = InMemoryImages(dataset, **decoding) if config.data.cache_images else dataset
+            cropped = _SeededImages(dataset, labels[:, 0], sampler.seed)
         return cls(
-            dataset,
+            cropped,
+            images.paths,
             levels,
             labels,
             sampler,
             rank=rank,
             world_size=world_size,
             workers=workers,
-            pinned=pinned,
+            pinned=torch.device(device).type == "cuda",
         )
 
     def __len__(self) -> int:
@@ -141,6 +151,10 @@ class TrainBatches:
 
         Workers start once and prefetch across epochs. They end with the iterator: close it, or drop it.
         """
+        if isinstance(self._images, _DeviceCrops):
+            for request in self._requests(epoch, consumed, epochs):
+                yield self._assemble([self._images[request]])
+            return
         pieces_left = max((epochs - epoch) * len(self) - consumed, 0) * len(self._pieces)
         in_pieces = len(self._pieces) > 1
         workers = min(default_workers() if self._workers is None else self._workers, pieces_left)
@@ -196,6 +210,19 @@ class TrainBatches:
 
 
 # From the recipe
+
+
+def check_batches(config: TrainConfig, images: Manifest, world_size: int = 1) -> None:
+    """Refuse what training on these images would refuse: levels that they do not have, too few classes for a batch."""
+    _labels_and_sampler(config, images, world_size)
+
+
+def _labels_and_sampler(
+    config: TrainConfig, images: Manifest, world_size: int
+) -> tuple[tuple[str, ...], NDArray[np.int64], BalancedBatchSampler | HierarchicalBatchSampler]:
+    levels = _chosen_levels(config, images)
+    labels = _renumber(images.labels_at(levels))
+    return levels, labels, _sampler(config, labels, levels, world_size)
 
 
 def _chosen_levels(config: TrainConfig, images: Manifest) -> tuple[str, ...]:
@@ -278,11 +305,11 @@ def _digest(paths: pa.ChunkedArray, labels: NDArray[np.int64]) -> str:
     return digest.hexdigest()
 
 
-# In the workers
+# Pieces of batches
 
 
 class _PieceRequest(NamedTuple):
-    """The positions to decode in a batch. `rows` are those of the whole batch, any of which can replace a broken one."""
+    """The positions to crop in a batch. `rows` are those of the whole batch, any of which can replace a broken one."""
 
     epoch: int
     batch: int
@@ -298,7 +325,10 @@ class _Piece(NamedTuple):
 
 
 class _SeededImages(Dataset[_Piece]):
-    """Pieces of batches; every image is transformed under its own seed. The global generator is left as it was."""
+    """Pieces of batches, for workers; every image is transformed under its own seed.
+
+    The global generator is left as it was.
+    """
 
     def __init__(self, images: ImageDataset, classes: NDArray[np.int64], seed: int) -> None:
         self.images, self.classes, self.seed = images, classes, seed
@@ -320,7 +350,7 @@ class _SeededImages(Dataset[_Piece]):
         """The image of this position, or the first one that can replace it if it is broken; adds to `broken`."""
         # torch's generator uses 32 of these 63 bits. torch.manual_seed would seed the GPU's generators too.
         seed = derive_seed(self.seed, request.epoch, request.batch, position)
-        for row in self._candidates(request.rows, position):
+        for row in _candidates(request.rows, self.classes, position):
             if row in broken:
                 continue
             torch.default_generator.manual_seed(seed)
@@ -328,20 +358,59 @@ class _SeededImages(Dataset[_Piece]):
             if isinstance(item, ImageItem):
                 return item
             broken[row] = item
-        first = broken[int(request.rows[position])]
-        raise ValueError(
-            f"all {len(request.rows):,} images of batch {request.batch} of epoch {request.epoch} are broken, {first.path} "
-            f"for one: {first.reason}; look at the folder, or check the manifest with `suprank data check`."
-        )
+        raise _all_broken(request, broken[int(request.rows[position])])
 
-    def _candidates(self, rows: NDArray[np.int64], position: int) -> Iterator[int]:
-        """The row of the position itself; then the others in cyclic order, those of its class first."""
-        yield int(rows[position])
-        others = np.roll(rows, -position)[1:]
-        own = self.classes[rows[position]]
-        same_class = self.classes[others] == own if own.ndim == 0 else np.isin(self.classes[others], own[own >= 0]).any(1)
-        yield from others[same_class].tolist()
-        yield from others[~same_class].tolist()
+
+class _DeviceCrops:
+    """Pieces of batches, cropped on a device from images that are kept there. A batch's boxes are drawn under its own seed."""
+
+    def __init__(
+        self,
+        images: InMemoryImages,
+        classes: NDArray[np.int64],
+        seed: int,
+        crops: ImagesConfig,
+        device: torch.device | str,
+    ) -> None:
+        self.classes, self.seed, self.crops = classes, seed, crops
+        self.broken = {row: BrokenImage(row, images.paths[row].as_py(), reason) for row, reason in images.broken.items()}
+        self.images = DeviceImages(images, device)
+
+    def __getitem__(self, request: _PieceRequest) -> _Piece:
+        wanted = request.rows[request.positions]
+        broken = {int(row): self.broken[int(row)] for row in wanted if int(row) in self.broken}
+        rows = wanted.copy()
+        for place in np.flatnonzero(np.isin(wanted, list(broken))) if broken else ():
+            rows[place] = self._replacement(request, request.positions.start + int(place))
+        generator = np.random.default_rng(derive_seed(self.seed, request.epoch, request.batch))
+        # Those of the whole batch, of which n processes crop their parts: all images of a batch count, broken ones too.
+        numbers = generator.random((len(request.rows), BOX_NUMBERS + 1))[request.positions]
+        boxes = random_boxes(self.images.shapes[rows], self.crops.crop_scale, self.crops.crop_ratio, numbers[:, 1:])
+        images = self.images.crop(rows, boxes, numbers[:, 0] < self.crops.flip, self.crops.size)
+        return _Piece(images, torch.from_numpy(rows), tuple(broken.values()), len(rows) - int((rows == wanted).sum()))
+
+    def _replacement(self, request: _PieceRequest, position: int) -> int:
+        for row in _candidates(request.rows, self.classes, position):
+            if row not in self.broken:
+                return row
+        raise _all_broken(request, self.broken[int(request.rows[position])])
+
+
+def _candidates(rows: NDArray[np.int64], classes: NDArray[np.int64], position: int) -> Iterator[int]:
+    """The row of the position itself; then the others in cyclic order, those of its class first."""
+    yield int(rows[position])
+    others = np.roll(rows, -position)[1:]
+    own = classes[rows[position]]
+    same_class = classes[others] == own if own.ndim == 0 else np.isin(classes[others], own[own >= 0]).any(1)
+    yield from others[same_class].tolist()
+    yield from others[~same_class].tolist()
+
+
+def _all_broken(request: _PieceRequest, first: BrokenImage) -> ValueError:
+    return ValueError(
+        f"all {len(request.rows):,} images of batch {request.batch} of epoch {request.epoch} are broken, {first.path} "
+        f"for one: {first.reason}; look at the folder, or check the manifest with `suprank data check`."
+    )
 
 
 def _identity(piece: Any) -> Any:

@@ -59,6 +59,10 @@ class DataConfig(ConfigTable):
     cache_images: bool = False
     """Decode every image once and keep it in memory, for datasets of a few gigabytes at most."""
 
+    crop_on_device: bool = False
+    """Keep the decoded training images on the GPU and crop whole batches there: faster where images are small and many. Crops
+    are drawn from other random numbers. Without a GPU the CPU does the same."""
+
     fast_jpeg: bool = False
     """Decode large JPEGs at a fraction of their size: several times faster, pixels differ by a few gray levels."""
 

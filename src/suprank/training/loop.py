@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import torch
 
@@ -217,7 +217,7 @@ class _Trainer:
         processes: dict[str, Any] = {
             "rank": fabric.global_rank,
             "world_size": fabric.world_size,
-            "pinned": fabric.device.type == "cuda",
+            "device": fabric.device,
         }
         progress = callback.on_prepare_progress
         self.batches = TrainBatches.from_config(
@@ -321,7 +321,10 @@ class _Trainer:
         position = self.position
         epoch = position.epoch + bool(position.consumed)
         self.learner.eval()
-        reports = self.validator(self.learner.forward, device=self.fabric.device, progress=self._on_evaluation_progress)
+        # Those of every query are for the statistics of comparisons, which are of the last epoch.
+        is_last = epoch == self.config.run.epochs
+        show = self._on_evaluation_progress
+        reports = self.validator(self.learner.forward, device=self.fabric.device, progress=show, per_query=is_last)
         metrics = {name: dict(report.values) for name, report in reports.items()}
         test, metric = self.validator.best_metric
         value = metrics[test][metric]
@@ -336,7 +339,7 @@ class _Trainer:
         if self.fabric.is_global_zero:
             for name, report in reports.items():
                 with self._tolerate_full_disk("the report"):
-                    report.save(self.run.reports / _report_file(name, epoch))
+                    report.save(self.run.report_file(name, epoch))
         if self.logger is not None:
             flat = {f"{name}/{key}": value for name, values in metrics.items() for key, value in values.items()}
             self.logger.log_evaluation(position.step, float(epoch), flat)
@@ -473,10 +476,6 @@ def _is_better(metric: str, value: float, best: Mapping[str, Any] | None) -> boo
     if best is None or best["metric"] != metric or math.isnan(best["value"]):
         return True
     return bool(value > best["value"])
-
-
-def _report_file(test: str, epoch: int) -> str:
-    return f"{quote(test, safe=' ')}-epoch-{epoch:04}.json"  # a name of data.tests may have a slash
 
 
 def _load_reports(run: RunFolder, epoch: int) -> dict[str, Report]:

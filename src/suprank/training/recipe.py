@@ -158,10 +158,10 @@ def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     key = tuple(name.strip().split("."))
     if not equals or not all(key):
         raise RecipeError(f"{override!r} {'names no entry' if equals else 'has no ='}; {_EXAMPLE}.")
-    return key, _parse_value(text.strip()) if text.strip() else None
+    return key, parse_value(text.strip()) if text.strip() else None
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """The text read as TOML, or as a number such as .3; else the text itself, also for a date, because no entry is a date."""
     try:
         tables = tomllib.loads(f"value = {text}")

@@ -28,6 +28,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 from suprank import __version__
 from suprank.files.atomic import TEMPORARY_FILE, write_atomically
@@ -125,6 +126,10 @@ class RunFolder:
         """Whether the run has taken a step. It has not if its images were missing, for example."""
         written = (self.path / name for name in (METRICS, RESULT))
         return any(self.checkpoints.glob("*.pt")) or any(file.is_file() and file.stat().st_size for file in written)
+
+    def report_file(self, test: str, epoch: int) -> Path:
+        """The file of the report on a test set after an epoch."""
+        return self.reports / f"{quote(test, safe=' ')}-epoch-{epoch:04}.json"  # a name of data.tests may have a slash
 
     @property
     def saved_recipe(self) -> Path | None:

@@ -89,7 +89,7 @@ class Validator:
         *,
         rank: int = 0,
         world_size: int = 1,
-        pinned: bool = False,
+        device: torch.device | str = "cpu",
         progress: Callable[[int, int], None] | None = None,
     ) -> Self:
         """The test sets that the recipe describes. What evaluation would refuse is refused here, before training.
@@ -119,7 +119,7 @@ class Validator:
         sets = {name: _test_set(whole, about, config, loading, progress) for name, (whole, about) in manifests.items()}
         _check_weighted_levels(config.evaluation.level_weights, sets)
         best = _best(next(iter(sets.values())), config.evaluation.best) if sets else ""
-        processes: dict[str, Any] = {"rank": rank, "world_size": world_size, "pinned": pinned}
+        processes: dict[str, Any] = {"rank": rank, "world_size": world_size, "pinned": torch.device(device).type == "cuda"}
         return cls(sets, loading, image_size=images.size, best=best, decay=config.evaluation.decay, **processes)
 
     @property
@@ -153,20 +153,32 @@ class Validator:
         return self.names[0], self._best
 
     def __call__(
-        self, forward: Forward, *, device: torch.device | str, progress: Callable[[str, int, int], None]
+        self,
+        forward: Forward,
+        *,
+        device: torch.device | str,
+        progress: Callable[[str, int, int], None],
+        per_query: bool = False,
     ) -> dict[str, Report]:
         """A report for each test set, the same in all processes, which share the work.
 
         `forward` gets images (uint8) `[batch, 3, size, size]` on the CPU and returns their embeddings; every process calls it
         equally often, for networks whose weights are sharded. `progress(name, done, total)` counts this process's images, and
-        then the queries.
+        then the queries. `per_query` keeps the metrics of every query in the reports.
         """
         return {
-            name: self._report(test, forward, torch.device(device), partial(progress, name))
+            name: self._report(test, forward, torch.device(device), partial(progress, name), per_query)
             for name, test in self._sets.items()
         }
 
-    def _report(self, test: _TestSet, forward: Forward, device: torch.device, progress: Callable[[int, int], None]) -> Report:
+    def _report(
+        self,
+        test: _TestSet,
+        forward: Forward,
+        device: torch.device,
+        progress: Callable[[int, int], None],
+        per_query: bool,
+    ) -> Report:
         shares = [-(-len(images) // self._world_size) for images in test.images.values()]
         images, queries = sum(shares), len(next(iter(test.images.values())))
         parts: dict[str, tuple[NDArray[Any], Manifest]] = {}
@@ -197,6 +209,7 @@ class Validator:
             ids=ranked.queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
             distributed=self._world_size > 1,
+            per_query=per_query,
         )
 
     def _embed(

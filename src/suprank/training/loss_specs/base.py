@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from suprank import losses
 from suprank.training.config_types import ConfigTable
+from suprank.training.search_space import Choices, FloatRange, SearchSpace
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -70,6 +71,15 @@ class LossSpec(ConfigTable):
     def depth(self) -> int | None:
         """The number of label levels that the keys are meant for; None where any number will do."""
         return None
+
+    def search_space(self) -> SearchSpace:
+        """The ranges in which `suprank compare --tune` looks for values of `[loss]`: those declared with the keys, as in
+        `tau: Annotated[Positive, FloatRange(0.002, 0.1, log=True)]`. A spec leaves out keys that have no effect with others."""
+        space: SearchSpace = {}
+        for key, field in type(self).model_fields.items():
+            ranges = [one for one in field.metadata if isinstance(one, FloatRange | Choices)]
+            space |= {f"loss.{key}": one for one in ranges[-1:]}
+        return space
 
     def loss_arguments(self, depth: int) -> dict[str, Any]:
         """The arguments of the loss's class for labels of `depth` levels."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from suprank import losses
 from suprank.training.config_types import NotNegative, Numbers, Positive, Share
 from suprank.training.loss_specs.base import Bins, ItemLossSpec, LevelSumSpec, ProxyLossSpec, default
 from suprank.training.loss_specs.rank_losses import TemperatureKey
+from suprank.training.search_space import Choices, FloatRange
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -20,7 +21,7 @@ class FastAPSpec(ItemLossSpec):
     loss_class = losses.FastAP
     name: Literal["fast-ap"] = "fast-ap"
 
-    bins: Bins = default(losses.FastAP, "bins")
+    bins: Annotated[Bins, Choices((5, 10, 20, 40))] = default(losses.FastAP, "bins")
     """Bins of the histogram."""
 
     include_self: bool = False
@@ -33,7 +34,7 @@ class SoftBinAPSpec(ItemLossSpec):
     loss_class = losses.SoftBinAP
     name: Literal["softbin-ap"] = "softbin-ap"
 
-    bins: Bins = default(losses.SoftBinAP, "bins")
+    bins: Annotated[Bins, Choices((10, 20, 40))] = default(losses.SoftBinAP, "bins")
     """Bins of the histogram."""
 
     include_self: bool = False
@@ -46,10 +47,10 @@ class BlackBoxAPSpec(ItemLossSpec):
     loss_class = losses.BlackBoxAP
     name: Literal["blackbox-ap"] = "blackbox-ap"
 
-    interpolation: Positive = default(losses.BlackBoxAP, "interpolation")
+    interpolation: Annotated[Positive, FloatRange(0.4, 40.0, log=True)] = default(losses.BlackBoxAP, "interpolation")
     """λ: how far the solver steps along the gradient."""
 
-    margin: float = default(losses.BlackBoxAP, "margin")
+    margin: Annotated[float, FloatRange(0.002, 0.2, log=True)] = default(losses.BlackBoxAP, "margin")
     """Scale of the noise on the scores."""
 
     include_self: bool = False
@@ -62,7 +63,7 @@ class TripletSemiHardSpec(ItemLossSpec):
     loss_class = losses.TripletSemiHard
     name: Literal["triplet-sh"] = "triplet-sh"
 
-    margin: float = default(losses.TripletSemiHard, "margin")
+    margin: Annotated[float, FloatRange(0.01, 0.5, log=True)] = default(losses.TripletSemiHard, "margin")
     """Margin between cosine similarities."""
 
 
@@ -72,7 +73,7 @@ class DistanceWeightedTripletSpec(ItemLossSpec):
     loss_class = losses.DistanceWeightedTriplet
     name: Literal["triplet-dw"] = "triplet-dw"
 
-    margin: float = default(losses.DistanceWeightedTriplet, "margin")
+    margin: Annotated[float, FloatRange(0.02, 0.6, log=True)] = default(losses.DistanceWeightedTriplet, "margin")
     """Margin between distances."""
 
     cutoff: Positive = default(losses.DistanceWeightedTriplet, "cutoff")
@@ -88,7 +89,7 @@ class ContrastiveXBMSpec(ItemLossSpec):
     loss_class = losses.ContrastiveXBM
     name: Literal["contrastive-xbm"] = "contrastive-xbm"
 
-    margin: float = default(losses.ContrastiveXBM, "margin")
+    margin: Annotated[float, FloatRange(0.1, 0.9)] = default(losses.ContrastiveXBM, "margin")
     """Cosine similarity above which negatives count."""
 
 
@@ -98,10 +99,10 @@ class ContrastiveKoLeoSpec(ItemLossSpec):
     loss_class = losses.ContrastiveKoLeo
     name: Literal["irt-r"] = "irt-r"
 
-    margin: float = default(losses.ContrastiveKoLeo, "margin")
+    margin: Annotated[float, FloatRange(0.1, 0.9)] = default(losses.ContrastiveKoLeo, "margin")
     """β: cosine similarity above which negatives count."""
 
-    entropy_weight: NotNegative = default(losses.ContrastiveKoLeo, "entropy_weight")
+    entropy_weight: Annotated[NotNegative, FloatRange(0.05, 2.0, log=True)] = default(losses.ContrastiveKoLeo, "entropy_weight")
     """λ of the entropy of the batch."""
 
 
@@ -111,13 +112,13 @@ class MultiSimilaritySpec(ItemLossSpec):
     loss_class = losses.MultiSimilarity
     name: Literal["multi-similarity"] = "multi-similarity"
 
-    alpha: Positive = default(losses.MultiSimilarity, "alpha")
+    alpha: Annotated[Positive, FloatRange(0.5, 20.0, log=True)] = default(losses.MultiSimilarity, "alpha")
     """How much the farthest positives count."""
 
-    beta: Positive = default(losses.MultiSimilarity, "beta")
+    beta: Annotated[Positive, FloatRange(10.0, 100.0, log=True)] = default(losses.MultiSimilarity, "beta")
     """How much the nearest negatives count."""
 
-    base: float = default(losses.MultiSimilarity, "base")
+    base: Annotated[float, FloatRange(0.1, 0.9)] = default(losses.MultiSimilarity, "base")
     """λ: the similarity that parts positives from negatives."""
 
 
@@ -127,7 +128,7 @@ class CrossEntropySpec(ProxyLossSpec):
     loss_class = losses.CrossEntropy
     name: Literal["cross-entropy"] = "cross-entropy"
 
-    label_smoothing: Share = default(losses.CrossEntropy, "label_smoothing")
+    label_smoothing: Annotated[Share, FloatRange(0.0, 0.3)] = default(losses.CrossEntropy, "label_smoothing")
     """Share of the probability that is spread over all classes."""
 
 
@@ -137,7 +138,7 @@ class ProxyNCASpec(ProxyLossSpec):
     loss_class = losses.ProxyNCA
     name: Literal["proxy-nca"] = "proxy-nca"
 
-    scale: Positive = default(losses.ProxyNCA, "scale")
+    scale: Annotated[Positive, FloatRange(1.0, 10.0, log=True)] = default(losses.ProxyNCA, "scale")
     """1/√T of the softmax over proxies."""
 
 
@@ -147,10 +148,10 @@ class ProxyAnchorSpec(ProxyLossSpec):
     loss_class = losses.ProxyAnchor
     name: Literal["proxy-anchor"] = "proxy-anchor"
 
-    margin: float = default(losses.ProxyAnchor, "margin")
+    margin: Annotated[float, FloatRange(0.01, 0.5, log=True)] = default(losses.ProxyAnchor, "margin")
     """Margin of the cosine similarity."""
 
-    scale: Positive = default(losses.ProxyAnchor, "scale")
+    scale: Annotated[Positive, FloatRange(8.0, 128.0, log=True)] = default(losses.ProxyAnchor, "scale")
     """Scale of the cosine similarity."""
 
 
@@ -160,10 +161,10 @@ class ArcFaceSpec(ProxyLossSpec):
     loss_class = losses.ArcFace
     name: Literal["arcface"] = "arcface"
 
-    margin: float = default(losses.ArcFace, "margin")
+    margin: Annotated[float, FloatRange(0.05, 0.8)] = default(losses.ArcFace, "margin")
     """Margin of the angle, in radians."""
 
-    scale: Positive = default(losses.ArcFace, "scale")
+    scale: Annotated[Positive, FloatRange(8.0, 128.0, log=True)] = default(losses.ArcFace, "scale")
     """Scale of the cosine similarity."""
 
 
@@ -173,10 +174,10 @@ class CosFaceSpec(ProxyLossSpec):
     loss_class = losses.CosFace
     name: Literal["cosface"] = "cosface"
 
-    margin: float = default(losses.CosFace, "margin")
+    margin: Annotated[float, FloatRange(0.05, 0.6)] = default(losses.CosFace, "margin")
     """Margin of the cosine similarity."""
 
-    scale: Positive = default(losses.CosFace, "scale")
+    scale: Annotated[Positive, FloatRange(8.0, 128.0, log=True)] = default(losses.CosFace, "scale")
     """Scale of the cosine similarity."""
 
 
@@ -189,7 +190,7 @@ class CSLSpec(ProxyLossSpec):
     margins: Numbers | None = None
     """Margins, one for each level, finest first; by default the authors'."""
 
-    scale: Positive = default(losses.CSL, "scale")
+    scale: Annotated[Positive, FloatRange(8.0, 128.0, log=True)] = default(losses.CSL, "scale")
     """Scale of the cosine similarity."""
 
     @property
@@ -206,7 +207,7 @@ class SumTripletSemiHardSpec(LevelSumSpec, ItemLossSpec):
     loss_class = losses.TripletSemiHard
     name: Literal["sum-triplet-sh"] = "sum-triplet-sh"
 
-    margin: float = default(losses.TripletSemiHard, "margin")
+    margin: Annotated[float, FloatRange(0.01, 0.5, log=True)] = default(losses.TripletSemiHard, "margin")
     """Margin between cosine similarities."""
 
 
@@ -223,5 +224,5 @@ class SumProxyNCASpec(LevelSumSpec, ProxyLossSpec):
     loss_class = losses.ProxyNCA
     name: Literal["sum-proxy-nca"] = "sum-proxy-nca"
 
-    scale: Positive = default(losses.ProxyNCA, "scale")
+    scale: Annotated[Positive, FloatRange(1.0, 10.0, log=True)] = default(losses.ProxyNCA, "scale")
     """1/√T of the softmax over proxies."""

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
+from suprank.system import custom_code
 from suprank.training.custom_loss import CustomLoss, build_custom_loss
 from suprank.training.loss_specs.base import LossSpec, class_labels
+from suprank.training.search_space import Choices, FloatRange, SearchSpace
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -43,6 +45,15 @@ class CustomLossSpec(LossSpec):
     @property
     def compares_items(self) -> None:
         return None
+
+    def search_space(self) -> SearchSpace:
+        """What its class (or function) declares as `search_space = {"margin": FloatRange(0, 0.5)}`, ranges of its arguments."""
+        declared = getattr(custom_code.load(self.name), "search_space", {})
+        if not isinstance(declared, dict) or not all(isinstance(one, FloatRange | Choices) for one in declared.values()):
+            raise custom_code.CustomCodeError(
+                f"{self.name}: search_space={declared!r} must map arguments to FloatRange or Choices (suprank.training)."
+            )
+        return {f"loss.arguments.{key}": one for key, one in declared.items()}
 
     def build(self, labels: Int[Tensor, "images levels *set"], dim: int) -> CustomLoss:
         """Load the code and build the loss; see `suprank.training.custom_loss`."""

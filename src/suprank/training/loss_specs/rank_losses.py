@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from suprank import losses
 from suprank.ranking import Sigmoid, SupStep
 from suprank.training.config_types import ConfigTable, Count, Counts, NotNegative, NotNegatives, Positive, Share
 from suprank.training.loss_specs.base import ItemLossSpec, ProxyLossSpec, default
+from suprank.training.search_space import FloatRange, SearchSpace
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -34,7 +35,7 @@ class RankLossSpec(ItemLossSpec):
 class SupSpec(RankLossSpec):
     """The step of rank⁻ is `SupStep`, H⁻ (eq:h_minus)."""
 
-    tau: Positive = SupStep.tau
+    tau: Annotated[Positive, FloatRange(0.002, 0.1, log=True)] = SupStep.tau
     """τ of the sigmoid in the rank."""
 
     rho: NotNegative = SupStep.rho
@@ -53,7 +54,7 @@ class SupSpec(RankLossSpec):
 class SmoothSpec(RankLossSpec):
     """Both steps are sigmoids."""
 
-    tau: Positive = Sigmoid.tau
+    tau: Annotated[Positive, FloatRange(0.002, 0.1, log=True)] = Sigmoid.tau
     """τ of the sigmoid in the rank."""
 
 
@@ -175,10 +176,10 @@ class SmoothNDCGSpec(CutKeys, SmoothSpec):
 class PairKeys(ConfigTable):
     """L_DG on pairs (eq:labs)."""
 
-    positive_floor: float = default(losses.PairCalibration, "positive_floor")
+    positive_floor: Annotated[float, FloatRange(0.7, 0.98)] = default(losses.PairCalibration, "positive_floor")
     """α of L_DG: positives below it are pulled up."""
 
-    negative_ceiling: float = default(losses.PairCalibration, "negative_ceiling")
+    negative_ceiling: Annotated[float, FloatRange(0.2, 0.69)] = default(losses.PairCalibration, "negative_ceiling")
     """β of L_DG: negatives above it are pushed down."""
 
     average: Literal["all", "violating"] = default(losses.PairCalibration, "average")
@@ -188,7 +189,7 @@ class PairKeys(ConfigTable):
 class TemperatureKey(ConfigTable):
     """The normalized softmax over proxies (eq:cluster_loss)."""
 
-    temperature: Positive = default(losses.ProxySoftmax, "temperature")
+    temperature: Annotated[Positive, FloatRange(0.02, 0.2, log=True)] = default(losses.ProxySoftmax, "temperature")
     """η of the softmax over proxies."""
 
 
@@ -209,7 +210,7 @@ class NSMSpec(TemperatureKey, ProxyLossSpec):
 class CombinedSpec(PairKeys, TemperatureKey, SupSpec):
     """(1 − λ)·surrogate + λ·decomposability (eq:rod_framework); `loss_class` is the surrogate."""
 
-    weight: Share = default(losses.Combined, "decomposability_weight")
+    weight: Annotated[Share, FloatRange(0.02, 0.9)] = default(losses.Combined, "decomposability_weight")
     """λ: the weight of the decomposability loss; the surrogate has the rest."""
 
     decomposability: Literal["proxies", "pairs"] = "proxies"
@@ -219,6 +220,11 @@ class CombinedSpec(PairKeys, TemperatureKey, SupSpec):
     @property
     def has_proxies(self) -> bool:
         return self.decomposability == "proxies"
+
+    def search_space(self) -> SearchSpace:
+        """Of the keys of the decomposability loss, those of the one that is chosen."""
+        unused = PairKeys if self.decomposability == "proxies" else TemperatureKey
+        return {key: one for key, one in super().search_space().items() if key.removeprefix("loss.") not in unused.model_fields}
 
     def loss_arguments(self, depth: int) -> dict[str, Any]:
         others = {"weight", "decomposability", *PairKeys.model_fields, *TemperatureKey.model_fields}
