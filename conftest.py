@@ -1,6 +1,9 @@
 """For every test, and for doctests, which live beside the code rather than under tests/."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 import pytest
 import torch
@@ -9,6 +12,10 @@ from suprank.system import cpu_features
 
 # Doctests are looked for in every module, and these take seconds to import, in each worker, or are not there.
 collect_ignore = ["src/suprank/integrations/mteb.py", "src/suprank/integrations/sentence_transformers.py"]
+
+if "SUPRANK_CACHE" not in os.environ:  # nothing is written to the user's cache; workers inherit that of the first process
+    os.environ["SUPRANK_CACHE"] = tempfile.mkdtemp(prefix="suprank-cache-")
+    atexit.register(shutil.rmtree, os.environ["SUPRANK_CACHE"], ignore_errors=True)
 
 # Before anything is computed, and before workers start, which inherit it: many tests compute in bf16.
 cpu_features.prepare_bf16("a CPU that can")

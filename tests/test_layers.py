@@ -49,6 +49,7 @@ CORE = ("files", "system", "ranking", "losses", "evaluation")
 CORE_NEEDS = {"torch", "numpy"}
 ALSO = {  # imported when they are there and of use, with an error that names the extra where they must be
     "files/locking.py": {"filelock"},
+    "files/storage.py": {"fsspec"},  # which torch brings
     "files/tables.py": {"pyarrow"},
     "losses/baselines/wrapped.py": {"pytorch_metric_learning"},
     "ranking/batch_kernels.py": {"triton"},

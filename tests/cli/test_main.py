@@ -1,7 +1,9 @@
+import json
 import runpy
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -9,6 +11,8 @@ from suprank import __version__
 from suprank.cli.app import app
 from suprank.cli.main import main
 from suprank.data import Manifest
+from suprank.explorer.index import LocalIndex
+from suprank.models.network_names import _timm_key
 from tests.cli.collection import photographs
 
 
@@ -37,7 +41,13 @@ def test_help_names_every_verb():
         assert verbs <= set(shown.output.split())
 
 
-def test_help_and_lists_of_recipes_do_not_import_torch():
+def test_help_lists_and_descriptions_do_not_import_torch(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUPRANK_CACHE", str(tmp_path))
+    cached = {"timm": _timm_key(), "all": ["test_net", "zero_net"], "pretrained": ["test_net"]}
+    (tmp_path / "timm-names.json").write_text(json.dumps(cached), encoding="utf-8")
+    vectors = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    LocalIndex.build(tmp_path / "index", vectors, kind="exact").close()
+    (tmp_path / "labels.txt").write_text("castle\nbridge\n", encoding="utf-8")
     script = """
 import sys
 from click.testing import CliRunner
@@ -52,15 +62,21 @@ def commands(group, words=()):
         yield from commands(command, (*words, name)) if hasattr(command, "commands") else ()
 
 shown = [(*words, "--help") for words in commands(command_line)]
-shown += [("recipes",), ("recipes", "sop"), ("recipes", "cub/roadmap"), ("recipes", "cub112/nsm"), ("paper",)]
+shown += [("recipes",), ("recipes", "sop"), ("recipes", "cub/roadmap"), ("recipes", "cub112/nsm"), ("recipes", "--losses")]
+shown += [("paper",), ("models", "list"), ("models", "list", "--pretrained"), ("index", "info", sys.argv[1] + "/index")]
+project = sys.argv[1] + "/project"
+shown += [("hierarchy", "new", project, "--labels", sys.argv[1] + "/labels.txt")]
+shown += [("hierarchy", "status", project), ("hierarchy", "log", project)]
 for words in shown:
     ended = CliRunner().invoke(command_line, words)
     assert ended.exit_code == 0, (words, ended.output)
     assert "<bool>" not in ended.output, (words, "a flag looks as if a value had to follow")
     assert not {"torch", "timm"} & set(sys.modules), words
+    if words[:2] == ("models", "list") and "--help" not in words:
+        assert ended.output.split()[-1] == ("test_net" if "--pretrained" in words else "zero_net"), "from the cache"
 print(len(shown))
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 30
 

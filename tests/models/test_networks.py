@@ -9,7 +9,8 @@ import torch
 from huggingface_hub import constants
 
 from suprank.models import ALIASES, Embedder, WeightsError, hub, networks
-from suprank.models.networks import create_network, find_network, network_names
+from suprank.models.network_names import network_names
+from suprank.models.networks import create_network, find_network
 from suprank.models.weights import DownloadError
 
 

@@ -15,7 +15,7 @@ from tests.models.tiny import embedder
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """photos/, m.parquet, model/, run/ with a recipe and a model, e/ with embeddings, a project p/ and labels.txt."""
+    """photos/, m.parquet, model/, run/ with a recipe and a model, e/ with embeddings, x.index/, a project p/ and labels.txt."""
     root = tmp_path_factory.mktemp("made")
     photographs(root / "photos")
     with pytest.MonkeyPatch.context() as patch:
@@ -28,6 +28,7 @@ def folder(tmp_path_factory):
         write_branch(plain(root / "p"))
         Path("labels.txt").write_text("jay\nteal\nheron\nwren\ncrow\n")
         np.save("x.npy", np.random.default_rng(0).standard_normal((20, 8), dtype=np.float32))
+        done("index", "build", "x.npy", "--out", "x.index", "-q")
     return root
 
 
@@ -68,7 +69,7 @@ def test_extras_include_each_other():
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
         "baselines": "pytorch-metric-learning",
-        "bench": "faiss-cpu matplotlib",
+        "bench": "faiss-cpu matplotlib polars",
         "cli": "numba pyarrow rich threadpoolctl typer",
         "encoders": "open-clip-torch sentence-transformers",
         "export": "onnx onnxruntime onnxscript",
@@ -91,7 +92,7 @@ NEEDS_MORE = {  # a call of each verb that ends at the part it lacks, where only
     "hierarchy embed": ("hierarchy", "embed", "p"),
     "hierarchy review": ("hierarchy", "review", "p", "--annotator", "anna"),
     "index": ("index", "build", "x.npy", "--out", "i"),
-    "index search": ("index", "search", "i", "--image", "a.png", "--model", "model"),
+    "index search": ("index", "search", "x.index", "--image", "a.png", "--model", "model"),
     "models": ("models", "list"),
     "models export": ("models", "export", "--model", "model", "--out", "m.pt2"),
     "report": ("report", "e"),
@@ -143,6 +144,8 @@ SUFFICE = {  # calls of the verbs that do something small
     "export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
 }
 IN_PYTHON = {package: f"import {package}" for package in PACKAGES if package != "suprank.bench"}
+IN_PYTHON["suprank.explorer"] += "; suprank.explorer.Source"
+IN_PYTHON["suprank.models"] += "; suprank.models.Embedder"
 IN_PYTHON["suprank.training"] += "; suprank.training.TrainConfig"
 
 

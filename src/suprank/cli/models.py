@@ -237,9 +237,16 @@ def backbones(
     pattern: Annotated[str, typer.Argument(help="Pattern of names, with * for anything.")] = "*",
     pretrained: Annotated[bool, typer.Option("--pretrained", help="List only backbones with pretrained weights.")] = False,
 ) -> None:
-    """List the backbones of timm."""
+    """List the backbones of timm.
+
+    The first call with a version of timm takes some seconds; then the names are cached.
+
+    \b
+    suprank models list
+    suprank models list '*resnet*' --pretrained
+    """
     with terminal.plain_errors(""):
-        from suprank.models.networks import network_names
+        from suprank.models.network_names import network_names
 
         for name in network_names(pattern, pretrained=pretrained):
             terminal.echo(name)

@@ -93,6 +93,16 @@ def plain_messages(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
 
 
 @contextmanager
+def log_lines(name: str, quiet: bool) -> Iterator[None]:
+    """Print what a logger of the library says on stderr, each record in one line; nothing with `quiet`."""
+    if quiet:
+        yield
+        return
+    with _log_handler(name, lambda text: echo(text, err=True)):
+        yield
+
+
+@contextmanager
 def _log_handler(name: str, show: Callable[[str], None]) -> Iterator[None]:
     """Pass the records of a logger to `show`, those of level WARNING and above as "warning: ..."."""
 
@@ -183,10 +193,10 @@ def device(name: str | None) -> str | None:
 
 
 @contextmanager
-def progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr. Yields the function (done, total) that moves it; with `quiet` it does nothing."""
+def progress(what: str, quiet: bool) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on stderr. Yields the function (done, total, note="") that moves it; with `quiet` it does nothing."""
     if quiet:
-        yield lambda done, total: None
+        yield lambda done, total, note="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -200,11 +210,11 @@ def progress(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     bar = Progress(*columns, console=Console(stderr=True))
     tasks: list[TaskID] = []
 
-    def advance(done: int, total: int) -> None:
+    def advance(done: int, total: int, note: str = "") -> None:
         if not tasks:  # started by the first call, so that refused arguments leave no empty bar behind
             bar.start()
             tasks.append(bar.add_task(what, total=total))
-        bar.update(tasks[0], completed=done)
+        bar.update(tasks[0], completed=done, total=total, description=f"{what} {note}" if note else what)
 
     try:
         yield advance
@@ -219,14 +229,14 @@ class ProgressBars(ExitStack):
     def __init__(self, quiet: bool) -> None:
         super().__init__()
         self.quiet, self._what = quiet, ""
-        self._advance: Callable[[int, int], None] = lambda done, total: None
+        self._advance: Callable[..., None] = lambda done, total, note="": None
 
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
         if what != self._what:
             self.close()
             self._what = what
             self._advance = self.enter_context(progress(what, self.quiet))
-        self._advance(done, total)
+        self._advance(done, total, note)
 
 
 def subject(argument: T | None, option: T | None, name: str, flag: str) -> T:

@@ -1,16 +1,16 @@
-"""timm's networks by name: short aliases for the paper's, and suggestions for a name that does not exist."""
+"""timm's networks by name, with suggestions for a name that does not exist."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from suprank.models import hub
 from suprank.models.config import HubBackbone, ImageInput, Interpolation
 from suprank.models.hub_names import HubName
 from suprank.models.model_folder import SETTINGS
+from suprank.models.network_names import ALIASES, NetworkSource
 from suprank.models.weights import DownloadError, WeightsError, copy_state, load_weights
 from suprank.system import torchvision_operators
 from suprank.system.custom_code import HUB
@@ -30,24 +30,6 @@ TIMM_CONFIG, TIMM_WEIGHTS = "config.json", ("model.safetensors", "pytorch_model.
 """Files of a timm model on the Hub."""
 
 _NOT_SAVED = {"url", "file", "state_dict", "source", "hf_hub_id", "labels", "label_names", "label_descriptions"}
-
-
-class NetworkSource(NamedTuple):
-    """The timm network of an alias, and the timm weights that go into it."""
-
-    network: str
-    weights: str
-
-
-ALIASES = {  # the paper's backbones, with the weights its authors start from
-    "resnet18": NetworkSource("resnet18.tv_in1k", "resnet18.tv_in1k"),
-    "resnet34": NetworkSource("resnet34.tv_in1k", "resnet34.tv_in1k"),
-    "resnet50": NetworkSource("resnet50.tv_in1k", "resnet50.tv_in1k"),
-    "resnet101": NetworkSource("resnet101.tv_in1k", "resnet101.tv_in1k"),
-    "deit_small": NetworkSource("deit_small_patch16_224.fb_in1k", "deit_small_distilled_patch16_224.fb_in1k"),
-    "deit_base": NetworkSource("deit_base_patch16_224.fb_in1k", "deit_base_distilled_patch16_224.fb_in1k"),
-    "vit_base": NetworkSource("vit_base_patch16_224.augreg_in21k", "vit_base_patch16_224.augreg_in21k"),
-}
 
 
 def create_network(
@@ -99,14 +81,6 @@ def weights_repo_id(name: str) -> str | None:
         return HubName.parse(name).repo_id
     settings = timm.get_pretrained_cfg(find_network(name).weights)
     return None if settings is None else settings.hf_hub_id
-
-
-def network_names(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
-    """The aliases and timm names that match a pattern such as "resnet*"; only those that timm has weights for, if asked."""
-    return [
-        *(alias for alias in ALIASES if fnmatchcase(alias, pattern)),
-        *(name for name in timm.list_models(pattern, pretrained=pretrained, include_tags=False) if name not in ALIASES),
-    ]
 
 
 def _create(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 COMMANDS = {
     "": "vision",
@@ -79,3 +80,14 @@ def explain_missing_extra(package: str) -> Iterator[None]:
             raise
         message = f'{package} needs {missing}, which is not installed; pip install "suprank[{PACKAGES[package]}]"'
         raise ModuleNotFoundError(message, name=error.name) from error
+
+
+def import_attribute(package: str, modules: Mapping[str, str], name: str) -> Any:
+    """What `package.name` is, for the `__getattr__` of a package that imports its modules when they are first used.
+
+    `modules` are the names that the package exports, each with the module of the package that defines it.
+    """
+    if name not in modules:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    with explain_missing_extra(package):
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
