@@ -179,6 +179,28 @@ def test_a_run_that_ends_early_gives_its_claims_back(storage, error):
     np.testing.assert_array_equal(result(storage), vectors(np.arange(23)))
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", ["create", "delete"])
+def test_a_signal_while_a_claim_is_written_or_deleted_leaves_no_claim(storage, monkeypatch, operation, when):
+    original, calls = getattr(storage, operation), []
+
+    def interrupted(name, *content):
+        if "/claims/" not in name or len(calls) == 3:
+            return original(name, *content)
+        calls.append(name)
+        if len(calls) < 3:
+            return original(name, *content)
+        if when == "after":
+            original(name, *content)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, operation, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        share(storage)
+    assert len(calls) == 3
+    assert storage.sizes("test/claims") == {}
+
+
 def test_a_store_that_fails_for_a_moment_does_not_end_the_renewal_of_claims(bucket, caplog, lease):
     lease(0.3)
 

@@ -68,22 +68,24 @@ class Claims:
     def take(self, name: str) -> bool:
         """Claim `name`, if it is free or its claim has expired."""
         content = self._content()
-        if not self._storage.create(self._file(name), content):
-            if not self._has_expired(name):
-                return False
-            _log.info("%s is taken over from %s, which is silent", name, self._describe(name))
-            self._storage.write(self._file(name), content)
-        with self._lock:
-            self._own[name] = content
+        with self._lock:  # the thread must not renew it yet
+            self._own[name] = content  # before the file is there: a signal may end this process right after it is written
+            if not self._storage.create(self._file(name), content):
+                if not self._has_expired(name):
+                    del self._own[name]
+                    return False
+                _log.info("%s is taken over from %s, which is silent", name, self._describe(name))
+                self._storage.write(self._file(name), content)
             self._seen.pop(name, None)
         return True
 
     def release(self, name: str) -> None:
         """Give a claim back, unless another process has taken it over."""
         with self._lock:  # the thread must not write it again
-            content = self._own.pop(name, None)
+            content = self._own.get(name)
             if content is not None and self._storage.read(self._file(name)) == content:
                 self._storage.delete(self._file(name))
+            self._own.pop(name, None)  # after the file is gone: a signal may come in between
 
     def others(self) -> dict[str, str]:
         """What other processes have claimed, with a description of the process: "process 12 on host"."""
