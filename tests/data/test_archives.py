@@ -158,11 +158,39 @@ def test_damage_never_raises_anything_else(tmp_path_factory, at, new, tar):
     said = path.name
     try:
         archive = Archive(path)
+        assert read_together(archive) == {name: content_or_error(archive, name) for name in archive.members}
         for name in archive.members:
             archive.read(name)
     except UnreadableArchiveError as error:
         said = str(error)
     assert path.name in said
+
+
+def content_or_error(archive, name):
+    try:
+        return archive.read(name)
+    except UnreadableArchiveError as error:
+        return str(error)
+
+
+def read_together(archive):
+    """Name → content or error, by `read_each`."""
+    names = list(archive.members)[::-1]
+    found = archive.read_each(range(len(names))[::-1])
+    return {names[place]: content if isinstance(content, bytes) else str(content) for place, content in found}
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_small_members_near_each_other_are_read_by_one_system_call(tmp_path, monkeypatch, pack):
+    content = {f"{number:03}.jpg": bytes([number]) * number for number in range(200)} | {"large": bytes(100_000), "z": b"last"}
+    archive = Archive(pack(tmp_path / ("x.zip" if pack is zipped else "x.tar"), content))
+    calls, read = [], archives._read_at
+    monkeypatch.setattr(archives, "_read_at", lambda *given: calls.append(given) or read(*given))
+    assert read_together(archive) == content
+    assert len(calls) < 10
+    os.utime(archive.path, (0, 0))
+    archives._open.cache_clear()
+    assert all("has changed since it was listed" in said for said in read_together(archive).values())
 
 
 def test_a_member_whose_content_changed_fails_its_checksum(tmp_path):

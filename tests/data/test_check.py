@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from suprank.data import archives
 from suprank.data.check import check_manifest
 from suprank.data.duplicates import digest_codes, find_duplicates
 from suprank.data.file_scan import scan_files
 from suprank.data.image_files import ImageFiles
 from suprank.data.manifest import Manifest
+from suprank.data.members import Members
 from tests.data.pictures import encoded, folder, smooth
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
@@ -179,15 +181,15 @@ def test_an_interruption_ends_it_at_once(tmp_path):
     read, before = [], set(threading.enumerate())  # other tests may have left threads
 
     class Counting(ImageFiles):
-        def read(self, path, index=-1):
+        def read(self, path):
             read.append(path)
-            return super().read(path, index)
+            return super().read(path)
 
     def interrupted(done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        scan_files(Counting(tmp_path), manifest.paths.chunk(0), workers=2, progress=interrupted)
+        scan_files(Counting(tmp_path), manifest.paths.chunk(0), np.full(400, -1), workers=2, progress=interrupted)
     assert len(read) < 400
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("ThreadPoolExecutor")]
 
@@ -230,6 +232,30 @@ def test_copies_are_those_a_dictionary_finds(rows):
 def test_equal_digests_get_equal_numbers_and_others_do_not(digests):
     numbers = digest_codes(np.array(digests, np.uint64)).tolist()
     assert len(set(zip(digests, numbers, strict=True))) == len(set(digests)) == len(set(numbers))
+
+
+def test_different_digests_are_sorted_by_their_first_number_only(monkeypatch):
+    monkeypatch.setattr(np, "lexsort", None)
+    assert digest_codes(np.array([[7, 1], [2, 3], [5, 0]], np.uint64)).tolist() == [2, 0, 1]
+
+
+def test_members_are_looked_up_once_and_not_read_one_by_one(tmp_path, monkeypatch):
+    names = [f"{number}.jpg" for number in range(300)]
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name in names:
+            archive.writestr(name, name)
+    paths = [f"x.zip::{name}" for name in names]
+    manifest = Manifest.from_columns({"path": paths, "split": ["train"] * 300}, root=tmp_path, levels=())
+    calls = []
+    for owner, name in ((Members, "find"), (archives, "_read_at")):
+
+        def counted(*given, name=name, function=getattr(owner, name)):
+            calls.append(name)
+            return function(*given)
+
+        monkeypatch.setattr(owner, name, counted)
+    assert check_manifest(manifest, decode=False, workers=1).ok
+    assert calls == ["find", "_read_at", "_read_at"]
 
 
 @pytest.mark.skipif(not (SHARED / "omniglot35.zip").is_file(), reason="needs ../shared/data")

@@ -17,7 +17,7 @@ from PIL import Image
 
 from suprank.data import Manifest, archives, check_manifest, member_cache
 from suprank.data.archives import Archive, UnreadableArchiveError
-from suprank.data.image_files import ImageFiles
+from suprank.data.image_files import ImageFiles, find_files
 from suprank.data.importers import FOLDER
 from suprank.data.member_cache import SUFFIX, cache_files
 from suprank.explorer.images import Images
@@ -260,6 +260,7 @@ def test_images_are_found_in_one_search_for_all(photos, monkeypatch):
     paths = pa.concat_arrays([manifest.paths.chunk(0), pa.array(["photos.zip::none.png", "none.zip::a", "jay.png"])])
     expected = [files.read(path) for path in paths[:12].to_pylist()]
     monkeypatch.setattr(archives.Members, "entry", None)  # a search for one
-    indices = files.member_indices(paths)
-    assert [files.read(path, index) for path, index in zip(paths[:12].to_pylist(), indices.tolist(), strict=False)] == expected
+    exist, indices = find_files(paths, files)
+    assert [content for _, content in sorted(files.read_each(paths[:12].to_pylist(), indices[:12].tolist()))] == expected
     assert indices[12:].tolist() == [-1] * 3
+    assert exist.tolist() == [True] * 12 + [False] * 3

@@ -4,11 +4,13 @@ import io
 import shutil
 import subprocess
 import tarfile
+import tracemalloc
 import zipfile
 from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,7 +60,8 @@ def test_a_zip_is_listed_as_by_zipfile(tmp_path_factory, data):
                     info = zipfile.ZipInfo(name)
                     info.compress_type = data.draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
                     info.extra = data.draw(st.sampled_from([b"", b"UT\x05\0\x01\0\0\0\0", b"ux\0\0UT\x01\0x"]))
-                    info.comment = data.draw(st.binary(max_size=5))
+                    # With the signature of a record, which Hypothesis finds in our source, it would be left to zipfile.
+                    info.comment = data.draw(st.binary(max_size=5).filter(lambda text: b"PK\1\2" not in text))
                     archive.writestr(info, data.draw(st.binary(max_size=50)))
                 archive.comment = data.draw(st.sampled_from([b"", b"a comment", b"\0\0"]))
         with without(patch, zip_members, "list_with_zipfile"):
@@ -235,6 +238,23 @@ def test_slices_may_be_empty_and_at_the_edges():
     blob = np.frombuffer(b"abcdef", np.uint8)
     joined = join_slices(blob, np.array([0, 2, 2, 4, 6]), np.array([2, 2, 3, 6, 6]))
     assert joined.to_pylist() == [b"ab", b"", b"c", b"ef", b""]
+    assert join_slices(blob, np.empty(0, np.int64), np.empty(0, np.int64)).to_pylist() == []
+
+
+def test_slices_are_joined_without_arrays_as_long_as_what_they_are_cut_from():
+    blob, starts = np.zeros(10_000_000, np.uint8), np.arange(0, 10_000_000, 1_000_000)
+    tracemalloc.start()
+    try:
+        assert len(join_slices(blob, starts, starts + 5)) == 10
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_names_that_are_all_members_in_order_are_not_searched_for(monkeypatch):
+    members = Members.from_dict({name.encode(): (0, 0, 0, 0, 0) for name in "bca"})
+    monkeypatch.setattr(pc, "index_in", None)
+    assert members.find(pa.array(["a", "b", "c"])).tolist() == [0, 1, 2]
 
 
 @given(

@@ -10,8 +10,9 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,7 @@ _REFUSED = {
 }
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _NAME_AND_EXTRA = 256  # bytes between a local header and its data that are read with it; more take a second call
+_BLOCK = 1 << 16  # small members in as many bytes are read together, if they are wanted together
 _INCOMPLETE = "is incomplete: the archive is damaged or truncated; copy it again"
 _CHANGED = "cannot be read, because the archive has changed since it was listed; start again"
 _LISTS_KEPT = 4  # by the process, for those who open an archive again
@@ -96,22 +98,52 @@ class Archive:
         """Without the members if the cache has them."""
         return vars(self) | ({"_members": None} if has_list(self.path, self._version) else {})
 
-    def read(self, member: str, index: int = -1) -> bytes:
-        """The content of a member, whose `index` may be known from `Members.find`; in a zip, its checksum is verified."""
-        entry = self.members.entry_at(index) if index >= 0 else self.members.entry(member)  # type: ignore[union-attr]
+    def read(self, member: str) -> bytes:
+        """The content of a member; in a zip, its checksum is verified."""
+        entry = self.members.entry(member)
         if entry is None:
             raise FileNotFoundError(f"{self.path} has no member {member!r}.")
         return self._read(member, entry)
 
-    def _read(self, member: str, entry: Entry | tuple[int, int, int]) -> bytes:
+    def read_each(self, indices: Sequence[int]) -> Iterator[tuple[int, bytes | OSError | ValueError]]:
+        """The contents of members of a zip or tar by their indices in the list, or the errors that `read` raises.
+
+        Each comes with its place in `indices`. The order is that of the archive, and small members near each other are read by
+        one system call.
+        """
+        entries: list[Entry] = self.members.entries[list(indices)].tolist()  # type: ignore[union-attr]
+        order = sorted(range(len(entries)), key=entries.__getitem__)
+        for _, near in groupby(order, lambda place: entries[place][0] // _BLOCK):
+            places = list(near)
+            block = self._read_block([entries[place] for place in places])
+            for place in places:
+                content: bytes | OSError | ValueError
+                try:
+                    content = self._read(indices[place], entries[place], block)
+                except (OSError, ValueError) as error:
+                    content = error
+                yield place, content
+
+    def _read_block(self, entries: Sequence[Entry]) -> _Block | None:
+        """The bytes from the first to the last of these entries, without large ones; None if there are not two of them."""
+        header = _LOCAL_HEADER.size + _NAME_AND_EXTRA if self._has_local_headers else 0
+        ends = [offset + header + stored for offset, stored, *_ in entries if stored <= _BLOCK]
         try:
-            return self._content(entry) if len(entry) == 5 else self._value(member, *entry)
+            return _Block(_open(self._name, self._version), entries[0][0], max(ends)) if len(ends) > 1 else None
+        except (OSError, UnreadableArchiveError):
+            return None  # each is read alone, and what is wrong is said of it
+
+    def _read(self, member: str | int, entry: Entry | tuple[int, int, int], block: _Block | None = None) -> bytes:
+        """The content of the member of this name, or of this index in the list."""
+        try:
+            return self._content(entry, block) if len(entry) == 5 else self._value(str(member), *entry)
         except (UnreadableArchiveError, zlib.error, lzma.LZMAError, OSError, EOFError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # of the disk; bz2 raises OSError without a number
                 raise
-            raise UnreadableArchiveError(f"{self.path}: member {member!r} {_problem(error)}.") from error
+            name = member if isinstance(member, str) else self.members.name_at(member)  # type: ignore[union-attr]
+            raise UnreadableArchiveError(f"{self.path}: member {name!r} {_problem(error)}.") from error
 
-    def _content(self, entry: Entry) -> bytes:
+    def _content(self, entry: Entry, block: _Block | None = None) -> bytes:
         offset, stored, size, crc, method = entry
         if method in _REFUSED:
             raise UnreadableArchiveError(_REFUSED[method])
@@ -119,7 +151,7 @@ class Archive:
             raise UnreadableArchiveError(f"is compressed by method {method}; only stored, deflate, bzip2 and lzma can be read")
         if max(size, stored) > MAX_BYTES:
             raise UnreadableArchiveError(f"has {size:,} bytes; an image has at most {MAX_BYTES:,}")
-        file = _open(self._name, self._version)
+        file = block or _open(self._name, self._version)
         data = _read_member(file, offset, stored) if self._has_local_headers else file.read(stored, offset)
         content = _DECOMPRESS[method](data, size)
         if len(content) != size or (crc >= 0 and zlib.crc32(content) != crc):
@@ -222,6 +254,21 @@ class _File:
             os.close(self._descriptor)
 
 
+class _Block:
+    """Bytes of a file that were read before, as a `_File`; what they do not have is read from it."""
+
+    def __init__(self, file: _File, begin: int, end: int) -> None:
+        self._file, self._begin, self._data = file, begin, file.read_some(end - begin, begin)
+
+    def read(self, size: int, offset: int) -> bytes:
+        data = self._data[offset - self._begin : offset - self._begin + size]
+        return data if len(data) == size else self._file.read(size, offset)
+
+    def read_some(self, size: int, offset: int) -> bytes:
+        data = self._data[offset - self._begin : offset - self._begin + size]
+        return data if len(data) == size else self._file.read_some(size, offset)
+
+
 _SEEKING = threading.Lock()
 
 
@@ -249,7 +296,7 @@ def _check_version(status: os.stat_result, version: Version) -> None:
         raise UnreadableArchiveError(_CHANGED)
 
 
-def _read_member(file: _File, header: int, stored: int) -> bytes:
+def _read_member(file: _File | _Block, header: int, stored: int) -> bytes:
     """The data after a local header, which repeats the name and has extra fields whose length is stored only there."""
     start = file.read_some(_LOCAL_HEADER.size + _NAME_AND_EXTRA + stored, header)
     if len(start) < _LOCAL_HEADER.size:

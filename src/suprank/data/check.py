@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +12,10 @@ import pyarrow as pa
 from suprank.data.class_statistics import ClassStatistics, class_statistics
 from suprank.data.duplicates import DuplicateGroup, Duplicates, digest_codes, find_duplicates
 from suprank.data.file_scan import FileScan, Progress, scan_files
-from suprank.data.image_files import SEPARATOR, ImageFiles, archive_names, container_names, missing_rows
+from suprank.data.image_files import SEPARATOR, ImageFiles, archive_names, container_names, find_files
 from suprank.data.images import MAX_ASPECT
 from suprank.data.manifest import Manifest
 from suprank.data.members import UnreadableArchiveError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _SHOWN = 5  # paths that a sentence lists before it only counts
 
@@ -115,11 +111,11 @@ def check_manifest(
     coded = manifest.paths.chunk(0).dictionary_encode()
     paths = coded.dictionary
     broken = _in_unreadable_archives(files, paths)
-    listed = _others(np.arange(len(paths)), list(broken))
-    missing = missing_rows(paths.take(pa.array(listed)), files)
-    missing, readable = listed[missing], _others(listed, missing)
+    listed = np.delete(np.arange(len(paths)), list(broken))
+    exist, indices = find_files(paths.take(pa.array(listed)), files)
+    missing, readable, indices = listed[~exist], listed[exist], indices[exist]
     opened = paths.take(pa.array(readable if decode or hashes else [], pa.int64()))
-    scan = scan_files(files, opened, decode=decode, hashes=hashes, workers=workers, progress=progress)
+    scan = scan_files(files, opened, indices, decode=decode, hashes=hashes, workers=workers, progress=progress)
     broken |= {int(readable[index]): reason for index, reason in scan.broken.items()}
     content = np.arange(len(paths))  # each file its own, unless hashes are equal
     hashed = np.flatnonzero(scan.digests[:, 0] | scan.digests[:, 1])
@@ -140,13 +136,6 @@ def check_manifest(
             for index in np.flatnonzero(scan.sizes.max(1) > MAX_ASPECT * scan.sizes.min(1))
         ),
     )
-
-
-def _others(rows: NDArray[np.int64], left_out: NDArray[np.int64] | list[int]) -> NDArray[np.int64]:
-    """The rows without those at some indices."""
-    kept = np.ones(len(rows), np.bool_)
-    kept[left_out] = False
-    return rows[kept]
 
 
 def _in_unreadable_archives(files: ImageFiles, paths: pa.Array) -> dict[int, str]:

@@ -46,32 +46,45 @@ class FileScan:
 def scan_files(
     files: ImageFiles,
     paths: pa.Array,
+    indices: NDArray[np.int64],
     *,
     decode: bool = True,
     hashes: bool = True,
     workers: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> FileScan:
-    """Read all files. Threads suffice, because decoding, inflating and hashing release Python's lock.
+    """Read all files, with their indices from `find_files`. Threads suffice, because decoding, inflating and hashing release
+    Python's lock.
 
     Ctrl-C ends it after the images that are being decoded.
     """
     scan = FileScan(np.zeros((len(paths), 2), np.uint64), np.zeros((len(paths), 2), np.int32), Counter(), {})
-    indices = files.member_indices(paths)
     threads, stop = workers or os.cpu_count() or 1, Event()
     size = _TASK if decode else min(_TASK_WITHOUT_DECODING, len(paths) // threads + 1)
 
-    def task(begin: int) -> list[_FileResult]:
+    def task(begin: int) -> _Scanned:
         names = [] if stop.is_set() else paths[begin : begin + size].to_pylist()
-        places = zip(names, indices[begin : begin + size].tolist(), strict=bool(names))
-        return [_scan_file(files, name, index, decode, hashes) for name, index in places if not stop.is_set()]
+        scanned = _Scanned([_NO_DIGEST] * len(names), {}, {})
+        for place, content in files.read_each(names, indices[begin : begin + len(names)].tolist()):
+            if stop.is_set():
+                break
+            try:
+                if not isinstance(content, bytes):
+                    raise content
+                if hashes:  # also of a broken file: it may be a duplicate
+                    scanned.digests[place] = hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+                if decode:
+                    scanned.infos[place] = inspect_image(content, names[place])
+            except (OSError, ValueError) as error:
+                scanned.reasons[place] = str(error).removeprefix(f"{names[place]}: ")
+        return scanned
 
     row = 0
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for results in _results(pool, task, range(0, len(paths), size), ahead=_AHEAD * threads):
-                _record(scan, row, results)
-                row += len(results)
+            for scanned in _results(pool, task, range(0, len(paths), size), ahead=_AHEAD * threads):
+                _record(scan, row, scanned)
+                row += len(scanned.digests)
                 progress(row, len(paths))
         except BaseException:
             stop.set()
@@ -80,40 +93,29 @@ def scan_files(
     return scan
 
 
-class _FileResult(NamedTuple):
-    digest: bytes | None = None
-    info: ImageInfo | None = None
-    reason: str | None = None
+class _Scanned(NamedTuple):
+    """The results of a task by place: a digest for each file, 0 if it could not be read, and what is known of some."""
+
+    digests: list[bytes]
+    infos: dict[int, ImageInfo]
+    reasons: dict[int, str]
 
 
-def _scan_file(files: ImageFiles, path: str, index: int, decode: bool, hashes: bool) -> _FileResult:
-    digest = None
-    try:
-        data = files.read(path, index)
-        if hashes:  # also of a broken file: it may be a duplicate
-            digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
-        return _FileResult(digest, inspect_image(data, path) if decode else None)
-    except (OSError, ValueError) as error:
-        return _FileResult(digest, reason=str(error).removeprefix(f"{path}: "))
-
-
-def _record(scan: FileScan, begin: int, results: list[_FileResult]) -> None:
+def _record(scan: FileScan, begin: int, scanned: _Scanned) -> None:
     """Enter the results of one task, whose first row is `begin`."""
-    digests = b"".join(result.digest or _NO_DIGEST for result in results)
-    scan.digests[begin : begin + len(results)] = np.frombuffer(digests, np.uint64).reshape(-1, 2)
-    for row, result in enumerate(results, begin):
-        if result.info is not None:
-            scan.sizes[row] = result.info.width, result.info.height
-            scan.kinds[f"{result.info.format} {result.info.mode}"] += 1
-        if result.reason is not None:
-            scan.broken[row] = result.reason
+    digests = np.frombuffer(b"".join(scanned.digests), np.uint64).reshape(-1, 2)
+    scan.digests[begin : begin + len(digests)] = digests
+    for place, info in sorted(scanned.infos.items()):
+        scan.sizes[begin + place] = info.width, info.height
+        scan.kinds[f"{info.format} {info.mode}"] += 1
+    scan.broken.update((begin + place, reason) for place, reason in sorted(scanned.reasons.items()))
 
 
 def _results(
-    pool: ThreadPoolExecutor, task: Callable[[int], list[_FileResult]], begins: Iterable[int], ahead: int
-) -> Iterator[list[_FileResult]]:
+    pool: ThreadPoolExecutor, task: Callable[[int], _Scanned], begins: Iterable[int], ahead: int
+) -> Iterator[_Scanned]:
     """The results in order, with no more than `ahead` tasks waiting."""
-    waiting: deque[Future[list[_FileResult]]] = deque()
+    waiting: deque[Future[_Scanned]] = deque()
     for begin in begins:
         waiting.append(pool.submit(task, begin))
         if len(waiting) > ahead:

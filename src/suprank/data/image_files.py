@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PureWindowsPath
 from stat import S_ISREG
 from typing import TYPE_CHECKING
@@ -40,15 +40,15 @@ class ImageFiles:
             raise FileNotFoundError(f"the root {self.root} is not a folder; give the folder that the paths are relative to.")
         self._archives: dict[str, Archive] = {}
 
-    def read(self, path: str, index: int = -1) -> bytes:
-        """The bytes of a file or member, whose index `member_indices` may have found before.
+    def read(self, path: str) -> bytes:
+        """The bytes of a file or member.
 
         Raises FileNotFoundError naming the path and the root, ValueError for a path out of the root, a device, a pipe or a file
         over 1 GiB, UnreadableArchiveError for an archive or member that cannot be read.
         """
         archive, name = split_path(path)
         if archive is not None:
-            return self.archive(archive).read(name, index)
+            return self.archive(archive).read(name)
         try:
             with open(self.root / name, "rb", buffering=0, opener=_open_without_waiting) as file:
                 status = os.fstat(file.fileno())
@@ -82,18 +82,25 @@ class ImageFiles:
             if (self.root / name).is_file():
                 self.archive(name)
 
-    def member_indices(self, paths: pa.Array) -> NDArray[np.int64]:
-        """Find the members of all paths at once, so that `read` need not search for each: their indices in their archives.
+    def read_each(self, paths: Sequence[str], indices: Sequence[int]) -> Iterator[tuple[int, bytes | OSError | ValueError]]:
+        """The bytes of many files, or the errors that `read` raises, each with its place in `paths`; in any order.
 
-        −1 is no member of a zip or tar, and for `read` to find out. An archive that cannot be listed raises.
+        `indices` are those of `find_files`. Members of archives are read as by `Archive.read_each`.
         """
-        indices = np.full(len(paths), -1, np.int64)
-        for container, rows, names in _by_container(paths):
-            archive, _ = split_path(container)
-            if archive is not None and (self.root / archive).is_file():
-                members = self.archive(archive).members
-                indices[rows] = members.find(names) if isinstance(members, Members) else -1
-        return indices
+        members: dict[str, list[int]] = {}
+        for place, (path, index) in enumerate(zip(paths, indices, strict=True)):
+            if index >= 0:
+                members.setdefault(path.partition(SEPARATOR)[0], []).append(place)
+                continue
+            content: bytes | OSError | ValueError
+            try:
+                content = self.read(path)
+            except (OSError, ValueError) as error:
+                content = error
+            yield place, content
+        for name, places in members.items():
+            for number, content in self.archive(name).read_each([indices[place] for place in places]):
+                yield places[number], content
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -127,15 +134,28 @@ def archive_names(paths: pa.Array | pa.ChunkedArray) -> list[str]:
 
 
 def missing_rows(paths: pa.Array | pa.ChunkedArray, root: str | os.PathLike[str] | ImageFiles) -> NDArray[np.int64]:
-    """The rows, ascending, whose file or member does not exist under the root.
+    """The rows, ascending, whose file or member does not exist under the root, or that of an `ImageFiles`: see `find_files`."""
+    return np.flatnonzero(~find_files(paths, root if isinstance(root, ImageFiles) else ImageFiles(root))[0])
 
-    Each folder and each archive is listed once, instead of one system call per file: millions of paths take seconds. A root
-    that is not a folder raises, and so does an archive that cannot be listed. `root` may be an `ImageFiles`, whose lists are
-    used.
+
+def find_files(paths: pa.Array | pa.ChunkedArray, files: ImageFiles) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Whether each file or member exists, and the index of each member of a zip or tar in its archive, −1 for all else.
+
+    Each folder and each archive is listed once, instead of one system call per file: millions of paths take seconds. An archive
+    that cannot be listed raises.
     """
-    files = root if isinstance(root, ImageFiles) else ImageFiles(root)
-    missing = [rows[~_exist(files, container, names)] for container, rows, names in _by_container(paths)]
-    return np.sort(np.concatenate([np.empty(0, np.int64), *missing]))
+    exist, indices = np.zeros(len(paths), np.bool_), np.full(len(paths), -1, np.int64)
+    for container, rows, names in _by_container(paths):
+        archive, folder = split_path(container)
+        if archive is None:
+            exist[rows] = _are_in_folder(files.root / folder, names)
+        elif (files.root / archive).is_file():
+            members = files.archive(archive).members
+            found = members.find(names) if isinstance(members, Members) else indices[rows]
+            exist[rows], indices[rows] = found >= 0, found
+            if (found < 0).any():  # rows of a Parquet file, or names with a slash before them
+                exist[rows[found < 0]] = members.contain(pc.utf8_ltrim(names.filter(pa.array(found < 0)), characters="/"))
+    return exist, indices
 
 
 def _by_container(paths: pa.Array | pa.ChunkedArray) -> Iterator[tuple[str, NDArray[np.int64], pa.Array]]:
@@ -158,15 +178,10 @@ def container_names(paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedA
     return pc.replace_substring_regex(paths, r"(?s)^(?:(.+?::).*|(.*)/[^/]*|[^/]*)$", r"\1\2")
 
 
-def _exist(files: ImageFiles, container: str, names: pa.Array) -> NDArray[np.bool_]:
-    """Whether each name is a file of this folder, or a member of this archive; none is if it does not exist."""
-    archive, folder = split_path(container)
-    if archive is not None:
-        if not (files.root / archive).is_file():
-            return np.zeros(len(names), np.bool_)
-        return files.archive(archive).members.contain(pc.utf8_ltrim(names, characters="/"))
+def _are_in_folder(folder: Path, names: pa.Array) -> NDArray[np.bool_]:
+    """Whether each name is a file of this folder; none is if it does not exist."""
     try:
-        with os.scandir(files.root / folder) as entries:
+        with os.scandir(folder) as entries:
             listed = {entry.name for entry in entries if entry.is_file()}
     except (FileNotFoundError, NotADirectoryError):
         listed = set()

@@ -48,9 +48,10 @@ class Members:
         """The members of these normalized names, in the order of the archive: of equal names the last counts."""
         if not pc.all(pc.less(names[:-1], names[1:]), min_count=0).as_py():  # many archives are sorted: that is seen at once
             order = pc.sort_indices(names)  # stable, and by bytes
-            names = names.take(order)
+            names, entries = names.take(order), entries[np.asarray(order)]
             last = np.append(np.asarray(pc.not_equal(names[1:], names[:-1])), True)
-            names, entries = names.filter(pa.array(last)), entries[np.asarray(order)[last]]
+            if not last.all():
+                names, entries = names.filter(pa.array(last)), entries[last]
         blob, bounds = name_bytes(names)
         return cls(blob.tobytes(), bounds, entries)
 
@@ -71,7 +72,7 @@ class Members:
         return len(self.bounds) - 1
 
     def __iter__(self) -> Iterator[str]:
-        return (self._name(index).decode(errors="surrogateescape") for index in range(len(self)))
+        return map(self.name_at, range(len(self)))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.entry(name) is not None
@@ -84,17 +85,24 @@ class Members:
             return None
         return self.entry_at(index)
 
+    def name_at(self, index: int) -> str:
+        """The name of the member of this index."""
+        return self._name(index).decode(errors="surrogateescape")
+
     def entry_at(self, index: int) -> Entry:
         """Where the member of this index is."""
         return tuple(self.entries[index].tolist())
 
-    def contain(self, names: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
+    def contain(self, names: pa.Array) -> NDArray[np.bool_]:
         """Whether each of these names is a member."""
         return self.find(names) >= 0
 
-    def find(self, names: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    def find(self, names: pa.Array) -> NDArray[np.int64]:
         """The index of each of these names, or −1 if there is no such member. A million take half a second."""
-        found = pc.index_in(names.cast(pa.large_binary()), value_set=self.to_arrow())
+        wanted, members = names.cast(pa.large_binary()), self.to_arrow()
+        if wanted.equals(members):  # as after an import of the whole archive: that is seen at once
+            return np.arange(len(self))
+        found = pc.index_in(wanted, value_set=members)
         return np.asarray(pc.fill_null(found, -1), np.int64)
 
     def to_arrow(self) -> pa.LargeBinaryArray:
@@ -126,12 +134,8 @@ def name_bytes(names: pa.LargeBinaryArray) -> tuple[NDArray[np.uint8], NDArray[n
 
 def join_slices(blob: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> pa.LargeBinaryArray:
     """The array of `blob[starts[i] : ends[i]]`, which are in order and do not overlap."""
-    filled = ends > starts  # empty ones may begin at the same place
-    change = np.zeros(len(blob) + 1, np.int8)
-    change[starts[filled]] += 1
-    change[ends[filled]] -= 1
-    inside = np.cumsum(change[:-1], dtype=np.int8).view(np.bool_)
-    return binary_array(blob[inside], np.append(0, np.cumsum(ends - starts)))
+    slices = binary_array(blob, np.append(0, np.stack([starts, ends], axis=1)))  # these, and what lies before each
+    return slices.take(pa.array(np.arange(1, 2 * len(starts), 2)))
 
 
 def split_folders(names: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, pa.LargeBinaryArray]:

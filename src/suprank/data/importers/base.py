@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 
 from suprank.data.columns import PREFIX
 from suprank.data.image_files import missing_rows
@@ -65,10 +66,9 @@ def require_file(root: Path, file: str, name: str, layout: str) -> Path:
 
 def split_counts(manifest: Manifest) -> dict[str, dict[str, int]]:
     """Split → {"images": ..., level: number of its classes, ...}."""
-    splits = np.asarray(manifest.table["split"])
     counts = {}
     for split, images in manifest.splits.items():
-        labels = manifest.labels[splits == split]
+        labels = manifest.labels[np.asarray(pc.equal(manifest.table["split"], split))]
         classes = {
             level: len(np.unique(labels[:, column][labels[:, column] >= 0])) for column, level in enumerate(manifest.levels)
         }
