@@ -417,9 +417,11 @@ def cluster_faiss(folder: Path, size: int) -> Work:
 
 def index_add(kind: str) -> Prepare:
     def prepare(folder: Path, size: int) -> Work:
+        import faiss  # noqa: F401
+        import filelock  # noqa: F401
         import numpy as np
 
-        import suprank.evaluation  # noqa: F401  with torch: part of the start of a process, not of the addition
+        import suprank.evaluation  # noqa: F401  with torch: these are part of the start of a process, not of the addition
         from suprank.explorer.index import open_index
 
         vector = np.load(folder / "queries.npy")[:1]
@@ -456,6 +458,7 @@ def faiss_add(folder: Path, size: int) -> Work:
 
 def index_remove(kind: str) -> Prepare:
     def prepare(folder: Path, size: int) -> Work:
+        import filelock  # noqa: F401
         import numpy as np
 
         import suprank.evaluation  # noqa: F401

@@ -611,3 +611,10 @@ def test_rows_that_are_not_there_are_refused(sources, name, index):
 def test_an_index_is_a_slice_or_a_vector_of_integers(index):
     with pytest.raises(TypeError, match="but must be a slice or a 1-D integer tensor"):
         Embeddings.from_source(SEVEN_BY_THREE).rows(index)
+
+
+def test_masked_arrays_are_imported_by_those_who_have_one(monkeypatch):
+    monkeypatch.delitem(sys.modules, "numpy.ma", raising=False)
+    monkeypatch.delattr(np, "ma", raising=False)
+    Embeddings.from_source(SEVEN_BY_THREE)
+    assert "numpy.ma" not in sys.modules

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -253,7 +254,8 @@ def _name_rows(bad: Tensor) -> str:
 
 
 def _check(stored: Tensor | NDArray[Any] | Shards | ParquetRows, name: str) -> None:
-    if isinstance(stored, np.ma.MaskedArray):
+    # Whoever has a masked array has imported this, and nobody else need wait for it.
+    if "numpy.ma" in sys.modules and isinstance(stored, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, but embeddings have no missing entries; fill them in with .filled(value).")
     if isinstance(stored, torch.Tensor):
         if stored.layout != torch.strided:

@@ -63,6 +63,13 @@ def test_exact_search_is_brute_force_and_top_k(tmp_path):
     np.testing.assert_allclose(found.scores, run.scores, atol=1e-6)
 
 
+def test_hits_of_one_segment_are_sorted_once(tmp_path, monkeypatch):
+    index = LocalIndex.build(tmp_path / "i", drawn(50), kind="ivf")
+    expected = index.search(drawn(3), 10)
+    monkeypatch.setattr(np, "argsort", None)
+    np.testing.assert_array_equal(index.search(drawn(3), 10).ids, expected.ids)
+
+
 def test_what_was_built_is_what_is_opened(tmp_path):
     built = LocalIndex.build(tmp_path / "i", drawn(100), labeled(100))
     opened = LocalIndex.open(tmp_path / "i")
@@ -88,7 +95,7 @@ def test_an_approximate_index_finds_on_the_same_queries_what_its_info_says(tmp_p
     np.testing.assert_array_equal(known.best, _others(best(vectors[known.rows], vectors, 11)[0], known.rows))
     found = _others(index.search(vectors[known.rows], 11).ids, known.rows)
     assert share(found, known.best) >= said["value"] - 5e-5  # it is rounded
-    settings = SearchSettings(kind, index.info()["effort"])
+    settings = SearchSettings(kind, index.info()["effort"], index._meta["rescored"])
     assert measure_recall(index._segments[0].index, settings, known).recall == pytest.approx(said["value"], abs=5e-5)
     rows, scores = best(drawn(20, seed=5, classes=200), vectors, 10)
     hits = index.search(drawn(20, seed=5, classes=200), 10)
@@ -635,6 +642,9 @@ def test_short_codes_miss_little_of_what_the_long_ones_find_and_more_are_rescore
     assert little.recall - 2 * little.error >= 0.5
     less = measure_recall(index, little.settings._replace(effort=little.settings.effort * 3 // 4), known)
     assert less.recall - 2 * less.error < 0.5
+    assert 1 < little.settings.rescored < 500
+    fewer = measure_recall(index, little.settings._replace(rescored=little.settings.rescored // 2), known)
+    assert fewer.recall - 2 * fewer.error < 0.5
 
 
 def test_a_small_ivf_index_has_no_short_codes_and_new_queries_find_the_share_that_was_wanted(tmp_path, monkeypatch):

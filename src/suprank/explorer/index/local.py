@@ -241,11 +241,12 @@ class LocalIndex:
             for place, segment in enumerate(self._segments)
         ]
         scores, ids = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
-        # Of equal items at the end of a list, the earlier ones remain, however they are spread over segments.
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        if len(found) > 1:
+            # Of equal items at the end of a list, the earlier ones remain, however they are spread over segments.
+            best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+            scores, ids = np.take_along_axis(scores, best, 1), np.take_along_axis(ids, best, 1)
         hits = empty_hits(len(vectors), k)
-        hits.scores[:, : best.shape[1]] = np.take_along_axis(scores, best, 1)
-        hits.ids[:, : best.shape[1]] = np.take_along_axis(ids, best, 1)
+        hits.scores[:, : scores.shape[1]], hits.ids[:, : ids.shape[1]] = scores, ids
         return sort_hits(hits)
 
     def ids(self, where: Where | None = None) -> NDArray[np.int64]:

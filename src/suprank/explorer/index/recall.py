@@ -81,6 +81,16 @@ def tune_search(index: Any, kind: str, known: ExactNeighbors, wanted: float) -> 
     while not measured.reaches(wanted) and measured.settings.rescored < most:
         settings = settings._replace(rescored=4 * settings.rescored)
         measured = _tune_effort(index, settings, known, wanted)
+    return _tune_rescored(index, measured, known, wanted) if most else measured
+
+
+def _tune_rescored(index: Any, measured: MeasuredRecall, known: ExactNeighbors, wanted: float) -> MeasuredRecall:
+    """Halve the number of rescored candidates as long as the recall is reached: they take a third of the time of a query."""
+    while measured.reaches(wanted) and measured.settings.rescored > 1:
+        fewer = measure_recall(index, measured.settings._replace(rescored=measured.settings.rescored // 2), known)
+        if not fewer.reaches(wanted):
+            break
+        measured = fewer
     return measured
 
 
