@@ -14,8 +14,8 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 
 from suprank.data.archives import UnreadableArchiveError
-from suprank.data.datasets import BrokenImage, ImageBatch, ImageDataset, ImageItem, collate
-from suprank.data.images import BrokenImageError
+from suprank.data.datasets import ImageBatch, ImageDataset, ImageItem, collate
+from suprank.data.images import BrokenImage, BrokenImageError
 from suprank.data.manifest import Manifest
 from suprank.system import torchvision_operators
 from tests.data.pictures import encoded, folder, smooth, tensor

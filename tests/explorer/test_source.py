@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from suprank.data import Manifest
-from suprank.data.datasets import BrokenImage
+from suprank.data.images import BrokenImage
 from suprank.evaluation import evaluate
 from suprank.explorer import Source, embeddings_folder, shared_levels
 from suprank.explorer.source import join_manifests

@@ -178,10 +178,10 @@ class _Escaping(logging.Formatter):
 
 def device(name: str | None) -> str | None:
     """Return `name` if this machine has that device, else raise."""
-    import torch
-
     if name is None:
         return None
+    import torch
+
     try:
         device = torch.device(name)
     except RuntimeError as error:

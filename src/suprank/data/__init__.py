@@ -13,9 +13,9 @@ with explain_missing_extra(__name__):
 if TYPE_CHECKING:
     from suprank.data.check import ManifestReport, check_manifest
     from suprank.data.contact_sheets import contact_sheet
-    from suprank.data.datasets import BrokenImage, ImageBatch, ImageDataset, ImageItem, collate
+    from suprank.data.datasets import ImageBatch, ImageDataset, ImageItem, collate
     from suprank.data.export import export_hf, export_webdataset
-    from suprank.data.images import BrokenImageError
+    from suprank.data.images import BrokenImage, BrokenImageError
     from suprank.data.in_memory import InMemoryImages
     from suprank.data.members import UnreadableArchiveError
     from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
@@ -52,10 +52,10 @@ __all__ = [
 _LAZY = {
     "members": ["UnreadableArchiveError"],
     "check": ["ManifestReport", "check_manifest"],
-    "datasets": ["ImageBatch", "BrokenImage", "ImageDataset", "ImageItem", "collate"],
+    "datasets": ["ImageBatch", "ImageDataset", "ImageItem", "collate"],
     "export": ["export_hf", "export_webdataset"],
     "in_memory": ["InMemoryImages"],
-    "images": ["BrokenImageError"],
+    "images": ["BrokenImage", "BrokenImageError"],
     "samplers": ["HierarchicalBatchSampler", "BalancedBatchSampler"],
     "contact_sheets": ["contact_sheet"],
     "transforms": ["PRESETS", "Normalize", "min_short_side", "eval_transform", "train_transform"],

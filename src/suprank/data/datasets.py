@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from suprank.data.image_files import ImageFiles
-from suprank.data.images import BrokenImageError, decode_image, min_pixels
+from suprank.data.images import BrokenImage, crop_to_box, decode_image, min_pixels
 from suprank.data.jpeg import Decoder, Jpeg, check_decoder, read_jpeg
 from suprank.data.manifest import Manifest
 from suprank.system import torchvision_operators
@@ -32,14 +32,6 @@ class ImageItem(NamedTuple):
     image: Any
     labels: Tensor
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody misses
-
-
-class BrokenImage(NamedTuple):
-    """An image that could not be read, in place of an `ImageItem`: its row, its path, and the reason."""
-
-    index: int  # type: ignore[assignment]
-    path: str
-    reason: str
 
 
 class ImageBatch(NamedTuple):
@@ -139,7 +131,7 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
         box = self.manifest.table["box"][row].as_py() if self.crop_boxes and "box" in self.manifest.table.column_names else None
         data = self.files.read(path)
         if box is not None:
-            return _crop(decode_image(data, path), box, path), self.transform
+            return crop_to_box(decode_image(data, path), box, path), self.transform
         jpeg = read_jpeg(data) if self.decoder == "turbo" else None
         if jpeg is not None:
             return self._load_turbo(jpeg, path)
@@ -157,18 +149,6 @@ class ImageDataset(Dataset[ImageItem | BrokenImage]):
             return Image.fromarray(pixels), None
         # A view [3, height, width], as torchvision makes of a PIL image.
         return torch.from_numpy(pixels).permute(2, 0, 1), crop or self.transform
-
-
-def _crop(picture: Image.Image, box: Sequence[float], path: str) -> Image.Image:
-    left, top, right, bottom = (round(edge) for edge in box)
-    inside = max(left, 0), max(top, 0), min(right, picture.width), min(bottom, picture.height)
-    width, height = inside[2] - inside[0], inside[3] - inside[1]
-    if width < 1 or height < 1 or 2 * width * height < (right - left) * (bottom - top):
-        raise BrokenImageError(
-            f"{path}: the box {', '.join(f'{edge:g}' for edge in box)} is outside of the image, which has {picture.width} × "
-            f"{picture.height} pixels; was it made smaller? Give boxes for its size, or use crop_boxes=False."
-        )
-    return picture.crop(inside)
 
 
 def _empty_dataset(kind: type[ImageDataset]) -> ImageDataset:

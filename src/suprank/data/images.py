@@ -7,7 +7,7 @@ import re
 import struct
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
@@ -43,6 +43,14 @@ _warning_filters = threading.Lock()
 
 class BrokenImageError(ValueError):
     """A file is not an image, is incomplete or damaged, or is too large to open. The message begins with its name."""
+
+
+class BrokenImage(NamedTuple):
+    """An image that could not be read, in place of an `ImageItem`: its row, its path, and the reason."""
+
+    index: int  # type: ignore[assignment]
+    path: str
+    reason: str
 
 
 class ImageInfo(NamedTuple):
@@ -225,3 +233,16 @@ def _to_eight_bits(picture: Image.Image) -> Image.Image:
         raise BrokenImageError("has pixels that are not finite numbers")
     low, high = values.min(), values.max()
     return Image.fromarray(np.rint((values - low) * (255 / (high - low) if high > low else 0)).astype(np.uint8))
+
+
+def crop_to_box(picture: Image.Image, box: Sequence[float], path: str) -> Image.Image:
+    """Crop an upright image to (left, top, right, bottom) in pixels; a box that is mostly outside of it is an error."""
+    left, top, right, bottom = (round(edge) for edge in box)
+    inside = max(left, 0), max(top, 0), min(right, picture.width), min(bottom, picture.height)
+    width, height = inside[2] - inside[0], inside[3] - inside[1]
+    if width < 1 or height < 1 or 2 * width * height < (right - left) * (bottom - top):
+        raise BrokenImageError(
+            f"{path}: the box {', '.join(f'{edge:g}' for edge in box)} is outside of the image, which has {picture.width} × "
+            f"{picture.height} pixels; was it made smaller? Give boxes for its size, or use crop_boxes=False."
+        )
+    return picture.crop(inside)

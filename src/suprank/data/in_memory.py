@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
-from suprank.data.images import BrokenImageError
+from suprank.data.datasets import ImageDataset, ImageItem
+from suprank.data.images import BrokenImage, BrokenImageError
 from suprank.data.workers import ignore_signals, loader_batches, start_method
 from suprank.system.platforms import memory_bytes
 

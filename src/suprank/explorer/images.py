@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from copy import copy
+from contextlib import suppress
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
+from suprank.data.image_files import ImageFiles
+from suprank.data.images import BrokenImage, crop_to_box, decode_image
 from suprank.data.members import UnreadableArchiveError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Images:
         ids: Sequence[str] | None = None,
     ) -> None:
         self.embeddings, self.labels, self.manifest, self.ids = embeddings, labels, manifest, ids
-        self._datasets: dict[int | None, ImageDataset] = {}
+        self._files: ImageFiles | None = None
         self._opening = Lock()
 
     def __len__(self) -> int:
@@ -79,32 +80,34 @@ class Images:
         With `min_short_side`, a large JPEG may be decoded at a fraction of its size, its short side keeping at least that many
         pixels.
         """
-        dataset = self._datasets.get(min_short_side) or self._open_dataset(min_short_side)
-        if isinstance(dataset, str):
-            return BrokenImage(row, self.path(row), dataset)
+        path = self.path(row)
         try:
-            item = dataset[row]
+            return self._read(row, path, min_short_side)
+        except (ValueError, FileNotFoundError, PermissionError) as error:  # errors of archives and images are ValueErrors
+            return BrokenImage(row, path, str(error).removeprefix(f"{path}: "))
         except OSError as error:  # for example a disk that was unmounted
-            return BrokenImage(row, self.path(row), str(error))
-        return item.image if isinstance(item, ImageItem) else item
+            return BrokenImage(row, path, str(error))
 
     def list_archives(self) -> None:
         """List the archives of the pictures, so that the first picture need not wait for it; in a thread, if you like."""
-        self._open_dataset(None)
+        with suppress(OSError, UnreadableArchiveError):  # which the pictures will say
+            self._open_files()
 
-    def _open_dataset(self, min_short_side: int | None) -> ImageDataset | str:
-        """The dataset of the pictures, or the reason why none of them can be read."""
+    def _read(self, row: int, path: str, min_short_side: int | None) -> Image:
+        data, table = (self._files or self._open_files()).read(path), self.manifest.table
+        box = table["box"][row].as_py() if "box" in table.column_names else None
+        if box is not None:  # in pixels of the whole picture
+            return crop_to_box(decode_image(data, path), box, path)
+        return decode_image(data, path, min_short_side=min_short_side)
+
+    def _open_files(self) -> ImageFiles:
+        """The files of the pictures, with the archives listed; the next call tries again if that fails: they may come back."""
         with self._opening:  # a page asks for dozens of pictures at once, and one thread is to list the archives
-            try:
-                if None not in self._datasets:
-                    self._datasets[None] = ImageDataset(self.manifest, on_broken="skip")
-            except (OSError, UnreadableArchiveError) as error:
-                return str(error)  # not cached: the folder may come back
-            if min_short_side not in self._datasets:
-                dataset = copy(self._datasets[None])  # with the same archives
-                dataset.min_short_side = min_short_side
-                self._datasets[min_short_side] = dataset
-            return self._datasets[min_short_side]
+            if self._files is None:
+                files = ImageFiles(self.manifest.root)
+                files.index(self.manifest.paths)
+                self._files = files
+            return self._files
 
 
 def shared_levels(own: NDArray[np.int64], theirs: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from suprank.evaluation.report_text import short_p_value
-
 _NAN = "–"
 
 
@@ -21,4 +19,6 @@ def percent(value: float, *, sign: bool = False) -> str:
 
 def p_value(value: float) -> str:
     """A p-value in two or three decimals."""
+    from suprank.evaluation.report_text import short_p_value  # here, because `evaluation` imports torch
+
     return short_p_value(value, _NAN)

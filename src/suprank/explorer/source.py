@@ -46,8 +46,6 @@ from suprank.data.manifest import Manifest
 from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance
 from suprank.embedding.query_gallery import build_query_gallery, column, common_levels, ranked_parts
-from suprank.evaluation import evaluate, top_k
-from suprank.evaluation.label_tables import labels_at
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
 from suprank.files.storage import check_local
@@ -214,6 +212,8 @@ class Source:
         """The same images, evaluated at only these levels."""
         if tuple(levels) == self.levels:
             return self
+        from suprank.evaluation.label_tables import labels_at
+
         columns = [self.levels.index(level) for level in levels]
         sides = [
             Images(side.embeddings, labels_at(side.labels, columns), side.manifest, side.ids)
@@ -282,6 +282,8 @@ class Source:
                 f"{self.name}: the images have no labels, so no metric can be computed; add label columns to the manifest, or "
                 f"look at what is found with `suprank explore`."
             )
+        from suprank.evaluation import evaluate  # when it is used: the first page is there before torch is
+
         arguments: dict[str, Any] = {"level_names": self.levels, **self.metric_settings, "progress": False, **options}
         queries, gallery = self.queries, self.gallery
         if rows is not None:
@@ -300,6 +302,8 @@ class Source:
         The query itself is left out by its id or row number; a copy of it with another id is an item like any other. Ties are
         in row order.
         """
+        from suprank.evaluation import top_k
+
         chosen = np.asarray(rows, np.int64)
         run = top_k(
             np.asarray(self.queries.embeddings[chosen]),

@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from suprank.data import transforms
-from suprank.data.datasets import BrokenImage, ImageDataset, ImageItem
+from suprank.data.datasets import ImageDataset, ImageItem
 from suprank.data.device_images import BOX_NUMBERS, DeviceImages, random_boxes
+from suprank.data.images import BrokenImage
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.samplers import BalancedBatchSampler, HierarchicalBatchSampler
 from suprank.data.workers import default_workers, ignore_signals, loader_batches, start_method

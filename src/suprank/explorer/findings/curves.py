@@ -6,10 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-
-from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.search import Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,6 +45,11 @@ def sample_queries(source: Source, seed: int = 0, pairs: int | None = None) -> N
 
 def score_blocks(source: Source, rows: NDArray[np.int64]) -> Iterator[ScoreBlock]:
     """Score the queries of these rows, some at a time. The scores equal those of `evaluate` to the last bit."""
+    import torch  # when it is used: the explorer page opens without it
+
+    from suprank.evaluation.embeddings import Embeddings
+    from suprank.evaluation.search import Search
+
     queries = Embeddings.from_source(source.queries.embeddings, "embeddings")
     items = queries if source.against_each_other else Embeddings.from_source(source.gallery.embeddings, "gallery")
     search = Search(queries, items, device=torch.device("cpu"), positives_per_query=len(items))

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-
-from suprank.ranking import Sigmoid, SupStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.explorer.source import Source
+    from suprank.ranking import Sigmoid, SupStep
 
 
 RATE = "learning rate/"
@@ -118,6 +116,10 @@ def loss_step(recipe: Mapping[str, Any] | None, points: int = 601) -> LossStep |
     bounded = name in BOUNDED or name.startswith("sup-")
     if not bounded and not name.startswith("smooth-"):
         return None
+    import torch  # when it is used: the explorer page opens without it
+
+    from suprank.ranking import Sigmoid, SupStep
+
     tau = float(loss.get("tau", SupStep.tau))
     sigmoid = Sigmoid(tau)
     if not bounded:
@@ -144,5 +146,7 @@ def _grid(reach: float, points: int, *corners: float) -> NDArray[np.float64]:
 
 
 def _step_curve(step: Sigmoid | SupStep, grid: NDArray[np.float64], jumps: tuple[float, ...]) -> StepCurve:
+    import torch
+
     gap = torch.from_numpy(grid)
     return StepCurve(grid, step(gap).numpy(), step.derivative(gap).numpy(), jumps)

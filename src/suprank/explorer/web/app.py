@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from suprank.data.datasets import BrokenImage
+from suprank.data.images import BrokenImage
 from suprank.explorer.web.browsing import ImageSelection
 from suprank.explorer.web.explorer import Explorer
 from suprank.explorer.web.ids import ImageId
