@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from suprank.evaluation.matrix_product import TILE, full_precision, round_up, write_product
+from suprank.evaluation.matrix_product import TILE, full_precision, product, round_up, write_product
 from suprank.ranking.exact import OnePassOrdering, choose_ordering
 
 if TYPE_CHECKING:
@@ -186,10 +186,17 @@ class Search:
         if self.threads == 1:
             yield from map(function, blocks)
             return
-        from threadpoolctl import threadpool_limits
+        from threadpoolctl import ThreadpoolController
+
+        controller = ThreadpoolController()
+
+        def use_one_thread() -> None:
+            torch.get_num_threads()  # sets the number of this thread's threads, which would undo the limit later
+            controller.limit(limits=1, user_api="openmp")
 
         # The precision is set here for all threads: if each set it for itself, they would undo it for the others, and for good.
-        with full_precision(), threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(self.threads) as pool:
+        pool = ThreadPoolExecutor(self.threads, initializer=use_one_thread)
+        with full_precision(), controller.limit(limits=1, user_api="blas"), pool:
             try:
                 if self.workers == 1 or len(blocks) == 1:
                     self._pool = pool
@@ -243,9 +250,8 @@ class Search:
         return self._place[part] if as_stored and self._place is not None else part, piece, number
 
     def product(self, queries: Tensor, items: Tensor, number: int) -> Tensor:
-        """queries · itemsᵀ in a buffer that the thread's next product reuses; the columns of the padding hold −∞."""
-        scores = self.buffer("product", len(queries), len(items))
-        write_product(queries, items, scores)
+        """queries · itemsᵀ, perhaps in a buffer that the thread's next product reuses; the columns of the padding hold −∞."""
+        scores = product(queries, items, self.buffer("product", len(queries), len(items)))
         scores[:, number:] = -torch.inf
         return scores
 
