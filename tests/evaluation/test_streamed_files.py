@@ -84,7 +84,8 @@ def test_labels_in_memory_mapped_files_are_not_copied(tmp_path):
     embeddings, _ = worker.data()
     expected = evaluate(embeddings, np.array(mapped, np.int64), progress=False)
     assert evaluate(embeddings, mapped, progress=False) == expected
-    from suprank.evaluation.label_tables import encode_labels, read_label_table
+    from suprank.evaluation.label_encoding import encode_labels
+    from suprank.evaluation.label_tables import read_label_table
 
     table = read_label_table(tmp_path / "labels.npy")
     kept = encode_labels(table, renumber=False).queries

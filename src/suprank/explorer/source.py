@@ -47,7 +47,7 @@ from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance
 from suprank.embedding.query_gallery import build_query_gallery, column, common_levels, ranked_parts
 from suprank.evaluation import evaluate, top_k
-from suprank.evaluation.label_tables import labels_at
+from suprank.evaluation.label_encoding import labels_at
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
 from suprank.files.storage import check_local
