@@ -135,7 +135,7 @@ def test_a_torch_without_onednn_uses_another_product():
 
 @pytest.mark.parametrize("readings", [0, 2], ids=["in pieces", "whole rows"])
 def test_threads_that_share_a_block_score_as_one_does(readings, monkeypatch):
-    monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
+    monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", readings)
     mine, theirs, _ = random_pair(70, 5000, 33)
     sources = [Embeddings.from_source(mine), Embeddings.from_source(theirs)]
     found, read = {}, {}
@@ -185,7 +185,7 @@ def test_a_score_depends_neither_on_the_block_nor_on_the_budget(queries, items, 
     mine, theirs, _ = random_pair(queries, items, dim)
     expected = all_scores(searched(mine, theirs))
     for budget, readings in itertools.product((1, 2**16, 2**20), (0, 2)):
-        monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
+        monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", readings)
         assert torch.equal(all_scores(searched(mine, theirs, budget)), expected)
     rows = np.random.default_rng(0).permutation(queries)[: (queries + 1) // 2]
     assert torch.equal(all_scores(searched(mine, theirs), rows), expected[rows])
@@ -224,7 +224,7 @@ for queries, items, dim in [(64, 64, 16), (65, 200, 64), (200, 1000, 130)]:
 
 
 def test_padding_stands_at_minus_infinity(monkeypatch):
-    monkeypatch.setattr("suprank.evaluation.search._READINGS", 0)  # rows in pieces
+    monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", 0)  # rows in pieces
     for first, piece in searched(torch.ones(2, 3), torch.ones(70, 3), budget=1).score(np.arange(2)):
         assert len(piece) == 2
         inside = min(64, 70 - first)
