@@ -184,6 +184,13 @@ def test_four_times_the_items_take_four_times_the_operations(operation):
     assert elements <= LINEAR
 
 
+def test_a_split_takes_a_dozen_steps_a_class():
+    operation = OPERATIONS["holdout_classes"]
+    operation(100)()
+    small, large = (count(operation(size)).steps for size in (ITEMS, FACTOR * ITEMS))
+    assert large - small <= 20 * (FACTOR - 1) * ITEMS // 10  # 84 with an object for each class, and 12 for its hash alone
+
+
 def make_zip(folder, items: int) -> list[str]:
     folder.mkdir(exist_ok=True)
     names = [f"photos/class_{row // 10:04}/{row:05}.jpg" for row in range(items)]
