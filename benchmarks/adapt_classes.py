@@ -1,16 +1,19 @@
-"""What `suprank adapt` gains on its training images, on new images of the same classes, and on unseen classes.
+"""What `suprank adapt` gains on unseen classes; and on its training images and new images of their classes: docs/adapting.md.
 
-python benchmarks/adapt_classes.py EMBEDDINGS --level species
-python benchmarks/adapt_classes.py EMBEDDINGS --level species --loss sup-ap --batch whole --seed 1
+    python benchmarks/adapt_classes.py EMBEDDINGS --level species --loss sup-ap --seed 1 --out FILE.jsonl
+    python benchmarks/adapt_classes.py EMBEDDINGS --level species --half --batch whole lr=1e-3 --out FILE.jsonl
 
-EMBEDDINGS is a folder of `suprank embed` with the parts train and test, which share no class. Half of the images of a training
-class are for training and validation; the other half are the new images. Prints mAP@R before and after, and the best step.
+EMBEDDINGS is a folder of `suprank embed` with the parts train and test, which share no class. With `--half`, half of the images
+of a training class are for training and validation; the other half are the new images. KEY=VALUE are settings of `AdaptConfig`.
+Prints metrics before and after and the best step; a line of FILE has them too, in percent, with every validation.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from suprank.adaptation.class_splits import split_classes
 from suprank.workflows.adaptation import AdaptInput
 
 METRIC = "mAP@R"
+TEST_METRICS = ("R@1", METRIC, "AP")
 
 
 def random_half(fine: np.ndarray, seed: int) -> np.ndarray:
@@ -33,32 +37,54 @@ def random_half(fine: np.ndarray, seed: int) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("embeddings", type=Path)
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="such as lr=1e-3 or hidden=512")
     parser.add_argument("--level", action="append", default=[])
     parser.add_argument("--loss", default="roadmap")
     parser.add_argument("--batch", default="256", help="images, or whole")
-    parser.add_argument("--lr", type=float, default=AdaptConfig().lr)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--half", action="store_true", help="train on half of the images of each class")
     parser.add_argument("--device", default="cpu")
-    options = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="a line is appended to this file")
+    options = parser.parse_intermixed_args()
+    settings = dict(one.split("=", 1) for one in options.settings)
     batch = options.batch if options.batch == "whole" else int(options.batch)
-    config = AdaptConfig(loss={"name": options.loss}, batch=batch, lr=options.lr, seed=options.seed)
+    values = {key: json.loads(text) if text[0].isdigit() else text for key, text in settings.items()}
+    config = AdaptConfig.model_validate({"loss": {"name": options.loss}, "batch": batch, "seed": options.seed, **values})
     data = AdaptInput.read(options.embeddings, levels=options.level)
-    half = random_half(data.labels[:, 0], options.seed)
+    half = random_half(data.labels[:, 0], options.seed) if options.half else np.ones(len(data.labels), bool)
     embeddings, labels = np.asarray(data.embeddings)[half], data.labels[half]
     result = adapt(embeddings, labels, config, test=data.test, level_names=data.levels, device=options.device)
-    training = split_classes(labels, config, with_test=False).training
-    new = ~half & np.isin(data.labels[:, 0], labels[training, 0])
-    sets = {
-        "training images": EvaluationSet(embeddings[training], labels[training]),
-        "new images of the training classes": EvaluationSet(np.asarray(data.embeddings)[new], data.labels[new]),
+    seed = result.best_seed
+    row: dict[str, Any] = {
+        "embeddings": options.embeddings.name,
+        **{"loss": options.loss, "batch": batch, "seed": options.seed, "half": options.half, **settings},
+        **{"images": result.rows["training"], "classes": result.classes["training"]},
+        "unseen classes": {
+            metric: {"before": 100 * result.before[metric], "after": 100 * result.after[metric]} for metric in TEST_METRICS
+        },
+        "validation": {"before": 100 * result.raw, "after": 100 * seed.best.value, "step": seed.best.step},
+        "history": [{"step": one.step, "loss": one.loss, METRIC: 100 * one.value} for one in seed.history],
     }
-    for name, one in sets.items():
-        before, after = (
-            one.evaluate(head, metrics=[METRIC], device=options.device, progress=False)[METRIC] for head in (None, result.head)
-        )
-        print(f"{name}: {100 * before:.2f} → {100 * after:.2f}")
-    print(f"unseen classes: {100 * result.before[METRIC]:.2f} → {100 * result.after[METRIC]:.2f}")
-    print(f"best step on the validation classes: {result.best_seed.best.step} of {result.config.steps}")
+    if options.half:
+        training = split_classes(labels, config, with_test=False).training
+        new = ~half & np.isin(data.labels[:, 0], labels[training, 0])
+        sets = {
+            "training images": EvaluationSet(embeddings[training], labels[training]),
+            "new images of the training classes": EvaluationSet(np.asarray(data.embeddings)[new], data.labels[new]),
+        }
+        for name, one in sets.items():
+            values = [
+                100 * one.evaluate(head, metrics=[METRIC], device=options.device, progress=False)[METRIC]
+                for head in (None, result.head)
+            ]
+            row[name] = {METRIC: dict(zip(("before", "after"), values, strict=True))}
+    for name in ("training images", "new images of the training classes", "unseen classes"):
+        for metric, values in row.get(name, {}).items():
+            print(f"{name}: {metric} {values['before']:.2f} → {values['after']:.2f}")
+    print(f"best step on the validation classes: {seed.best.step} of {result.config.steps}")
+    if options.out:
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,16 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
+
+from suprank.evaluation.report_comparison import SIGNIFICANT
+from suprank.evaluation.statistics import holm
+from suprank.experiments.tables import Statistic
 from suprank.paper import layout
 from suprank.paper.contents import KINDS, Columns, Row, TableItem, contents
 from suprank.paper.output import Output
 from suprank.paper.reproduction import Reproduction
-from suprank.paper.runs import Training
+from suprank.paper.runs import Training, share_of
 
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "benchmarks" / "results" / "comparison"
@@ -33,6 +38,27 @@ OTHERS = {
     "sup-ndcg": "Sup-NDCG",
 }
 """Methods that the paper does not compare on datasets of its own."""
+
+
+DIFFERENCES = (
+    ("Sup-AP", "sup-ap", "Smooth-AP", "smooth-ap", "mAP@R"),
+    ("Sup-R@k", "sup-recall", "Smooth-R@k", "smooth-recall", "mAP@R"),
+    ("ROADMAP with L_DG", "roadmap-pairs", "Sup-AP", "sup-ap", "mAP@R"),
+    ("ROADMAP with L*_DG", "roadmap", "Sup-AP", "sup-ap", "mAP@R"),
+    ("ROD-R@k with L_DG", "rod-recall-pairs", "Sup-R@k", "sup-recall", "mAP@R"),
+    ("ROD-R@k with L*_DG", "rod-recall", "Sup-R@k", "sup-recall", "mAP@R"),
+    ("ROADMAP with L*_DG", "roadmap", "XBM", "contrastive-xbm", "mAP@R"),
+    ("NSM", "nsm", "Smooth-AP", "smooth-ap", "mAP@R"),
+    ("Triplet, distance-weighted", "triplet-dw", "Sup-AP", "sup-ap", "mAP@R"),
+    ("Multi-Similarity", "multi-similarity", "Sup-AP", "sup-ap", "mAP@R"),
+    ("HAPPIER", "happier", "Smooth-AP", "smooth-ap", "H-AP"),
+    ("ROD-NDCG", "rod-ndcg", "Smooth-AP", "smooth-ap", "H-AP"),
+    ("HAPPIER", "happier", "ROD-NDCG", "rod-ndcg", "H-AP"),
+    ("HAPPIER", "happier", "Smooth-AP", "smooth-ap", "R@1"),
+    ("Sup-H-AP", "sup-hap", "Smooth-H-AP", "smooth-hap", "H-AP"),
+    ("HAPPIER", "happier", "Sup-H-AP", "sup-hap", "H-AP"),
+)
+"""Pairs of methods about which the page says something: title and recipe of each, and the metric."""
 
 
 def table(words: str) -> str:
@@ -54,6 +80,34 @@ def others() -> str:
     )
 
 
+def differences() -> str:
+    """Pairs of methods on each set: the difference of the means over seeds, with its 95 % interval."""
+    paper = Reproduction(("tables",), Path("unused"), small=True, results=RUNS)
+    sets = list(paper.small_sets.values())
+
+    def mean(preset: str, method: str, metric: str) -> Statistic:
+        shares = [share_of(one, metric) for one in paper.saved_results[Training(preset, method)] if one is not None]
+        statistic = Statistic.from_shares([one for one in shares if one is not None])
+        assert statistic is not None
+        return statistic
+
+    rows = [
+        [layout.welch(mean(one.preset, method, metric), mean(one.preset, other, metric)) for one in sets]
+        for _, method, _, other, metric in DIFFERENCES
+    ]
+    p_values = iter(holm(np.array([one.p_value for row in rows for one in row])))
+    lines = [f"| difference | in | {' | '.join(one.title for one in sets)} |", f"| --- | --- |{' ---: |' * len(sets)}"]
+    for (title, _, other, _, metric), row in zip(DIFFERENCES, rows, strict=True):
+        texts = [f"{_signed(one.difference)} [{_signed(one.low)}, {_signed(one.high)}]" for one in row]
+        texts = [f"**{text}**" if next(p_values) < SIGNIFICANT else text for text in texts]
+        lines.append(f"| {title} − {other} | {metric} | {' | '.join(texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _signed(number: float) -> str:
+    return f"{number:+.1f}".replace("-", "−")
+
+
 def labels() -> str:
     """All tables and figures, and what each needs."""
     lines = ["| label | what | needs |", "| --- | --- | --- |"]
@@ -63,7 +117,7 @@ def labels() -> str:
 
 def rewrite(text: str) -> str:
     """A page with all its tables rewritten."""
-    own = {"others": others, "labels": labels}
+    own = {"differences": differences, "others": others, "labels": labels}
 
     def written(found: re.Match[str]) -> str:
         name = found[1]

@@ -1,8 +1,8 @@
 """Costs that must grow with the work: operations are counted at n and 4n items, because times of a busy machine say little.
 
 Two counts. Steps: lines of Python that run and functions that are called, in our code and in what it calls. Elements: sizes of
-the arrays that are made, by numpy of the arrays given (`CountedArray`) and by torch. A loop over all items for each class shows
-in the first, and `labels == own` for each class in the second.
+the arrays that are made, summed or turned into lists, by numpy of the arrays given (`CountedArray`) and by torch. A loop over
+all items for each class shows in the first, and `labels == own` or `sizes.sum()` for each class in the second.
 """
 
 import sys
@@ -35,13 +35,30 @@ class Counts:
 
 
 class CountedArray(np.ndarray):
-    """An array that counts the elements of every array made of it: by operators, indexing, sorting."""
+    """An array that counts the elements of every array made of it, by operators, indexing, sorting, and its own in `sum`,
+    `max` and `tolist`."""
 
     counts = Counts()
+    __array_priority__ = 1  # concatenated with a plain array it stays a counted one
 
     def __array_finalize__(self, made_of: object) -> None:
         if isinstance(made_of, CountedArray):
             CountedArray.counts.elements += self.size
+
+    def sum(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
+        CountedArray.counts.elements += self.size
+        return super().sum(*arguments, **keywords)
+
+    def max(self, *arguments, **keywords):  # type: ignore[no-untyped-def]
+        CountedArray.counts.elements += self.size
+        return super().max(*arguments, **keywords)
+
+    def nonzero(self):  # type: ignore[no-untyped-def]
+        return tuple(map(counted, super().nonzero()))  # numpy's are plain arrays
+
+    def tolist(self):  # type: ignore[no-untyped-def]
+        CountedArray.counts.elements += self.size
+        return super().tolist()
 
 
 class CountedTensors(TorchFunctionMode):
@@ -89,14 +106,14 @@ def growth(prepare: Callable[[int], Callable[[], object]], items: int = ITEMS) -
 # Operations: each is prepared for a number of items, and what is returned is counted
 
 
-def manifest(items: int) -> Manifest:
-    """Ten images a class; 20 groups."""
+def manifest(items: int, groups: int = 20) -> Manifest:
+    """Ten images a class."""
     fine = np.random.default_rng(0).permutation(items) // 10
     columns = {
         "path": [f"images/{row:06}.jpg" for row in range(items)],
         "split": ["train" if row % 2 else "test" for row in range(items)],
         "label_class": [f"class {label:05}" for label in fine],
-        "label_group": [f"group {label % 20:02}" for label in fine],
+        "label_group": [f"group {label % groups:02}" for label in fine],
     }
     made = Manifest.from_columns(columns, root=".")
     made.__dict__["labels"] = counted(made.labels)  # in place of the cached property
@@ -126,7 +143,8 @@ def balanced_epoch(items: int) -> Callable[[], object]:
 
 
 def hierarchical_epoch(items: int) -> Callable[[], object]:
-    labels = manifest(items).labels
+    """Of two groups, because what a batch costs must not grow with the classes of a group."""
+    labels = manifest(items, groups=2).labels
     return lambda: list(HierarchicalBatchSampler(labels, batch_size=32, batches=items // 32))
 
 
@@ -164,6 +182,13 @@ def test_four_times_the_items_take_four_times_the_operations(operation):
     steps, elements = growth(operation)
     assert steps <= LINEAR
     assert elements <= LINEAR
+
+
+def test_a_split_takes_a_dozen_steps_a_class():
+    operation = OPERATIONS["holdout_classes"]
+    operation(100)()
+    small, large = (count(operation(size)).steps for size in (ITEMS, FACTOR * ITEMS))
+    assert large - small <= 20 * (FACTOR - 1) * ITEMS // 10  # 84 with an object for each class, and 12 for its hash alone
 
 
 def make_zip(folder, items: int) -> list[str]:
@@ -250,6 +275,11 @@ def mask_for_each_class(items: int) -> Callable[[], object]:
     return lambda: [np.flatnonzero(labels == own) for own in range(items // 10)]
 
 
+def sum_for_each_class(items: int) -> Callable[[], object]:
+    sizes = counted(np.ones(items // 10, np.int64))
+    return lambda: [sizes.sum() for own in range(items // 10)]
+
+
 def tensor_for_each_class(items: int) -> Callable[[], object]:
     labels = torch.arange(items) // 10
     return lambda: [(labels == own).sum() for own in range(items // 10)]
@@ -259,7 +289,7 @@ def test_a_quadratic_loop_is_found():
     assert growth(quadratic_loop)[0] > 15
 
 
-@pytest.mark.parametrize("operation", [mask_for_each_class, tensor_for_each_class])
+@pytest.mark.parametrize("operation", [mask_for_each_class, sum_for_each_class, tensor_for_each_class])
 def test_a_pass_over_all_items_for_each_class_is_found(operation):
     steps, elements = growth(operation)
     assert steps < LINEAR < 15 < elements

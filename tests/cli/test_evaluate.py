@@ -431,7 +431,7 @@ def test_a_warning_is_printed_while_the_evaluation_is_still_being_imported(monke
     assert evaluate_command._warning(DeprecationWarning("numba: old")) == "numba: old"
 
 
-@pytest.mark.filterwarnings("always::suprank.evaluation.label_tables.LabelSpellingWarning")
+@pytest.mark.filterwarnings("always::suprank.evaluation.label_encoding.LabelSpellingWarning")
 def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder):
     np.save(folder / "g.npy", np.load(folder / "q.npy")[::-1] + 0.01)
     count = len(np.load(folder / "q.npy"))

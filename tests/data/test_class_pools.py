@@ -1,4 +1,4 @@
-"""Pools that draw every item before any item is drawn again."""
+"""Pools that draw every row of a class before any row is drawn again."""
 
 from collections import Counter
 
@@ -6,25 +6,31 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.data.class_pools import ClassPools, RowsByClass, ShuffledPool, equal_shares, previous_occurrences
+from suprank.data.class_pools import ClassPools, RowsByClass, equal_shares, previous_occurrences
+
+
+def class_pools(size, seed):
+    """Of three classes of the same size; the second has the rows 1, 4, 7, ..."""
+    return ClassPools(RowsByClass.from_labels(np.arange(3 * size) % 3), np.random.default_rng(seed))
 
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 30), min_size=1, max_size=12), st.integers(0, 2**32))
-def test_every_item_is_drawn_before_any_is_drawn_again(size, counts, seed):
-    pool = ShuffledPool(np.arange(size), np.random.default_rng(seed))
+def test_every_row_is_drawn_before_any_is_drawn_again(size, counts, seed):
+    pools = class_pools(size, seed)
     drawn = Counter()
     for count in counts:
-        draw = Counter(pool.draw(count))
+        draw = Counter(pools.draw(1, count))
         assert draw.total() == count
         assert max(draw.values(), default=0) <= -(-count // size)  # twice in a draw only where it must be
         drawn += draw
-        times = [drawn[item] for item in range(size)]
+        times = [drawn[row] for row in range(1, 3 * size, 3)]
         assert max(times) - min(times) <= 1
+        assert sum(times) == drawn.total()
 
 
 def test_each_round_has_another_order():
-    pool = ShuffledPool(np.arange(20), np.random.default_rng(0))
-    assert len({tuple(pool.draw(20 - 1) + pool.draw(1)) for _ in range(5)}) == 5
+    pools = class_pools(20, seed=0)
+    assert len({tuple(pools.draw(1, 20 - 1) + pools.draw(1, 1)) for _ in range(5)}) == 5
 
 
 def test_rows_are_found_by_class():

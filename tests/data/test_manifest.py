@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from suprank.data.manifest import Manifest
+from suprank.data.manifest import Manifest, _read_parquet
 
 BIRDS = {
     "path": ["a.jpg", "b.jpg", "c.jpg", "d.zip::e/f.jpg"],
@@ -288,10 +288,20 @@ def test_missing_columns_are_named(columns, levels, message):
         Manifest.from_columns(columns, root=".", levels=levels)
 
 
-def test_two_columns_of_one_name_are_refused():
+def test_two_columns_of_one_name_are_refused(tmp_path):
     table = pa.table([["a"], ["train"], ["x"], ["y"]], names=["path", "split", "label_x", "label_x"])
     with pytest.raises(ValueError, match="two columns called 'label_x'"):
         Manifest.from_columns(table, root=".")
+    pq.write_table(table, tmp_path / "m.parquet")
+    with pytest.raises(ValueError, match="m.parquet has two columns called 'label_x'; rename one"):
+        Manifest.read(tmp_path / "m.parquet")
+
+
+def test_the_names_of_a_row_group_are_read_once(tmp_path):
+    rows = 2**17 + 1  # more than `pq.read_table` puts into one chunk, each with all names
+    columns = {"path": pa.repeat("a.jpg", rows), "split": pa.repeat("train", rows), "label_x": pa.repeat("x", rows)}
+    Manifest.from_columns(columns, root=".").save(tmp_path / "m.parquet")
+    assert _read_parquet(tmp_path / "m.parquet")[0]["label_x"].num_chunks == 1
 
 
 def test_files_that_are_no_manifests(tmp_path):

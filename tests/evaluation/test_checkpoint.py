@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from suprank.evaluation import checkpoint as module
-from suprank.evaluation import evaluate
-from suprank.evaluation import search as search_module
+from suprank.evaluation import evaluate, memory_plan
 from suprank.evaluation.search import Search
 from suprank.files.locking import lock_folder
 from tests.evaluation import worker
@@ -26,8 +25,8 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def _saves_at_every_chance(monkeypatch):
-    monkeypatch.setattr(search_module, "_LEAST_STREAMED", {"cpu": 64})
-    monkeypatch.setattr(search_module, "_READINGS", 0)  # rows of scores are never whole if the gallery is streamed
+    monkeypatch.setattr(memory_plan, "_LEAST_STREAMED", {"cpu": 64})
+    monkeypatch.setattr(memory_plan, "_READINGS", 0)  # rows of scores are never whole if the gallery is streamed
     monkeypatch.setattr(module, "INTERVAL", 0.0)
     monkeypatch.setattr(module, "_SHARE", 0)
 

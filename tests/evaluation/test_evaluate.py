@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.evaluation import Report, evaluate
-from suprank.evaluation import search as search_module
+from suprank.evaluation import Report, evaluate, memory_plan
 from suprank.evaluation.embeddings import Embeddings
 from suprank.ranking import Sigmoid, hierarchical_average_precision, ranks, tree_relevance
 from suprank.ranking.exact import Places, compiled, plain
@@ -343,7 +342,7 @@ def test_the_memory_budget_changes_no_bit(readings, ordering, budget, queries, i
     keys = ["R@1", "TR@5", "P@10", "mAP@10/overall", "H-P@3", "H-R@10"]
     with using(ordering):
         expected, expected_top = collection.evaluated(), collection.evaluated(metrics=keys)
-        monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
+        monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", readings)
         assert_same(collection.evaluated(memory_budget=budget), expected)
         assert_same(collection.evaluated(metrics=keys, memory_budget=budget), expected_top)
 
@@ -356,7 +355,7 @@ def test_a_gallery_in_a_file_is_judged_as_one_in_memory(readings, ordering, monk
     given = {"ks": KS, "per_query": True, "progress": False, "device": "cpu"}
     with using(ordering):
         expected = collection.evaluated()
-        monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
+        monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", readings)
         found = evaluate(
             torch.tensor(collection.embeddings),
             collection.labels,
@@ -679,7 +678,7 @@ def test_progress_is_told_and_ends_at_the_total(metrics):
 
 
 def test_progress_never_goes_back_where_ties_are_ranked_again(monkeypatch):
-    monkeypatch.setitem(search_module._LEAST_STREAMED, "cpu", 64)
+    monkeypatch.setitem(memory_plan._LEAST_STREAMED, "cpu", 64)
     calls, embeddings, labels = [], torch.ones(1200, 8), torch.arange(1200) // 2
     options = {"metrics": ["R@1"], "memory_budget": 30_000, "progress": lambda done, total: calls.append(done)}
     evaluate(embeddings[:200], labels[:200], embeddings, labels, self_index=range(200), **options)
@@ -689,7 +688,7 @@ def test_progress_never_goes_back_where_ties_are_ranked_again(monkeypatch):
 
 
 def test_progress_is_told_while_a_gallery_is_streamed_for_one_block(monkeypatch):
-    monkeypatch.setitem(search_module._LEAST_STREAMED, "cpu", 64)
+    monkeypatch.setitem(memory_plan._LEAST_STREAMED, "cpu", 64)
     calls, embeddings = [], torch.randn(1200, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(1200) // 2
     options = {"metrics": ["AP"], "memory_budget": 30_000, "progress": lambda done, total: calls.append((done, total))}

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.evaluation.label_tables import LabelSpellingWarning, LabelTable, encode_labels, item_ids, read_label_table
+from suprank.evaluation.label_encoding import LabelSpellingWarning, encode_labels, item_ids
+from suprank.evaluation.label_tables import LabelTable, read_label_table
 
 MANIFEST = "path,split,label_species,label_genus\na.jpg,test,robin,erithacus\nb.jpg,test,raven,corvus\nc.jpg,test,crow,corvus\n"
 

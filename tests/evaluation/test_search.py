@@ -12,7 +12,7 @@ import torch
 
 from suprank.evaluation.block_ranking import rank_positives, top_items
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.matrix_product import _torch_product
+from suprank.evaluation.matrix_product import TILE, _numpy_product, _onednn_product, _scores_copies_alike, _torch_product
 from suprank.evaluation.positives import LabelPositives
 from suprank.evaluation.search import Search
 from suprank.ranking.exact import compiled
@@ -59,27 +59,83 @@ def test_vectors_of_another_length_are_refused_rather_than_padded():
         searched(torch.ones(2, 10), torch.ones(3, 16))
 
 
-def test_threads_multiply_in_full_precision_and_leave_the_callers_setting(monkeypatch):
+@pytest.fixture
+def precision():
+    """A function that sets how products of float32 are computed, by either of torch's interfaces; undone after the test."""
+    torch.set_float32_matmul_precision("highest")
+
+    def set_precision(name):
+        if name == "medium":
+            torch.set_float32_matmul_precision("medium")
+        else:
+            torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision = "tf32", "bf16"
+
+    yield set_precision
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+
+
+def current_precision():
+    return torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+
+
+@pytest.mark.parametrize("interface", ["medium", "tf32 and bf16"])
+def test_threads_multiply_in_full_precision_and_leave_the_callers_setting(monkeypatch, precision, interface):
     monkeypatch.setattr("torch.get_num_threads", lambda: 4)
     monkeypatch.setattr("suprank.evaluation.matrix_product._cpu_product", lambda dim: _torch_product)
     mine, theirs, _ = random_pair(64, 200, 16)
     with using(compiled):
         search = searched(mine, theirs)
     assert search.workers == 4
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        blocks = np.array_split(np.arange(64), 32)
-        seen = list(search.map_blocks(lambda rows: (all_scores(search, rows), torch.get_float32_matmul_precision()), blocks))
-        assert {precision for _, precision in seen} == {"highest"}
-        assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        torch.set_float32_matmul_precision(before)
+    precision(interface)
+    blocks = np.array_split(np.arange(64), 32)
+    seen = list(search.map_blocks(lambda rows: (all_scores(search, rows), current_precision()), blocks))
+    assert {found for _, found in seen} == {("ieee", "ieee")}
+    assert current_precision() == ("tf32", "bf16")
+
+
+def test_threads_of_a_pool_have_one_thread_each_and_the_caller_keeps_its_own(monkeypatch):
+    before = torch.get_num_threads()
+    monkeypatch.setattr("suprank.evaluation.search.torch.get_num_threads", lambda: max(2, before))
+    mine, theirs, _ = random_pair(64, 200, 16)
+    with using(compiled):
+        search = searched(mine, theirs)
+    monkeypatch.undo()
+    blocks = np.array_split(np.arange(64), 8)
+    assert set(search.map_blocks(lambda rows: torch.get_num_threads(), blocks)) == {1}
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("multiply", [_numpy_product, _onednn_product, _torch_product])
+def test_products_that_score_copies_alike_do_so_in_any_shape_and_in_full_precision(multiply, precision):
+    for dim in (16, 128, 512):
+        if not _scores_copies_alike(multiply, dim):
+            continue  # not on this processor
+        generator = torch.Generator().manual_seed(dim)
+        queries, items = torch.randn(3 * TILE, dim, generator=generator), torch.randn(9 * TILE, dim, generator=generator)
+        expected = multiply(queries, items, torch.empty(3 * TILE, 9 * TILE)).clone()
+        torch.testing.assert_close(expected.double(), queries.double() @ items.double().T, rtol=1e-5, atol=1e-4)
+        for rows, columns in [(1, 1), (1, 9), (3, 1), (2, 5)]:
+            part = multiply(queries[: rows * TILE], items[: columns * TILE], torch.empty(rows * TILE, columns * TILE))
+            assert torch.equal(part, expected[: rows * TILE, : columns * TILE])
+        precision("medium")
+        assert torch.equal(multiply(queries, items, torch.empty(3 * TILE, 9 * TILE)), expected)
+
+
+def test_one_of_the_products_scores_copies_alike_on_this_processor():
+    assert any(_scores_copies_alike(multiply, 128) for multiply in (_numpy_product, _onednn_product, _torch_product))
+
+
+def test_a_torch_without_onednn_uses_another_product():
+    def missing(*_):
+        raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_linear_pointwise'")
+
+    assert not _scores_copies_alike(missing, 16)
 
 
 @pytest.mark.parametrize("readings", [0, 2], ids=["in pieces", "whole rows"])
 def test_threads_that_share_a_block_score_as_one_does(readings, monkeypatch):
-    monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
+    monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", readings)
     mine, theirs, _ = random_pair(70, 5000, 33)
     sources = [Embeddings.from_source(mine), Embeddings.from_source(theirs)]
     found, read = {}, {}
@@ -129,7 +185,7 @@ def test_a_score_depends_neither_on_the_block_nor_on_the_budget(queries, items, 
     mine, theirs, _ = random_pair(queries, items, dim)
     expected = all_scores(searched(mine, theirs))
     for budget, readings in itertools.product((1, 2**16, 2**20), (0, 2)):
-        monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
+        monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", readings)
         assert torch.equal(all_scores(searched(mine, theirs, budget)), expected)
     rows = np.random.default_rng(0).permutation(queries)[: (queries + 1) // 2]
     assert torch.equal(all_scores(searched(mine, theirs), rows), expected[rows])
@@ -168,7 +224,7 @@ for queries, items, dim in [(64, 64, 16), (65, 200, 64), (200, 1000, 130)]:
 
 
 def test_padding_stands_at_minus_infinity(monkeypatch):
-    monkeypatch.setattr("suprank.evaluation.search._READINGS", 0)  # rows in pieces
+    monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", 0)  # rows in pieces
     for first, piece in searched(torch.ones(2, 3), torch.ones(70, 3), budget=1).score(np.arange(2)):
         assert len(piece) == 2
         inside = min(64, 70 - first)

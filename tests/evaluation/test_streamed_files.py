@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from suprank.evaluation import embedding_files, evaluate, plan_evaluation
+from suprank.evaluation import embedding_files, evaluate, memory_plan, plan_evaluation
 from suprank.evaluation import evaluation_job as job_module
 from suprank.evaluation import plan as plan_module
-from suprank.evaluation import search as search_module
 from suprank.evaluation.block_ranking import rank_positives
 from suprank.evaluation.embedding_files import ParquetRows
 from suprank.evaluation.embeddings import Embeddings
@@ -84,7 +83,8 @@ def test_labels_in_memory_mapped_files_are_not_copied(tmp_path):
     embeddings, _ = worker.data()
     expected = evaluate(embeddings, np.array(mapped, np.int64), progress=False)
     assert evaluate(embeddings, mapped, progress=False) == expected
-    from suprank.evaluation.label_tables import encode_labels, read_label_table
+    from suprank.evaluation.label_encoding import encode_labels
+    from suprank.evaluation.label_tables import read_label_table
 
     table = read_label_table(tmp_path / "labels.npy")
     kept = encode_labels(table, renumber=False).queries
@@ -112,7 +112,7 @@ def test_a_streamed_gallery_is_announced_if_it_takes_long_and_the_digits_stay(co
     options = {"memory_budget": 30_000, "self_index": range(9), "progress": False}
     expected = evaluate(rows[:9], labels[:9], rows, labels, self_index=range(9), progress=False)
     for name, value in (("_LEAST_STREAMED", {"cpu": 64}), ("_READINGS", 0)):
-        monkeypatch.setattr(search_module, name, value)
+        monkeypatch.setattr(memory_plan, name, value)
     monkeypatch.setattr(job_module, "_FEWEST_CHUNKS", 2)
     with caplog.at_level(logging.INFO, "suprank.evaluation"):
         assert evaluate(rows[:9], labels[:9], folder / "rows.npy", labels, **options) == expected
@@ -167,8 +167,8 @@ def test_the_estimate_grows_with_items_and_with_blocks(monkeypatch):
 @pytest.fixture
 def measured(monkeypatch):
     """A search that is about to be measured: unchecked, and in chunks of 64 items, of which the first is ranked."""
-    monkeypatch.setattr(search_module, "_LEAST_STREAMED", {"cpu": 64})
-    monkeypatch.setattr(search_module, "_READINGS", 0)
+    monkeypatch.setattr(memory_plan, "_LEAST_STREAMED", {"cpu": 64})
+    monkeypatch.setattr(memory_plan, "_READINGS", 0)
 
     def search(gallery):
         sources = Embeddings.from_source(worker.data()[0][:9]), Embeddings.from_source(gallery)

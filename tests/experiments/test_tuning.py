@@ -83,7 +83,12 @@ def test_every_recipe_is_searched_then_trained_as_it_is_and_with_its_best_settin
     assert "4 trials for every recipe, each of 2 runs of 100 epochs, on 2 folds of the training classes" in written
     assert "| 4 | 0 | 800 | 12 |" in written, "trials, failed, epochs, seconds"
     assert len((folder / "out/comparison-search.csv").read_text().splitlines()) == 9
-    assert tuned("a.toml", "b.toml", seeds=2).table == result.table
+    display = Notes()
+    assert tuned("a.toml", "b.toml", seeds=2, display=display).table == result.table
+    best = result.search.best("a")
+    assert f"loss.weight={best.params['loss.weight']}" in display.notes[-1]
+    assert f"; H-AP on validation classes 5.00 → {100 * best.value:.2f} %\nb: " in display.notes[-1]
+    assert display.notes[-1].endswith("all trials: out/comparison-search.md, .csv and .png")
     assert {len(begun.read_text()) for begun in (folder / "out").glob("*/begun")} == {1}, "nothing runs twice"
 
 

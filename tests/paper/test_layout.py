@@ -1,14 +1,17 @@
 """Tables in the paper's layout: marks, differences, files, and the order of the methods."""
 
 import csv
+import dataclasses
 import io
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from suprank.experiments.results import Outcome
+from suprank.experiments.tables import Statistic
 from suprank.paper import layout
 from suprank.paper.contents import Columns, Row, TableItem, contents, table_items
 from suprank.paper.runs import Training, level_metrics, share_of
@@ -127,6 +130,58 @@ def test_the_second_best_of_three_is_underlined_and_equal_ones_share_a_place():
     assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [1, 1, 2, 0]
     assert [table.place(line, ("sop", "AP")) for line in table.lines] == [0, 0, 0, 0]
     assert "<u>60.0</u> / 81.0 (−21.0)" in layout.markdown(table)
+
+
+SEEDS = {"one": (0.70, 0.701, 0.702), "two": (0.60, 0.601, 0.602), "three": (0.5, 0.65, 0.55)}
+
+
+def several_seeds(**changed):
+    shares = {**SEEDS, **changed}
+    return {Training("sop", name): [outcome(R_1=share) for share in values] for name, values in shares.items()}
+
+
+def test_the_best_is_bold_if_no_other_is_within_chance_and_else_underlined():
+    item = dataclasses.replace(ITEM, columns=(Columns("sop", "SOP", ("R@1",)),))
+    near = laid_out(item, several_seeds())
+    assert [near.mark(line, ("sop", "R@1")) for line in near.lines] == [2, 0, 0, 0]  # three seeds of Three differ by 15 points
+    clear = laid_out(item, several_seeds(three=(0.5, 0.501, 0.502)))
+    assert [clear.mark(line, ("sop", "R@1")) for line in clear.lines] == [1, 0, 0, 0]
+    assert "**70.1 ± 0.1**" in layout.markdown(clear)
+    assert "bold if it is better than all others by more than chance (Welch's t-test" in clear.caption()
+    single = laid_out(item, several_seeds(three=(0.5,)))
+    assert [single.mark(line, ("sop", "R@1")) for line in single.lines] == [1, 2, 0, 0]
+    assert single.caption().endswith("The best of a column is bold, the second best underlined.")
+
+
+def test_a_difference_counts_less_the_more_of_them_are_looked_at():
+    item = dataclasses.replace(ITEM, columns=(Columns("sop", "SOP", ("R@1",)),))
+    found = several_seeds(two=(0.69, 0.696, 0.691), three=(0.5, 0.501, 0.502))
+    one, other = (Statistic.from_shares([run.metrics["test"]["R@1"] for run in runs]) for runs in list(found.values())[:2])
+    assert 0.01 < layout.welch(one, other).p_value < 0.05
+    assert laid_out(item, found).better_than_chance
+    metrics = tuple(f"P@{k}" for k in range(1, 20))  # the same numbers under other names
+    several = {
+        training: [run._replace(metrics={"test": dict.fromkeys(metrics, run.metrics["test"]["R@1"])}) for run in runs]
+        for training, runs in found.items()
+    }
+    rows = tuple(row._replace(paper={"sop": (None,) * len(metrics)}) for row in item.rows)
+    wide = dataclasses.replace(item, columns=(Columns("sop", "SOP", metrics),), rows=rows, order_by=metrics[0])
+    assert laid_out(wide, several).better_than_chance == frozenset()
+
+
+@pytest.mark.parametrize("other", [(48, 49, 47), (50, 52), (10, 90, 20, 30)])
+def test_welch_is_scipys(other):
+    one = (50, 51, 53)
+    first, second = (Statistic.from_shares([share / 100 for share in shares]) for shares in (one, other))
+    expected = stats.ttest_ind(one, other, equal_var=False)
+    interval = expected.confidence_interval()
+    assert layout.welch(first, second) == pytest.approx((first.mean - second.mean, *interval, expected.pvalue))
+
+
+def test_without_any_spread_equal_means_are_chance_and_others_are_not():
+    flat = Statistic(50.0, 0.0, 2)
+    assert layout.welch(flat, flat).p_value == 1
+    assert layout.welch(flat, Statistic(49.0, 0.0, 2)) == (1.0, 1.0, 1.0, 0.0)
 
 
 def test_a_mark_goes_by_what_is_printed():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Integers: TypeAlias = NDArray[np.int64]
@@ -45,47 +43,38 @@ class RowsByClass:
         return len(self.sizes)
 
 
-class ShuffledPool:
-    """Draws items in rounds: every item is drawn once, in random order, before any is drawn again.
+class ClassPools:
+    """Draws rows of classes in rounds: every row of a class is drawn once, in random order, before any is drawn again.
 
-    One draw contains an item twice only if it is larger than the pool; then it contains every item equally often, give or take
+    One draw contains a row twice only if it is larger than the class; then it contains every row equally often, give or take
     one.
     """
 
-    def __init__(self, items: Sequence[Any] | Integers, rng: np.random.Generator) -> None:
-        self._items = np.asarray(items)
-        self._rng = rng
-        self._remaining: list[Any] = []  # of this round
-
-    def draw(self, count: int) -> list[Any]:
-        """The next `count` items; whole rounds within a large draw leave the remaining ones as they are."""
-        rounds, rest = divmod(count, len(self._items))
-        drawn = self._items.tolist() * rounds
-        if rest > len(self._remaining):
-            self._begin_round()
-        drawn += self._remaining[:rest]
-        del self._remaining[:rest]
-        return drawn
-
-    def _begin_round(self) -> None:
-        """Append a round, with the items that remain from the last one at its end, or a draw could contain them twice."""
-        remaining = set(self._remaining)
-        fresh = self._rng.permutation(self._items).tolist()
-        self._remaining += [item for item in fresh if item not in remaining] + [item for item in fresh if item in remaining]
-
-
-class ClassPools:
-    """A `ShuffledPool` of the rows of each class, created when first used: an epoch may need few of many classes."""
-
-    def __init__(self, rows: RowsByClass, rng: np.random.Generator) -> None:
-        self._rows, self._rng = rows, rng
-        self._pools: dict[int, ShuffledPool] = {}
+    def __init__(self, by_class: RowsByClass, rng: np.random.Generator) -> None:
+        self._by_class, self._rng = by_class, rng
+        # Class → what its round has left, the next row last: a coarse class may have 100,000 fine ones, and a list is cheap to
+        # shorten at its end only. Entries are made when needed, because an epoch may draw from few of many classes.
+        self._remaining: dict[int, list[int]] = {}
 
     def draw(self, index: int, count: int) -> list[int]:
-        """The next `count` rows of class `index`."""
-        if index not in self._pools:
-            self._pools[index] = ShuffledPool(self._rows.class_rows(index), self._rng)
-        return self._pools[index].draw(count)
+        """The next `count` rows of class `index`; whole rounds within a large draw leave the remaining ones as they are."""
+        rounds, rest = divmod(count, self._by_class.sizes.item(index))
+        remaining = self._remaining.get(index, [])
+        if rest > len(remaining):
+            remaining = self._remaining[index] = self._next_round(index, remaining)
+        left = len(remaining) - rest
+        drawn = remaining[left:]
+        del remaining[left:]
+        drawn.reverse()
+        return self._by_class.class_rows(index).tolist() * rounds + drawn if rounds else drawn
+
+    def _next_round(self, index: int, remaining: list[int]) -> list[int]:
+        """The remaining rows and another round, in which they are drawn last, or a draw could contain them twice."""
+        fresh = self._rng.permutation(self._by_class.class_rows(index))[::-1].tolist()
+        if not remaining:
+            return fresh
+        last = set(remaining)
+        return [row for row in fresh if row in last] + [row for row in fresh if row not in last] + remaining
 
 
 def equal_shares(sizes: Integers, total: int) -> Integers:

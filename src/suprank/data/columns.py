@@ -223,6 +223,8 @@ def _check_splits(splits: pa.Array, about: str) -> None:
 
 
 def _check_labels(columns: dict[str, pa.Array], labels: Sequence[str], about: str) -> None:
+    if not any(columns[name].null_count for name in labels):
+        return
     distractor = pc.equal(columns["split"], "distractor")
     gaps = find_gaps(_codes([columns[name] for name in labels])) if len(labels) > 2 else np.zeros((0, 0), bool)
     advice = ADVICE_FOR_SETS if any(is_list(columns[name].type) for name in labels) else ADVICE

@@ -450,8 +450,10 @@ def _encode_labels(coded: pa.DictionaryArray, given: Sequence[str] | None, name:
 def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
     try:
         schema = pq.read_schema(path)
-        labels = [name for name in schema.names if name.startswith(PREFIX)]
-        table = pq.read_table(path, read_dictionary=labels, memory_map=True)
+        labels = [field.name for field in schema if field.name.startswith(PREFIX) and not pa.types.is_nested(field.type)]
+        # Not `pq.read_table`, whose chunks of 131,072 rows each have a dictionary of all names to unify.
+        with pq.ParquetFile(path, read_dictionary=labels, memory_map=True) as file:
+            table = file.read()
     except (pa.ArrowInvalid, OSError) as error:
         raise ValueError(f"{path} is not a complete Parquet file ({error}); write or copy it again.") from error
     return table.replace_schema_metadata(None), _parse_meta((schema.metadata or {}).get(_META, b"{}"), path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from math import comb
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,7 @@ class BalancedBatchSampler(GlobalBatchSampler):
         self._used = np.minimum(self._by_class.sizes, max_images_per_class or len(fine))
         self._groups = -(-self._used // images_per_class)
 
-    @property
+    @cached_property
     def pass_length(self) -> int:
         return int(max(-(-self._groups.sum() // self.groups_per_batch), self._groups.max()))
 

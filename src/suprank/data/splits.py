@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,12 +53,13 @@ def holdout_classes(
             f"there are {classes} classes of {manifest.levels[column]!r} outside distractors, and a split needs two; label "
             f"more classes, or choose a finer level."
         )
-    tree = _tree(manifest, moved, column, groups, seed)
+    tree = _tree(manifest, moved, column, groups)
     count = _count(tree, fraction)
     if count is None:
         raise ValueError(_possible_fractions(manifest, moved, column, groups, fraction))
     test_classes = np.zeros(len(manifest.names[manifest.levels[column]]) + 1, bool)  # the last is that of rows without a label
-    test_classes[list(_choose(tree, count))] = True
+    names = [manifest.names[manifest.levels[group]] for group in (*groups, column)]
+    test_classes[_choose(tree, count, names, seed)] = True
     tested = test_classes[manifest.labels[:, column]]
     _check_disjoint(manifest, moved & tested, moved & ~tested, column)
     new = pc.if_else(pa.array(tested), "test", "train")
@@ -101,25 +102,34 @@ def class_folds(manifest: Manifest, folds: int, *, seed: int = 0, level: str | N
 
 
 @dataclass(frozen=True)
-class _SplitNode:
-    """A class, or a group of nodes: its number of classes, and the fewest and the most of them that can be for testing."""
+class _Groups:
+    """The groups of one level, side by side: those under one group of the next coarser level are neighbors."""
 
-    order: bytes
-    """A random key from the seed and the name: of nodes with equal claims the smallest is first."""
-    classes: int
-    fewest: int
-    most: int
-    label: int = -1
-    children: tuple[_SplitNode, ...] = ()
+    parent: NDArray[np.int64]
+    """The index of the group above."""
+    label: NDArray[np.int64]
+    classes: NDArray[np.int64]
+    """The number of its classes."""
+    fewest: NDArray[np.int64]
+    most: NDArray[np.int64]
+    """The fewest and the most of them that can be for testing; all numbers in between are possible."""
 
-    @classmethod
-    def group(cls, order: bytes, children: Sequence[_SplitNode]) -> _SplitNode:
-        """Either side gets a class if there are two. Intervals add up to intervals: all numbers in between are possible."""
-        classes = sum(child.classes for child in children)
-        both = int(classes >= 2)
-        fewest = max(both, sum(child.fewest for child in children))
-        most = min(classes - both, sum(child.most for child in children))
-        return cls(order, classes, fewest, most, children=tuple(children))
+
+@dataclass(frozen=True)
+class _SplitTree:
+    """The classes to split, and the groups they are in."""
+
+    classes: NDArray[np.int64]
+    group: NDArray[np.int64]
+    """The group of each class, among those of the finest level that is shared."""
+    levels: list[_Groups]
+    """Coarsest first. The first level is one group of all classes."""
+
+    @property
+    def root(self) -> tuple[int, int, int]:
+        """The number of classes, and the fewest and the most of them that can be for testing."""
+        top = self.levels[0]
+        return top.classes.item(), top.fewest.item(), top.most.item()
 
 
 def _columns(manifest: Manifest, level: str | None, shared: str | None) -> tuple[int, list[int]]:
@@ -151,7 +161,7 @@ def _check_disjoint(manifest: Manifest, test: NDArray[np.bool_], train: NDArray[
             )
 
 
-def _tree(manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequence[int], seed: int) -> _SplitNode:
+def _tree(manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequence[int]) -> _SplitTree:
     labels = manifest.labels[rows]
     first = np.full(len(manifest.names[manifest.levels[column]]), -1)
     first[labels[::-1, column]] = np.arange(len(labels))[::-1]  # the row in which a class is met first
@@ -167,35 +177,39 @@ def _tree(manifest: Manifest, rows: NDArray[np.bool_], column: int, groups: Sequ
             f"{manifest.levels[group]} {names[above[of[row], index]]!r} and {names[labels[row, group]]!r}, and not in "
             f"one group; rename one, or share coarser levels only."
         )
-    names = manifest.names[manifest.levels[column]]
-    leaves = [_SplitNode(_order(seed, names[label]), 1, 0, 1, label=int(label)) for label in classes]
-    return _build(leaves, above.tolist(), [manifest.names[manifest.levels[group]] for group in groups], seed, b"")
+    return _build(classes, above)
 
 
-def _build(
-    leaves: Sequence[_SplitNode], above: Sequence[Sequence[int]], names: Sequence[Sequence[str]], seed: int, order: bytes
-) -> _SplitNode:
-    """Build the node over these classes; `above[i]` are the remaining groups of class i, coarsest first."""
-    if not names:
-        return _SplitNode.group(order, leaves)
-    parts: dict[int, list[int]] = {}
-    for index, groups in enumerate(above):
-        parts.setdefault(groups[0], []).append(index)
-    children = []
-    for group, members in parts.items():
-        rest = [above[index][1:] for index in members]
-        children.append(_build([leaves[index] for index in members], rest, names[1:], seed, _order(seed, names[0][group])))
-    return _SplitNode.group(order, children)
+def _build(classes: NDArray[np.int64], above: NDArray[np.int64]) -> _SplitTree:
+    """Build the tree over these classes; `above[i]` are the groups of class i, coarsest first."""
+    group = np.zeros(len(classes), np.int64)
+    found = [(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([len(classes)]))]
+    for own in above.T:
+        width = own.max() + 1
+        pairs, group, sizes = np.unique(group * width + own, return_inverse=True, return_counts=True)
+        found.append((pairs // width, pairs % width, sizes))
+    levels: list[_Groups] = []
+    fewest, most = np.zeros(len(classes)), np.ones(len(classes))  # of each class, then of each group that is finer
+    finer = group
+    for parent, label, sizes in reversed(found):
+        both = sizes >= 2  # then either side gets a class
+        fewest = np.maximum(both, np.bincount(finer, fewest)).astype(np.int64)
+        most = np.minimum(sizes - both, np.bincount(finer, most)).astype(np.int64)
+        levels.insert(0, _Groups(parent, label, sizes, fewest, most))
+        finer = parent
+    return _SplitTree(classes, group, levels)
 
 
 def _order(seed: int, name: str) -> bytes:
+    """A random key from the seed and the name: of classes or groups with equal claims the one with the smallest is first."""
     return hashlib.blake2b(f"{seed} {name}".encode(errors="surrogateescape"), digest_size=16).digest()
 
 
-def _count(tree: _SplitNode, fraction: float) -> int | None:
+def _count(tree: _SplitTree, fraction: float) -> int | None:
     """The number of test classes nearest to the fraction that the groups allow, if it differs by less than one."""
-    wanted = fraction * tree.classes
-    allowed = [count for count in {math.floor(wanted), math.ceil(wanted)} if tree.fewest <= count <= tree.most]
+    classes, fewest, most = tree.root
+    wanted = fraction * classes
+    allowed = [count for count in {math.floor(wanted), math.ceil(wanted)} if fewest <= count <= most]
     return min(allowed, key=lambda count: (abs(count - wanted), -count), default=None)
 
 
@@ -206,44 +220,63 @@ def _possible_fractions(
     level = manifest.levels[column]
     choices = []
     for finest in (*sorted(groups), column):
-        tree = _tree(manifest, rows, column, [group for group in groups if group >= finest > column], 0)
+        shared = [group for group in groups if group >= finest > column]
+        classes, fewest, most = _tree(manifest, rows, column, shared).root
         note = ", which shares no groups" if finest == column else ""
-        limits = f"{tree.fewest / tree.classes:.6g} to {tree.most / tree.classes:.6g}"
+        limits = f"{fewest / classes:.6g} to {most / classes:.6g}"
         choices.append(f"{limits} (shared={manifest.levels[finest]!r}{note})")
     return (
-        f"fraction={fraction} of {tree.classes:,} {level} is {fraction * tree.classes:.6g}, but then some group with two "
+        f"fraction={fraction} of {classes:,} {level} is {fraction * classes:.6g}, but then some group with two "
         f"{level} or more would be on one side only. Possible fractions: {'; '.join(choices)}."
     )
 
 
-def _choose(node: _SplitNode, count: int) -> Iterator[int]:
-    """The labels of `count` classes of a node, distributed over its children in proportion."""
-    if not node.children:
-        if count:
-            yield node.label
-        return
-    for child, share in zip(node.children, _shares(node, count), strict=True):
-        yield from _choose(child, share)
+def _choose(tree: _SplitTree, count: int, names: Sequence[Sequence[str]], seed: int) -> NDArray[np.int64]:
+    """The ids of `count` classes, distributed over the groups of every level in proportion.
+
+    `names` are those of the groups, coarsest level first, and of the classes.
+    """
+    counts = np.array([count])
+    for above, groups, own in zip(tree.levels, tree.levels[1:], names, strict=False):
+        counts = _shares(counts, above, groups, own, seed)
+    keys = np.frombuffer(b"".join(_order(seed, names[-1][label]) for label in tree.classes.tolist()), ">u8").reshape(-1, 2)
+    order = np.lexsort((keys[:, 1], keys[:, 0], tree.group))
+    sizes = tree.levels[-1].classes
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of each class within its group
+    return tree.classes[order[place < np.repeat(counts, sizes)]]
 
 
-def _shares(node: _SplitNode, count: int) -> list[int]:
-    """Divide `count` among the children in proportion, rounded down, within their limits; then one by one where most is due."""
-    due = [count * child.classes / node.classes for child in node.children]
-    shares = [min(max(math.floor(d), child.fewest), child.most) for d, child in zip(due, node.children, strict=True)]
-    step = 1 if sum(shares) < count else -1
+def _shares(counts: NDArray[np.int64], above: _Groups, groups: _Groups, names: Sequence[str], seed: int) -> NDArray[np.int64]:
+    """The number of test classes of each group: the counts of the groups above, divided among their groups in proportion.
+
+    Shares are rounded down, within the limits of the groups; the rest is given one by one where most is due.
+    """
+    due = counts[groups.parent] * groups.classes / above.classes[groups.parent]
+    shares = np.clip(np.floor(due).astype(np.int64), groups.fewest, groups.most)
+    missing = counts - np.bincount(groups.parent, shares).astype(np.int64)
+    starts = np.searchsorted(groups.parent, np.arange(len(counts) + 1))
+    for parent in np.flatnonzero(missing).tolist():
+        own = slice(starts[parent], starts[parent + 1])
+        step = 1 if missing[parent] > 0 else -1
+        limits = (groups.most if step > 0 else groups.fewest)[own].tolist()
+        keys = [_order(seed, names[label]) for label in groups.label[own].tolist()]
+        shares[own] = _divide(shares[own].tolist(), due[own].tolist(), limits, keys, step, abs(missing[parent].item()))
+    return shares
+
+
+def _divide(
+    shares: list[int], due: Sequence[float], limits: Sequence[int], keys: Sequence[bytes], step: int, times: int
+) -> list[int]:
+    """Change a share by `step` so many times: each time where most is due, and of equal claims that of the smallest key."""
 
     def claim(index: int) -> tuple[float, bytes]:
-        return step * (shares[index] - due[index]), node.children[index].order
+        return step * (shares[index] - due[index]), keys[index]
 
-    def has_room(index: int) -> bool:
-        child = node.children[index]
-        return shares[index] < child.most if step > 0 else shares[index] > child.fewest
-
-    waiting = [(claim(index), index) for index in range(len(shares)) if has_room(index)]
+    waiting = [(claim(index), index) for index in range(len(shares)) if shares[index] != limits[index]]
     heapq.heapify(waiting)
-    for _ in range(abs(count - sum(shares))):
+    for _ in range(times):
         _, index = heapq.heappop(waiting)
         shares[index] += step
-        if has_room(index):
+        if shares[index] != limits[index]:
             heapq.heappush(waiting, (claim(index), index))
     return shares

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from suprank.evaluation.matrix_product import TILE, full_precision, round_up, write_product
+from suprank.evaluation.matrix_product import TILE, full_precision, product, round_up, write_product
+from suprank.evaluation.memory_plan import MemoryPlan, SearchShape, default_budget
+from suprank.evaluation.score_block import ScoreBlock
 from suprank.ranking.exact import OnePassOrdering, choose_ordering
 
 if TYPE_CHECKING:
@@ -28,15 +30,7 @@ T = TypeVar("T")
 _DIM_TILE = 16
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_ITEMS = np.iinfo(np.int32).max
-_DEFAULT_BUDGET = {"cpu": 256 * 2**20, "cuda": 4 * 2**30}  # on a CPU for each thread, and for two at least
-_MOST_QUERIES = {"cpu": 512, "cuda": 8192}
-_LEAST_STREAMED = {"cpu": 16384, "cuda": 65536}  # items in a chunk of a gallery that does not stay, if it fits
-_MOST_QUERIES_STREAMED = 16384
-_SHARED_CHUNK = 4096  # items in a chunk where threads divide the gallery: it stays in a core's cache
 _PIECE_BYTES = {"cpu": 2**21, "cuda": 2**24}  # of embeddings that are read, normalized and copied at a time
-_READINGS = 2  # whole rows of scores may take so many times the memory of rows in pieces, which are computed twice
-_BYTES_A_POSITIVE = {"cpu": 80, "cuda": 72}  # scores, levels, item numbers, what a sort needs, counts and places
-_BYTES_IN_ONE_PASS = {"positive": 36, "item": 4}  # held by each thread, for one query at a time
 
 
 class Search:
@@ -71,14 +65,26 @@ class Search:
         self.order: Tensor | None = None
         self._place: Tensor | None = None
         self.ordering = choose_ordering(device, len(queries) * len(gallery), positives=len(queries) * positives_per_query)
-        self.budget = _default_budget(device) if memory_budget is None else int(memory_budget)
+        self.budget = default_budget(device) if memory_budget is None else int(memory_budget)
         if self.budget < 1:
             raise ValueError(
-                f"memory_budget={memory_budget} must be at least 1 byte; leave it out for {_default_budget(device)}."
+                f"memory_budget={memory_budget} must be at least 1 byte; leave it out for {default_budget(device)}."
             )
         self._norms: dict[int, Tensor] = {}
         self.dim = round_up(gallery.dim, _DIM_TILE)
-        self._plan_memory(int(positives_per_query), contiguous=contiguous)
+        shape = SearchShape(
+            queries=len(queries),
+            items=len(gallery),
+            dim=self.dim,
+            positives=int(positives_per_query),
+            contiguous=contiguous,
+            compiled=isinstance(self.ordering, OnePassOrdering),
+            on_disk=gallery.on_disk,
+        )
+        plan = MemoryPlan(shape, self.budget, device)
+        self.resident, self.whole, self.divided = plan.resident, plan.whole, plan.divided
+        self.threads, self.workers, self.chunk = plan.threads, plan.workers, plan.chunk
+        self.blocks = plan.blocks
         self._resident_gallery: Tensor | None = None
         self._thread_buffers = threading.local()
         self._pool: ThreadPoolExecutor | None = None
@@ -108,62 +114,12 @@ class Search:
             )
         self._norms = norms  # by the `id` of their source
 
-    def _plan_memory(self, positives: int, *, contiguous: bool) -> None:
-        """Divide the budget: does the gallery stay, are rows of scores whole, and how large are chunks and blocks?"""
-        kind = "cuda" if self.device.type == "cuda" else "cpu"
-        items = round_up(len(self.gallery), TILE)
-        self.resident = items * self.dim * 4 <= 0.6 * self.budget
-        enough = max(_LEAST_STREAMED[kind], positives * _BYTES_A_POSITIVE[kind] // 4)
-        in_pieces = 4 * enough + positives * _BYTES_A_POSITIVE[kind]
-        self.whole = self.resident or 4 * items <= _READINGS * in_pieces
-        compiled = isinstance(self.ordering, OnePassOrdering)
-        in_one_pass = self.whole and contiguous and compiled
-        self._thread_bytes = _BYTES_IN_ONE_PASS if in_one_pass else dict.fromkeys(_BYTES_IN_ONE_PASS, 0)
-        thread_bytes = positives * self._thread_bytes["positive"] + items * self._thread_bytes["item"]
-        affordable = max(1, self.budget // 4 // max(1, thread_bytes))
-        self.threads = threads = min(torch.get_num_threads(), affordable) if compiled else 1
-        # Threads divide a gallery in memory; a file is read by one of them, from its beginning to its end.
-        self.divided = compiled and self.whole and not self.resident and not self.gallery.on_disk
-        # A chunk is held as it was read and as it is used. The smaller it is, the more queries fit into a block and the fewer
-        # times the gallery is read; but each of their positives is looked for in every chunk, and takes memory as well.
-        readers = threads if self.divided else 1
-        longest = _SHARED_CHUNK if self.divided else _LEAST_STREAMED[kind] if self.whole else enough
-        most = min(self.budget // 8 // readers // (8 * self.dim), longest)
-        self.chunk = items if self.resident else min(max(1, most // TILE) * TILE, items)
-        gallery_bytes = items * self.dim * 4 if self.resident else readers * self.chunk * self.dim * 8
-        self._score_bytes = 4 * self.chunk * readers
-        self._row_bytes = 4 * items if self.whole and not self.resident else 0
-        self._positive_bytes = 0 if in_one_pass else _BYTES_A_POSITIVE[kind]
-        # Blocks that are ranked at a time, of a tile of queries at least. Where the gallery is streamed, it is read for one
-        # block at a time, which the threads share: the more queries it has, the fewer times the gallery is read.
-        free = max(0, self.budget - gallery_bytes)
-        block = TILE * self._score_bytes + thread_bytes
-        self.workers = min(threads, max(1, free // block)) if self.resident and in_one_pass else 1
-        self._block_bytes = free // self.workers
-        share = round_up(-(-len(self.queries) // self.workers), TILE)
-        self._most_queries = min(share, _MOST_QUERIES[kind] if self.whole else _MOST_QUERIES_STREAMED)
-
     def arrange(self, order: Tensor) -> None:
         """Renumber the items by this order, and return scores in it; only where rows of scores are whole."""
         assert self.whole and self._resident_gallery is None
         self.order = order.to(self.gallery.device)
         self._place = torch.empty_like(order)
         self._place[order] = torch.arange(len(order), device=order.device)
-
-    def blocks(self, positives: np.ndarray) -> list[slice]:
-        """Cut the queries, given how many positives each has, into blocks that fit the budget; one query always does."""
-        blocks, begin, widest = [], 0, 0
-        threads = self.threads if self.workers == 1 else 1  # of a block
-        for at, number in enumerate(positives.tolist()):
-            grown = max(widest, number)
-            padded = round_up(at + 1 - begin, TILE)
-            needs = padded * self._score_bytes + (at + 1 - begin) * (self._row_bytes + grown * self._positive_bytes)
-            needs += threads * (grown * self._thread_bytes["positive"] + len(self.gallery) * self._thread_bytes["item"])
-            if at > begin and (needs > self._block_bytes or at - begin >= self._most_queries):
-                blocks.append(slice(begin, at))
-                begin, grown = at, number
-            widest = grown
-        return [*blocks, slice(begin, len(positives))] if len(positives) else []
 
     def score(self, rows: np.ndarray) -> ScoreBlock:
         """The scores of these queries, which are computed when they are read."""
@@ -186,10 +142,17 @@ class Search:
         if self.threads == 1:
             yield from map(function, blocks)
             return
-        from threadpoolctl import threadpool_limits
+        from threadpoolctl import ThreadpoolController
+
+        controller = ThreadpoolController()
+
+        def use_one_thread() -> None:
+            torch.get_num_threads()  # sets the number of this thread's threads, which would undo the limit later
+            controller.limit(limits=1, user_api="openmp")
 
         # The precision is set here for all threads: if each set it for itself, they would undo it for the others, and for good.
-        with full_precision(), threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(self.threads) as pool:
+        pool = ThreadPoolExecutor(self.threads, initializer=use_one_thread)
+        with full_precision(), controller.limit(limits=1, user_api="blas"), pool:
             try:
                 if self.workers == 1 or len(blocks) == 1:
                     self._pool = pool
@@ -243,9 +206,8 @@ class Search:
         return self._place[part] if as_stored and self._place is not None else part, piece, number
 
     def product(self, queries: Tensor, items: Tensor, number: int) -> Tensor:
-        """queries · itemsᵀ in a buffer that the thread's next product reuses; the columns of the padding hold −∞."""
-        scores = self.buffer("product", len(queries), len(items))
-        write_product(queries, items, scores)
+        """queries · itemsᵀ, perhaps in a buffer that the thread's next product reuses; the columns of the padding hold −∞."""
+        scores = product(queries, items, self.buffer("product", len(queries), len(items)))
         scores[:, number:] = -torch.inf
         return scores
 
@@ -301,71 +263,6 @@ class Search:
         return padded
 
 
-class ScoreBlock:
-    """Scores of a block of queries: whole rows, which stay in memory, or pieces, which are computed anew each time."""
-
-    def __init__(self, search: Search, rows: NDArray[np.int64], embeddings: Tensor):
-        self.search, self.rows = search, rows
-        self.checkpoint = None if search.open_checkpoint is None else search.open_checkpoint(rows)
-        self._embeddings = embeddings
-        self._scores: Tensor | None = None
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether changes to the scores last until they are read again."""
-        return self.search.whole
-
-    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
-        """The number of the first item, and the scores from there on, `[queries, items]`, which may be written to."""
-        if not self.in_memory:
-            yield from ((which.start, piece) for which, piece in self._pieces() if isinstance(which, slice))
-            return
-        if self._scores is None:
-            self._scores = self._whole_rows()
-        yield 0, self._scores
-
-    def resumable(self, stage: str, *state: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """As `__iter__`, but if a checkpoint has this `stage` of the block, fill `state` from it and go on from there.
-
-        The state is all that the loop over the pieces changes, in place.
-        """
-        if self.in_memory or self.checkpoint is None:
-            yield from self
-            return
-        start = self.checkpoint.load(stage, state)
-        if start and self.search.on_chunk is not None:
-            self.search.on_chunk(start)
-        for which, piece in self._pieces(start):
-            assert isinstance(which, slice)
-            yield which.start, piece
-            self.checkpoint.maybe_save(stage, which.stop, state)
-
-    def _pieces(self, start: int = 0) -> Iterator[tuple[slice | Tensor, Tensor]]:
-        for which, items, number in self.search.chunks(start):
-            yield which, self.search.shared_product(self._embeddings, items, number)[: len(self.rows)]
-
-    def _whole_rows(self) -> Tensor:
-        if self.search.resident:
-            ((_, piece),) = self._pieces()
-            return piece
-        scores = self.search.buffer("rows", len(self.rows), len(self.search.gallery))
-        if not self.search.divided:
-            for which, piece in self._pieces():
-                if isinstance(which, slice):
-                    scores[:, which] = piece[:, : which.stop - which.start]
-                else:
-                    scores.scatter_(1, which.expand(len(scores), -1), piece[:, : len(which)])
-            return scores
-
-        def fill(part: slice) -> None:
-            _, items, number = self.search.load(part)
-            piece = self.search.product(self._embeddings, items, number)[: len(scores), :number]
-            np.copyto(scores.numpy()[:, part], piece.numpy())  # numpy's operations stay in the calling thread
-
-        self.search.map_parts(fill)
-        return scores
-
-
 def check_dimensions(queries: Embeddings, gallery: Embeddings) -> None:
     """Refuse queries and items of different dimensions; padded to one length, they would get a score."""
     if queries.dim != gallery.dim:
@@ -383,10 +280,3 @@ def choose_device(device: torch.device | str | None, source: Embeddings) -> torc
     if source.device.type != "cpu":
         return source.device
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _default_budget(device: torch.device) -> int:
-    if device.type != "cuda":
-        return _DEFAULT_BUDGET["cpu"] * max(2, torch.get_num_threads())
-    free, _ = torch.cuda.mem_get_info(device)
-    return min(_DEFAULT_BUDGET["cuda"], int(0.7 * free))

@@ -267,6 +267,8 @@ def collect_comparison(
             write_atomically(folder / f"{name}-differences.md", significance.markdown().encode())
     finally:
         display.table(table, seconds=True)
+    if search and search.summary():
+        display.note("\n".join(["tuned:", *search.summary(), f"all trials: {Path(out) / name}-search.md, .csv and .png"]))
     if plots:
         plots.draw_comparison(table, [folder / f"{name}.png", folder / f"{name}.svg"])
     return ComparisonResult(outcomes, table, tuple(notes), significance=significance, search=search)

@@ -178,6 +178,8 @@ def draw_search(search: SearchResult, files: Sequence[Path]) -> bool:
         if numbers:
             axes.set_xscale("log")
             ratio = max(numbers) / min(numbers)
+            margin = ratio**0.04
+            axes.set_xlim(min(numbers) / margin, max(numbers) * margin)  # all that is searched: few trials cover little of it
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if ratio < 30 else (1, 3) if ratio < 1000 else (1,)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_locator(NullLocator())

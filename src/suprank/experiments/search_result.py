@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from suprank.experiments.grid import FOLD, RECIPE, TRIAL, Combination
-from suprank.experiments.trials import (
-    Trial,
-    TrialStorage,
-    best_trial,
-)
+from suprank.experiments.trials import Trial, TrialStorage, best_trial
 from suprank.files.spreadsheets import safe_row
 
 if TYPE_CHECKING:
     from suprank.experiments.methods import Method
     from suprank.experiments.search_settings import SearchSettings
+
 SEARCH_FOLDER = "search"
 
 
@@ -68,6 +65,21 @@ class SearchResult:
             f"{f', on {self.device}' if self.device else ''}; those of runs that failed are not counted."
         )
         return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", text, ""])
+
+    def summary(self) -> list[str]:
+        """A sentence for each recipe whose search is complete: the chosen values, and the metric before and after."""
+        lines = []
+        for label, trials in self.trials.items():
+            best = self.best(label)
+            if best is None:
+                continue
+            before = "failed" if trials[0].failure else f"{100 * trials[0].value:.2f}"
+            change = f"{self.settings.metric} on validation classes {before} → {100 * best.value:.2f} %"
+            values = ", ".join(f"{key}={value}" for key, value in best.params.items())
+            lines.append(
+                f"{label}: the recipe's own values were the best" if best.number == 0 else f"{label}: {values}; {change}"
+            )
+        return lines
 
     def csv(self) -> str:
         """A row for each trial: its values, the metric of each fold and their mean, as shares of 1, and the cost."""

@@ -6,7 +6,10 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
+
+import numpy as np
 
 from suprank.experiments.results import Outcome
 from suprank.experiments.tables import Statistic, escape_latex
@@ -16,6 +19,38 @@ from suprank.paper.runs import Results, Training, level_metrics, share_of
 
 DIGITS = 1  # behind the point, as in the paper's tables
 EMPTY = "–"
+TEST = "Welch's t-test over seeds, p < 0.05 after Holm's correction over the table"
+
+
+class WelchDifference(NamedTuple):
+    """The difference of two means over seeds, its 95 % interval, and the two-sided p-value."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float
+
+
+def welch(first: Statistic, second: Statistic) -> WelchDifference:
+    """Welch's t-test of two methods with two seeds or more each. Without any spread, the interval has no width.
+
+    Example:
+        >>> one, other = Statistic(50.0, 1.0, 3), Statistic(48.0, 1.0, 3)
+        >>> [round(number, 3) for number in welch(one, other)]
+        [2.0, -0.267, 4.267, 0.07]
+    """
+    from scipy import stats
+
+    difference = first.mean - second.mean
+    parts = [((one.deviation or 0) ** 2 / one.seeds, one.seeds - 1) for one in (first, second)]
+    variance = sum(part for part, _ in parts)
+    if variance == 0:
+        return WelchDifference(difference, difference, difference, 1.0 if difference == 0 else 0.0)
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
+    error = variance**0.5
+    half = error * float(stats.t.ppf(0.975, freedom))
+    p_value = float(2 * stats.t.sf(abs(difference) / error, freedom))
+    return WelchDifference(difference, difference - half, difference + half, p_value)
 
 
 class Cell(NamedTuple):
@@ -74,6 +109,44 @@ class PaperTable:
         """The lines that a line is compared with: all, or those of its group."""
         return [one for one in self.lines if not self.item.best_in_group or one.row.group == line.row.group]
 
+    @property
+    def tested(self) -> bool:
+        """Whether every number has two seeds or more, so that chance can be told from more."""
+        return all(cell.ours is None or cell.ours.seeds > 1 for line in self.lines for cell in line.cells.values())
+
+    @cached_property
+    def better_than_chance(self) -> frozenset[tuple[str, tuple[str, str]]]:
+        """Column, and group where methods are compared within groups, in which the best is better than every other method
+        by more than chance: Welch's t-test over seeds, p < 0.05 after Holm's correction for all of these tests of the table."""
+        from suprank.evaluation.report_comparison import SIGNIFICANT
+        from suprank.evaluation.statistics import holm
+
+        found: list[tuple[tuple[str, tuple[str, str]], float]] = []
+        for group in dict.fromkeys(self._compared_group(line) for line in self.lines):
+            for key in self.keys:
+                cells = [line.cells[key].ours for line in self.lines if self._compared_group(line) == group]
+                ours = sorted((one for one in cells if one is not None), key=lambda one: one.mean, reverse=True)
+                found += [((group, key), welch(ours[0], other).p_value) for other in ours[1:]]
+        p_values = holm(np.array([p for _, p in found]))
+        chance = {where for (where, _), p in zip(found, p_values, strict=True) if not p < SIGNIFICANT}
+        return frozenset(where for where, _ in found) - chance
+
+    def _compared_group(self, line: Line) -> str:
+        return line.row.group if self.item.best_in_group else ""
+
+    def mark(self, line: Line, key: tuple[str, str]) -> int:
+        """1 for bold, 2 for underlined, else 0.
+
+        With several seeds, the best of a column is bold if it is better than all others by more than chance, and else
+        underlined. With one seed nothing is known about chance: the best is bold, and the second best underlined.
+        """
+        place = self.place(line, key)
+        if not self.tested:
+            return place
+        if place != 1:
+            return 0
+        return 1 if (self._compared_group(line), key) in self.better_than_chance else 2
+
     def place(self, line: Line, key: tuple[str, str]) -> int:
         """1 for the best of a column, 2 for the second best of three or more; equal ones share a place; else 0."""
         printed = sorted((text for one in self.peers(line) if (text := one.cells[key].printed)), key=float, reverse=True)
@@ -91,7 +164,12 @@ class PaperTable:
         what = "" if self.small else "; behind the slash the paper's number, and the difference to it"
         where = "of a column in each group" if self.item.best_in_group else "of a column"
         begin = f"On {self.columns[0].title}, in" if len(self.columns) == 1 else "In"
-        return f"{begin} percent, after the last epoch, {several}{what}. The best {where} is bold, the second best underlined."
+        marks = f"The best {where} is bold, the second best underlined."
+        if self.tested:
+            marks = (
+                f"The best {where} is bold if it is better than all others by more than chance ({TEST}), and else underlined."
+            )
+        return f"{begin} percent, after the last epoch, {several}{what}. {marks}"
 
     def order_sentences(self) -> list[str]:
         """For each dataset of the paper: how many pairs of methods are in the paper's order, on each dataset here."""
@@ -169,7 +247,7 @@ def order_agreement(methods: Sequence[tuple[float, float, str]]) -> str:
 
 
 def text_cells(table: PaperTable, bold: str = "{}", underline: str = "{}") -> list[list[str]]:
-    """The table as text, the head first. `bold` and `underline` are formats for the best and the second best of a column."""
+    """The table as text, the head first. `bold` and `underline` are the formats of marked numbers."""
     several = len(table.columns) > 1
     head = [*[""] * table.grouped, *table.item.heads]
     for columns in table.columns:
@@ -182,7 +260,7 @@ def text_cells(table: PaperTable, bold: str = "{}", underline: str = "{}") -> li
         group = line.row.group
         row += line.row.labels
         for key in table.keys:
-            marked = {1: bold, 2: underline}.get(table.place(line, key), "{}")
+            marked = {1: bold, 2: underline}.get(table.mark(line, key), "{}")
             row.append(marked.format(_ours_text(line.cells[key])) + _paper_text(line.cells[key]))
         rows.append(row + [texts[number] for _, texts in paper])
     return rows
@@ -311,7 +389,7 @@ def _latex_cell(table: PaperTable, line: Line, key: tuple[str, str]) -> str:
     if cell.ours is None:
         text = "--"
     else:
-        command = {1: r"\textbf", 2: r"\underline"}.get(table.place(line, key))
+        command = {1: r"\textbf", 2: r"\underline"}.get(table.mark(line, key))
         text = f"{command}{{{cell.printed}}}" if command else cell.printed
         text += "" if cell.ours.deviation is None else rf"$_{{\pm {cell.ours.deviation:.{DIGITS}f}}}$"
     if cell.paper is None:

@@ -115,7 +115,8 @@ class AdaptInput:
     ) -> AdaptInput:
         from suprank.adaptation import EvaluationSet
         from suprank.evaluation import Embeddings
-        from suprank.evaluation.label_tables import encode_labels, read_label_table
+        from suprank.evaluation.label_encoding import encode_labels
+        from suprank.evaluation.label_tables import read_label_table
 
         table = read_label_table(labels)
         test_table = None if test_labels is None else read_label_table(test_labels)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from suprank.embedding.query_gallery import QueryGallery
     from suprank.evaluation import EvaluationPlan, GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
-    from suprank.evaluation.label_tables import Labels
+    from suprank.evaluation.label_encoding import Labels
     from suprank.files.sharded_array import Shards
     from suprank.models import Head
 
@@ -290,7 +290,8 @@ class EvaluationInput:
         labeled: bool = True,
     ) -> EvaluationInput:
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_tables import Labels, encode_labels, item_ids, read_label_table
+        from suprank.evaluation.label_encoding import Labels, encode_labels, item_ids
+        from suprank.evaluation.label_tables import read_label_table
 
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
         table = read_label_table(Path(labels))
@@ -324,7 +325,7 @@ class EvaluationInput:
         from suprank.embedding import Provenance, ranked_parts
         from suprank.embedding.parts import PARTS, embedded_parts
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_tables import Labels
+        from suprank.evaluation.label_encoding import Labels
         from suprank.workflows.run_embeddings import check_run_or_embeddings
 
         if not any((folder / part).is_dir() for part in PARTS):
@@ -353,7 +354,7 @@ class EvaluationInput:
     ) -> EvaluationInput:
         """Read the test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_tables import Labels
+        from suprank.evaluation.label_encoding import Labels
         from suprank.workflows.run_embeddings import open_source
 
         source = open_source(folder, test, device, progress, frozen=frozen, trust_code=trust_code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.evaluation.label_tables import labels_at
+from suprank.evaluation.label_encoding import labels_at
 from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
 from suprank.workflows.evaluation import EvaluationInput
 

@@ -107,7 +107,7 @@ def test_forty_levels_are_summed_as_few_are():
 
 @pytest.mark.parametrize("readings", [2, 0], ids=["rows whole", "rows in pieces"])
 def test_evaluation_is_the_same_through_the_kernels(readings, monkeypatch):
-    monkeypatch.setattr("suprank.evaluation.search._READINGS", readings)
+    monkeypatch.setattr("suprank.evaluation.memory_plan._READINGS", readings)
     collection = random_collection(seed=3, queries=8, items=60, copies=8)
     with using(plain):
         expected = collection.evaluated(device=DEVICE)

@@ -1,7 +1,8 @@
 """The loops behind `compiled`, compiled by numba: only positives are sorted, and other scores are put in the gaps between them.
 
 Functions ending in `_rows` work on the queries from `begin` to `end`, so that threads can share the queries. They run without
-Python's lock. They stay without annotations: numba reads the types off the arguments.
+Python's lock. They stay without annotations: numba reads the types off the arguments. They stay in one file: numba compiles a
+cached function anew when its own file has changed, but not when a function that it calls has changed in another file.
 """
 
 from __future__ import annotations
