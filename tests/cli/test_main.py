@@ -2,7 +2,6 @@ import json
 import runpy
 import subprocess
 import sys
-import zipfile
 
 import numpy as np
 import pytest
@@ -80,31 +79,6 @@ print(len(shown))
     ended = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) > 30
-
-
-def test_a_zip_is_imported_and_checked_without_torch_and_pandas(tmp_path):
-    """pyarrow would import pandas at its first array; what needs it still gets it."""
-    pytest.importorskip("pandas")
-    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
-        for number in range(4):
-            archive.writestr(f"jay/{number}.jpg", b"%d" % number)
-    script = """
-import contextlib, sys
-from suprank.cli.main import main
-
-for words in (["import", "folder", "x.zip", "--out", "m.parquet"], ["check", "m.parquet", "--no-decode", "-q"]):
-    sys.argv[1:] = ["data", *words]
-    with contextlib.suppress(SystemExit):
-        main()
-    assert not {"torch", "pandas"} & set(sys.modules), words
-import pyarrow
-assert pyarrow.table({"a": [1]}).to_pandas()["a"].tolist() == [1]
-import pandas
-assert pyarrow.Table.from_pandas(pandas.DataFrame({"a": [1.0, None]}))["a"].to_pylist() == [1, None]
-"""
-    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert "4 images in 4 files: 4 train" in ended.stdout
 
 
 def test_paragraphs_of_help_fill_the_lines_of_the_terminal():

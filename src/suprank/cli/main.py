@@ -18,7 +18,6 @@ def main() -> None:
 
         escape_unprintable()
         escape_warnings()
-        _hide_pandas_from_pyarrow()
         app(prog_name="suprank")  # under `python -m suprank` too
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
@@ -32,28 +31,6 @@ def main() -> None:
             raise
         print("suprank: stopped.", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
-
-
-class _NoPandas:
-    """A finder of modules that says there is no pandas."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("pandas is hidden from pyarrow", name=name)
-
-
-def _hide_pandas_from_pyarrow() -> None:
-    """Spare the command the import of pandas, an eighth of a second: at its first array pyarrow would import it if it is there,
-    to recognize what comes from it. We give it nothing of the kind, and what asks for pandas (`to_pandas`) still gets it.
-    """
-    pyarrow = sys.modules.get("pyarrow")
-    if pyarrow is not None and "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _NoPandas)
-        try:
-            pyarrow.array([0])
-        finally:
-            sys.meta_path.remove(_NoPandas)
 
 
 if __name__ == "__main__":
