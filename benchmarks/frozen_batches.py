@@ -25,6 +25,7 @@ import json
 import re
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ from suprank.training.memory_loss import LossWithMemory
 from suprank.workflows.adaptation import AdaptInput
 
 ROOT = Path(__file__).parents[1]
-PAGE, RESULTS = ROOT / "docs" / "batch-size.md", ROOT / "benchmarks" / "results" / "cpu" / "frozen-batches.jsonl"
+PAGE, FOLDER = ROOT / "docs" / "batch-size.md", ROOT / "benchmarks" / "results" / "cpu"
+RESULTS, SMALL = FOLDER / "frozen-batches.jsonl", FOLDER / "frozen-batches-5.jsonl"
 LOSSES: dict[str, dict[str, Any]] = {
     "Sup-AP": {"name": "sup-ap"},
     "L_DG": {"name": "roadmap", "decomposability": "pairs"},
@@ -55,6 +57,7 @@ METRICS = ("mAP@R", "AP", "R@1")
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 COMPONENTS, DIM = 256, 128  # principal components of the embeddings, and width of the head's output
 IMAGES, STEPS = 76_800, 300  # images that every run of the one convention sees, and steps that all of the other take
+LONG = 4_800  # steps of a control: those of the smallest batch of the first convention
 PER_CLASS = 4
 VALIDATION = 0.25  # share of the training classes that choose the learning rate
 TUNING_SEED = 100
@@ -218,10 +221,10 @@ def parse_setting(text: str) -> Setting:
     return Setting("whole" if found[1] == "whole" else int(found[1]), int(found[2]), memory=found[3] is not None)
 
 
-def train_setting(study: Study, collection: Collection, setting: Setting, seeds: int) -> None:
+def train_setting(study: Study, collection: Collection, setting: Setting, methods: Sequence[str], seeds: int) -> None:
     """Choose the learning rates of a setting, and train and test every method with every seed."""
     chosen = {}
-    for method in LOSSES:
+    for method in methods:
         if method == "L_DG" and (setting.memory or setting.batch == "whole"):
             continue  # the question is whether these replace L*_DG, and their steps are long
         runs = [Run("tune", **asdict(setting), method=method, lr=lr, seed=TUNING_SEED) for lr in RATES]
@@ -307,9 +310,9 @@ class Results:
         """The settings of the first convention."""
         return [one for one in self.settings() if one.steps == round(IMAGES / self.items(one))]
 
-    def equal_steps(self) -> list[Setting]:
-        """The settings of the second convention."""
-        return [one for one in self.settings() if one.steps == STEPS]
+    def equal_steps(self, steps: int = STEPS) -> list[Setting]:
+        """The settings of the second convention, or of other steps."""
+        return [one for one in self.settings() if one.steps == steps]
 
     def gain(self, setting: Setting, method: str, metric: str = "mAP@R", over: Setting | None = None) -> SeedDifference | None:
         """How much a method is above Sup-AP, there or in another setting; None without runs.
@@ -341,8 +344,11 @@ def gain_cells(gains: list[SeedDifference | None]) -> list[str]:
     p_values = holm(np.array([np.nan if one is None else one.p_value for one in gains]))
     cells = []
     for one, p in zip(gains, p_values, strict=True):
-        text = "" if one is None else f"{one.difference:+.2f}"
-        interval = "" if one is None else f" [{one.low:.2f}, {one.high:.2f}]"
+        if one is None:
+            cells.append("")
+            continue
+        difference, low, high = (round(value, 2) + 0.0 for value in one[:3])  # + 0.0 makes 0 of −0
+        text, interval = f"{difference:+.2f}", f" [{low:.2f}, {high:.2f}]"
         cells.append((f"**{text}**" if p < 0.05 else text) + interval)
     return [cell.replace("-", "−") for cell in cells]
 
@@ -370,22 +376,41 @@ def images_table(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-def steps_table(results: Results) -> str:
-    """Equal steps: Sup-AP, and the gains of both terms, of a memory, and of a memory with L*_DG."""
-    chosen = results.equal_steps()
-    gains = []
-    for one in chosen:
-        memory = Setting(one.batch, one.steps, memory=True)
-        gains += [results.gain(one, "L_DG"), results.gain(one, "L*_DG")]
-        gains += [results.gain(memory, "Sup-AP", over=one), results.gain(memory, "L*_DG", over=one)]
-    cells = gain_cells(gains)
+def gains_table(results: Results, chosen: list[Setting]) -> str:
+    """Sup-AP, and the gains of both terms, of a memory, and of a memory with L*_DG; without columns that no setting has."""
+    columns: dict[str, list[SeedDifference | None]] = {
+        "+ L_DG": [results.gain(one, "L_DG") for one in chosen],
+        "+ L*_DG": [results.gain(one, "L*_DG") for one in chosen],
+        "+ memory": [results.gain(_with_memory(one), "Sup-AP", over=one) for one in chosen],
+        "+ memory + L*_DG": [results.gain(_with_memory(one), "L*_DG", over=one) for one in chosen],
+    }
+    names = [name for name, gains in columns.items() if any(gains)]
+    cells = gain_cells([gain for name in names for gain in columns[name]])
     lines = [
-        "| batch | images seen | Sup-AP | + L_DG | + L*_DG | + memory | + memory + L*_DG |",
-        "|---:|---:|---:|---:|---:|---:|---:|",
+        f"| {' | '.join(['batch', 'steps', 'images seen', 'Sup-AP', *names])} |",
+        "|" + "---:|" * (4 + len(names)),
     ]
     for place, one in enumerate(chosen):
-        first = [_batch(one), f"{one.steps * results.items(one):,}", mean_of(results.tests(one, "Sup-AP"))]
-        lines.append(f"| {' | '.join(first + cells[4 * place : 4 * place + 4])} |")
+        first = [_batch(one), f"{one.steps:,}", f"{one.steps * results.items(one):,}", mean_of(results.tests(one, "Sup-AP"))]
+        lines.append(f"| {' | '.join(first + cells[place :: len(chosen)])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _with_memory(setting: Setting) -> Setting:
+    return Setting(setting.batch, setting.steps, memory=True)
+
+
+def replacement_table(results: Results) -> str:
+    """Equal images: L*_DG in the two smallest batches minus Sup-AP in batches of each size."""
+    chosen = results.equal_images()
+    cells = gain_cells([results.gain(small, "L*_DG", over=one) for small in chosen[:2] for one in chosen])
+    lines = [
+        f"| | {' | '.join(f'Sup-AP, {_batch(one)}' for one in chosen)} |",
+        "|---|" + "---:|" * len(chosen),
+    ]
+    for place, small in enumerate(chosen[:2]):
+        own = cells[place * len(chosen) : (place + 1) * len(chosen)]
+        lines.append(f"| L*_DG, {_batch(small)} | {' | '.join(own)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -436,11 +461,14 @@ def _batch(setting: Setting) -> str:
     return "whole" if setting.batch == "whole" else f"{setting.batch:,}"
 
 
-def tables(results: Results) -> dict[str, str]:
-    """What stands between the markers of the page."""
+def tables(results: Results, small: Results) -> dict[str, str]:
+    """What stands between the markers of the page; `small` has the runs on a fourth of the images."""
     return {
         "images": images_table(results),
-        "steps": steps_table(results),
+        "steps": gains_table(results, results.equal_steps()),
+        "long": gains_table(results, results.equal_steps(LONG)),
+        "small": gains_table(small, small.settings()),
+        "replacement": replacement_table(results),
         "metrics": metrics_table(results),
         "rates": rates_table(results),
         "prediction": prediction(results),
@@ -489,7 +517,7 @@ def draw(results: Results, path: Path) -> None:
         level.axhline(results.start["mAP@R"], color="#999999", linestyle=":", label="before training")
         gain.axhline(0, color="#999999", linewidth=1)
         level.set(title=title, ylabel="mAP@R of unseen classes, %")
-        gain.set(ylabel="gain over Sup-AP at this batch size, points of mAP@R")
+        gain.set(ylabel="gain over Sup-AP, points of mAP@R")
         for panel in (level, gain):
             panel.set(xlabel="images in a batch", xscale="log")
             panel.set_xscale("log", base=2)
@@ -506,7 +534,7 @@ def _draw_gap(results: Results, gap: Any, against: Any, styles: dict[str, tuple[
     for method, (color, marker, label) in styles.items():
         own = [one for one in chosen if results.tests(one, method)]
         values = [results.gap_after(one, method) for one in own]
-        gap.plot([results.items(one) for one in own], values, color=color, marker=marker, label=f"after {label or method}")
+        gap.plot([results.items(one) for one in own], values, color=color, marker=marker, label=f"after {method}")
         gains = [(results.gap_before(one), found) for one in own if (found := results.gain(one, method)) is not None]
         if label and gains:
             x, y = np.array([place for place, _ in gains]), np.array([found.difference for _, found in gains])
@@ -533,6 +561,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--setting", type=parse_setting, action="append", metavar="BATCHxSTEPS", help="only these, in this order"
     )
+    parser.add_argument("--method", choices=LOSSES, action="append", help="only these")
     parser.add_argument("--components", type=int, default=COMPONENTS)
     parser.add_argument("--dim", type=int, default=DIM)
     parser.add_argument("--per-class", type=int, help="train on so many images of each class only")
@@ -549,12 +578,13 @@ def main() -> None:
     options = parse()
     if options.write or options.check:
         before = PAGE.read_text(encoding="utf-8")
-        after = rewrite(before, tables(Results(read_rows(options.out))))
+        results = Results(read_rows(RESULTS))
+        after = rewrite(before, tables(results, Results(read_rows(SMALL))))
         if options.check and after != before:
             sys.exit(f"{PAGE} is not what the runs say; python benchmarks/frozen_batches.py --write writes it anew.")
         if options.write:
             PAGE.write_text(after, encoding="utf-8")
-            draw(Results(read_rows(options.out)), options.out.with_suffix(".png"))
+            draw(results, RESULTS.with_suffix(".png"))
         return
     torch.set_num_threads(1)
     collection = Collection(
@@ -563,7 +593,7 @@ def main() -> None:
     study = Study(options.out)
     for setting in options.setting or default_settings():
         study.start(collection, setting.batch)
-        train_setting(study, collection, setting, options.seeds)
+        train_setting(study, collection, setting, options.method or list(LOSSES), options.seeds)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def test_a_setting_is_tuned_on_held_out_classes_tested_with_every_seed_and_not_t
     script, collection, tmp_path, text
 ):
     out, setting = tmp_path / "runs.jsonl", script["parse_setting"](text)
-    script["train_setting"](script["Study"](out), collection, setting, seeds=2)
+    script["train_setting"](script["Study"](out), collection, setting, list(script["LOSSES"]), seeds=2)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     methods = ["Sup-AP", "L_DG", "L*_DG"] if text == "8x3" else ["Sup-AP", "L*_DG"]
     assert [(row["method"], row["lr"]) for row in rows if row["part"] == "tune"] == [
@@ -62,7 +62,9 @@ def test_a_setting_is_tuned_on_held_out_classes_tested_with_every_seed_and_not_t
         assert np.mean(row["classes"]) == pytest.approx(row["mAP@R"], abs=0.01)
     before = out.read_bytes()
     study = script["Study"](out)
-    script["train_setting"](study, None, setting, seeds=2)  # without a collection nothing can be trained
+    script["train_setting"](
+        study, None, setting, list(script["LOSSES"]), seeds=2
+    )  # without a collection nothing can be trained
     assert out.read_bytes() == before
 
 
@@ -109,15 +111,21 @@ def results(script):
 
 
 def test_tables_show_gains_with_intervals_and_only_those_beyond_noise_are_bold(script, results):
-    found = script["tables"](results)
+    found = script["tables"](results, results)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found["images"].splitlines()[2:]]
     assert [line[:3] for line in lines] == [["16", "0.16 %", "4,800"], ["256", "2.5 %", "300"], ["1,024", "10 %", "75"]]
     assert [line[5].startswith("**+") for line in lines] == [True, True, False]
     assert not any("**" in line[4] for line in lines)
     assert [line[6] for line in lines] == ["40.0", "2.5", "0.6"]
+    replaced = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found["replacement"].splitlines()]
+    assert replaced[0][1:] == ["Sup-AP, 16", "Sup-AP, 256", "Sup-AP, 1,024"]
+    assert [line[0] for line in replaced[2:]] == ["L*_DG, 16", "L*_DG, 256"]
+    assert all(cell.startswith(("**+2.", "**+1.9")) for cell in replaced[2][1:])
     assert "over 3 batch sizes" in found["prediction"]
     assert "1.00 for L*_DG" in found["prediction"]
-    assert found["steps"].splitlines()[2].startswith("| 256 | 76,800 |")
+    header, _, first = found["steps"].splitlines()
+    assert header == "| batch | steps | images seen | Sup-AP | + L_DG | + L*_DG |", "there is no memory"
+    assert first.startswith("| 256 | 300 | 76,800 |")
     page = script["rewrite"]("a\n<!-- begin rates -->\nold\n<!-- end rates -->\nb", found)
     assert page == f"a\n<!-- begin rates -->\n{found['rates']}<!-- end rates -->\nb"
 
