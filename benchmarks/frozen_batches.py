@@ -4,8 +4,7 @@
     suprank embed tf_efficientnet_lite0 omniglot35.parquet --weights tf_efficientnet_lite0.in1k.safetensors \\
         --split train --split test --size 64 --resize 64 --out omniglot
     OMP_NUM_THREADS=1 python benchmarks/frozen_batches.py omniglot     trains the runs that are not in the results yet
-    OMP_NUM_THREADS=1 python benchmarks/frozen_batches.py omniglot --per-class 5 --setting 16x4800 --setting 64x1200 \\
-        --setting 256x300 --setting wholex16 --out benchmarks/results/cpu/frozen-batches-5.jsonl     a fourth of the drawings
+    OMP_NUM_THREADS=1 python benchmarks/frozen_batches.py omniglot --small     those on five images of each class
     python benchmarks/frozen_batches.py --write      writes the tables of docs/batch-size.md, and draws the figure
     python benchmarks/frozen_batches.py --check      exits with 1 if the page has other tables
 
@@ -15,7 +14,7 @@ For each method and batch size, the learning rate is chosen from the same list b
 out. With it the head is trained on all training classes, once with each seed, and tested after its last step on unseen classes.
 
 A line of the results is a run; metrics are in percent. Runs that are in the file are not repeated, so that an interrupted study
-goes on. The settings are trained in the order of what is missed most.
+goes on. Settings are trained in the order of the list `MAIN`, or `SMALL`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from suprank.workflows.adaptation import AdaptInput
 
 ROOT = Path(__file__).parents[1]
 PAGE, FOLDER = ROOT / "docs" / "batch-size.md", ROOT / "benchmarks" / "results" / "cpu"
-RESULTS, SMALL = FOLDER / "frozen-batches.jsonl", FOLDER / "frozen-batches-5.jsonl"
+RESULTS, SMALL_RESULTS = FOLDER / "frozen-batches.jsonl", FOLDER / "frozen-batches-5.jsonl"
 LOSSES: dict[str, dict[str, Any]] = {
     "Sup-AP": {"name": "sup-ap"},
     "L_DG": {"name": "roadmap", "decomposability": "pairs"},
@@ -56,6 +55,8 @@ LOSSES: dict[str, dict[str, Any]] = {
 METRICS = ("mAP@R", "AP", "R@1")
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 COMPONENTS, DIM = 256, 128  # principal components of the embeddings, and width of the head's output
+MAIN_SEEDS, SMALL_SEEDS = 5, 3
+SMALL_PER_CLASS = 5
 IMAGES, STEPS = 76_800, 300  # images that every run of the one convention sees, and steps that all of the other take
 LONG = 4_800  # steps of a control: those of the smallest batch of the first convention
 PER_CLASS = 4
@@ -64,6 +65,15 @@ TUNING_SEED = 100
 CHUNK = 128  # queries of a large batch at a time
 SAMPLES = 2_000  # of the bootstrap
 Row = dict[str, Any]
+
+# Batch size x steps, and the methods. 76,800 images: 16 x 4,800 to 1,024 x 75. 300 steps: 16 x 300 to 256 x 300.
+BOTH, ALL = ("Sup-AP", "L*_DG"), tuple(LOSSES)
+MAIN = {
+    **dict.fromkeys(("64x1200", "256x300", "16x4800", "1024x75", "16x300", "64x300"), ALL),
+    **dict.fromkeys(("16x300+memory", "64x4800"), BOTH),
+    **dict.fromkeys(("32x2400", "512x150", "128x600", "32x300", "128x300"), ALL),
+}
+SMALL = {**dict.fromkeys(("16x4800", "256x300", "wholex16"), BOTH), "16x4800+memory": ("Sup-AP",)}
 
 
 @dataclass(frozen=True)
@@ -203,21 +213,11 @@ def _percent(values: dict[str, float]) -> dict[str, float]:
 # The study
 
 
-def default_settings() -> list[Setting]:
-    """Those of both conventions, in the order in which they are trained; 300 batches of 256 are of both."""
-    images = {batch: Setting(batch, round(IMAGES / batch)) for batch in (16, 32, 64, 128, 256, 512, 1024, 2048)}
-    steps = {batch: Setting(batch, STEPS) for batch in (16, 32, 64, 128, 512, 1024)}
-    memory = {batch: Setting(batch, STEPS, memory=True) for batch in (16, 64)}
-    first = [*(images[batch] for batch in (64, 256, 16, 1024)), steps[16], steps[64], memory[16]]
-    second = [*(images[batch] for batch in (128, 512, 32)), steps[32], steps[128]]
-    return [*first, *second, images[2048], steps[512], memory[64], steps[1024]]
-
-
 def parse_setting(text: str) -> Setting:
     """The setting that is written as 64x1200, wholex16 or 16x300+memory."""
     found = re.fullmatch(r"(whole|\d+)x(\d+)(\+memory)?", text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not BATCHxSTEPS, such as 64x1200, wholex16 or 16x300+memory.")
+        raise ValueError(f"{text!r} is not BATCHxSTEPS, such as 64x1200, wholex16 or 16x300+memory.")
     return Setting("whole" if found[1] == "whole" else int(found[1]), int(found[2]), memory=found[3] is not None)
 
 
@@ -225,8 +225,6 @@ def train_setting(study: Study, collection: Collection, setting: Setting, method
     """Choose the learning rates of a setting, and train and test every method with every seed."""
     chosen = {}
     for method in methods:
-        if method == "L_DG" and (setting.memory or setting.batch == "whole"):
-            continue  # the question is whether these replace L*_DG, and their steps are long
         runs = [Run("tune", **asdict(setting), method=method, lr=lr, seed=TUNING_SEED) for lr in RATES]
         trials = [study.result(run, collection) for run in runs]
         chosen[method] = max(trials, key=lambda row: row["mAP@R"])["lr"]
@@ -297,10 +295,10 @@ class Results:
         return [row for row in self.rows if wanted.items() <= row.items()]
 
     def settings(self, *, memory: bool = False) -> list[Setting]:
-        """All settings with tests of Sup-AP and L*_DG, by batch size and steps."""
+        """All settings with tests of Sup-AP, by batch size and steps."""
         found = {Setting(row["batch"], row["steps"], row["memory"]) for row in self.rows if row["part"] == "test"}
-        complete = [one for one in found if one.memory == memory and self.tests(one, "Sup-AP") and self.tests(one, "L*_DG")]
-        return sorted(complete, key=lambda one: (self.items(one), one.steps))
+        tested = [one for one in found if one.memory == memory and self.tests(one, "Sup-AP")]
+        return sorted(tested, key=lambda one: (self.items(one), one.steps))
 
     def items(self, setting: Setting) -> int:
         """Images in a batch."""
@@ -471,6 +469,7 @@ def tables(results: Results, small: Results) -> dict[str, str]:
         "replacement": replacement_table(results),
         "metrics": metrics_table(results),
         "rates": rates_table(results),
+        "small rates": rates_table(small),
         "prediction": prediction(results),
     }
 
@@ -553,47 +552,34 @@ def _draw_gap(results: Results, gap: Any, against: Any, styles: dict[str, tuple[
     against.legend(fontsize="small")
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("embeddings", type=Path, nargs="?", help="a folder of `suprank embed` with the parts train and test")
     parser.add_argument("--level", default="character")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument(
-        "--setting", type=parse_setting, action="append", metavar="BATCHxSTEPS", help="only these, in this order"
-    )
-    parser.add_argument("--method", choices=LOSSES, action="append", help="only these")
-    parser.add_argument("--components", type=int, default=COMPONENTS)
-    parser.add_argument("--dim", type=int, default=DIM)
-    parser.add_argument("--per-class", type=int, help="train on so many images of each class only")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--small", action="store_true", help="train on five images of each class")
     parser.add_argument("--write", action="store_true", help="train nothing; write the tables and draw the figure")
     parser.add_argument("--check", action="store_true", help="train nothing; exit with 1 if the page has other tables")
-    options = parser.parse_args(arguments)
-    if options.embeddings is None and not (options.write or options.check):
-        parser.error("give a folder of embeddings to train on, or --write or --check")
-    return options
-
-
-def main() -> None:
-    options = parse()
+    options = parser.parse_args()
     if options.write or options.check:
         before = PAGE.read_text(encoding="utf-8")
         results = Results(read_rows(RESULTS))
-        after = rewrite(before, tables(results, Results(read_rows(SMALL))))
+        after = rewrite(before, tables(results, Results(read_rows(SMALL_RESULTS))))
         if options.check and after != before:
             sys.exit(f"{PAGE} is not what the runs say; python benchmarks/frozen_batches.py --write writes it anew.")
         if options.write:
             PAGE.write_text(after, encoding="utf-8")
             draw(results, RESULTS.with_suffix(".png"))
         return
+    if options.embeddings is None:
+        parser.error("give a folder of embeddings to train on, or --write or --check")
     torch.set_num_threads(1)
-    collection = Collection(
-        options.embeddings, options.level, components=options.components, dim=options.dim, per_class=options.per_class
-    )
-    study = Study(options.out)
-    for setting in options.setting or default_settings():
+    per_class = SMALL_PER_CLASS if options.small else None
+    collection = Collection(options.embeddings, options.level, components=COMPONENTS, dim=DIM, per_class=per_class)
+    study = Study(SMALL_RESULTS if options.small else RESULTS)
+    for text, methods in (SMALL if options.small else MAIN).items():
+        setting = parse_setting(text)
         study.start(collection, setting.batch)
-        train_setting(study, collection, setting, options.method or list(LOSSES), options.seeds)
+        train_setting(study, collection, setting, methods, SMALL_SEEDS if options.small else MAIN_SEEDS)
 
 
 if __name__ == "__main__":
