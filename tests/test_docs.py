@@ -161,7 +161,7 @@ def test_the_script_for_several_processes_runs_under_torchrun(tmp_path):
     assert evaluation.Report.load(tmp_path / "report.json") == alone
 
 
-@pytest.mark.parametrize("script", ["doc_numbers.py", "paper_tables.py", "protocols.py", "scale.py"])
+@pytest.mark.parametrize("script", ["doc_numbers.py", "frozen_batches.py", "paper_tables.py", "protocols.py", "scale.py"])
 def test_tables_of_the_documentation_say_what_was_measured(script, monkeypatch):
     script = str(ROOT / "benchmarks" / script)
     monkeypatch.setattr(sys, "argv", [script, "--check"])
