@@ -101,11 +101,11 @@ def test_a_server_ends_with_0_whenever_it_is_interrupted(forked, folder, command
 ASKING = """
 import sys, urllib.request
 opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-while True:
-    try:
+try:
+    while True:
         opener.open(sys.argv[1], timeout=30).read()
-    except OSError:
-        pass
+except OSError:
+    pass
 """
 
 
