@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from functools import partial
@@ -25,6 +24,7 @@ from suprank.training import checkpoint
 from suprank.training.callbacks import Callback, StepValues
 from suprank.training.config import TrainConfig
 from suprank.training.loop import train
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -249,9 +249,6 @@ def _saved_slowly(step: int, state: Any, file: Any) -> None:
 
 def two_ranks() -> list[dict[str, str]]:
     """What torchrun tells each of two processes."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free_port()}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     common |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "GLOO_SOCKET_IFNAME": "lo"}
     return [{**common, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(2)]
