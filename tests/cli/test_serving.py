@@ -117,6 +117,4 @@ def test_an_upload_that_is_cut_off_leaves_the_server_up_and_without_a_traceback(
         assert b"<html" in fetched(address)
         with half_an_upload(address):  # and one that never goes on
             fetched(address)
-            begun = time.monotonic()
             assert interrupted(process) == (0, "")
-            assert time.monotonic() - begun < 10
