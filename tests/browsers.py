@@ -8,14 +8,18 @@ import pytest
 
 CHROMIUM = Path(os.environ.get("SUPRANK_CHROMIUM", "/usr/bin/chromium-headless-shell"))
 
+PATIENCE = 60_000
+"""Milliseconds that a page may take on a busy machine."""
+
 NEEDS_BROWSER = pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"there is no browser at {CHROMIUM}")
 
 
 @contextmanager
 def launch_browser():
     """Start the browser."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as started:
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = started.chromium.launch(executable_path=str(CHROMIUM), args=flags)
@@ -44,7 +48,7 @@ def guarded_pages(browser):
 
         context.route("**/*", handle)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if "Content Security" in message.text else None)
         return page

@@ -1,6 +1,6 @@
 """Every test runs on one thread, with the shapes of `ranking` and `losses` checked on each call (see tests/shapes.py).
 
-Hypothesis draws the same examples in every run, so that a change is not blamed for what an older test happens to find;
+Hypothesis draws the same 50 examples in every run, so that a change is not blamed for what an older test happens to find;
 `HYPOTHESIS_PROFILE=default` looks for new ones.
 
 With `--dist loadgroup` a worker is given whole files, so that what a module sets up is set up once. Those with slow tests come
@@ -27,7 +27,7 @@ MEMORY, ENOUGH = Path("/dev/shm"), 8 * 2**30
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ENOUGH:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # of `tmp_path`: many small files, for a moment
 
-settings.register_profile("repeatable", derandomize=True, deadline=None)  # a busy machine is no bug
+settings.register_profile("repeatable", max_examples=50, derandomize=True, deadline=None)  # a busy machine is no bug
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 torch.set_num_threads(1)  # pytest-xdist runs one worker a core; threads within a worker would fight over them
 if not torch.cuda.is_available():
@@ -75,6 +75,7 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish():
     gc.freeze()  # what is imported stays, and a `gc.collect()`, of which there are many in `bench`, need not look at it
+    gc.set_threshold(50_000)  # of 700 new objects: that took 5% of the time
 
 
 @pytest.fixture(scope="session")

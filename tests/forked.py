@@ -99,7 +99,7 @@ class Child:
             time.sleep(0.02)
         raise TimeoutError(self._stderr.read_text())
 
-    def interrupt(self, timeout=20):
+    def interrupt(self, timeout=60):
         """Ctrl-C: the exit code, and what it printed on stderr."""
         self.send_signal(signal.SIGINT)
         code, _, errors = self.end(timeout)

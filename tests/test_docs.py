@@ -1,10 +1,8 @@
 """The documentation keeps its promises: names exist, equations are all there, and code runs."""
 
 import importlib
-import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from suprank.data import importers
 from suprank.explorer import index
 from suprank.hierarchy import agreement, lint, review
 from suprank.training.config import ConfigTable
+from tests.training.runs import two_ranks
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT.parent / "shared" / "paper.tex"
@@ -138,25 +137,19 @@ def test_code_in_the_documentation_runs(page, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="needs torch.distributed")
-def test_the_script_for_several_processes_runs_under_torchrun(tmp_path):
+def test_the_script_for_several_processes_runs_as_torchrun_runs_it(forked, tmp_path):
     page = (ROOT / "docs" / "evaluation.md").read_text()
     (script,) = re.findall(
         r"^```\{code-block\} python\n:caption: evaluate_all.py\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL
     )
-    (tmp_path / "evaluate_all.py").write_text(script)
     species = np.arange(60) // 3
     np.save(tmp_path / "labels.npy", np.stack([species, species // 4], 1))
     np.save(tmp_path / "test.npy", np.random.default_rng(0).standard_normal((60, 8)))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "evaluate_all.py"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT / "src"),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    started = [
+        forked.script(script, cwd=tmp_path, variables=variables | {"CUDA_VISIBLE_DEVICES": ""}) for variables in two_ranks()
+    ]
+    for process in started:
+        process.succeed(timeout=120)
     alone = evaluation.evaluate(tmp_path / "test.npy", np.load(tmp_path / "labels.npy"), level_names=["species", "genus"])
     assert evaluation.Report.load(tmp_path / "report.json") == alone
 

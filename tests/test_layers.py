@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Container, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -83,26 +84,30 @@ def imports(source: str, package: str = "suprank", submodules: Container[str] = 
 
     `from package import name` is an import of package, or of package.name if that is one of `submodules`.
     """
-    tree = ast.parse(source)
-    for_types = {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree):
+    for node, for_types in import_statements(source):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             start = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
             base = ".".join(filter(None, (start, node.module)))
             # `from suprank import losses` imports suprank.losses.
             named = [f"{base}.{alias.name}" for alias in node.names]
             modules = [name if base == "suprank" or name in submodules else base for name in named]
-        else:
-            continue
-        yield from (Import(module, node.lineno, id(node) in for_types) for module in modules)
+        yield from (Import(module, node.lineno, for_types) for module in modules)
+
+
+@cache
+def import_statements(source: str) -> list[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Every import statement, and whether only a type checker sees it."""
+    tree = list(ast.walk(ast.parse(source)))
+    for_types = {
+        id(inner)
+        for node in tree
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    return [(node, id(node) in for_types) for node in tree if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def violations(source: str, path: str) -> list[str]:

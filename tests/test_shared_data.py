@@ -123,5 +123,5 @@ def test_pixels_alone_retrieve_emoji_as_well_as_is_known(tmp_path):
     assert [len(manifest.names[level]) for level in manifest.levels] == [1614, 96, 9]
     # Made 32 × 32, as the demo does, with values from −1 to 1; at 64 × 64 it is a point less.
     test = manifest.split("test")
-    found = nearest((2 * avg_pool2d(pixels(test), 2) - 1).flatten(1), test)
-    assert found == pytest.approx([49.5, 68.0, 78.3], abs=NEAR)
+    found = nearest((2 * avg_pool2d(pixels(test), 2) - 1).flatten(1), test, every=4)
+    assert found == pytest.approx([49.9, 67.0, 76.7], abs=NEAR)  # of all, as the README has it: 49.5, 68.0 and 78.3

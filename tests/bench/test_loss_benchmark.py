@@ -3,7 +3,7 @@
 import gc
 import importlib
 import math
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from suprank.bench import (
     loss_benchmark,
     measure_losses,
     plan_losses,
+    timing,
 )
 from suprank.bench.loss_benchmark import measure_here, measure_in_child
 from suprank.bench.loss_cases import SimilarityProduct
@@ -171,33 +172,40 @@ def test_a_loss_that_raises_is_a_note(error, note):
     assert measure_here(LossCase("broken", "ours", broken), LossWorkload(16), device=CPU, repeats=1, seconds=1).note == note
 
 
-class Sleeping(SimilarityProduct):
-    """The similarity product after a sleep, in the first `slow` runs at any size above the miniature's."""
+@pytest.fixture
+def measure_slow(monkeypatch):
+    """Measures a loss that takes no time, but 3 s in its first `slow` runs at any size above the miniature's."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now))
 
-    def __init__(self, slow):
-        super().__init__()
-        self.slow = slow
+    class Slow(SimilarityProduct):
+        def __init__(self, slow):
+            super().__init__()
+            self.slow = slow
 
-    def forward(self, embeddings, labels):
-        if len(embeddings) > 16 and self.slow > 0:
-            self.slow -= 1
-            time.sleep(0.3)
-        return super().forward(embeddings, labels)
+        def forward(self, embeddings, labels):
+            if len(embeddings) > 16 and self.slow > 0:
+                self.slow -= 1
+                clock.now += 3
+            return super().forward(embeddings, labels)
+
+    def measure(slow):
+        case = LossCase("slow", "ours", lambda _: Slow(slow))
+        return measure_here(case, LossWorkload(32), device=CPU, repeats=3, seconds=2)
+
+    return measure
 
 
-def test_what_the_first_run_at_a_size_compiles_is_not_timed():
+def test_what_the_first_run_at_a_size_compiles_is_not_timed(measure_slow):
     # SupHAP compiled its kernels for sorted lists at batch 4096 first: 2.5 s for 24 ms, over the limit, so never run again.
-    case = LossCase("compiles", "ours", lambda _: Sleeping(slow=1))
-    found = measure_here(case, LossWorkload(32), device=CPU, repeats=3, seconds=0.25)
+    found = measure_slow(1)
     assert found.runs == 3
-    assert found.fastest <= found.seconds < 0.2
+    assert found.fastest == found.seconds == 0
 
 
-def test_a_loss_over_the_time_limit_is_timed_once():
-    found = measure_here(
-        LossCase("slow", "ours", lambda _: Sleeping(slow=9)), LossWorkload(32), device=CPU, repeats=3, seconds=0.25
-    )
-    assert found.runs == 1
+def test_a_loss_over_the_time_limit_is_timed_once(measure_slow):
+    found = measure_slow(9)
+    assert (found.runs, found.seconds) == (1, 3)
     assert found.seconds >= 0.3
 
 

@@ -17,6 +17,7 @@ from suprank import evaluation
 from suprank.cli.main import main
 from suprank.data import ImageDataset, Manifest, eval_transform
 from suprank.embedding import claims, collection, read_embedded
+from suprank.embedding.shards import _Stream
 from suprank.evaluation import Report
 from suprank.files.locking import lock_folder
 from suprank.models import Embedder
@@ -25,6 +26,7 @@ from suprank.workflows.run_embeddings import open_source
 from tests.cli.collection import done, photographs, refused
 from tests.models.tiny import embedder
 from tests.training.runs import two_ranks
+from tests.waiting import wait_until
 
 FAST = ("--size", 32, "--resize", 0, "--batch-size", 5, "--workers", 0, "--device", "cpu")
 
@@ -228,14 +230,17 @@ def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):
     assert message in refused("evaluate", "--embeddings", *arguments)
 
 
-def started(*arguments, name="0", shard_rows=collection.SHARD_ROWS, **variables):
-    """The command line in a process of its own, and group, whose output goes into files; forked, for torch is imported here."""
-    process = multiprocessing.get_context("fork").Process(target=_run, args=(arguments, name, shard_rows, variables))
+def started(*arguments, name="0", shard_rows=collection.SHARD_ROWS, pause=0, **variables):
+    """The command line in a process of its own, and group, whose output goes into files; forked, for torch is imported here.
+
+    A batch takes `pause` seconds more, so that there is something left to do when somebody looks.
+    """
+    process = multiprocessing.get_context("fork").Process(target=_run, args=(arguments, name, shard_rows, pause, variables))
     process.start()
     return process
 
 
-def _run(arguments, name, shard_rows, variables):
+def _run(arguments, name, shard_rows, pause, variables):
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
     for number, end in ((1, "out"), (2, "err")):
@@ -244,6 +249,8 @@ def _run(arguments, name, shard_rows, variables):
     os.environ.update(variables)
     sys.argv = ["suprank", *map(str, arguments)]
     collection.SHARD_ROWS = shard_rows
+    take = _Stream.take
+    _Stream.take = lambda *of: time.sleep(pause) or take(*of)
     main()
 
 
@@ -254,10 +261,8 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(folder, monkeypatch):
     command = ("embed", "--model", "model", "--manifest", "long.csv", "--root", "photos", "--out", "e", *FAST[:-2])
     command = (*command, "--batch-size", 8, "--workers", 1)
     parts = folder / "e/test/parts"
-    first = started(*command, shard_rows=8)
-    until = time.monotonic() + 60
-    while not (parts / "00001.npy").exists() and time.monotonic() < until:
-        time.sleep(0.01)
+    first = started(*command, shard_rows=8, pause=0.2)
+    wait_until((parts / "00001.npy").exists)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to the workers too
     first.join(60)
     output = Path("0.err").read_text()
@@ -309,25 +314,31 @@ def long_run(folder, out, *arguments):
     )
 
 
-def holds_a_claim(process):
-    """Whether the process has claimed a shard; it is stopped, so that this stays so."""
-    os.killpg(process.pid, signal.SIGSTOP)
-    claimed = [json.loads(file.read_bytes())["process"] for file in Path("e/test/claims").glob("*.json") if file.exists()]
-    if process.pid in claimed:
-        return True
-    os.killpg(process.pid, signal.SIGCONT)
-    return False
+def kill_with_a_claim(process):
+    """Kill a process at a moment when it has claimed a shard."""
+
+    def is_claiming():
+        return any(json.loads(file.read_bytes())["process"] == process.pid for file in Path("e/test/claims").glob("*.json"))
+
+    def stopped_with_a_claim():
+        os.killpg(process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if is_claiming():
+            return True
+        os.killpg(process.pid, signal.SIGCONT)
+        return False
+
+    wait_until(Path("e/test/claims").is_dir)
+    wait_until(stopped_with_a_claim)
+    os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machine(folder, monkeypatch):
     monkeypatch.setattr(claims, "LEASE", 1.5)
     command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
-    machines = {name: started(*command, name=name) for name in ("killed", "second")}
-    until = time.monotonic() + 60
-    while not ((folder / "e/test/claims").is_dir() and holds_a_claim(machines["killed"])) and time.monotonic() < until:
-        time.sleep(0.005)
-    os.killpg(machines["killed"].pid, signal.SIGKILL)
-    machines["third"] = started(*command, name="third")
+    machines = {"killed": started(*command, name="killed", pause=0.2)}
+    kill_with_a_claim(machines["killed"])
+    machines |= {name: started(*command, name=name) for name in ("second", "third")}
     alone = started(*long_run(folder, "alone", "--shard-rows", 8, "--device", "cpu"), name="alone")
     for name, process in [*machines.items(), ("alone", alone)]:
         process.join(120)
@@ -350,10 +361,8 @@ def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machin
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_machine_that_is_stopped_gives_its_claims_back(folder, number):
     command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
-    process = started(*command)
-    until = time.monotonic() + 60
-    while not list((folder / "e/test/parts").glob("*.npy")) and time.monotonic() < until:
-        time.sleep(0.005)
+    process = started(*command, pause=0.2)
+    wait_until(lambda: list((folder / "e/test/parts").glob("*.npy")))
     os.killpg(process.pid, number)
     process.join(60)
     assert process.exitcode == 130, Path("0.err").read_text()

@@ -101,11 +101,11 @@ def test_a_server_ends_with_0_whenever_it_is_interrupted(forked, folder, command
 ASKING = """
 import sys, urllib.request
 opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-while True:
-    try:
+try:
+    while True:
         opener.open(sys.argv[1], timeout=30).read()
-    except OSError:
-        pass
+except OSError:
+    pass
 """
 
 
@@ -117,6 +117,4 @@ def test_an_upload_that_is_cut_off_leaves_the_server_up_and_without_a_traceback(
         assert b"<html" in fetched(address)
         with half_an_upload(address):  # and one that never goes on
             fetched(address)
-            begun = time.monotonic()
             assert interrupted(process) == (0, "")
-            assert time.monotonic() - begun < 10

@@ -1,7 +1,6 @@
 """A manifest through a model into files: equal to the plain loop, whatever interrupts it, however many processes share it."""
 
 import json
-import socket
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from suprank.embedding.processes import Processes
 from suprank.models import pca_projection
 from tests.data.pictures import folder
 from tests.models.tiny import embedder
+from tests.ports import free_port
 
 SHIFT = eval_transform(32, resize=None)
 
@@ -217,10 +217,7 @@ def test_two_processes_write_what_one_does(forked, tmp_path):
     manifest.save(tmp_path / "m.parquet")
     model.save(tmp_path / "model")
     embed_collection(model, manifest, tmp_path / "alone", loading=reading())
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    code, _, errors = forked.script(WORKER, tmp_path, port).end(timeout=120)
+    code, _, errors = forked.script(WORKER, tmp_path, free_port()).end(timeout=120)
     assert code == 0, errors[-2000:]
     alone, shared = (np.asarray(read_embedded(tmp_path / name, "test").embeddings) for name in ("alone", "shared"))
     assert (alone == shared).all()

@@ -4,15 +4,18 @@ import json
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from suprank.embedding import claims, shared_shards
+from suprank.embedding.claims import Claims
 from suprank.embedding.shards import ShardLayout, write_embeddings
 from suprank.embedding.shared_shards import write_shared
 from suprank.files.storage import open_storage
 from tests.files import buckets
+from tests.waiting import wait_until
 
 LAYOUT = ShardLayout(23, 3, 2, np.dtype("float32"))
 RUN = {"model": "abc"}
@@ -81,8 +84,14 @@ def result(storage):
 
 def test_three_machines_embed_each_shard_once_and_one_writes_the_items(storage):
     log, items, counts = [], [], [[], [], []]
+    all_begun = threading.Barrier(3, timeout=120)  # one that comes when all is done writes the items again
+
+    def together(shards):
+        all_begun.wait()
+        yield from embedding(log, 0.01)(shards)
+
     machines = [{"on_shard": lambda *numbers, to=to: to.append(numbers)} for to in counts]
-    at_once(storage, [machine | {"items": items, "embed_rows": embedding(log, 0.01)} for machine in machines])
+    at_once(storage, [machine | {"items": items, "embed_rows": together} for machine in machines])
     np.testing.assert_array_equal(result(storage), vectors(np.arange(23)))
     assert sorted(log) == list(range(12))
     assert items == [[]]
@@ -122,16 +131,29 @@ def test_the_shard_of_a_machine_that_is_silent_is_taken_over_and_not_earlier(sto
     assert storage.sizes("test/claims") == {}
 
 
-def test_the_shard_of_a_machine_that_is_slow_is_left_to_it(storage, lease):
-    lease(0.8)
+def test_the_shard_of_a_machine_that_is_slow_is_left_to_it(storage, lease, monkeypatch):
+    """A lease is the time of ten renewals by the slow one: the clock shows their number, however busy this machine is."""
+    lease(0.2)
+    started, renewals, start, renew = [], [], Claims.__enter__, Claims._renew
+    monkeypatch.setattr(claims, "time", SimpleNamespace(monotonic=lambda: len(renewals) * claims.LEASE / 10))
+    monkeypatch.setattr(Claims, "__enter__", lambda self: started.append(self) or start(self))
+    monkeypatch.setattr(Claims, "_renew", lambda self: renew(self) or (self is started[0] and renewals.append(self)))
     slow, fast = [], []
-    one = threading.Thread(target=share, args=(storage, embedding(slow, 1.4)))
+
+    def for_two_leases(shards):
+        for rows in shards:
+            slow.append(int(rows[0]) // 2)
+            wait_until(lambda: len(fast) == 11)
+            end = len(renewals) + 20
+            wait_until(lambda end=end: len(renewals) > end)
+            yield vectors(rows)
+
+    one = threading.Thread(target=share, args=(storage, for_two_leases))
     one.start()
-    while not slow:
-        time.sleep(0.01)
+    wait_until(lambda: slow)
     share(storage, embedding(fast))
     one.join()
-    assert len(slow) == 1  # for longer than a lease, which it renewed
+    assert len(slow) == 1
     assert sorted(slow + fast) == list(range(12))
 
 
@@ -208,9 +230,7 @@ def test_a_store_that_fails_for_a_moment_does_not_end_the_renewal_of_claims(buck
         for number, rows in enumerate(shards):
             if number == 0:
                 buckets.Bucket.failures.append(OSError("503 slow down"))
-                until = time.monotonic() + 30
-                while buckets.Bucket.failures and time.monotonic() < until:  # a renewal fails
-                    time.sleep(0.01)
+                wait_until(lambda: not buckets.Bucket.failures)  # a renewal fails
             yield vectors(rows)
 
     share(bucket, fails)

@@ -95,7 +95,7 @@ def test_ordinary_galleries_are_taken_without_a_word(options):
 def test_a_million_rows_are_looked_at_in_no_time():
     rows = torch.rand(1_000_000, 32)
     queries, gallery = Embeddings.from_source(rows[:1000].clone()), Embeddings.from_source(rows.flip(0))
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.warns(QueryInGalleryWarning, match=r"250 of 250 queries that were compared"):
         warn_if_queries_in_gallery(queries, gallery, torch.empty(1000, 0, dtype=torch.int64), self_index=False, stacklevel=2)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3

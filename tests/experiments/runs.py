@@ -1,12 +1,12 @@
 """What the tests of experiments share: runs of the stand-in, recipes in files, configs, and outcomes that were never run."""
 
 import sys
-import time
 from pathlib import Path
 
 from suprank.experiments import RECIPE, SEED, Combination, Grid, Outcome, Task
 from suprank.experiments.comparisons import _read_comparison
 from suprank.training.config import TrainConfig
+from tests.waiting import wait_until
 
 TRAINER = Path(__file__).with_name("trainer.py")
 
@@ -31,16 +31,8 @@ def process_of(task):
     return int((task.folder / "staying").read_text())
 
 
-def until(happened, seconds=30):
-    """Waits for something that another process does."""
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-
-
 def until_staying(*tasks):
-    until(lambda: all((task.folder / "staying").exists() for task in tasks))
+    wait_until(lambda: all((task.folder / "staying").exists() for task in tasks))
 
 
 def config(**changes):

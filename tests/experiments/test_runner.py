@@ -14,7 +14,8 @@ import torch
 from suprank.experiments import Display, Outcome, Task, run_tasks, runner
 from suprank.experiments.results import read_outcome
 from suprank.experiments.runner import lock_experiment, shared_gpus
-from tests.experiments.runs import TRAINER, begun, config, process_of, some_tasks, until, until_staying
+from tests.experiments.runs import TRAINER, begun, config, process_of, some_tasks, until_staying
+from tests.waiting import wait_until
 
 TRAIN_COMMAND = runner.train_command  # which the tests are kept from
 
@@ -139,7 +140,7 @@ def test_a_second_signal_kills_runs_that_do_not_end(folder, sweep):
     process, tasks = sweep
     (folder / "stubborn").touch()
     process.send_signal(signal.SIGINT)
-    until(lambda: all((task.folder / "saved").exists() for task in tasks[:2]))
+    wait_until(lambda: all((task.folder / "saved").exists() for task in tasks[:2]))
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -165,5 +166,5 @@ def test_where_the_sweep_is_killed_no_second_one_starts_beside_its_runs(folder, 
         except BlockingIOError:
             return False
 
-    until(free)
+    wait_until(free)
     go_on(folder, tasks)

@@ -13,7 +13,7 @@ from suprank.data import LabelTree
 from suprank.hierarchy import Project
 from suprank.hierarchy.adjudication import open_final_branch
 from suprank.hierarchy.review import open_branch
-from tests.browsers import NEEDS_BROWSER
+from tests.browsers import NEEDS_BROWSER, PATIENCE
 from tests.hierarchy.review.web.conftest import served
 
 LABELS = Path(__file__).parents[3] / "shared" / "data" / "hgldv2_index_labels.csv"
@@ -59,7 +59,7 @@ class Page:
     def __init__(self, browser, address, branch):
         self.prefix = f"{address}/{branch.name}"
         self.page = browser.new_context().new_page()
-        self.page.set_default_timeout(15_000)
+        self.page.set_default_timeout(PATIENCE)
         self.page.goto(f"{self.prefix}/enter?token={branch.token}")
 
     def open(self, path):

@@ -15,7 +15,7 @@ from suprank.hierarchy.sources import labels_from_rows
 from suprank.hierarchy.type_files import types_from_files
 from tests.hierarchy.wikimedia.worlds import project_of, tables, types
 
-INDEX = Path(__file__).parents[3] / "../shared/data/hgldv2_index_labels.csv"
+INDEX = Path(__file__).parents[2] / "../shared/data/hgldv2_index_labels.csv"
 
 
 @pytest.fixture
@@ -123,9 +123,9 @@ def test_one_item_of_two_sources_is_refused(tmp_path):
 
 @pytest.mark.skipif(not INDEX.exists(), reason="the published labels are not here")
 def test_the_published_labels_come_through_whole_and_soon(project):
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = types_from_files(project, [("index", INDEX)], id_column="landmark_id", type_column="hierarchical_label")
-    assert time.perf_counter() - begun < 10  # 0.7 s on an idle machine
+    assert time.process_time() - begun < 10
     assert (found.added, found.repeated, found.outcome.types, found.outcome.untyped) == (55529, 0, 78, {})
     with INDEX.open(newline="") as file:
         expected = Counter(row["hierarchical_label"] for row in csv.DictReader(file))

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from suprank.data import BalancedBatchSampler
 from suprank.losses import gather, roadmap
 from suprank.losses.gather import _DTYPES, _Gather
 from tests.losses import worker
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 WORLDS = (2, 3)
@@ -141,12 +141,6 @@ def test_one_process_gets_back_what_it_gave():
 def test_rows_that_do_not_belong_together_are_refused(tensors, says):
     with pytest.raises((TypeError, ValueError), match=says):
         gather(*tensors)
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -337,7 +337,7 @@ def test_a_hub_that_does_not_answer_is_given_up_within_seconds_unless_the_cache_
         Embedder.from_pretrained("org/another")
     with pytest.raises(HubError, match="org/another cannot be downloaded, because HF_HUB_OFFLINE is set; unset it"):
         hub.download_folder(HubName("org/another"), "folder")
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30  # a fraction of a second on an idle machine
 
 
 def test_a_hub_that_is_too_slow_counts_as_one_that_does_not_answer(online, monkeypatch):

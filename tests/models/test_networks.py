@@ -61,7 +61,7 @@ def test_without_a_network_cached_weights_are_all_there_are_and_the_error_comes_
     before, start = constants.HF_HUB_OFFLINE, time.monotonic()
     with pytest.raises(DownloadError, match=r"^the pretrained weights resnet18.tv_in1k cannot .* \(http\S+ does not answer\)"):
         create_network("resnet18", pretrained=True)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 30  # a fraction of a second on an idle machine
     assert before == constants.HF_HUB_OFFLINE
 
 

@@ -8,8 +8,8 @@ from tests.training.runs import pictures
 
 
 def manifest(folder):
-    """The file of a manifest with 16 classes in 4 coarse ones."""
-    return pictures(folder, classes=16)
+    """The file of a manifest with 12 classes in 3 coarse ones."""
+    return pictures(folder, classes=12)
 
 
 def overrides(file):

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from functools import partial
@@ -25,6 +24,8 @@ from suprank.training import checkpoint
 from suprank.training.callbacks import Callback, StepValues
 from suprank.training.config import TrainConfig
 from suprank.training.loop import train
+from tests.ports import free_port
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -200,26 +201,19 @@ def steps_done(folder: Path) -> list[int]:
     return [int(line) for line in file.read_text().splitlines()] if file.is_file() else []
 
 
-def waited(until: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Return when it is so."""
-    end = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < end, f"nothing came of it in {seconds} seconds"
-        time.sleep(0.002)
-
-
 def _main(
     folder: Path,
     config: TrainConfig,
     *,
     pause: float = 0.0,
+    hold_at: int | None = None,
     slow_at: int | None = None,
     variables: dict[str, str] | None = None,
 ) -> None:
     """Train or go on, and end with the code of the signal that stopped it, as `suprank train` does.
 
-    `NAME.steps` beside the folder has a line for each step, so that others may wait for one; a step is `pause` seconds longer.
-    The checkpoint of step `slow_at` is half written for a while.
+    `NAME.steps` beside the folder has a line for each step, so that others may wait for one; a step is `pause` seconds longer,
+    and step `hold_at` ends when there is a file `NAME.go`. The checkpoint of step `slow_at` is half written for a while.
     """
     with folder.with_suffix(".stderr").open("ab", buffering=0) as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
@@ -233,6 +227,8 @@ def _main(
             steps.write(f"{at.step}\n")
             steps.flush()
             time.sleep(pause)
+            if at.step == hold_at:
+                wait_until(folder.with_suffix(".go").exists)
 
         result = train(config, folder, resume=True, callbacks=Recorder(on_step_end=note))
     if torch.distributed.is_initialized():
@@ -247,15 +243,12 @@ def _saved_slowly(step: int, state: Any, file: Any) -> None:
     file.write(whole.getvalue()[:half])
     if state["position"]["step"] == step:
         file.flush()
-        time.sleep(30)
+        time.sleep(150)
     file.write(whole.getvalue()[half:])
 
 
 def two_ranks() -> list[dict[str, str]]:
     """What torchrun tells each of two processes."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port = listening.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{port}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{free_port()}", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     common |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0", "GLOO_SOCKET_IFNAME": "lo"}
     return [{**common, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in range(2)]

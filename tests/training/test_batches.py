@@ -20,7 +20,8 @@ from suprank.training.batches import TrainBatches
 from suprank.training.config import TrainConfig
 from suprank.training.seeds import derive_seed
 from tests.data.pictures import encoded, smooth
-from tests.training.runs import start_process, waited
+from tests.training.runs import start_process
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -374,20 +375,19 @@ def read_for_ever(folder):
 def test_workers_end_when_the_process_that_trains_is_killed(forked, tmp_path):
     collection(tmp_path).save(tmp_path / "m.parquet")
     process = start_process(forked, read_for_ever, tmp_path)
-    waited(lambda: (tmp_path / "workers").exists())
+    wait_until(lambda: (tmp_path / "workers").exists())
     workers = [int(number) for number in (tmp_path / "workers").read_text().split()]
     process.kill()
     process.join()
     assert len(workers) == 2
-    until = time.monotonic() + 30  # workers look now and then whether their parent is there
-    while time.monotonic() < until and any(alive(worker) for worker in workers):
-        time.sleep(0.1)
-    assert not any(alive(worker) for worker in workers)
+    wait_until(lambda: not any(map(alive, workers)))  # they look now and then whether their parent is there
 
 
 def alive(pid):
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:  # it has just ended
+        return False
 
 
 # Cropped on the device

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from suprank.training.checkpoint import FORMAT, CheckpointError, load_newest, newest_step, save
-from tests.training.runs import start_process, waited
+from tests.training.runs import start_process
+from tests.waiting import wait_until
 
 
 def state(step):
@@ -225,7 +226,7 @@ def test_a_writer_killed_at_any_time_leaves_a_whole_checkpoint(forked, tmp_path)
     """It says a step when that is saved; after the kill, the newest is that or a later one."""
     (tmp_path / "checkpoints").mkdir()
     writer = start_process(forked, write_for_ever, tmp_path)
-    waited(lambda: (tmp_path / "steps").exists() and (tmp_path / "steps").read_text().count("\n") >= 20)
+    wait_until(lambda: (tmp_path / "steps").exists() and (tmp_path / "steps").read_text().count("\n") >= 20)
     writer.kill()
     writer.join()
     output = [int(line) for line in (tmp_path / "steps").read_text().splitlines()]

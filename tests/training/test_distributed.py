@@ -1,6 +1,5 @@
 """2 and 3 processes with a part of the batch each take the steps of one process with the whole of it."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 import torch.distributed
 
 from tests.models import tiny
+from tests.ports import free_port
 from tests.training import worker
 
 ROOT = Path(__file__).parents[2]
@@ -21,12 +21,6 @@ pytestmark = [
         reason="needs torch.distributed with gloo",
     ),
 ]
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import random
 import resource
 import shutil
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,9 +37,9 @@ from tests.training.runs import (
     stderr,
     steps_done,
     two_ranks,
-    waited,
     weights,
 )
+from tests.waiting import wait_until
 
 AT_EVERY_STEP = {"minutes": 1e-6}
 """Of checkpoints."""
@@ -204,15 +203,16 @@ def test_a_second_interrupt_ends_at_once_and_the_folder_is_free_again(manifest, 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_the_process_and_its_workers_ends_them_all_without_a_word(forked, manifest, plain, tmp_path, number):
     folder, config = tmp_path / "run", recipe(manifest, data={"workers": 2})
-    process = started(forked, folder, config, pause=0.2)
-    waited(lambda: len(steps_done(folder)) > 1)
+    process = started(forked, folder, config, hold_at=2)
+    wait_until(lambda: len(steps_done(folder)) > 1)
     assert len(group_of(process.pid)) >= 3
     os.killpg(process.pid, number)
-    process.join(20)
+    folder.with_suffix(".go").touch()
+    process.join()
     assert process.exitcode == 128 + number
-    waited(lambda: not group_of(process.pid), 10)
+    wait_until(lambda: not group_of(process.pid))
     assert stderr(folder) == ""
-    assert checkpoint.newest_step(folder / "checkpoints") == steps_done(folder)[-1]
+    assert checkpoint.newest_step(folder / "checkpoints") == steps_done(folder)[-1] == 2
     if number == signal.SIGTERM:
         train(config, folder, resume=True)
         assert_as_if_nothing_had_happened(folder, plain)
@@ -242,7 +242,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(fo
         process = started(forked, folder, config, pause=0.1)
         if attempt < 5:
             if attempt % 2:  # or else at any moment, of the start too
-                waited(lambda before=before, process=process: len(steps_done(folder)) > before or not process.is_alive())
+                wait_until(lambda before=before, process=process: len(steps_done(folder)) > before or not process.is_alive())
             process.join(draw.uniform(0, 0.25))
             process.kill()
         process.join(60)
@@ -262,9 +262,9 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(forked, mani
     def half_written():
         return [file for file in (folder / "checkpoints").glob(".step-00000005.pt.*.tmp") if file.stat().st_size > 10_000]
 
-    waited(half_written)
+    wait_until(half_written)
     process.kill()
-    process.join(20)
+    process.join()
     assert half_written()
     assert checkpoint.newest_step(folder / "checkpoints") == 4
     recorder = Recorder()
@@ -312,14 +312,14 @@ def test_processes_that_are_stopped_at_different_times_stop_together_and_one_alo
     config = recipe(manifest, model={"freeze_batchnorm": True}, optimizer={"name": "sgd", "lr": 0.02}, evaluation={"every": 1})
     train(config, tmp_path / "alone")
     folder = tmp_path / "run"
-    first, second = (started(forked, folder, config, variables=variables, pause=0.2) for variables in two_ranks())
+    first, second = (started(forked, folder, config, variables=variables, hold_at=4) for variables in two_ranks())
     try:
-        waited(lambda: len(steps_done(folder)) == 4)
-        second.terminate()
-        time.sleep(0.05)
+        wait_until(lambda: len(steps_done(folder)) == 4)
+        second.terminate()  # in step 5, for which it waits for the first
         first.terminate()
+        folder.with_suffix(".go").touch()
         for process in (first, second):
-            process.join(30)
+            process.join()
             assert process.exitcode == 128 + signal.SIGTERM, stderr(folder)
     finally:
         for process in (first, second):

@@ -19,7 +19,8 @@ from suprank.training import run_folder
 from suprank.training.config import TrainConfig
 from suprank.training.recipe import read_recipe
 from suprank.training.run_folder import RunFolder, RunFolderError, git_state
-from tests.training.runs import start_process, waited
+from tests.training.runs import start_process
+from tests.waiting import wait_until
 
 
 def recipe(**tables):
@@ -163,7 +164,7 @@ def train_for_ever(folder):
 def test_two_processes_do_not_train_in_one_folder_and_a_killed_one_is_no_hindrance(forked):
     """Also if its workers outlive it, since forked processes inherit its files."""
     other = start_process(forked, train_for_ever, Path.cwd())
-    waited(Path("worker").exists)
+    wait_until(Path("worker").exists)
     worker = int(Path("worker").read_text())
     try:
         with pytest.raises(RunFolderError, match=f"(process {other.pid} on .*|another process) is training in run"):

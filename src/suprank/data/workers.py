@@ -6,6 +6,7 @@ import multiprocessing
 import signal
 import sys
 import threading
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
+_IGNORED = (signal.SIGINT, signal.SIGTERM)
 _GRACE = 1.0  # seconds that workers have to end on their own
 _LIKELY_CAUSE = {
     "SIGKILL": ", most likely because the machine (or the job's limit) ran out of memory",
@@ -92,7 +94,8 @@ def _start(loader: DataLoader[Any]) -> tuple[Any, list[BaseProcess]]:
     """The loader's iterator and its worker processes."""
     before = set(multiprocessing.active_children())
     try:
-        batches: Any = iter(loader)
+        with _block_signals():
+            batches: Any = iter(loader)
         # On SIGCHLD torch would raise between any two instructions of the main thread, for example while it saves a checkpoint.
         # Without the handler, it checks the workers every 5 s while it waits for a batch, and raises there.
         signal_handling._remove_worker_pids(id(batches))  # type: ignore[attr-defined]
@@ -101,6 +104,19 @@ def _start(loader: DataLoader[Any]) -> tuple[Any, list[BaseProcess]]:
         _kill([child for child in multiprocessing.active_children() if child not in before])
         raise
     return batches, batches._workers
+
+
+@contextmanager
+def _block_signals() -> Iterator[None]:
+    """Hold back Ctrl-C and SIGTERM from workers that start meanwhile: one that does not ignore them yet would die of them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _shut_down(batches: Any) -> None:
@@ -143,8 +159,10 @@ def ignore_signals(worker: int) -> None:
     The parent may have something to save first, and needs its workers for that. They end with it, or are killed: see
     `loader_batches`. A worker prints no traceback either if its parent has gone while it hands over an image.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _IGNORED)  # see `_block_signals`
     sys.excepthook = _print_unless_parent_is_gone
 
 

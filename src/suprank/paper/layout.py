@@ -239,7 +239,7 @@ def order_agreement(methods: Sequence[tuple[float, float, str]]) -> str:
     """
     pairs = [(one, other) for place, one in enumerate(methods) for other in methods[:place]]
     compared = [(one, other) for one, other in pairs if one[1] != other[1] and one[2] == other[2]]
-    same = sum((one[0] - other[0]) * (one[1] - other[1]) > 0 for one, other in compared)
+    same = sum(one[0] != other[0] and (one[0] > other[0]) == (one[1] > other[1]) for one, other in compared)
     return f"{same} of {len(compared)}"
 
 

@@ -1,6 +1,6 @@
 """suprank hierarchy scrape: what it prints, what it refuses, and how it ends."""
 
-import time
+import signal
 
 import pytest
 
@@ -100,10 +100,9 @@ def test_ctrl_c_says_that_nothing_is_lost_and_it_goes_on(forked, tmp_path):
     made, sources, expected = landmarks(220)
     project = project_of(tmp_path / "places", sources)
     with serving(made) as fake:
+        fake.after = lambda asked: process.send_signal(signal.SIGINT) if asked.number == 3 else None
         process = forked.start("hierarchy", "scrape", project.folder, *WHO, *fake.options, "--rate", "300", cwd=tmp_path)
-        while len(fake.asked) < 3:
-            time.sleep(0.01)
-        code, said = process.interrupt()
+        code, _, said = process.end(timeout=60)
         assert code == 130
         assert "replies so far are saved" in said
         assert "Traceback" not in said

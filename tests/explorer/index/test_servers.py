@@ -15,7 +15,7 @@ from suprank.explorer.index.address import Address
 from suprank.explorer.index.milvus import _refuse_old_server
 from tests.explorer.index.vectors import LEVELS, drawn, labeled
 
-QUERIES = drawn(20, seed=1)
+QUERIES = drawn(20, seed=17)  # no two of their scores are closer than 1e-4, so rounding does not change an order
 
 
 @pytest.fixture(params=["qdrant", "milvus"])

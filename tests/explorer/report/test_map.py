@@ -14,7 +14,7 @@ from suprank.explorer.findings import ClassMap
 from suprank.explorer.report.header import Header
 from suprank.explorer.report.map_section import HEIGHT, LISTED, REST, WIDTH, map_section
 from suprank.explorer.report.page import BUDGET, Thumbnails, render_page
-from tests.browsers import NEEDS_BROWSER
+from tests.browsers import NEEDS_BROWSER, PATIENCE
 from tests.explorer.report.reading import of, parsed
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u2028&amp;<!--"
@@ -159,7 +159,7 @@ def opened(browser, file):
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
         shown = context.new_page()
-        shown.set_default_timeout(15_000)
+        shown.set_default_timeout(PATIENCE)
         for event in ("console", "pageerror", "dialog"):
             shown.on(event, lambda what: complaints.append(str(what)))
         shown.on("request", lambda one: one.url.startswith(("data:", file.as_uri())) or complaints.append(one.url))

@@ -1,5 +1,4 @@
 import sqlite3
-import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,6 +23,7 @@ from suprank.hierarchy.review import (
     open_branch,
 )
 from tests.hierarchy.review.small_project import CASTLE, CHURCH, HUMAN, ID, LAKE, NATURAL, RECIPE, small_project, tree
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_an_edit_that_is_killed_is_saved_completely_or_not_at_all(forked, branch
     start = tree(branch)
     process = forked.script(EDIT_FOREVER, branch.project.folder)
     assert process.first_lines(1) == ["ready"]
-    time.sleep(0.3)
+    wait_until(lambda: len(branch.log()) > 1)
     process.kill()
     assert branch.project.check() == []
     assert branch.problems() == []

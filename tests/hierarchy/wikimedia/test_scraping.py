@@ -176,7 +176,7 @@ FAULTS = {
     "half of the JSON": [faults.cut_json] * 2,
     "a reset": [faults.reset] * 2,
     "another shape": [faults.other_shape],
-    "a slow one": [faults.slow(0.4)],
+    "a slow one": [faults.slow(1.5)],
 }
 
 
@@ -187,7 +187,7 @@ def test_faults_that_pass_leave_no_trace(tmp_path, undisturbed, name, number):
     with serving(world) as fake:
         for fault in FAULTS[name]:
             fake.fault(fault, lambda request: request.number >= number)
-        run(project, fake, client_options={"timeout": 0.2} if name == "a slow one" else {})
+        run(project, fake, client_options={"timeout": 1.0} if name == "a slow one" else {})
     found = tables(project)
     assert {key: found[key] for key in clean} == clean
     assert len(fake.asked) == 5 + len(FAULTS[name])

@@ -1,6 +1,5 @@
 """Places in the total order, and their sums: every way of finding them against plain Python, on scores made to trip them."""
 
-import subprocess
 import sys
 from typing import NamedTuple
 
@@ -164,7 +163,7 @@ def test_a_score_is_compared_with_a_few_thresholds_however_many_there_are(pool, 
     assert max(reads.values()) < 6, reads  # halving all thresholds would read log2(number) of them, 10 to 14
 
 
-def test_thresholds_further_apart_than_float32_reaches_do_not_crash():
+def test_thresholds_further_apart_than_float32_reaches_do_not_crash(forked):
     # In a process of its own, which a wild write would kill.
     script = """
 import torch
@@ -173,9 +172,9 @@ falling = torch.tensor([[3e38] * 3 + [1.0] * 3 + [-3e38] * 6])
 scores = torch.tensor([[3e38, 1e38, 0.0, -1e38, -3e38, -3.2e38, -torch.inf]])
 print(compiled.count_at_or_above(falling, scores).tolist())
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr or "killed"
-    assert done.stdout.strip() == str([[1] * 3 + [2] * 3 + [5] * 6])
+    code, output, errors = forked.script(script).end(timeout=120)
+    assert code == 0, errors or "killed"
+    assert output.strip() == str([[1] * 3 + [2] * 3 + [5] * 6])
 
 
 # Taking items out of the scores

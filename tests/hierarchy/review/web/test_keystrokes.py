@@ -62,8 +62,8 @@ def press(page, text):
 
 
 def events(page, branch, count):
-    """The actions on the branch after its start, once there are this many; fewer after ten seconds."""
-    for _ in range(200):
+    """The actions on the branch after its start, once there are this many; fewer after a minute."""
+    for _ in range(1200):
         log = branch.log(newest_first=False)[1:]
         if len(log) >= count:
             break

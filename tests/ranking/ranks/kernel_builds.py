@@ -1,35 +1,8 @@
-"""The kernels compile to machine code for GPUs that are not here: the interpreter, which runs them in CI, accepts more."""
-
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).parents[3]
-CAPABILITIES = (80, 100)  # the oldest and the newest that we support
-
-
-@pytest.mark.skipif(find_spec("triton") is None or sys.platform != "linux", reason="needs Triton's compiler")
-def test_every_kernel_compiles_for_an_nvidia_gpu():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", f"from tests.ranking.ranks.test_kernels import compile_all; compile_all(*{CAPABILITIES})"],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    pairs = ["partition", *["forward"] * 3, *["backward"] * 3]
-    grid = ["survey", "arrange", "rearrange", "exact", *["edges", "spread", "read"] * 3, "connect"]
-    assert done.stdout.split() == [*len(CAPABILITIES) * pairs, *grid]
+"""Builds of the kernels of `ranks`, for tests/ranking/test_kernels.py."""
 
 
 def compile_all(*capabilities):
-    """In one process: to import torch and Triton takes longer."""
+    """The grid's kernels only for the last: they take long."""
     for capability in capabilities:
         compile_pairs(capability)
     compile_grid(capability)

@@ -1,39 +1,12 @@
-"""The kernels of `fused` compile to machine code for GPUs that are not here, which the interpreter does not show."""
-
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).parents[3]
-CAPABILITIES = (80, 100)  # the oldest and the newest that we support
-
-
-@pytest.mark.skipif(find_spec("triton") is None or sys.platform != "linux", reason="needs Triton's compiler")
-def test_every_kernel_compiles_for_an_nvidia_gpu():
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, "-c", f"from tests.ranking.exact.test_kernels import compile_all; compile_all(*{CAPABILITIES})"],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    sums = ["count_levels", "sum_positives", "sum_top"]
-    assert done.stdout.split() == len(CAPABILITIES) * ["take", "count_few", *["fill_gaps"] * 2, *["settle"] * 2, *sums]
+"""Builds of the kernels of `exact`, for tests/ranking/test_kernels.py."""
 
 
 def compile_all(*capabilities):
-    """In one process: to import torch and Triton takes longer."""
-    for capability in capabilities:
-        compile_for(capability)
+    for number, capability in enumerate(capabilities):
+        compile_for(capability, depth=8 if number else 2)
 
 
-def compile_for(capability):
+def compile_for(capability, depth):
     """Compiles each kernel with the options that `fused` uses, and prints its name; no GPU is asked."""
     from suprank.ranking.exact import kernels
 
@@ -43,7 +16,6 @@ def compile_for(capability):
         compiled(kernels.fill_gaps, capability, STEPS=steps, BLOCK=1024)
     for parity in (0, 1):
         compiled(kernels.settle, capability, PARITY=parity, BLOCK=1024)
-    depth = 2 if capability == CAPABILITIES[0] else 8
     compiled(kernels.count_levels, capability, DEPTH=depth, SEGMENT=4096, BLOCK=256)
     compiled(kernels.sum_positives, capability, DEPTH=depth, SEGMENT=4096, BLOCK=256)
     compiled(kernels.sum_top, capability, DEPTH=depth, BLOCK=128)
