@@ -305,9 +305,11 @@ def _read_matrices(
             if not len(batch):  # a row group without rows
                 continue
             matrix = _batch_matrix(batch, columns, dim, start, name)
-            with np.errstate(all="ignore"):
-                yield matrix.astype(np.float16 if half else np.float32, copy=False)
             start, dim = start + len(matrix), matrix.shape[1]
+            # Not around the `yield`: the caller would run with it, and leaving it in another order than it was entered can crash.
+            with np.errstate(all="ignore"):
+                matrix = matrix.astype(np.float16 if half else np.float32, copy=False)
+            yield matrix
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{name}: the file cannot be read to its end ({error}); write or copy it again.") from error
 
