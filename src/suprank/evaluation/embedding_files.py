@@ -305,8 +305,9 @@ def _read_matrices(
             if not len(batch):  # a row group without rows
                 continue
             matrix = _batch_matrix(batch, columns, dim, start, name)
-            with np.errstate(all="ignore"):
-                yield matrix.astype(np.float16 if half else np.float32, copy=False)
+            with np.errstate(all="ignore"):  # not around the yield: it would hold for who reads
+                block = matrix.astype(np.float16 if half else np.float32, copy=False)
+            yield block
             start, dim = start + len(matrix), matrix.shape[1]
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{name}: the file cannot be read to its end ({error}); write or copy it again.") from error
