@@ -63,7 +63,7 @@ class MilvusServer:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.terminate()  # the end of stdin is not enough if a forked process holds its other end, too
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=120)
         self._process.stdin.close()  # not before: after the end of stdin, SIGTERM would end it before it has waited for Milvus
         self._process.stdout.close()
 

@@ -57,6 +57,15 @@ def test_rows_of_parquet_are_read_in_any_order_without_a_copy(collection, no_cop
     assert torch.equal(shards.rows(torch.tensor([150, 50, 0])), every[[150, 50, 0]])
 
 
+def test_a_file_that_is_read_in_part_leaves_the_warnings_of_numpy_alone(collection, monkeypatch):
+    """A generator that stops within `np.errstate` silences who reads; where several did, numpy crashed once."""
+    monkeypatch.setattr(embedding_files, "BLOCK_BYTES", 700)
+    found = ParquetRows(collection[2] / "2.parquet", "rows", None)
+    with np.errstate(all="raise"):
+        found[0:7]
+        assert set(np.geterr().values()) == {"raise"}
+
+
 @pytest.mark.parametrize("budget", [worker.TINY, None], ids=["streamed", "resident"])
 @pytest.mark.parametrize("metrics", [None, ["R@1", "mAP@10"]], ids=["every metric", "top k"])
 def test_parquet_shards_and_npy_have_the_same_digits(collection, no_copies, budget, metrics):
