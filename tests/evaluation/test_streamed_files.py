@@ -225,15 +225,3 @@ def test_the_positives_that_a_measurement_does_not_reach_are_ranked_as_well(meas
 )
 def test_durations_are_in_words(seconds, text):
     assert plan_module._duration(seconds) == text
-
-
-def test_numpy_warns_as_before_while_a_parquet_file_is_read_piece_by_piece(tmp_path):
-    vectors = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    table = pa.table({"embedding": pa.FixedSizeListArray.from_arrays(vectors.ravel(), 4)})
-    pq.write_table(table, tmp_path / "x.parquet", row_group_size=10)
-    source = Embeddings.from_source(tmp_path / "x.parquet", sequential=True)
-    with np.errstate(over="raise"):
-        before = np.geterr()
-        for first in range(0, 40, 4):
-            np.testing.assert_array_equal(source.rows(slice(first, first + 4)), vectors[first : first + 4])
-            assert np.geterr() == before

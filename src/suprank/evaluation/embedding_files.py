@@ -306,7 +306,7 @@ def _read_matrices(
                 continue
             matrix = _batch_matrix(batch, columns, dim, start, name)
             start, dim = start + len(matrix), matrix.shape[1]
-            # Not around the `yield`: the caller would run with it, and leaving it in another order than it was entered can crash.
+            # Not around the `yield`: it would hold for the caller, and two that are left in the wrong order can crash numpy.
             with np.errstate(all="ignore"):
                 matrix = matrix.astype(np.float16 if half else np.float32, copy=False)
             yield matrix
