@@ -17,6 +17,10 @@ if "SUPRANK_CACHE" not in os.environ:  # nothing is written to the user's cache;
     os.environ["SUPRANK_CACHE"] = tempfile.mkdtemp(prefix="suprank-cache-")
     atexit.register(shutil.rmtree, os.environ["SUPRANK_CACHE"], ignore_errors=True)
 
+# Tests of vector databases leave threads of gRPC behind. A process that is forked from theirs, and forks in turn (image
+# workers), can die in gRPC's own handlers of forks: a segmentation fault once in a few runs.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # Before anything is computed, and before workers start, which inherit it: many tests compute in bf16.
 cpu_features.prepare_bf16("a CPU that can")
 
