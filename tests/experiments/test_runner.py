@@ -89,9 +89,11 @@ def test_a_run_that_fails_is_told_with_its_last_lines_and_the_others_go_on():
 
 
 SWEEP = """
-import sys
+import signal, sys
 from pathlib import Path
 from suprank.experiments import ExperimentStopped, Grid, Task, runner
+for number in (signal.SIGINT, signal.SIGHUP):  # which nohup, or a shell, may have had ignored
+    signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 runner.train_command = lambda recipe, overrides, folder: [*sys.argv[1:], recipe, *overrides, "--out", str(folder)]
 runner.POLL_SECONDS = 0.01
 grid = Grid.from_values(["loss.weight=0,0.1,0.2"])
