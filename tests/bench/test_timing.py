@@ -9,11 +9,13 @@ from suprank.bench.timing import CpuMeter, run_in_child
 
 
 def test_the_cpu_meter_sees_a_tensor():
-    meter = CpuMeter()
-    meter.start()
-    _, value = meter.timed(lambda: torch.ones(8, 2**20).sum())
-    assert value == 8 * 2**20
-    assert meter.extra_bytes() > 16 * 2**20
+    meter, extra = CpuMeter(), []
+    for _ in range(5):  # the system may take away other memory of this process meanwhile
+        meter.start()
+        _, value = meter.timed(lambda: torch.ones(8, 2**20).sum())
+        assert value == 8 * 2**20
+        extra.append(meter.extra_bytes())
+    assert max(extra) > 16 * 2**20
 
 
 @pytest.fixture
