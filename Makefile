@@ -17,7 +17,7 @@ demo: $(VENV)/.cli  ## train a small network on emoji, or on DATA=glyphs, with S
 # cores, where two take 9, because some tests wait. Bytecode is kept even where the shell says otherwise: without it, each worker
 # compiles all tests (12 s), and each process that they start our package.
 test: $(VENV)/.installed  ## run every test; those for a GPU where there is one
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup -q
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 0 -q
 
 lint: $(VENV)/.installed  ## check style, format and types
 	$(BIN)/ruff check

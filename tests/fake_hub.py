@@ -68,6 +68,7 @@ class FakeHub:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or else each answer, sent in two parts, waits 0.04 s
 
             def log_message(self, *args):
                 pass

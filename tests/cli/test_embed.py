@@ -1,12 +1,12 @@
 """suprank embed: from a folder of pictures to numbers, however often it is interrupted and by however many processes."""
 
 import json
-import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -230,43 +230,34 @@ def test_folders_that_cannot_be_evaluated_are_said_plainly(arguments, message):
     assert message in refused("evaluate", "--embeddings", *arguments)
 
 
-def started(*arguments, name="0", shard_rows=collection.SHARD_ROWS, pause=0, **variables):
-    """The command line in a process of its own, and group, whose output goes into files; forked, for torch is imported here.
+def started(forked, *arguments, shard_rows=collection.SHARD_ROWS, pause=0, lease=claims.LEASE, variables=None):
+    """The command line in a process of its own, and group. Not a fork of this one: grpc, of other tests, crashes in forks.
 
     A batch takes `pause` seconds more, so that there is something left to do when somebody looks.
     """
-    process = multiprocessing.get_context("fork").Process(target=_run, args=(arguments, name, shard_rows, pause, variables))
-    process.start()
-    return process
+    return forked.function(partial(_run, [*map(str, arguments)], shard_rows, pause, lease), variables)
 
 
-def _run(arguments, name, shard_rows, pause, variables):
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had it ignored
-    for number, end in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{name}.{end}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
-    sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115 - not pytest's
-    os.environ.update(variables)
-    sys.argv = ["suprank", *map(str, arguments)]
-    collection.SHARD_ROWS = shard_rows
+def _run(arguments, shard_rows, pause, lease):
+    sys.argv = ["suprank", *arguments]
+    collection.SHARD_ROWS, claims.LEASE = shard_rows, lease
     take = _Stream.take
     _Stream.take = lambda *of: time.sleep(pause) or take(*of)
     main()
 
 
-def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(folder, monkeypatch):
+def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(forked, folder, monkeypatch):
     rows = 320
     lines = ["path,split,label_class", *(f"group0/class00/{row % 4}.png,test,c{row % 4}" for row in range(rows))]
     (folder / "long.csv").write_text("\n".join(lines))
     command = ("embed", "--model", "model", "--manifest", "long.csv", "--root", "photos", "--out", "e", *FAST[:-2])
     command = (*command, "--batch-size", 8, "--workers", 1)
     parts = folder / "e/test/parts"
-    first = started(*command, shard_rows=8, pause=0.2)
+    first = started(forked, *command, shard_rows=8, pause=0.2)
     wait_until((parts / "00001.npy").exists)
     os.killpg(first.pid, signal.SIGINT)  # as a terminal does: to the workers too
-    first.join(60)
-    output = Path("0.err").read_text()
-    assert first.exitcode == 130, output
+    code, _, output = first.end(60)
+    assert code == 130, output
     assert output.endswith("\nsuprank: stopped.\n")
     assert "Traceback" not in output
     finished = {part.name: part.stat().st_mtime_ns for part in parts.glob("*.npy")}
@@ -281,14 +272,12 @@ def test_ctrl_c_stops_plainly_and_the_same_command_goes_on(folder, monkeypatch):
     np.testing.assert_allclose(found, np.tile(found[:4], (rows // 4, 1)), atol=1e-6)
 
 
-def test_the_processes_of_a_torchrun_share_the_images():
+def test_the_processes_of_a_torchrun_share_the_images(forked):
     embed(out="alone")
     command = ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "shared", *FAST)
-    processes = [started(*command, name=variables["RANK"], **variables) for variables in two_ranks()]
-    for rank, process in enumerate(processes):
-        process.join(120)
-        assert process.exitcode == 0, Path(f"{rank}.err").read_text()
-    assert [Path(f"{rank}.out").read_text() for rank in range(2)] == ["test: shared/test\n", ""]
+    processes = [started(forked, *command, variables=variables) for variables in two_ranks()]
+    ends = [process.end(120) for process in processes]
+    assert [(code, output) for code, output, _ in ends] == [(0, "test: shared/test\n"), (0, "")], ends
     alone, shared = (np.asarray(read_embedded(out, "test").embeddings) for out in ("alone", "shared"))
     np.testing.assert_allclose(alone, shared, atol=1e-6)
 
@@ -322,7 +311,7 @@ def kill_with_a_claim(process):
 
     def stopped_with_a_claim():
         os.killpg(process.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        wait_until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "TZ")
         if is_claiming():
             return True
         os.killpg(process.pid, signal.SIGCONT)
@@ -333,18 +322,17 @@ def kill_with_a_claim(process):
     os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machine(folder, monkeypatch):
-    monkeypatch.setattr(claims, "LEASE", 1.5)
+def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machine(forked, folder):
     command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
-    machines = {"killed": started(*command, name="killed", pause=0.2)}
-    kill_with_a_claim(machines["killed"])
-    machines |= {name: started(*command, name=name) for name in ("second", "third")}
-    alone = started(*long_run(folder, "alone", "--shard-rows", 8, "--device", "cpu"), name="alone")
-    for name, process in [*machines.items(), ("alone", alone)]:
-        process.join(120)
-        assert process.exitcode == (-signal.SIGKILL if name == "killed" else 0), Path(f"{name}.err").read_text()
-    assert Path("third.out").read_text() == "test: e/test\n"
-    assert "shards here" in Path("second.err").read_text()
+    killed = started(forked, *command, pause=0.2)
+    kill_with_a_claim(killed)
+    others = [started(forked, *command, lease=1.5) for _ in range(2)]
+    others.append(started(forked, *long_run(folder, "alone", "--shard-rows", 8, "--device", "cpu")))
+    assert killed.end(60)[0] == -signal.SIGKILL
+    ends = [process.end(120) for process in others]
+    assert [code for code, *_ in ends] == [0, 0, 0], ends
+    assert ends[1][1] == "test: e/test\n"
+    assert "shards here" in ends[0][2]
     assert sorted(file.name for file in (folder / "e/test").iterdir()) == ["claims", "items.parquet", "parts", "run.json"]
     assert not list((folder / "e/test/claims").glob("*.json"))
     one, shared = read_embedded("alone", "test"), read_embedded("e", "test")
@@ -359,14 +347,14 @@ def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machin
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_machine_that_is_stopped_gives_its_claims_back(folder, number):
+def test_a_machine_that_is_stopped_gives_its_claims_back(forked, folder, number):
     command = long_run(folder, "e", "--shared", "--shard-rows", 8, "--device", "cpu")
-    process = started(*command, pause=0.2)
+    process = started(forked, *command, pause=0.2)
     wait_until(lambda: list((folder / "e/test/parts").glob("*.npy")))
     os.killpg(process.pid, number)
-    process.join(60)
-    assert process.exitcode == 130, Path("0.err").read_text()
-    assert Path("0.err").read_text().endswith("\nsuprank: stopped.\n")
+    code, _, errors = process.end(60)
+    assert code == 130, errors
+    assert errors.endswith("\nsuprank: stopped.\n")
     assert not list((folder / "e/test/claims").glob("*.json"))
     assert "interrupted; give the same command again" in refused("evaluate", "e")
 
