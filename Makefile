@@ -13,9 +13,9 @@ help:  ## say what the targets do
 demo: $(VENV)/.cli  ## train a small network on emoji, or on DATA=glyphs, with Smooth-AP and with HAPPIER, and compare
 	@$(BIN)/suprank demo $(if $(DATA),--data "$(DATA)")
 
-# One thread for each worker: threads within and workers beside would fight over the cores. Three workers take 8 minutes 20 on two
-# cores, where two take 9, because some tests wait. Bytecode is kept even where the shell says otherwise: without it, each worker
-# compiles all tests (12 s), and each process that they start our package.
+# One thread for each worker: threads within and workers beside would fight over the cores. Three workers are faster than two on two
+# cores, because some tests wait. A worker that crashes ends the tests: pytest-xdist can hang after a restart. Bytecode is kept even
+# where the shell says otherwise: without it, each worker compiles all tests (12 s), and each process that they start our package.
 test: $(VENV)/.installed  ## run every test; those for a GPU where there is one
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 0 -q
 

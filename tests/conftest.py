@@ -32,7 +32,6 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 torch.set_num_threads(1)  # pytest-xdist runs one worker a core; threads within a worker would fight over them
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are imported: without a GPU they run in Triton's interpreter
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its handlers crash in forks of forks, such as workers of a command
 shapes.check("suprank.ranking", "suprank.losses")
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # or else 0.07 s for each of a thousand commands
 
