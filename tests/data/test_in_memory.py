@@ -1,6 +1,8 @@
 """Images in memory are those that the dataset would decode, pixel by pixel, in every kind of worker."""
 
+import multiprocessing
 import pickle
+import time
 import zipfile
 
 import numpy as np
@@ -16,16 +18,19 @@ from suprank.data import (
     InMemoryImages,
     Manifest,
     collate,
+    decoded_files,
     eval_transform,
     in_memory,
     min_short_side,
     train_transform,
 )
+from suprank.files.locking import lock_folder
 from tests.data.pictures import encoded, smooth, tensor
 
 
 def pictures(root, count=40):
     """Pictures of many sizes and both formats, every third cropped to a box."""
+    root.mkdir(exist_ok=True)
     paths = [f"{row}.{'jpg' if row % 2 else 'png'}" for row in range(count)]
     for row, path in enumerate(paths):
         (root / path).write_bytes(encoded(smooth(60 + row, 90 - row // 2, seed=row), "JPEG" if row % 2 else "PNG"))
@@ -196,3 +201,100 @@ def test_an_estimate_that_was_too_low_is_noticed_on_the_way(tmp_path, monkeypatc
 
 def test_free_memory_is_what_this_machine_has():
     assert 2**20 < in_memory.free_memory() < 2**50
+
+
+# In files that runs share
+
+
+def test_a_second_dataset_maps_the_file_of_the_first_and_decodes_nothing(tmp_path):
+    manifest, folder = pictures(tmp_path / "pictures"), tmp_path / "cache"
+    dataset = ImageDataset(manifest, eval_transform(32, resize=40))
+    told = []
+    first = InMemoryImages(dataset, folder=folder, progress=lambda *counted: told.append(counted))
+    second = InMemoryImages(ImageDataset(manifest), folder=folder, progress=lambda *_: pytest.fail("it decodes again"))
+    assert told[-1] == (40, 40)
+    assert len(list(folder.glob("*.npy"))) == 1
+    assert torch.equal(first.pixels, second.pixels)
+    assert all(same(first[row], dataset[row]) for row in range(40))
+    first.pixels.zero_()
+    assert second.pixels.any(), "a process does not change the file, or what others see"
+
+
+@pytest.mark.parametrize("change", ["an image", "the box", "the transform", "the decoder's setting", "the rows"])
+def test_what_changes_the_pixels_changes_the_file(tmp_path, change):
+    manifest, folder = pictures(tmp_path / "pictures", 6), tmp_path / "cache"
+    InMemoryImages(ImageDataset(manifest), folder=folder)
+    options, prepare = {}, None
+    if change == "an image":
+        (tmp_path / "pictures" / "2.png").write_bytes(encoded(smooth(30, 30, seed=9), "PNG"))
+    elif change == "the box":
+        manifest = manifest.with_columns(box=[[1, 2, 30, 35]] * 6)
+    elif change == "the transform":
+        prepare = eval_transform(16, resize=20, mean=None)
+    elif change == "the decoder's setting":
+        options = {"min_short_side": 20}
+    else:
+        manifest = manifest.take(np.arange(5))
+    changed = InMemoryImages(ImageDataset(manifest, **options), folder=folder, prepare=prepare)
+    assert torch.equal(changed.pixels, InMemoryImages(ImageDataset(manifest, **options), prepare=prepare).pixels)
+    assert len(list(folder.glob("*.npy"))) == 2
+
+
+def test_broken_images_are_broken_in_the_file_too(tmp_path):
+    manifest, folder = pictures(tmp_path / "pictures", 6), tmp_path / "cache"
+    (tmp_path / "pictures" / "2.png").write_bytes(b"no image")
+    (tmp_path / "pictures" / "5.jpg").unlink()
+    with pytest.raises(BrokenImageError, match="2.png: is not an image"):
+        InMemoryImages(ImageDataset(manifest), folder=folder)
+    assert not list(folder.glob("*.np*")), "nothing is kept of a dataset that was refused"
+    dataset = ImageDataset(manifest, on_broken="skip")
+    for _ in range(2):
+        kept = InMemoryImages(dataset, folder=folder)
+        assert kept[2] == dataset[2]
+        assert kept[5] == dataset[5]
+        assert same(kept[3], dataset[3])
+
+
+def test_a_file_without_its_shapes_is_decoded_again(tmp_path):
+    manifest, folder = pictures(tmp_path / "pictures", 6), tmp_path / "cache"
+    expected = InMemoryImages(ImageDataset(manifest), folder=folder).pixels.clone()
+    (shapes,) = folder.glob("*.npz")
+    shapes.unlink()  # as if the run had been killed before it wrote them
+    (pixels,) = folder.glob("*.npy")
+    pixels.write_bytes(b"half a file")
+    assert torch.equal(InMemoryImages(ImageDataset(manifest), folder=folder).pixels, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_processes_at_the_same_time_decode_once(tmp_path):
+    root, folder = tmp_path / "pictures", tmp_path / "cache"
+    manifest = pictures(root, 6)
+    context = multiprocessing.get_context("fork")
+    found = context.Queue()
+    key = decoded_files.decoding_key(ImageDataset(manifest), None)
+    with lock_folder(folder, "", "", name=f"{key}.lock"):
+        processes = [context.Process(target=_load, args=(manifest, folder, found)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        time.sleep(0.3)
+        assert not list(folder.glob("*.np*")), "they wait for the one that holds the lock"
+    numbers = [found.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert [decoded for decoded, _ in numbers].count(True) == 1
+    assert len({total for _, total in numbers}) == 1
+
+
+def _load(manifest, folder, found):
+    decoded = []
+    images = InMemoryImages(ImageDataset(manifest), folder=folder, progress=lambda *_: decoded.append(True))
+    found.put((bool(decoded), int(images.pixels.sum())))
+
+
+def test_transformed_images_are_stored_as_the_transform_returns_them(tmp_path):
+    dataset = ImageDataset(pictures(tmp_path, 8), eval_transform(32, resize=40, mean=None))
+    kept = InMemoryImages.transformed(dataset)
+    assert kept.nbytes == 8 * 3 * 32 * 32
+    assert all(same(kept[row], dataset[row]) for row in range(8))
+    again = pickle.loads(pickle.dumps(kept))
+    assert same(again[3], dataset[3])

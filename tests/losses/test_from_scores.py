@@ -38,7 +38,7 @@ from suprank.losses import (
     suggest_tau,
 )
 from suprank.losses.rank_measures import APMeasure, MRRMeasure, NDCGMeasure
-from suprank.losses.replay import _refusing_to_wait
+from suprank.losses.replay import refusing_to_wait
 from suprank.losses.score_batch import MOST_LEVELS, ScoreBatch
 from suprank.ranking import heaviside
 from tests import reference
@@ -447,7 +447,7 @@ def test_on_a_gpu_the_loss_is_that_of_a_cpu_and_nothing_waits(name):
     expected = slopes(ALL[name], *given)
     on_gpu = [one.cuda() for one in given]
     found = slopes(ALL[name], *on_gpu)  # kernels are compiled
-    with skip_value_checks(), _refusing_to_wait():
+    with skip_value_checks(), refusing_to_wait():
         again = slopes(ALL[name], *on_gpu)
     for one in (found, again):
         torch.testing.assert_close([part.cpu() for part in one], list(expected), rtol=1e-4, atol=1e-5)

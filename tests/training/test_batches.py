@@ -288,6 +288,20 @@ def test_held_images_are_the_same(tmp_path):
     assert_same(list(batches.batches(0, 0, 1)), expected)
 
 
+@pytest.mark.parametrize("way", ["cache_images", "crop_on_device"])
+def test_decoded_images_in_a_folder_are_the_same_for_every_run(tmp_path, way):
+    manifest = collection(tmp_path, broken=[7])
+    without, shared = (
+        recipe(data={"on_broken": "skip", way: True, **further})
+        for further in ({}, {"cache_folder": str(tmp_path / "decoded")})
+    )
+    expected = list(TrainBatches.from_config(without, manifest).batches(0, 0, 1))
+    first = TrainBatches.from_config(shared, manifest)
+    second = TrainBatches.from_config(shared, manifest, progress=lambda *_: pytest.fail("it decodes again"))
+    assert_same(list(first.batches(0, 0, 1)), expected)
+    assert_same(list(second.batches(0, 0, 1)), expected)
+
+
 def test_crops_are_those_of_the_recipe(tmp_path):
     manifest = collection(tmp_path)
     crops = {"size": 16, "test_resize": 16, "crop_scale": [1.0, 1.0], "crop_ratio": [1.2, 1.2], "flip": 1.0, "resize": 20}

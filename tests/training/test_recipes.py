@@ -39,7 +39,9 @@ LEVELS = {
     "glyphs": ("character", "group", "script"),
     "cub112": ("species", "genus", "family", "order"),
     "emoji64": ("emoji", "subgroup", "group"),
+    "emoji48": ("emoji", "subgroup", "group"),
     "omniglot56": ("character", "alphabet"),
+    "omniglot40": ("character", "alphabet"),
     "photos": ("class", "group"),
 }
 """Of the manifests that `suprank data import` makes of the dataset, by the folder of its recipes."""

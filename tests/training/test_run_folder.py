@@ -115,7 +115,10 @@ def test_a_resumed_run_is_another_session_in_which_harmless_entries_may_differ()
         logging={"every": 1},
         checkpoint={"minutes": 1, "keep": 3},
         evaluation={"every": 1},
-        data={"manifest": "m.parquet", "workers": 0, "root": "images", "cache_images": True, "decoder": "turbo"},
+        data={
+            **{"manifest": "m.parquet", "workers": 0, "root": "images", "decoder": "turbo"},
+            **{"cache_images": True, "cache_folder": "decoded"},
+        },
     )
     RunFolder.open("run", other, resume=True, command=["again"]).close()
     assert read_recipe("run/recipe.toml") == other
@@ -123,6 +126,12 @@ def test_a_resumed_run_is_another_session_in_which_harmless_entries_may_differ()
     assert first["changes"] == {}
     assert second["command"] == ["again"]
     assert second["changes"]["engine.devices"] == [1, 2]
+
+
+def test_a_resumed_run_may_replay_its_network():
+    begun()
+    RunFolder.open("run", recipe(engine={"replay_network": True}), resume=True).close()
+    assert sessions()[-1]["changes"] == {"engine.replay_network": [False, True]}
 
 
 def test_the_decoder_may_not_differ_where_it_decides_the_crops():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from suprank.data.datasets import ImageDataset, ImageItem
+from suprank.data.decoded_files import Decoded, decoding_key, load_or_decode
 from suprank.data.images import BrokenImage, BrokenImageError
 from suprank.data.workers import ignore_signals, loader_batches, start_method
 from suprank.system.platforms import memory_bytes
@@ -38,9 +41,12 @@ class InMemoryImages(ImageDataset):
     PIL image.
 
     `workers` processes decode (0: this process); `progress(done, total)` counts images. The workers of a loader share the
-    memory, whether forked or spawned. The processes of distributed training do not: each has a copy.
+    memory, whether forked or spawned. The processes of distributed training do not, without a `folder`: each has a copy.
 
     `prepare` is applied once, to the PIL image before it is stored, and must return a uint8 tensor `[3, height, width]`.
+
+    With a `folder` the decoded images are kept in a file there, which other runs on this machine map into memory instead of
+    decoding again (see `suprank.data.decoded_files`).
 
     Images that would take more than `limit` bytes (by default half of the free memory) are refused before all are decoded. With
     `on_broken="skip"` broken images stay broken.
@@ -54,26 +60,24 @@ class InMemoryImages(ImageDataset):
         prepare: Callable[[Image.Image], Tensor] | None = None,
         progress: Callable[[int, int], None] | None = None,
         limit: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
     ) -> None:
         vars(self).update(vars(dataset))
-        limit = free_memory() // 2 if limit is None else limit
-        _check_fits(estimate_bytes(dataset, prepare), limit, len(dataset))
-        pieces: list[Tensor] = []
-        shapes: list[tuple[int, int]] = []
-        size = 0
-        self.broken: dict[int, str] = {}
-        with closing(_decode_all(_with_transform(dataset, prepare), workers)) as decoded_pieces:
-            for piece in decoded_pieces:
-                shapes += piece.shapes
-                self.broken |= {broken.index: broken.reason for broken in piece.broken}
-                pieces.append(piece.pixels.clone())  # a tensor from a worker keeps a file open
-                size += len(piece.pixels)
-                _check_fits(size, limit, len(dataset))
-                if progress is not None:
-                    progress(len(shapes), len(dataset))
-        self.shapes = np.array(shapes, np.int64).reshape(-1, 2)
+        decode = partial(_decode_all, dataset, prepare, workers, progress, limit)
+        decoded = decode() if folder is None else load_or_decode(Path(folder), decoding_key(dataset, prepare), decode)
+        self.pixels, self.shapes, self.broken = decoded
         self._ends = np.cumsum(3 * self.shapes.prod(1))
-        self.pixels = _concatenate(pieces)
+
+    @classmethod
+    def transformed(cls, dataset: ImageDataset, **options: Any) -> Self:
+        """The same items, with a transform that is applied once, before images are stored, and not at every access.
+
+        For a transform without random choices that returns uint8 tensors `[3, height, width]`, such as `eval_transform` with
+        `mean=None`.
+        """
+        images = cls(dataset, prepare=dataset.transform, **options)
+        images.transform = _unchanged
+        return images
 
     @property
     def nbytes(self) -> int:
@@ -88,6 +92,10 @@ class InMemoryImages(ImageDataset):
         # PIL's memory layout, and a view [3, height, width] of it, as torchvision makes of a PIL image.
         pixels = self.pixels[end - 3 * height * width : end].view(height, width, 3)
         return Image.fromarray(pixels.numpy()) if self.transform is None else pixels.permute(2, 0, 1), self.transform
+
+
+def _unchanged(image: Any) -> Any:
+    return image
 
 
 def estimate_bytes(dataset: ImageDataset, prepare: Callable[[Image.Image], Tensor] | None = None) -> int:
@@ -119,7 +127,32 @@ class _Piece(NamedTuple):
     broken: list[BrokenImage]
 
 
-def _decode_all(dataset: ImageDataset, workers: int) -> Generator[_Piece]:
+def _decode_all(
+    dataset: ImageDataset,
+    prepare: Callable[[Image.Image], Tensor] | None,
+    workers: int,
+    progress: Callable[[int, int], None] | None,
+    limit: int | None,
+) -> Decoded:
+    limit = free_memory() // 2 if limit is None else limit
+    _check_fits(estimate_bytes(dataset, prepare), limit, len(dataset))
+    pieces: list[Tensor] = []
+    shapes: list[tuple[int, int]] = []
+    size = 0
+    broken: dict[int, str] = {}
+    with closing(_decode_pieces(_with_transform(dataset, prepare), workers)) as decoded_pieces:
+        for piece in decoded_pieces:
+            shapes += piece.shapes
+            broken |= {one.index: one.reason for one in piece.broken}
+            pieces.append(piece.pixels.clone())  # a tensor from a worker keeps a file open
+            size += len(piece.pixels)
+            _check_fits(size, limit, len(dataset))
+            if progress is not None:
+                progress(len(shapes), len(dataset))
+    return Decoded(_concatenate(pieces), np.array(shapes, np.int64).reshape(-1, 2), broken)
+
+
+def _decode_pieces(dataset: ImageDataset, workers: int) -> Generator[_Piece]:
     rows = [list(range(start, min(start + _BATCH, len(dataset)))) for start in range(0, len(dataset), _BATCH)]
     workers = min(workers, len(rows))
     loader: DataLoader[Any] = DataLoader(

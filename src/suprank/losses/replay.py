@@ -236,7 +236,7 @@ def record_cuda_graph(function: Function, inputs: Sequence[Tensor]) -> Function:
         with torch.cuda.device(device), rehearsal():
             with torch.cuda.stream(stream):
                 function(*static)
-                with _refusing_to_wait():
+                with refusing_to_wait():
                     function(*static)
             # Only this thread is held to what a recording may do: others load images.
             with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
@@ -258,7 +258,7 @@ def record_cuda_graph(function: Function, inputs: Sequence[Tensor]) -> Function:
 
 
 @contextmanager
-def _refusing_to_wait() -> Iterator[None]:
+def refusing_to_wait() -> Iterator[None]:
     """Raise where an operation waits for the GPU."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():

@@ -17,6 +17,7 @@ from suprank.files.atomic import write_atomically
 from suprank.models import hub, model_card, model_folder
 from suprank.models.backbone import Backbone
 from suprank.models.config import EmbedderConfig, ImageInput
+from suprank.models.frozen_batchnorm import keep_memory_format
 from suprank.models.head import Head
 from suprank.models.hub_names import HubName, check_repo_id
 from suprank.models.normalization import NORMALIZATIONS
@@ -130,12 +131,12 @@ class Embedder(nn.Module):
         return self.backbone.apply_head(special[:, 0] if self.config.pooling == "token" else self.pooling(positions))
 
     def train(self, mode: bool = True) -> Self:
-        """As in torch; with `freeze_batchnorm` the BatchNorm layers stay in evaluation mode."""
+        """As in torch; with `freeze_batchnorm` the BatchNorm layers stay in evaluation mode, with the faster backward."""
         super().train(mode)
         if self.config.freeze_batchnorm:
             for module in self.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+                    keep_memory_format(module.eval())
         return self
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:

@@ -122,7 +122,11 @@ class TrainBatches:
             images, transform, on_broken=config.data.on_broken, min_short_side=min_size, decoder=config.data.decoder
         )
         workers = config.data.workers
-        decoding: dict[str, Any] = {"workers": default_workers() if workers is None else workers, "progress": progress}
+        decoding: dict[str, Any] = {
+            "workers": default_workers() if workers is None else workers,
+            "progress": progress,
+            "folder": config.data.cache_folder,
+        }
         cropped: _SeededImages | _DeviceCrops
         if config.data.crop_on_device:
             prepare = transforms.resize_transform(crops.resize) if crops.resize is not None else None
@@ -216,6 +220,11 @@ class TrainBatches:
 def check_batches(config: TrainConfig, images: Manifest, world_size: int = 1) -> None:
     """Refuse what training on these images would refuse: levels that they do not have, too few classes for a batch."""
     _labels_and_sampler(config, images, world_size)
+
+
+def batches_per_epoch(config: TrainConfig, images: Manifest) -> int:
+    """Batches of an epoch on these images."""
+    return len(_labels_and_sampler(config, images, 1)[2])
 
 
 def _labels_and_sampler(

@@ -9,12 +9,15 @@ the sum is the gradient of the whole batch.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from lightning.fabric import Fabric
     from torch import Tensor
@@ -42,10 +45,17 @@ def forward_at_once(
     """Pass the whole batch through the network at once."""
     with fabric.no_backward_sync(model, enabled=not last):
         embeddings = model(prepare(images))
+    return forward_pass(fabric, embeddings, partial(fabric.no_backward_sync, model, enabled=not last))
+
+
+def forward_pass(
+    fabric: Fabric, embeddings: Tensor, backward_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> ForwardPass:
+    """The pass that returned these embeddings, attached to their graph; its backward pass runs in `backward_context`."""
 
     def backward(gradient: Tensor) -> None:
         if embeddings.requires_grad:  # not if the network is frozen, and only the loss has parameters to train
-            with fabric.no_backward_sync(model, enabled=not last):
+            with backward_context():
                 fabric.backward(embeddings, gradient=gradient.to(embeddings.dtype))
 
     return ForwardPass(embeddings.detach(), backward)

@@ -62,7 +62,7 @@ class Validator:
     `data.levels` that it has.
 
     With `data.on_broken = "skip"` broken images are left out, of queries and of gallery. With `data.cache_images` images are
-    decoded when the validator is built, once for all evaluations.
+    decoded, resized and cropped when the validator is built, once for all evaluations.
     """
 
     def __init__(
@@ -276,7 +276,8 @@ def _test_set(
     images: dict[str, ImageDataset] = {part: loading.dataset(manifest) for part, manifest in manifests.items()}
     if config.data.cache_images:
         workers = default_workers() if loading.workers is None else loading.workers
-        images = {part: InMemoryImages(dataset, workers=workers, progress=progress) for part, dataset in images.items()}
+        options: dict[str, Any] = {"workers": workers, "progress": progress, "folder": config.data.cache_folder}
+        images = {part: InMemoryImages.transformed(dataset, **options) for part, dataset in images.items()}
     return _TestSet(images, about, levels, metrics, weights)
 
 
