@@ -207,6 +207,23 @@ def test_tuning_needs_its_number_of_trials_and_collecting_none():
     assert not Path("c").exists()
 
 
+def test_processes_can_be_kept_on_this_machine_only(monkeypatch):
+    given = []
+    monkeypatch.setattr(runner, "run_tasks", lambda waiting, *_, workers, **__: given.append(workers) or iter(()))
+    done("compare", "low.toml", "--out", "c", "--keep-processes")
+    done("compare", "low.toml", "--out", "c")
+    assert isinstance(given[0], experiments.WorkerPool)
+    assert given[1] is None
+    done("sweep", "low.toml", "--out", "s", "--keep-processes")
+    assert isinstance(given[2], experiments.WorkerPool)
+    for command in ("compare", "sweep"):
+        refusal = refused(command, "low.toml", "--out", "d", "--keep-processes", "--slurm", "partition=gpu")
+        assert "--keep-processes is for runs on this machine" in refusal
+    monkeypatch.setattr(experiments.fork_server, "is_supported", lambda: False)
+    assert "only Linux can keep the processes" in refused("compare", "low.toml", "--out", "d", "--keep-processes")
+    assert not Path("d").exists()
+
+
 def test_a_dry_run_of_a_search_says_how_many_runs_it_has():
     result = done("compare", "low.toml", "high.toml", "--tune", 5, "--folds", 3, "--seeds", 2, "--out", "c", "--dry-run")
     assert len(result.stdout.splitlines()) == 4

@@ -60,7 +60,7 @@ def folder(tmp_path, monkeypatch, manifest):
     return tmp_path
 
 
-def train_here(waiting, *_):
+def train_here(waiting, *_, workers=None):
     """In place of `runner._run_here`: the commands of the runs, in this process."""
     for task in waiting:
         done(*task.command[task.command.index("train") :])

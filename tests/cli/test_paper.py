@@ -138,7 +138,7 @@ def test_finished_runs_are_not_run_again_and_seeds_are_added():
 
 def test_collect_writes_the_table_without_running(monkeypatch):
     done(*XBM, "--method", "roadmap")
-    monkeypatch.setattr(runner, "_run_here", lambda *_: pytest.fail("nothing is to be run"))
+    monkeypatch.setattr(runner, "_run_here", lambda *_, **__: pytest.fail("nothing is to be run"))
     xbm, roadmap = table_rows(done(*XBM, "--collect").stdout)
     assert xbm[1] == "–"
     assert float(roadmap[1]) > 0
@@ -152,7 +152,7 @@ def test_settings_that_conflict_with_finished_runs_are_refused_and_not_recorded(
 
 
 def test_a_run_that_fails_gives_exit_code_1_and_the_table_of_the_others(monkeypatch):
-    def one_fails(waiting, *rest):
+    def one_fails(waiting, *rest, workers=None):
         miniature.pretend(waiting[1:], *rest)
         return [waiting[0].name]
 
@@ -166,7 +166,7 @@ def test_a_run_that_fails_gives_exit_code_1_and_the_table_of_the_others(monkeypa
 
 
 def test_ctrl_c_gives_exit_code_130_and_says_how_to_resume(monkeypatch):
-    def stopped(*_):
+    def stopped(*_, workers=None):
         raise ExperimentStopped(signal.SIGINT)
 
     monkeypatch.setattr(runner, "_run_here", stopped)
@@ -197,7 +197,7 @@ def test_saved_comparisons_are_laid_out_and_tables_that_are_computed_left_out():
 
 
 def test_numbers_of_three_test_sets_are_their_mean(monkeypatch, folder, pictures):
-    def three(waiting, *rest):
+    def three(waiting, *rest, workers=None):
         miniature.pretend(waiting, *rest)
         for task in waiting:
             result = json.loads((task.folder / "result.json").read_text())

@@ -12,6 +12,7 @@ from suprank.data import Manifest
 from suprank.experiments import Display, SearchSettings, compare, plan_comparison, plots, runner, slurm, tuning
 from suprank.experiments.folds import fold_level, fold_manifests
 from suprank.experiments.runner import EndedTask
+from suprank.training.batches import batches_per_epoch
 from suprank.training.loop import train
 from suprank.training.recipe import read_recipe, to_toml
 from tests.experiments.runs import write_recipe
@@ -349,6 +350,24 @@ def test_images_per_class_leave_enough_classes_for_a_batch_in_every_fold():
         tuning.Search.prepare(large.folder, large.record.search, large.recipes, large.by_label, [])
 
 
+def test_every_setting_has_the_steps_of_its_recipe(folder):
+    given = ["data.manifest=m.parquet"]
+    plan = plan_comparison(["a.toml"], "out", given, tune=replace(TWO, given=("batch.images_per_class=2,4",)))
+    search = tuning.Search.prepare(plan.folder, plan.record.search, plan.recipes, plan.by_label, given)
+    params = {"batch.images_per_class": 4, "loss.weight": 0.5}
+    own = [f"{key}={value}" for key, value in params.items()]
+    counts = {}
+    for fold, images in ((None, search.train), (0, search.folds[0].split("train"))):
+        filled_up, equal = (read_recipe("a.toml", [*given, *one]) for one in (own, search.setting("a", params, fold)))
+        counts[fold] = [batches_per_epoch(one, images) for one in (plan.by_label["a"], filled_up, equal)]
+        assert counts[fold][2] == counts[fold][0]
+    assert counts[None][1] > counts[None][0], "a class of two images fills a group of two, and is repeated in a group of four"
+    assert counts[0][0] < counts[None][0]
+    assert search.setting("a", {"batch.images_per_class": 2}) == ["batch.images_per_class=2"]
+    search.folder.joinpath("search").mkdir(parents=True)
+    assert f"batch.batches={counts[0][0]}" in search.tasks("a", 1, params)[0].command
+
+
 def test_other_training_images_than_those_of_the_search_are_refused(folder):
     tuned("a.toml")
     write_manifest(classes=18)
@@ -385,7 +404,7 @@ def test_no_test_image_is_read_before_the_search_is_over(folder, monkeypatch):
             trained.append(task.name)
             yield EndedTask(task, "", 0)
 
-    def finals(waiting, jobs, lock, gpus, display):
+    def finals(waiting, *_, **__):
         for image in hidden:
             image.with_suffix(".hidden").rename(image)
         assert list(run(deque(waiting)))

@@ -36,14 +36,14 @@ def config_of(task):
     return read_recipe(words[0], words[1:])
 
 
-def run_here(waiting, jobs, lock, gpus, display):
+def run_here(waiting, jobs, lock, gpus, display, *, workers=None):
     """In place of `runner._run_here`: train in this process."""
     for task in waiting:
         train(config_of(task), task.folder, resume=True)
     return []
 
 
-def pretend(waiting, jobs, lock, gpus, display):
+def pretend(waiting, jobs, lock, gpus, display, *, workers=None):
     """In place of `runner._run_here`: write results that depend on the name of the loss and the seed, without training."""
     for task in waiting:
         config = config_of(task)

@@ -28,7 +28,7 @@ def pretended(monkeypatch):
     """Results without training. Returns the names of the runs, as they are run."""
     names = []
 
-    def run(waiting, *rest):
+    def run(waiting, *rest, workers=None):
         names.extend(task.name for task in waiting)
         return miniature.pretend(waiting, *rest)
 

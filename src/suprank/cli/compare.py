@@ -27,6 +27,14 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1; with --slurm all")
     ] = None,
+    keep_processes: Annotated[
+        bool,
+        typer.Option(
+            "--keep-processes",
+            help="Train run after run in the same processes, as many as --jobs, so that each initializes CUDA only once: for "
+            "many short runs on a GPU. Linux only.",
+        ),
+    ] = False,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -107,6 +115,7 @@ def compare(
         from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
         from suprank.experiments.methods import split_arguments
         from suprank.experiments.results import metric_names
+        from suprank.experiments.worker_processes import optional_pool
 
         recipes, overrides = split_arguments(arguments or [])
         metrics, display = metric or (), ExperimentDisplay(quiet=quiet)
@@ -136,13 +145,14 @@ def compare(
                 runs = settings.trials * settings.folds * len(recipes)
                 display.note(f"before these, {runs} runs of the search; after them, {len(plan.tasks)} with the best settings.")
             return
-        with explain_stop(out):
+        with explain_stop(out), optional_pool(keep_processes=keep_processes, slurm=slurm or ()) as workers:
             result = experiments.compare(
                 recipes,
                 out,
                 overrides,
                 seeds=seeds,
                 jobs=jobs,
+                workers=workers,
                 metrics=metrics,
                 name=name,
                 may_differ=may_differ or (),

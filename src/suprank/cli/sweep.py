@@ -27,6 +27,14 @@ def sweep(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1; with --slurm all")
     ] = None,
+    keep_processes: Annotated[
+        bool,
+        typer.Option(
+            "--keep-processes",
+            help="Train run after run in the same processes, as many as --jobs, so that each initializes CUDA only once: for "
+            "many short runs on a GPU. Linux only.",
+        ),
+    ] = False,
     metric: Annotated[
         list[str] | None,
         typer.Option(help="A metric of the table and the figure, repeatable.", show_default="R@1, mAP@R and H-AP"),
@@ -59,6 +67,7 @@ def sweep(
     with terminal.plain_errors("fewer --jobs"):
         from suprank import experiments
         from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
+        from suprank.experiments.worker_processes import optional_pool
 
         values, display = values or [], ExperimentDisplay(quiet=quiet)
         if collect:
@@ -68,13 +77,14 @@ def sweep(
             for task in experiments.plan_sweep(recipe, values, out, seeds=seeds, relative_to=relative_to).tasks:
                 terminal.echo(shlex.join(task.command))
             return
-        with explain_stop(out):
+        with explain_stop(out), optional_pool(keep_processes=keep_processes, slurm=slurm or ()) as workers:
             result = experiments.sweep(
                 recipe,
                 values,
                 out,
                 seeds=seeds,
                 jobs=jobs,
+                workers=workers,
                 metrics=metric or (),
                 relative_to=relative_to,
                 slurm=slurm or (),

@@ -14,6 +14,7 @@ from suprank.experiments.significance import Difference, Significance
 from suprank.experiments.sweeps import Sweep, SweepResult, collect_sweep, plan_sweep, sweep
 from suprank.experiments.tables import Row, Statistic, Table, comparison_latex, comparison_markdown
 from suprank.experiments.trials import Trial
+from suprank.experiments.worker_processes import WorkerPool
 
 __all__ = [
     "RECIPE",
@@ -38,6 +39,7 @@ __all__ = [
     "Table",
     "Task",
     "Trial",
+    "WorkerPool",
     "collect_comparison",
     "collect_sweep",
     "compare",

@@ -36,7 +36,7 @@ from suprank.experiments.significance import Significance, compare_rows
 from suprank.experiments.slurm import slurm_parameters
 from suprank.experiments.sweeps import import_plots
 from suprank.experiments.tables import comparison_latex, comparison_markdown
-from suprank.experiments.tuning import ONCE, Search, params_overrides, tuned_combination
+from suprank.experiments.tuning import ONCE, Search, tuned_combination
 from suprank.files.atomic import write_atomically
 from suprank.files.folders import refuse_foreign_files
 from suprank.training.run_folder import json_bytes
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from suprank.experiments.tables import Table
+    from suprank.experiments.worker_processes import WorkerPool
     from suprank.training.config import TrainConfig
 
 COMPARISON_FILE = "comparison.json"
@@ -72,6 +73,7 @@ def compare(
     *,
     seeds: int | None = None,
     jobs: int | None = None,
+    workers: WorkerPool | None = None,
     metrics: Sequence[str] = (),
     name: str = "comparison",
     may_differ: Sequence[str] = (),
@@ -91,6 +93,8 @@ def compare(
 
     `tune` gives every recipe this many trials on validation classes, which are taken from the training classes, and adds a row
     with the best setting (`SearchSettings` has the folds, the metric and the ranges): `compare(..., tune=12)`.
+
+    With `workers` the runs take turns in `jobs` processes, which stay: see `WorkerPool`.
     """
     metrics = metric_names(metrics)
     _check_name(name)
@@ -98,9 +102,9 @@ def compare(
         recipes, out, overrides, seeds=seeds, may_differ=may_differ, tune=tune, display=display, command=command
     )
     if tune is None:
-        planned, failed = len(plan.tasks), plan.run(jobs=jobs, slurm_options=slurm, display=display)
+        planned, failed = len(plan.tasks), plan.run(jobs=jobs, workers=workers, slurm_options=slurm, display=display)
     else:
-        planned, failed = _run_tuned(plan, jobs=jobs, slurm_options=slurm, display=display or Display())
+        planned, failed = _run_tuned(plan, jobs=jobs, workers=workers, slurm_options=slurm, display=display or Display())
     result = collect_comparison(out, metrics=metrics, name=name, display=display, command=command)
     return replace(result, planned=planned, failed=tuple(failed))
 
@@ -184,7 +188,7 @@ def _with_spaces(
 
 
 def _run_tuned(
-    plan: ComparisonPlan, *, jobs: int | None, slurm_options: Sequence[str], display: Display
+    plan: ComparisonPlan, *, jobs: int | None, workers: WorkerPool | None, slurm_options: Sequence[str], display: Display
 ) -> tuple[int, list[str]]:
     """Search, then train the recipes as they are and with their best settings. Returns the number of final runs that were
     asked for, and the names of those that failed."""
@@ -197,7 +201,7 @@ def _run_tuned(
     with plan.open() as lock:
         search.write_folds()
         if parameters is None:
-            search.run(jobs=jobs or 1, lock=lock, display=display)
+            search.run(jobs=jobs or 1, workers=workers, lock=lock, display=display)
         elif not search.submit(parameters, display):
             display.note("the search goes on when these runs have ended: give the same command again.")
             return 0, []
@@ -209,11 +213,11 @@ def _run_tuned(
             if best is None:
                 display.note(f"all {search.settings.trials} trials of {label} failed, so there is no tuned run of it.")
             elif best.number > 0:  # the first trial is the recipe as it is
-                chosen = params_overrides(plan.by_label[label], best.params, overrides)
+                chosen = search.setting(label, best.params)
                 for seed in _seeds(plan.grid):
                     run = tuned_combination(label, True, seed)
                     tasks.append(Task.create(run.name, recipe, [*_overrides(plan.grid, seed), *chosen], plan.folder))
-        failed = plan.run_tasks(tasks, jobs=jobs, lock=lock, slurm_parameters=parameters, display=display)
+        failed = plan.run_tasks(tasks, jobs=jobs, workers=workers, lock=lock, slurm_parameters=parameters, display=display)
         return len(tasks), failed
 
 

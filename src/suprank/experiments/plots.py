@@ -213,7 +213,7 @@ def _draw_trials(
     color = COLORS[index % len(COLORS)]
     look: dict[str, Any] = {
         "color": color,
-        "marker": MARKERS[index % len(MARKERS)],
+        "marker": MARKERS[(index + index // len(COLORS)) % len(MARKERS)],  # another one for each time that colors repeat
         "linestyle": "none",
         "markersize": 4,
         "alpha": 0.8,
@@ -221,8 +221,9 @@ def _draw_trials(
     ring = {**look, "markersize": 11, "alpha": 1.0, "markerfacecolor": "none", "marker": "o"}
     valid = [trial for trial in trials if not trial.failure]
     numbers, values = [trial.number for trial in valid], [100 * trial.value for trial in valid]
-    panels[0].step(numbers, list(itertools.accumulate(values, max)), where="post", color=color, label=label)
+    panels[0].step(numbers, list(itertools.accumulate(values, max)), where="post", color=color)
     panels[0].plot(numbers, values, **look)
+    panels[0].plot([], [], **{**look, "linestyle": "-"}, label=label)  # colors repeat, with another marker
     failed = [trial.number for trial in trials if trial.failure]
     panels[0].plot(failed, [0.02] * len(failed), **{**look, "marker": "x"}, transform=panels[0].get_xaxis_transform())
     for axes, key in zip(panels[1:], keys, strict=False):

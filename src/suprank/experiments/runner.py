@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from suprank.experiments import slurm
+from suprank.experiments import fork_server, slurm
+from suprank.experiments.fork_server import ForkedRun, ForkServer
 from suprank.experiments.results import read_outcome
+from suprank.experiments.worker_processes import WorkerPool, WorkerRun, open_log
 from suprank.files.locking import lock_folder
 from suprank.system.platforms import usable_cores
 from suprank.training.code_copies import check_finished_run
@@ -95,18 +97,36 @@ class Task(NamedTuple):
         The process inherits `lock`, the descriptor of the experiment's lock, so that it holds the lock too: if the experiment
         is killed and the run lives on, no other experiment starts the same run a second time.
         """
-        log = log or self.log
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as file:
+        with open_log(log or self.log) as file:
             return subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                env={"PYTHONIOENCODING": "utf-8", **os.environ, **(environment or {})},  # the log's encoding
+                env=_full_environment(environment or {}),
                 pass_fds=() if lock is None or os.name == "nt" else (lock,),  # Windows cannot pass a descriptor on
                 start_new_session=True,
             )
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether a fork server or a worker can start the run: its command is `suprank train`, on a system that has these."""
+        return fork_server.is_supported() and self.command[:4] == [sys.executable, "-m", "suprank", "train"]
+
+    def fork(self, server: ForkServer, environment: Mapping[str, str], *, lock: int | None = None) -> ForkedRun:
+        """Start the run as `start` does, as a fork of the server, which has imported everything."""
+        with open_log(self.log) as file:
+            return server.start(
+                self.command[3:],
+                _full_environment(environment),
+                log=file.fileno(),
+                lock=lock,
+                otherwise=lambda: self.start(environment, lock=lock),
+            )
+
+    def run_in(self, pool: WorkerPool, slot: int, environment: Mapping[str, str], *, lock: int | None = None) -> WorkerRun:
+        """Run it in the worker of a slot, after the runs that the worker had before."""
+        return pool.start(slot, self.command[3:], _full_environment(environment), run=self.folder, log=self.log, lock=lock)
 
     def failure(self, code: int) -> str:
         """What went wrong with a run that ended with this exit code; empty if it left a result."""
@@ -114,6 +134,11 @@ class Task(NamedTuple):
             return ""
         reason = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return reason if code else "ended without a result"
+
+
+def _full_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a run: ours, with these changes, and UTF-8 as the encoding of the log."""
+    return {"PYTHONIOENCODING": "utf-8", **os.environ, **changes}
 
 
 class EndedTask(NamedTuple):
@@ -153,14 +178,28 @@ class Plan:
     configs: list[TrainConfig]
     job_name: str
 
-    def run(self, *, jobs: int | None = None, slurm_options: Sequence[str] = (), display: Display | None = None) -> list[str]:
-        """Run what is not finished, and return the names of the runs that failed.
+    def run(
+        self,
+        *,
+        jobs: int | None = None,
+        workers: WorkerPool | None = None,
+        slurm_options: Sequence[str] = (),
+        display: Display | None = None,
+    ) -> list[str]:
+        """Run what is not finished, and return the names of the runs that failed. `workers` are as in `run_tasks`.
 
         With `slurm_options` (KEY=VALUE, as for sbatch) the runs are submitted as a SLURM array, and nothing is waited for.
         """
         parameters = slurm.slurm_parameters(slurm_options, self.configs, jobs, self.job_name) if slurm_options else None
         with self.open() as lock:
-            return self.run_tasks(self.tasks, jobs=jobs, lock=lock, slurm_parameters=parameters, display=display or Display())
+            return self.run_tasks(
+                self.tasks,
+                jobs=jobs,
+                workers=workers,
+                lock=lock,
+                slurm_parameters=parameters,
+                display=display or Display(),
+            )
 
     @contextmanager
     def open(self) -> Iterator[int]:
@@ -178,6 +217,7 @@ class Plan:
         tasks: Sequence[Task],
         *,
         jobs: int | None,
+        workers: WorkerPool | None,
         lock: int,
         slurm_parameters: tuple[str, dict[str, Any]] | None,
         display: Display,
@@ -190,7 +230,8 @@ class Plan:
         if len(waiting) < len(tasks):
             display.skipped(len(tasks) - len(waiting), len(tasks))
         if slurm_parameters is None:
-            return _run_here(waiting, jobs or 1, lock, shared_gpus(self.configs, jobs or 1), display)
+            gpus = shared_gpus(self.configs, jobs or 1)
+            return _run_here(waiting, jobs or 1, lock, gpus, display, workers=workers)
         submit(waiting, self.folder, *slurm_parameters, display)
         return []
 
@@ -224,42 +265,53 @@ def run_tasks(
     *,
     lock: int | None = None,
     gpus: Sequence[str] = (),
+    workers: WorkerPool | None = None,
     display: Display | None = None,
 ) -> Iterator[EndedTask]:
     """Run the tasks, `jobs` at a time, and yield each as it ends; one that fails does not keep the others from running.
 
     Tasks that the caller adds to a deque `waiting` in the meantime are run too. Tasks at the same time share the cores, and
-    take turns at `gpus`. On SIGINT, SIGTERM or SIGHUP the runs get SIGTERM and are waited for; a second signal kills them. Then
-    `ExperimentStopped` is raised.
+    take turns at `gpus`. If there are several trainings, a `ForkServer` starts them, so that modules are imported once. With
+    `workers` they take turns in `jobs` processes instead, each of which initializes CUDA once. On SIGINT, SIGTERM or SIGHUP the
+    runs get SIGTERM and are waited for; a second signal kills them. Then `ExperimentStopped` is raised.
     """
     display = display or Display()
     queue = waiting if isinstance(waiting, deque) else deque(waiting)
-    running: dict[int, tuple[Task, subprocess.Popen[bytes]]] = {}
-    with _catch_signals() as caught:
+    running: dict[int, tuple[Task, subprocess.Popen[bytes] | ForkedRun | WorkerRun]] = {}
+    with _catch_signals() as caught, ForkServer() as server:
         try:
             while queue or running:
                 for slot in range(jobs):
                     if queue and slot not in running and not caught:
                         task = queue.popleft()
                         display.run_started(task.name)
-                        running[slot] = task, task.start(_environment(slot, jobs, gpus), lock=lock)
+                        environment = _environment(slot, jobs, gpus)
+                        if task.can_fork and workers is not None:
+                            running[slot] = task, task.run_in(workers, slot, environment, lock=lock)
+                        elif task.can_fork and (queue or server.pid):  # for a single run, the server would be no gain
+                            running[slot] = task, task.fork(server, environment, lock=lock)
+                        else:
+                            running[slot] = task, task.start(environment, lock=lock)
                 if caught:
                     raise ExperimentStopped(caught[0])
                 for slot, (task, process) in list(running.items()):
-                    if process.poll() is not None:
+                    if (code := process.poll()) is not None:
                         del running[slot]
-                        yield EndedTask(task, task.failure(process.returncode), process.returncode)
+                        yield EndedTask(task, task.failure(code), code)
                 time.sleep(POLL_SECONDS if running else 0)
         finally:
             _stop([process for _, process in running.values()], caught)
 
 
-def _run_here(waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str], display: Display) -> list[str]:
+def _run_here(
+    waiting: Sequence[Task], jobs: int, lock: int, gpus: Sequence[str], display: Display, *, workers: WorkerPool | None
+) -> list[str]:
     """Run the tasks on this machine, and return the names of those that failed."""
     failed = []
     display.begin(len(waiting))
     try:
-        for task, failure, _ in run_tasks(waiting, jobs, lock=lock, gpus=gpus, display=display):
+        tasks = run_tasks(waiting, jobs, lock=lock, gpus=gpus, workers=workers, display=display)
+        for task, failure, _ in tasks:
             display.run_ended(task.name, failure)
             if failure:
                 failed.append(task.name)
@@ -312,7 +364,7 @@ def _catch_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _stop(processes: Sequence[subprocess.Popen[bytes]], caught: Sequence[int]) -> None:
+def _stop(processes: Sequence[subprocess.Popen[bytes] | ForkedRun | WorkerRun], caught: Sequence[int]) -> None:
     """Let the processes save and end; kill them, and what they started, if a further signal comes."""
     for process in processes:
         process.terminate()
@@ -325,9 +377,9 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]], caught: Sequence[int]) -
         time.sleep(POLL_SECONDS)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes] | ForkedRun | WorkerRun) -> None:
     """Kill the process and what it started; on Windows, which has no process groups, only the process."""
-    if hasattr(os, "killpg"):
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
+    if isinstance(process, subprocess.Popen) and not hasattr(os, "killpg"):
         process.kill()
+    elif process.pid is not None:  # or else it was terminated before its start
+        os.killpg(process.pid, signal.SIGKILL)

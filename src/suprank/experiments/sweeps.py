@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from suprank.experiments.tables import Table
+    from suprank.experiments.worker_processes import WorkerPool
     from suprank.training.config import TrainConfig
 
 SWEEP_FILE = "sweep.json"
@@ -52,6 +53,7 @@ def sweep(
     *,
     seeds: int | None = None,
     jobs: int | None = None,
+    workers: WorkerPool | None = None,
     metrics: Sequence[str] = (),
     relative_to: str | None = None,
     slurm: Sequence[str] = (),
@@ -63,13 +65,14 @@ def sweep(
         sweep("cub/roadmap", {"loss.weight": [0, 0.1, 0.3], "batch.size": 64}, "lambda", seeds=3).table.markdown()
 
     Every combination is checked before the first one runs. Finished runs in the folder `out` are not run again, interrupted
-    ones are resumed, and further values are added to the sweep. `jobs` runs are run at a time; `slurm` ("partition=gpu", ...)
-    submits them as a SLURM array instead. `relative_to` ("loss.weight=0") adds a table of increases. `command` is saved with
-    the sweep for the reader. Tables and figures are written into `out`.
+    ones are resumed, and further values are added to the sweep. `jobs` runs are run at a time, with `workers` in processes that
+    stay (see `WorkerPool`); `slurm` ("partition=gpu", ...) submits them as a SLURM array instead. `relative_to`
+    ("loss.weight=0") adds a table of increases. `command` is saved with the sweep for the reader. Tables and figures are
+    written into `out`.
     """
     metrics = metric_names(metrics)
     plan = plan_sweep(recipe, values, out, seeds=seeds, relative_to=relative_to, command=command)
-    failed = plan.run(jobs=jobs, slurm_options=slurm, display=display)
+    failed = plan.run(jobs=jobs, workers=workers, slurm_options=slurm, display=display)
     result = collect_sweep(out, metrics=metrics, relative_to=relative_to, display=display)
     return replace(result, planned=len(plan.tasks), failed=tuple(failed))
 

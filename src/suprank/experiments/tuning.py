@@ -52,9 +52,11 @@ if TYPE_CHECKING:
     from suprank.data import Manifest
     from suprank.experiments.runner import EndedTask
     from suprank.experiments.search_settings import SearchSettings
+    from suprank.experiments.worker_processes import WorkerPool
     from suprank.training.config import TrainConfig
 
 TUNED_FOLDER = "tuned"
+PER_CLASS = "batch.images_per_class"
 ONCE = ("evaluation.every=0", "evaluation.at_start=false")
 """Overrides of every run of a tuned comparison: test images are read once, after the last epoch."""
 
@@ -71,6 +73,7 @@ class Search:
     recipes: dict[str, str]
     configs: dict[str, TrainConfig]
     overrides: tuple[str, ...]
+    train: Manifest
     folds: list[Manifest]
 
     @classmethod
@@ -100,7 +103,7 @@ class Search:
                 raise ValueError(f"{label} has nothing to tune; leave optimizer.lr open, for example.")
         metric = validation_metric(config, folds[0], settings.metric)
         settings = replace(settings, level=level, metric=metric, spaces=spaces)
-        return cls(folder, settings, dict(recipes), dict(configs), tuple(overrides), folds)
+        return cls(folder, settings, dict(recipes), dict(configs), tuple(overrides), images[0], folds)
 
     @property
     def storage(self) -> TrialStorage:
@@ -131,7 +134,7 @@ class Search:
             overrides = [
                 *self.overrides,
                 "run.seed=0",
-                *params_overrides(self.configs[label], params, self.overrides),
+                *self.setting(label, params, fold),
                 f"data.manifest={toml_value(str(self._fold_file(fold)))}",
                 "data.root=",
                 "data.tests=",
@@ -141,7 +144,22 @@ class Search:
             found.append(Task.create(run.name, self.recipes[label], overrides, self.folder))
         return found
 
-    def run(self, *, jobs: int, lock: int, display: Display) -> None:
+    def setting(self, label: str, params: Params, fold: int | None = None) -> list[str]:
+        """The values of a trial as overrides of its recipe, for training on a fold or on all training images.
+
+        Steps are those of the recipe as it is: with more images of a class in a batch, an epoch over all images would have more
+        batches if the last ones of a class are filled up, and its trial a larger budget.
+        """
+        from suprank.training.batches import batches_per_epoch
+
+        config = self.configs[label]
+        overrides = params_overrides(config, params, self.overrides)
+        if PER_CLASS in params and params[PER_CLASS] != config.batch.images_per_class:
+            images = self.train if fold is None else self.folds[fold].split("train")
+            overrides.append(f"batch.batches={batches_per_epoch(config, images)}")
+        return overrides
+
+    def run(self, *, jobs: int, workers: WorkerPool | None, lock: int, display: Display) -> None:
         """Run the trials that are missing, `jobs` runs at a time, and store them as their last fold ends.
 
         Recipes do not wait for each other, and the first trials of a recipe not for one another. A run that fails (its loss
@@ -158,7 +176,7 @@ class Search:
         display.begin(left)
         try:
             gpus = shared_gpus(list(self.configs.values()), jobs)
-            for ended in run_tasks(queue, jobs, lock=lock, gpus=gpus, display=display):
+            for ended in run_tasks(queue, jobs, lock=lock, gpus=gpus, workers=workers, display=display):
                 display.run_ended(ended.task.name, ended.failure)
                 _refuse_if_not_the_setting(ended)
                 owner = owners[ended.task.name]
@@ -203,7 +221,7 @@ class Search:
             if best is None:
                 continue
             tables: dict[str, list[str]] = {}
-            chosen = (one.partition("=") for one in params_overrides(self.configs[label], best.params, self.overrides))
+            chosen = (one.partition("=") for one in self.setting(label, best.params))
             for key, value in {**given, **{key: value for key, _, value in chosen}}.items():
                 table, _, entry = key.rpartition(".")
                 tables.setdefault(table, []).append(f"{entry} = {toml_value(parse_value(value))}")
