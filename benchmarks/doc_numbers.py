@@ -46,7 +46,13 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 COMPLETE_PAGES = (
     "README.md",
-    *(f"docs/{page}.md" for page in ("results", "paper", "adapting", "comparing", "losses", "choosing-a-loss", "speed")),
+    *(
+        f"docs/{page}.md"
+        for page in (
+            *("results", "paper", "adapting", "comparing", "losses", "choosing-a-loss", "speed", "tuned-results"),
+            "decomposability",
+        )
+    ),
     "docs/benchmarks.md",
 )
 OPEN = "not in a results file"

@@ -154,7 +154,16 @@ def test_the_script_for_several_processes_runs_as_torchrun_runs_it(forked, tmp_p
     assert evaluation.Report.load(tmp_path / "report.json") == alone
 
 
-@pytest.mark.parametrize("script", ["doc_numbers.py", "frozen_batches.py", "paper_tables.py", "protocols.py", "scale.py"])
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_bold_text_has_no_bare_asterisk_which_would_end_it(page):
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if not line.startswith("|")]
+    bold = [text for line in lines for text in line.split("**")[1::2]]
+    assert not [text for text in bold if re.search(r"(?<!\\)\*", text)]
+
+
+@pytest.mark.parametrize(
+    "script", ["doc_numbers.py", "frozen_batches.py", "paper_tables.py", "protocols.py", "scale.py", "tuned_tables.py"]
+)
 def test_tables_of_the_documentation_say_what_was_measured(script, monkeypatch):
     script = str(ROOT / "benchmarks" / script)
     monkeypatch.setattr(sys, "argv", [script, "--check"])
