@@ -163,3 +163,24 @@ def test_the_published_runs_are_complete():
             for tuned in ("no", "yes"):
                 own = [line for line in runs if (line["recipe"], line["tuned"], line["finished"]) == (method, tuned, "yes")]
                 assert [line["run.seed"] for line in own] == ["0", "1", "2"]
+
+
+def test_what_the_pages_call_significant_is_bold_in_the_published_tables(script):
+    written = script.tables()
+    found = {
+        row[0]: [cell.startswith("**") for cell in row[1:]]
+        for name in ("fine differences", "tree differences")
+        for row in rows_of(written[name])[2:]
+    }
+    expected = {  # Omniglot, emoji, CUB
+        "Sup-AP − Smooth-AP": [False, False, True],
+        "Sup-R@k − Smooth-R@k": [False, False, False],
+        "ROADMAP with L_DG − Sup-AP": [False, False, False],
+        "ROADMAP with L*_DG − Sup-AP": [False, False, False],
+        "ROADMAP with L*_DG − Smooth-AP": [False, False, False],
+        "Multi-Similarity − ROADMAP with L*_DG": [True, True, False],
+        "Triplet, distance-weighted − ROADMAP with L*_DG": [True, False, False],
+        "HAPPIER − Smooth-AP": [False, True, False],
+        "ROD-NDCG − Smooth-AP": [False, True, False],
+    }
+    assert {name: found[name] for name in expected} == expected

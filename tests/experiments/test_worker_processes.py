@@ -79,7 +79,7 @@ def run_program(arguments, folder):
 
 worker_processes.import_program = lambda: None
 worker_processes.run_program = run_program
-worker_processes._is_as_new = lambda run: (run / "order").read_text() != "spoil"
+worker_processes._is_reusable = lambda run: (run / "order").read_text() != "spoil"
 worker_processes.work(int(sys.argv[1]))
 """
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.cli.experiment_options import KeepProcesses
 
 
 def sweep(
@@ -27,14 +28,7 @@ def sweep(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of runs at the same time.", show_default="1; with --slurm all")
     ] = None,
-    keep_processes: Annotated[
-        bool,
-        typer.Option(
-            "--keep-processes",
-            help="Train run after run in the same processes, as many as --jobs, so that each initializes CUDA only once: for "
-            "many short runs on a GPU. Linux only.",
-        ),
-    ] = False,
+    keep_processes: KeepProcesses = False,
     metric: Annotated[
         list[str] | None,
         typer.Option(help="A metric of the table and the figure, repeatable.", show_default="R@1, mAP@R and H-AP"),

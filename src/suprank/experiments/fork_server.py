@@ -71,12 +71,12 @@ class ForkServer:
         *,
         log: int,
         lock: int | None,
-        otherwise: Callable[[], subprocess.Popen[bytes]],
+        fallback: Callable[[], subprocess.Popen[bytes]],
     ) -> ForkedRun:
         """Run `suprank` with these arguments. `log` and `lock` are descriptors: of the output, and one that the run inherits.
 
         Variables that are read at import, such as OMP_NUM_THREADS, must be the same in the environments of all runs.
-        `otherwise` starts the run if the server cannot.
+        `fallback` starts the run if the server cannot.
         """
         if self._socket is None:
             self._environment = dict(environment)
@@ -87,7 +87,7 @@ class ForkServer:
         request = json.dumps({"arguments": list(arguments), "environment": changes, "folder": str(Path.cwd())}).encode()
         with theirs, suppress(OSError):  # the server is dead, or the request too long: `ours` is at its end, and says so
             socket.send_fds(self._socket, [request], descriptors)
-        return ForkedRun(ours, self, otherwise)
+        return ForkedRun(ours, self, fallback)
 
     def _start_server(self) -> socket.socket:
         ours, theirs = socket_pair()
@@ -123,9 +123,9 @@ class ForkedRun:
     returned the exit code, because the watcher keeps the ended process until then.
     """
 
-    def __init__(self, connection: socket.socket, server: ForkServer, otherwise: Callable[[], subprocess.Popen[bytes]]) -> None:
+    def __init__(self, connection: socket.socket, server: ForkServer, fallback: Callable[[], subprocess.Popen[bytes]]) -> None:
         connection.setblocking(False)
-        self._connection, self._server, self._otherwise = connection, server, otherwise
+        self._connection, self._server, self._fallback = connection, server, fallback
         self._process: subprocess.Popen[bytes] | None = None  # if the server could not start it
         self._is_terminated = False
         self.pid: int | None = None
@@ -148,7 +148,7 @@ class ForkedRun:
     def _receive(self, message: Mapping[str, int] | None) -> None:
         """Take what the run or its watcher reports; None is the end of the connection."""
         if message is None and self.pid is None and not self._is_terminated:
-            self._process = self._otherwise()  # the server is dead
+            self._process = self._fallback()  # the server is dead
             self.pid = self._process.pid
         elif message is None:
             if self.pid is not None:  # the watcher was killed, and nobody would know how the run ends
@@ -273,12 +273,12 @@ def run_program(arguments: Sequence[str], folder: str) -> None:
     os.chdir(folder)
     if sys.path[0] == "":
         sys.path[0] = folder  # as `python -m` has it
-    _seed_anew()
+    _reseed()
     sys.argv = ["suprank", *arguments]
     runpy.run_module("suprank", run_name="__main__", alter_sys=True)
 
 
-def _seed_anew() -> None:
+def _reseed() -> None:
     """Seed torch and numpy from the system, as their import does, so that runs do not share what they draw without a seed of
     ours. `random` does so by itself in a fork."""
     import numpy as np

@@ -121,7 +121,7 @@ class Task(NamedTuple):
                 _full_environment(environment),
                 log=file.fileno(),
                 lock=lock,
-                otherwise=lambda: self.start(environment, lock=lock),
+                fallback=lambda: self.start(environment, lock=lock),
             )
 
     def run_in(self, pool: WorkerPool, slot: int, environment: Mapping[str, str], *, lock: int | None = None) -> WorkerRun:

@@ -188,7 +188,7 @@ class WorkerRun:
         return self.returncode
 
     def _take(self, report: Mapping[str, Any]) -> None:
-        if "code" in report and report["stays"]:
+        if "code" in report and report["reusable"]:
             self.returncode, self._worker.is_training = report["code"], False
         elif "code" in report:  # the run is over when the worker has ended, like any process
             self._code = report["code"]
@@ -219,9 +219,9 @@ def open_log(log: Path) -> BinaryIO:
 
 def work(descriptor: int) -> None:
     """The main function of a worker: run what the experiment sends, until it is gone or this process is unfit for more."""
-    connection, stays = socket.socket(fileno=descriptor), True
+    connection, reusable = socket.socket(fileno=descriptor), True
     import_program()
-    while stays:
+    while reusable:
         try:
             message, descriptors, *_ = socket.recv_fds(connection, _MESSAGE_BYTES, 2)
         except OSError:
@@ -229,10 +229,10 @@ def work(descriptor: int) -> None:
         if not message:
             break
         _report(connection, {"begun": True})
-        code, stays = _run(json.loads(message), descriptors[0])
+        code, reusable = _run(json.loads(message), descriptors[0])
         for lock in descriptors[1:]:
             os.close(lock)
-        _report(connection, {"code": code, "stays": stays})
+        _report(connection, {"code": code, "reusable": reusable})
 
 
 def _report(connection: socket.socket, report: Mapping[str, object]) -> None:
@@ -251,7 +251,7 @@ def _run(request: Mapping[str, Any], log: int) -> tuple[int, bool]:
             code = _exit_code(end)
     sys.stdout.flush()
     sys.stderr.flush()
-    return code, code == 0 and _is_as_new(Path(request["run"]))
+    return code, code == 0 and _is_reusable(Path(request["run"]))
 
 
 def _exit_code(end: SystemExit) -> int:
@@ -278,7 +278,7 @@ def _restored_settings() -> Iterator[None]:
         warnings.formatwarning = format_warning
 
 
-def _is_as_new(run: Path) -> bool:
+def _is_reusable(run: Path) -> bool:
     """Free what a finished run has left, on the GPU too. Returns whether the process is then like one that has had no run."""
     import torch
 
