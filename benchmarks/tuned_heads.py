@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from tuned_tables import METRICS as CLASS_METRICS
-from tuned_tables import RESULTS, class_values
+from tuned_tables import RESULTS, class_arrays, class_values
 
 from suprank.adaptation.class_splits import BatchShape
 from suprank.adaptation.config import AdaptConfig
@@ -74,6 +74,7 @@ class Collection:
     embeddings: np.ndarray
     labels: np.ndarray
     test: EvaluationSet
+    levels: tuple[str, ...]
 
     def fold(self, number: int) -> tuple[np.ndarray, np.ndarray]:
         """The rows to train on and those to validate with; classes are divided at random, the same for all methods."""
@@ -87,7 +88,7 @@ def read_collection(folder: Path) -> Collection:
     data = AdaptInput.read(folder)
     assert data.test is not None, f"{folder} needs a part for training and a part for testing"
     test = EvaluationSet(np.asarray(data.test.queries), data.test.labels)
-    return Collection(np.asarray(data.embeddings), np.asarray(data.labels), test)
+    return Collection(np.asarray(data.embeddings), np.asarray(data.labels), test, data.levels)
 
 
 def search_space(method: str, classes: int) -> SearchSpace:
@@ -177,8 +178,8 @@ def run_method(task: Task) -> dict[str, Any]:
 # Files
 
 
-def write_table(name: str, table: str, found: list[dict[str, Any]], out: Path) -> None:
-    """Write the four files of tuned_tables.py, with methods in the order of the table."""
+def write_table(name: str, table: str, found: list[dict[str, Any]], classes: dict[str, np.ndarray], out: Path) -> None:
+    """Write the four files of tuned_tables.py, with methods in the order of the table; `classes` from `class_arrays`."""
     methods, metric = TABLES[table]
     found = sorted(found, key=lambda one: methods.index(one["method"]))
     lines: list[list[Any]] = [["folder", "recipe", "tuned", "run.seed", "finished", "epoch", "step", "seconds", *METRICS]]
@@ -197,7 +198,7 @@ def write_table(name: str, table: str, found: list[dict[str, Any]], out: Path) -
             end = [trial["value"], "yes" if trial["best"] else "no", trial["seconds"], trial["failure"]]
             lines.append([one["method"], trial["number"], *values, *measured, *end])
     _write_csv(out / f"{name}-search.csv", lines)
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, Any] = dict(classes)
     for one in found:
         for tuned, title in (("no", "untuned"), ("yes", "tuned")):
             own = [run["classes"] for run in one["runs"] if run["tuned"] == tuned]
@@ -253,10 +254,12 @@ def main() -> None:
                 file.write(json.dumps(one) + "\n")
             print(f"{time.monotonic() - start:.0f} s: {one['table']} {one['method']}, {len(done)} methods done", flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
+    collection = read_collection(options.folder)
+    classes = class_arrays(collection.test.labels, collection.levels)
     for table in TABLES:
         found = [one for one in done if one["table"] == table]
         if found:
-            write_table(f"cub-{table}", table, found, options.out)
+            write_table(f"cub-{table}", table, found, classes, options.out)
 
 
 if __name__ == "__main__":

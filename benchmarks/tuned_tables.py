@@ -13,7 +13,8 @@ are kept of each:
     NAME-search.csv     every trial
     NAME-budget.json    trials, folds, epochs, seconds, the ranges of the search
     NAME-classes.npz    the metrics of every test class, `[seeds, classes, metrics]` for each row: sums over the queries of a
-                        class, divided by the mean number of queries of a class, so that their mean is that over queries
+                        class, divided by the mean number of queries of a class, so that their mean is that over queries;
+                        `queries`, how many a class has, and for each level of the labels `level NAME`, its class there
 
 `--collect` is run in the working folder of the comparison, because its manifest may be relative to it.
 """
@@ -35,7 +36,8 @@ import numpy as np
 
 from suprank.evaluation import Report
 from suprank.evaluation.report_comparison import SIGNIFICANT
-from suprank.evaluation.statistics import SeedBootstrap, SeedDifference, holm
+from suprank.evaluation.statistics import SeedDifference, holm, paired_effect_size, seed_difference
+from suprank.evaluation.units import Units
 from suprank.experiments.comparisons import Comparison
 from suprank.experiments.tables import Statistic
 from suprank.paper.contents import Row, TableItem, find_item
@@ -45,8 +47,8 @@ PAGE, RESULTS = ROOT / "docs" / "tuned-results.md", ROOT / "benchmarks" / "resul
 SETS = {"omniglot40": "Omniglot", "emoji48": "emoji", "cub": "CUB heads"}
 APPROXIMATIONS, ABLATION, HIERARCHICAL = "tab:compa_ranking_losses", "tab:ablation_study", "tab:main_sop_inat"
 METRICS = {"fine": ("R@1", "mAP@R"), "tree": ("R@1", "AP", "H-AP", "ASI", "NDCG")}  # of the tables, by the end of a name
+LEVEL = "level "
 OTHERS = {"multi-similarity": "Multi-Similarity", "triplet-dw": "Triplet, distance-weighted"}  # not in the paper's tables
-SAMPLES = 10_000  # of the bootstrap
 
 # Method, the other method, and the metric of the difference; those that the page speaks about.
 FINE_DIFFERENCES = (
@@ -125,22 +127,45 @@ class TunedSet:
         return content
 
     @cached_property
-    def bootstrap(self) -> tuple[SeedBootstrap, list[RowKey]]:
-        """A bootstrap over test classes and seeds of all rows."""
+    def classes(self) -> dict[str, np.ndarray]:
+        """The arrays of the test classes, by name."""
         with np.load(self._file("-classes.npz")) as arrays:
-            keys = [key for key in self.runs if _array_name(key) in arrays]
-            return SeedBootstrap([arrays[_array_name(key)] for key in keys], samples=SAMPLES), keys
+            return dict(arrays)
+
+    @cached_property
+    def units(self) -> Units:
+        """The units of tests and intervals among the test images."""
+        queries = self.classes["queries"]
+        levels = {
+            name.removeprefix(LEVEL): np.repeat(own, queries) for name, own in self.classes.items() if name.startswith(LEVEL)
+        }
+        return Units.choose(levels, np.full(queries.sum(), True))
+
+    def class_means(self, key: RowKey) -> np.ndarray:
+        """The metrics of a row, `[seeds, classes, metrics]`, as means over the queries of each class."""
+        queries = self.classes["queries"]
+        return self.classes[_array_name(key)].astype(np.float64) * (queries.mean() / queries)[None, :, None]
+
+    def values(self, key: RowKey) -> np.ndarray:
+        """The metrics of a row, `[seeds, queries, metrics]`, with the mean of its class for each query."""
+        return np.repeat(self.class_means(key), self.classes["queries"], axis=1)
 
     def statistic(self, key: RowKey, metric: str) -> Statistic | None:
         return Statistic.from_shares([float(line[metric]) for line in self.runs.get(key, ())])
 
     def difference(self, first: RowKey, second: RowKey, metric: str) -> SeedDifference | None:
-        """Over test classes and seeds, in percent points; None if a row is missing, or both have the same runs."""
-        bootstrap, keys = self.bootstrap
-        if first not in keys or second not in keys or self._folders(first) == self._folders(second):
+        """For new trainings and new test classes, in percent points; None if a row is missing, or both have the same runs."""
+        known = self.runs.keys() & {key for key in (first, second) if _array_name(key) in self.classes}
+        if known < {first, second} or self._folders(first) == self._folders(second):
             return None
-        one = bootstrap.difference(keys.index(first), keys.index(second), self.metrics.index(metric))
-        return one._replace(difference=100 * one.difference, low=100 * one.low, high=100 * one.high)
+        place = self.metrics.index(metric)
+        one = seed_difference(*(self.values(key)[..., place] for key in (first, second)), self.units.of_query)
+        means = [self.class_means(key)[..., place].mean(0) for key in (first, second)]
+        return SeedDifference(
+            *(100 * value for value in (one.difference, one.low, one.high)),
+            paired_effect_size(means[0] - means[1]),
+            one.p_value,
+        )
 
     def chosen(self, method: str) -> dict[str, str] | None:
         """The line of the best trial."""
@@ -155,6 +180,12 @@ class TunedSet:
 
     def _file(self, end: str) -> Path:
         return self.folder / f"{self.name}{end}"
+
+
+def class_arrays(labels: np.ndarray, levels: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """How many queries each class has, and its class at each level, of labels `[queries, levels]`; see NAME-classes.npz."""
+    _, first, queries = np.unique(labels[:, 0], return_index=True, return_counts=True)
+    return {"queries": queries, **{LEVEL + level: labels[first, place] for place, level in enumerate(levels)}}
 
 
 def _array_name(key: RowKey) -> str:
@@ -179,10 +210,14 @@ def collect(folder: Path, name: str, out: Path) -> None:
     runs, trials = kept.runs, kept.trials
     first = next(iter(runs.values()))[0]
     config = read_recipe(folder / first["folder"] / "recipe.toml")
-    labels = Manifest.read(config.data.manifest).split("test").labels[:, 0]
+    manifest = Manifest.read(config.data.manifest).split("test")
+    labels = manifest.labels[:, 0]
     arrays = {
-        _array_name(key): np.stack([class_values(_report(folder, line), kept.metrics, labels) for line in lines])
-        for key, lines in runs.items()
+        **class_arrays(manifest.labels, manifest.levels),
+        **{
+            _array_name(key): np.stack([class_values(_report(folder, line), kept.metrics, labels) for line in lines])
+            for key, lines in runs.items()
+        },
     }
     np.savez_compressed(out / f"{name}-classes.npz", **arrays)  # type: ignore[arg-type]
     seconds = sum(float(line["seconds"]) for lines in runs.values() for line in lines)

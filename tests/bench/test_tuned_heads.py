@@ -24,7 +24,7 @@ def script(monkeypatch):
         embeddings = centers[fine] + 0.7 * rng.standard_normal((len(fine), 8)).astype(np.float32)
         return embeddings, np.stack([fine, fine // 2, fine // 4], 1)
 
-    collection = module.Collection(*images(12), module.EvaluationSet(*images(6)))
+    collection = module.Collection(*images(12), module.EvaluationSet(*images(6)), ("fine", "middle", "coarse"))
     monkeypatch.setattr(module, "read_collection", lambda folder: collection)
     return module
 
@@ -60,13 +60,15 @@ def test_a_method_is_searched_and_tested_and_the_tables_can_be_written(script, t
         best = max(one["trials"], key=lambda trial: trial["value"])
         assert [trial["best"] for trial in one["trials"]] == [trial is best for trial in one["trials"]]
         assert [(run["tuned"], run["seed"]) for run in one["runs"]] == [("no", 0), ("no", 1), ("yes", 0), ("yes", 1)]
-    script.write_table(f"cub-{table}", table, found, tmp_path)
+    collection = script.read_collection(None)
+    script.write_table(f"cub-{table}", table, found, tables.class_arrays(collection.test.labels, collection.levels), tmp_path)
     kept = tables.TunedSet(f"cub-{table}", tmp_path)
     metric = kept.budget["metric"]
-    bootstrap, keys = kept.bootstrap
-    assert len(keys) == 4
-    for key, means in zip(keys, bootstrap.means, strict=True):
-        assert 100 * means[kept.metrics.index(metric)] == pytest.approx(kept.statistic(key, metric).mean, abs=1e-3)
+    assert len(kept.runs) == 4
+    for key in kept.runs:
+        mean = kept.values(key)[..., kept.metrics.index(metric)].mean()
+        assert 100 * mean == pytest.approx(kept.statistic(key, metric).mean, abs=1e-3)
+    assert str(kept.units) == "fine: 6 classes, effectively 6"
     assert methods[0] in tables.tables(tmp_path)[f"chosen cub-{table}"]
 
 

@@ -51,6 +51,7 @@ def results(tmp_path):
         )
     ]
     _write(tmp_path / "emoji48-fine-search.csv", [head, *trials])
+    arrays |= {"queries": np.full(CLASSES, 5), "level emoji": np.arange(CLASSES), "level group": np.arange(CLASSES) // 20}
     np.savez(tmp_path / "emoji48-fine-classes.npz", **arrays)
     budget = {"metric": "mAP@R", "epochs": 4, "steps": 80, "image size": 48, "trials": 3, "folds": 2}
     budget |= {"failed trials": 4, "seconds of training steps": 1800}
@@ -141,6 +142,21 @@ def test_values_of_classes_average_to_those_of_queries(script):
     found = script.class_values(report, ("R@1", "mAP@R"), labels)
     assert found.shape == (3, 2)
     assert found.mean(0) == pytest.approx([values.mean() for values in per_query.values()], rel=1e-6)
+
+
+def test_values_of_queries_are_the_means_of_their_classes_and_the_unit_is_chosen_among_all_levels(script, results):
+    one = script.TunedSet("emoji48-fine", results)
+    assert str(one.units) == "emoji: 40 classes, effectively 40"
+    values = one.values(script.RowKey("roadmap", True))
+    assert values.shape == (SEEDS, 5 * CLASSES, 2)
+    assert (values[:, :5] == values[:, :1]).all()
+    labels = np.array([[3, 0], [3, 0], [5, 1]])
+    found = script.class_arrays(labels, ("emoji", "group"))
+    assert {name: own.tolist() for name, own in found.items()} == {
+        "queries": [2, 1],
+        "level emoji": [3, 5],
+        "level group": [0, 1],
+    }
 
 
 def test_the_figure_is_drawn(script, results, tmp_path):

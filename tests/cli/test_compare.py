@@ -6,15 +6,20 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from suprank import experiments
+from suprank.evaluation import Report
+from suprank.evaluation.units import TRAINING
 from suprank.experiments import ExperimentStopped, plots, runner, slurm
 from suprank.training.recipe import to_toml
+from suprank.training.run_folder import RunFolder
 from tests.cli.collection import done, invoke, refused
 from tests.experiments.runs import trainer_command, write_recipe
 from tests.training import runs
 
+SINGLE = "No row is bold: a single training says nothing about another one of the same recipe; train each with --seeds 3."
 TRAIN_COMMAND = runner.train_command  # which most tests are kept from
 
 
@@ -53,15 +58,15 @@ def test_a_comparison_runs_all_and_writes_tables_and_figure(monkeypatch):
     assert Path("c/comparison.md").read_text() == (
         "| recipe | R@1, % | AP, % | H-AP, % | s |\n"
         "| --- | ---: | ---: | ---: | ---: |\n"
-        "| high | **50.50 ± 0.71** | – | **25.25 ± 0.35** | 1.5 |\n"
+        "| high | 50.50 ± 0.71 | – | 25.25 ± 0.35 | 1.5 |\n"
         "| low | 10.50 ± 0.71 | – | 5.25 ± 0.35 | 1.5 |\n"
         "\n"
         "In percent, after the last epoch, mean ± standard deviation (n − 1) over 2 seeds. s: seconds that the training steps "
-        "of a run took.\n"
+        "of a run took. No row is bold: high,seed=0 has no report of its last epoch.\n"
     )
     written = Path("c/comparison.tex").read_text()
     assert written.startswith("% suprank compare high.toml low.toml batch.size=64 --seeds 2 --out c\n")
-    assert r"high & \textbf{50.5}$_{\pm 0.7}$ & -- & \textbf{25.2}$_{\pm 0.4}$ \\" in written
+    assert r"high & 50.5$_{\pm 0.7}$ & -- & 25.2$_{\pm 0.4}$ \\" in written
     assert "50.50 ± 0.71" in result.stdout
     assert "**" not in result.stdout
     assert "high,seed=1: finished" in result.stderr
@@ -72,6 +77,46 @@ def test_a_comparison_runs_all_and_writes_tables_and_figure(monkeypatch):
     noted = json.loads(Path("c/comparison.json").read_text())
     assert noted["methods"]["low"]["settings"]["batch.size"] == 64
     assert noted["commands"] == ["suprank compare high.toml low.toml batch.size=64 --seeds 2 --out c"]
+
+
+def save_reports(query_values, classes):
+    """Give every run of the folder `c` a report with these values of R@1, by label, and a little noise."""
+    noise = np.random.default_rng(0)
+    for folder in sorted(Path("c").glob("*,seed=*")):
+        own = query_values[folder.name.partition(",")[0]] + noise.normal(0, 0.01, len(classes))
+        per_query = {"R@1": own, "H-AP": own}
+        report = Report(
+            {key: float(values.mean()) for key, values in per_query.items()},
+            queries=len(own),
+            items=len(own),
+            per_query=per_query,
+            classes={"class": classes},
+            settings={TRAINING: {"classes_seen": 0}},
+        )
+        report.save(RunFolder(folder).report_file("test", 3))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_bold_needs_several_trainings_and_a_difference_on_many_classes():
+    classes = np.arange(80) // 4
+    everywhere, in_two = np.full(80, 0.5), np.where(classes < 2, 0.5, 0.1)
+    done("compare", "high.toml", "low.toml", "--out", "c", "--metric", "R@1", "--quiet")
+    save_reports({"high": everywhere, "low": np.full(80, 0.1)}, classes)
+    done("compare", "--collect", "--out", "c", "--metric", "R@1")
+    assert "**" not in Path("c/comparison.md").read_text()
+    assert Path("c/comparison.md").read_text().endswith(f"{SINGLE}\n")
+    done("compare", "high.toml", "low.toml", "--seeds", 2, "--out", "c", "--metric", "R@1", "--quiet")
+    for better, bold in ((everywhere, True), (in_two, False)):
+        save_reports({"high": better, "low": np.full(80, 0.1)}, classes)
+        done("compare", "--collect", "--out", "c", "--metric", "R@1")
+        written = Path("c/comparison.md").read_text()
+        assert ("| high | **50.50 ± 0.71** |" in written) == bold
+        assert ("**" in written) == bold
+        assert ("textbf" in Path("c/comparison.tex").read_text()) == bold
+        assert "Measured on 20 classes that no model has seen (unit: class)." in written
+        assert (
+            "t-test over trainings and classes, p < 0.05 after Holm's correction for the 1 comparison of the table" in written
+        )
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -124,7 +169,7 @@ def test_another_optimizer_is_noted_before_the_runs_and_below_the_table():
     result = done("compare", "low.toml", "high.toml", "fast.toml", "--out", "c", "--quiet")
     note = "optimizer.lr is 0.25 in fast, 1e-05 in low and high."
     assert note in result.stderr
-    assert Path("c/comparison.md").read_text().endswith(f"{note}\n")
+    assert Path("c/comparison.md").read_text().endswith(f"{note} {SINGLE}\n")
     assert f"% {note}\n" in Path("c/comparison.tex").read_text()
     done("compare", "low", "high", "--collect", "--out", "c")
     assert "optimizer" not in Path("c/comparison.md").read_text()
@@ -140,9 +185,9 @@ def test_recipes_may_differ_in_what_is_allowed_and_the_table_says_so():
     result = done(*command, "--quiet")
     note = "batch.size is 256 in low, 64 in small."
     assert note in result.stderr
-    assert Path("c/comparison.md").read_text().endswith(f"{note}\n")
+    assert Path("c/comparison.md").read_text().endswith(f"{note} {SINGLE}\n")
     done("compare", "--collect", "--name", "again", "--out", "c")
-    assert Path("c/again.md").read_text().endswith(f"{note}\n")
+    assert Path("c/again.md").read_text().endswith(f"{note} {SINGLE}\n")
     done("compare", "high.toml", "small.toml", "--out", "c", "--quiet")  # what was allowed once stays allowed
     assert rows() == ["low", "small", "high"]
     assert "run.epochs is 300 in long" in refused("compare", "long.toml", "--out", "c")

@@ -39,6 +39,16 @@ def write(path, images, *labels):
     Path(path).write_text("".join(",".join(line) + "\n" for line in lines), encoding="utf-8")
 
 
+def many(noise=1.0, levels=("species", "genus")):
+    """Embeddings and labels of 80 images: 2 of each of 40 species, 4 of each of 20 genera, and so on."""
+    rows = np.arange(80)
+    draw = np.random.default_rng(0)
+    np.save("q.npy", (draw.normal(size=(20, 8))[rows // 4] + noise * draw.normal(size=(80, 8))).astype(np.float32))
+    columns = [[f"{level} {row // 2 ** (depth + 1)}" for row in rows] for depth, level in enumerate(levels)]
+    lines = [[f"label_{level}" for level in levels], *zip(*columns, strict=True)]
+    Path("q.csv").write_text("".join(",".join(line) + "\n" for line in lines), encoding="utf-8")
+
+
 def invoke(*arguments):
     environment = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
     return CliRunner().invoke(app, ["evaluate", *map(str, arguments)], env=environment)
@@ -113,13 +123,15 @@ def test_all_prints_the_others_too_and_equal_ones_once():
 
 
 def test_intervals_go_below_their_values_where_a_terminal_is_narrow():
-    lines = ["label_fine,label_middle,label_coarse", "a,a,a", "b,b,a", "a,a,a", "b,b,a"]
-    Path("q.csv").write_text("\n".join(lines))
-    arguments = ["evaluate", "q.npy", "--labels", "q.csv", "--bootstrap", "20"]
+    many(levels=("fine", "middle", "coarse"))
+    arguments = ["evaluate", "q.npy", "--labels", "q.csv", "--intervals"]
     narrow, wide = (CliRunner().invoke(app, arguments, env={"COLUMNS": width}).stdout for width in ("80", "120"))
     assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
-    assert " [39.48, 50.00] │" in narrow
-    assert "45.83 [39.48, 50.00] │" in wide
+    report = suprank.evaluate("q.npy", "q.csv", intervals=True)
+    low, high = (f"{100 * end:.2f}" for end in report.intervals["AP/middle"])
+    assert f" [{low}, {high}] │" in narrow
+    assert f" {100 * report['AP/middle']:.2f} [{low}, {high}] │" in wide
+    assert f" {100 * report['AP/middle']:.2f} [{low}, {high}] │" not in narrow
 
 
 def test_queries_without_positives_are_counted():
@@ -189,12 +201,20 @@ def test_the_report_is_what_the_library_computes(folder):
 
 
 def test_intervals_are_printed_when_asked_for():
-    result = evaluated("--bootstrap", 50, "--metric", "AP/genus")
+    many()
+    result = evaluated("--intervals", "--metric", "AP/genus")
     (cell,) = cells(result.stdout)["AP"]
     value, low, high = (float(number) for number in cell.replace("[", "").replace("]", "").replace(",", "").split())
-    assert value == 45.83
-    assert low <= value <= high
-    assert "[low, high]: 95% bootstrap intervals over queries" in result.stdout
+    report = suprank.evaluate("q.npy", "q.csv", intervals=True)
+    assert [value, low, high] == [round(100 * one, 2) for one in (report["AP/genus"], *report.intervals["AP/genus"])]
+    assert low < value < high
+    assert "\n[low, high]: 95% intervals\nMeasured on 40 species, in 20 genera (unit: genus).\n" in result.stdout
+
+
+def test_intervals_that_few_classes_do_not_allow_are_left_out_and_it_is_said_why():
+    result = evaluated("--intervals", "--metric", "AP/genus")
+    assert cells(result.stdout)["AP"] == ["45.83"]
+    assert "3 are too few for a test or an interval, which need 8." in " ".join(result.stdout.split())
 
 
 def test_a_report_is_saved_with_its_values_per_query_in_folders_that_are_made():
@@ -222,8 +242,52 @@ def test_two_models_are_compared_query_by_query():
     result = evaluated("--against", "old.json", "--metric", "AP/genus", "--id", "image")
     assert "q.npy against old.json, 4 queries" in result.stdout
     (line,) = [line.split() for line in result.stdout.splitlines() if line.startswith("AP/genus")]
-    # All four queries are better, and two of the 16 ways to sign their differences are as far from 0.
-    assert line == ["AP/genus", "100.00", "45.83", "+54.17", f"{2 / 16:.2f}", "unclear"]
+    assert line == ["AP/genus", "100.00", "45.83", "+54.17", "--", "--", "--"]
+    text = " ".join(result.stdout.split())
+    assert "Whether q.npy and old.json differ by more than chance is not known. Measured on 3 species" in text
+    assert "3 are too few for a test or an interval, which need 8." in text
+
+
+def test_two_models_are_tested_class_by_class():
+    many()
+    evaluated("--out", "old.json", "--per-query", "--metric", "AP/genus")
+    many(noise=0.0)  # a perfect one
+    result = evaluated("--against", "old.json", "--metric", "AP/genus")
+    (line,) = [line.split() for line in result.stdout.splitlines() if line.startswith("AP/genus")]
+    assert [line[1], *line[-3:]] == ["100.00", "<", "0.001", "better"]  # ahead on each of 20 genera: no drawn sign is as far
+    text = " ".join(result.stdout.split())
+    assert "p: paired randomization test, genus by genus, two-sided, Holm-corrected for 1 row." in text
+    assert text.endswith("Measured on 40 species, in 20 genera (unit: genus).")
+
+
+def test_levels_of_the_table_that_are_not_evaluated_decide_the_unit():
+    many()
+    for options, levels, unit in (((), ["species", "genus"], "genus"), (("--level", "species"), ["species", "genus"], "genus")):
+        evaluated(*options, "--per-query", "--out", "r.json")
+        report = Report.load("r.json")
+        assert list(report.classes) == levels
+        assert report.units().level == unit
+    assert report.levels == ("species",)
+    many(levels=("species",))
+    evaluated("--per-query", "--out", "r.json")
+    assert Report.load("r.json").units().level == "species"
+
+
+def test_a_comparison_says_in_json_what_was_tested():
+    many()
+    evaluated("--out", "old.json", "--per-query")
+    many(noise=0.0)
+    result = evaluated("--against", "old.json", "--comparison", "c.json")
+    found = json.loads(Path("c.json").read_text())
+    assert found["names"] == ["q.npy", "old.json"]
+    assert found["verdict"].startswith("q.npy is better than old.json on ")
+    assert " ".join(f"{found['verdict']} {found['measured']}".split()) in " ".join(result.stdout.split())
+    assert found["measured"] == "Measured on 40 species, in 20 genera (unit: genus)."
+    assert found["unit"] == {"level": "genus", "count": 20, "effective": 20.0}
+    assert found["smallest_p"] == 1 / 10_001
+    shown = [line.split()[0] for line in result.stdout.splitlines() if line.endswith(("better", "unclear", "same"))]
+    assert shown == [row["metric"] for row in found["rows"]], "every tested row is shown"
+    assert f"Holm-corrected for {len(shown)} rows." in found["test"] + "."
 
 
 def test_a_comparison_with_other_queries_is_refused():
@@ -297,7 +361,7 @@ def test_python_gives_the_same_numbers_as_the_command():
 def test_help_lists_the_options_and_shows_examples():
     result = invoke("--help")
     assert result.exit_code == 0
-    options = "labels gallery gallery-labels level id k metric decay weight device memory-budget bootstrap per-query"
+    options = "labels gallery gallery-labels level id k metric decay weight device memory-budget intervals per-query"
     for option in f"{options} all out csv latex against comparison run qrels missing save-run save-run-k quiet".split():
         assert f"--{option} " in result.output
     assert "suprank evaluate test.npy --labels test.csv" in result.output

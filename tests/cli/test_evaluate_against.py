@@ -1,6 +1,7 @@
 """suprank evaluate --against: runs, folders and files are compared query by query, in the digits of `suprank report`."""
 
 import csv
+import html
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from suprank.explorer.findings.query_metrics import compare_reports, evaluate_so
 from tests.cli.collection import done, invoke, refused
 from tests.explorer.runs import collection, embeddings, run
 
+NAN = float("nan")
 EVALUATE = ("evaluate", "--device", "cpu", "--quiet")
 
 
@@ -59,7 +61,7 @@ def compared(*arguments, file="c.csv"):
 def reported(one, two):
     """The rows of the table of `suprank report ONE --against TWO`."""
     own, other = Source.read(one), Source.read(two)
-    mine, theirs = evaluate_source(own, bootstrap=10), evaluate_source(other, bootstrap=10)
+    mine, theirs = evaluate_source(own), evaluate_source(other)
     theirs = reorder_queries(theirs, match_queries(own, other))
     return compare_reports(mine, theirs, table_keys([mine, theirs]))
 
@@ -71,7 +73,24 @@ def test_the_numbers_are_those_of_the_report_to_the_last_digit(other):
     assert list(found) == [row.metric for row in expected]
     for row in expected:
         numbers = {"own": row.mine, "other": row.other, "difference": row.difference, "p": row.p_value, "p_holm": row.p_holm}
-        assert found[row.metric] == {**numbers, "queries": row.queries}
+        assert found[row.metric] == {**numbers, "low": row.low, "high": row.high, "queries": row.queries}
+
+
+def test_terminal_json_and_page_say_in_the_same_words_what_was_tested(tmp_path):
+    printed = done("evaluate", "one", "--against", "two", "--comparison", tmp_path / "c.json", "--device", "cpu").stdout
+    saved = json.loads((tmp_path / "c.json").read_text())
+    assert saved["measured"] == reported("one", "two").sentence()
+    assert saved["measured"].startswith(
+        "Measured on 9 classes (unit: class). Metrics with coarser levels are about these 3 classes"
+    )
+    done("report", "one", "--against", "two", "--out", tmp_path / "page.html", "--device", "cpu")
+    page = html.unescape(re.sub(r"<[^>]+>", "", (tmp_path / "page.html").read_text()))
+    for sentence in (saved["measured"], saved["test"]):
+        assert sentence in " ".join(printed.split())
+        assert sentence in " ".join(page.split())
+    assert saved["verdict"] in " ".join(printed.split())
+    assert saved["smallest_p"] == 2**-8
+    assert [row["metric"] for row in saved["rows"]] == [row.metric for row in reported("one", "two")]
 
 
 def test_a_folder_may_be_compared_with_a_run_and_the_sign_follows():
@@ -79,7 +98,8 @@ def test_a_folder_may_be_compared_with_a_run_and_the_sign_follows():
     mirrored, _ = compared("two", "--against", "one")
     for key, row in found.items():
         assert mirrored[key]["difference"] == pytest.approx(-row["difference"])
-        assert mirrored[key]["p"] == pytest.approx(row["p"], abs=0.02)  # the signs are drawn in another order of queries
+        assert mirrored[key]["p"] == row["p"]  # of all signs of 9 classes
+        assert (mirrored[key]["low"], mirrored[key]["high"]) == pytest.approx((-row["high"], -row["low"]))
 
 
 def test_both_sides_have_the_settings_of_the_first(tmp_path):
@@ -95,17 +115,18 @@ def test_both_sides_have_the_settings_of_the_first(tmp_path):
     assert [key for key in given if key.startswith("R@")] == ["R@4/class", "R@4/group"]
 
 
-def test_two_files_with_the_same_labels_are_compared_by_row_as_scipy_does(tmp_path):
+def test_two_files_with_the_same_labels_are_compared_by_row_and_tested_by_class_as_scipy_does(tmp_path):
     draw = np.random.default_rng(1)
-    (tmp_path / "labels.csv").write_text("label\n" + "".join(f"{row // 2}\n" for row in range(10)))
+    (tmp_path / "labels.csv").write_text("label\n" + "".join(f"{row // 2}\n" for row in range(20)))
     for name in ("a", "b"):
-        np.save(tmp_path / f"{name}.npy", draw.normal(size=(10, 3)).astype(np.float32))
+        np.save(tmp_path / f"{name}.npy", draw.normal(size=(20, 3)).astype(np.float32))
     labels = ("--labels", tmp_path / "labels.csv")
     found, result = compared(tmp_path / "a.npy", *labels, "--against", tmp_path / "b.npy", file=tmp_path / "c.csv")
     values = []
     for name in ("a", "b"):
         done(*EVALUATE, tmp_path / f"{name}.npy", *labels, "--per-query", "--out", tmp_path / f"{name}.json")
         values.append(Report.load(tmp_path / f"{name}.json").per_query["AP"])
+    values = [own.reshape(10, 2).mean(1) for own in values]  # of each class, whose signs are flipped together
     test = stats.permutation_test(
         values, lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples", vectorized=True, n_resamples=2000
     )
@@ -126,8 +147,10 @@ def test_levels_of_one_side_only_are_left_out_and_named():
     assert re.findall(r"^AP\S*", named, re.MULTILINE) == ["AP"]
 
 
-def test_other_classes_of_the_same_images_are_warned_of():
-    assert "sort the test images into different classes at class" in done(*EVALUATE, "one", "--against", "mixed").stderr
+def test_other_classes_of_the_same_images_are_refused():
+    output = refused(*EVALUATE, "one", "--against", "mixed")
+    assert "one and mixed sort the test images into different classes at class, so that their metrics do not mean" in output
+    assert "embed one manifest with both models" in output
     assert "different classes" not in done(*EVALUATE, "one", "--against", "two").stderr
 
 
@@ -155,31 +178,37 @@ def test_long_names_are_shortened_in_the_table_only(tmp_path):
 
 
 def test_the_output_fits_eighty_columns():
-    result = invoke("evaluate", "one", "--against", "two", "--bootstrap", 20, "--device", "cpu", columns=80)
+    result = invoke("evaluate", "one", "--against", "two", "--intervals", "--device", "cpu", columns=80)
     assert max(map(len, result.stdout.splitlines())) <= 80
     table, comparison = result.stdout.split("\n\n", 1)
-    assert len(table.splitlines()) == 13
+    assert len(table.splitlines()) == 15
     assert re.sub(r"\d\d\.\d\d\b", "##.##", comparison) == SNAPSHOT
 
 
 SNAPSHOT = """one against two, 45 queries
 
-%              one    two  difference      p  verdict
-R@1/class    ##.##  ##.##      +##.##  0.001   better
-R@1/group    ##.##  ##.##      +##.##  0.002   better
-mAP@R/class  ##.##  ##.##      +##.##  0.001   better
-mAP@R/group  ##.##  ##.##       +8.64  0.066  unclear
-AP/class     ##.##  ##.##      +##.##  0.001   better
-AP/group     ##.##  ##.##       +8.46  0.040   better
-H-AP         ##.##  ##.##      +##.##  0.001   better
-NDCG         ##.##  ##.##      +##.##  0.001   better
-ASI          ##.##  ##.##      +##.##  0.001   better
-difference: one − two. p: paired randomization test over queries, 10,000
-samples, Holm-corrected for the 11 rows of `suprank report`. better, worse:
+%               one     two  difference      95% interval      p  verdict
+R@1/class     ##.##   ##.##      +##.##  [+##.##, +##.##]  0.098  unclear
+R@1/group     ##.##   ##.##      +##.##  [+##.##, +##.##]  0.094  unclear
+R@10/class   1##.##   ##.##       +2.22    [-3.21, +7.66]   1.00  unclear
+R@10/group   1##.##  1##.##       +0.00    [+0.00, +0.00]   1.00     same
+mAP@R/class   ##.##   ##.##      +##.##  [+##.##, +##.##]  0.043   better
+mAP@R/group   ##.##   ##.##       +8.64   [-1.44, +##.##]   0.23  unclear
+AP/class      ##.##   ##.##      +##.##  [+##.##, +##.##]  0.082  unclear
+AP/group      ##.##   ##.##       +8.46   [+0.59, +##.##]   0.11  unclear
+H-AP          ##.##   ##.##      +##.##   [+8.48, +##.##]  0.070  unclear
+NDCG          ##.##   ##.##      +##.##   [+6.00, +##.##]  0.070  unclear
+ASI           ##.##   ##.##      +##.##   [+8.05, +##.##]  0.043   better
+difference: one − two, its interval without correction. p: paired randomization
+test, class by class, two-sided, Holm-corrected for 11 rows. better, worse:
 p < 0.05.
 
-one is better than two on 8 of the 9 rows, most on R@1/class (+##.##,
-p = 0.001). On mAP@R/group, the difference may be chance.
+one is better than two on mAP@R/class (+##.##, p = 0.043) and ASI (+##.##,
+p = 0.043). On 8 other metrics, the difference may be chance. On R@10/group,
+every query has the same value in both. Measured on 9 classes (unit: class).
+Metrics with coarser levels are about these 3 classes of group, not about new
+ones. Two trained models, one training each: another training of the same recipe
+may differ; compare with --seeds 3.
 """
 
 
@@ -230,7 +259,11 @@ def test_a_shorter_gallery_is_refused(tmp_path):
 
 
 def row(metric, difference, p):
-    return MetricComparison(metric, 0.5 + difference, 0.5, difference, p, 9, p)
+    return MetricComparison(metric, 0.5 + difference, 0.5, difference, difference - 0.1, difference + 0.1, p, 9, p, False)
+
+
+def same(metric):
+    return row(metric, 0.0, 1.0)._replace(identical=True)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +283,13 @@ def row(metric, difference, p):
             [row(f"R@{k}", k / 100, 0.01) for k in range(1, 7)],
             "a is better than b on all 6 rows, most on R@6 (+6.00, p = 0.010).",
         ),
-        ([row("AP", float("nan"), float("nan"))], "There is nothing to compare"),
+        ([row("AP", NAN, NAN)._replace(queries=0)], "There is nothing to compare"),
+        ([row("AP", 0.1, NAN), row("R@1", 0.1, NAN)], "Whether a and b differ by more than chance is not known."),
+        ([same("AP"), same("R@1")], "a and b have the same values for every query."),
+        (
+            [row("AP", 0.1, 0.01), same("R@1")],
+            "a is better than b on AP (+10.00, p = 0.010). On R@1, every query has the same value in both.",
+        ),
     ],
 )
 def test_the_closing_sentence_says_who_is_better_on_what(rows, sentence):
@@ -265,8 +304,8 @@ def test_the_metrics_that_are_named_are_compared_and_no_others():
 
 def test_every_metric_is_compared_once():
     one, two = (Source.read(name).evaluate(per_query=True) for name in ("one", "one"))
-    comparison, shown = compare(one, two, every_metric=True)
-    assert [row.metric for row in comparison] == shown
+    comparison = compare(one, two, every_metric=True)
+    shown = [row.metric for row in comparison]
     assert {"R@1/class", "AP/overall", "ASI", "ASI/class"} <= set(shown)
     assert not {"R@1", "P@1/class", "AP"} & set(shown)
     assert short_p_value(comparison["H-AP"].p_holm) == "1.00"

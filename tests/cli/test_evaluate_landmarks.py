@@ -66,11 +66,20 @@ def test_the_report_has_what_the_function_returns():
 def test_intervals_and_a_comparison_of_two_files():
     done(*FILES, "--per-query", "--out", "before.json", "--quiet")
     Path("predictions.csv").write_text("id,images\nq2,a b\nq3,b\nq4,c\n")
-    output = done(*FILES, "--bootstrap", 20, "--against", "before.json").stdout
-    assert "100.00 [100.00, 100.00]" in output
+    output = done(*FILES, "--intervals", "--against", "before.json").stdout
+    assert "groups that share positives" in output
     (line,) = [line.split() for line in output.splitlines() if line.startswith("mAP@100 ")]
     assert line[:4] == ["mAP@100", "100.00", "44.44", "+55.56"]
     assert "without a prediction" not in output
+
+
+def test_intervals_are_over_groups_of_queries_that_share_a_positive():
+    rows = range(18)  # nine groups of two queries that share an image; the first of each is found, the second is not
+    Path("solution.csv").write_text("id,images,Usage\n" + "".join(f"q{row},i{row // 2},Public\n" for row in rows))
+    Path("predictions.csv").write_text("id,images\n" + "".join(f"q{row},i{row // 2 + row % 2}\n" for row in rows))
+    output = done(*FILES, "--intervals").stdout
+    assert "50.00 [50.00, 50.00]" in output, "each group has the same mean"
+    assert "[low, high]: 95% intervals\nMeasured on 9 groups that share" in output
 
 
 def test_rankings_that_evaluate_saves_can_be_scored():

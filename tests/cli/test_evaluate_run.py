@@ -43,12 +43,12 @@ def test_queries_are_skipped_if_asked():
 
 
 def test_default_metrics_are_all_printed_and_saved():
-    output = done(*FILES, "--bootstrap", 50, "--per-query", "--out", "report.json", "--csv", "report.csv").stdout
+    output = done(*FILES, "--intervals", "--per-query", "--out", "report.json", "--csv", "report.csv").stdout
     report = Report.load("report.json")
-    assert report == evaluate_run("ours.run", "qrels.txt", per_query=True, bootstrap=50)
+    assert report == evaluate_run("ours.run", "qrels.txt", per_query=True, intervals=True)
     for key in report:
         assert f"{key} " in output
-    assert "95% bootstrap intervals over queries" in output
+    assert "Measured on 3 queries, which are taken as independent of one another; 3 are too few" in " ".join(output.split())
     assert Path("report.csv").read_text().startswith("metric,level,value,low,high\nNDCG@10,,")
 
 
@@ -60,13 +60,31 @@ def test_the_two_gains_of_ndcg_are_shown_once_where_all_grades_are_1():
 def test_another_run_or_its_report_is_compared_query_by_query():
     output = done(*FILES, "--against", "other.run", "--comparison", "comparison.csv").stdout
     assert "ours.run against other.run, 3 queries" in output
-    assert "No difference between ours.run and other.run is clear" in output
+    text = " ".join(output.split())
+    assert (
+        "Whether ours.run and other.run differ by more than chance is not known. Measured on 3 queries, which are taken" in text
+    )
+    assert "as independent of one another; 3 are too few for a test or an interval, which need 8." in text
     assert "MRR,,0.333" in Path("comparison.csv").read_text()
     done("evaluate", "--run", "other.run", "--qrels", "qrels.txt", "--per-query", "--out", "other.json", "--quiet")
     again = done(*FILES, "--against", "other.json").stdout
     assert again.split() == output.replace("other.run", "other.json").split()
     done(*FILES, "--per-query", "--out", "ours.json", "--quiet")
-    assert "ours.run and ours.json have the same values." in done(*FILES, "--against", "ours.json").stdout
+    assert "ours.run and ours.json have the same values for every query." in done(*FILES, "--against", "ours.json").stdout
+
+
+def test_runs_on_enough_queries_have_intervals_and_a_test_over_queries():
+    queries = range(10)
+    Path("qrels.txt").write_text("".join(f"q{query} 0 a 1\n" for query in queries))
+    for name, items in (("ours", "ab"), ("other", "ba")):
+        lines = [f"q{query} Q0 {item} {rank} {2 - rank} x\n" for query in queries for rank, item in enumerate(items)]
+        Path(f"{name}.run").write_text("".join(lines))
+    output = done(*FILES, "--metric", "MRR", "--intervals", "--against", "other.run").stdout
+    assert "100.00 [100.00, 100.00]" in output
+    assert "[low, high]: 95% intervals\nMeasured on 10 queries, which are taken as independent of one another.\n" in output
+    (line,) = [line.split() for line in output.splitlines() if line.startswith("MRR ")]
+    assert line == ["MRR", "100.00", "50.00", "+50.00", "[+50.00,", "+50.00]", f"{2 / 2**10:.3f}", "better"]
+    assert "p: paired randomization test, query by query," in " ".join(output.split())
 
 
 def test_lists_are_one_row_of_latex():

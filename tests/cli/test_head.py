@@ -231,13 +231,13 @@ def test_a_head_of_another_backbone_with_the_same_width_gives_a_warning():
 def test_the_same_embeddings_are_compared_before_and_after_a_head():
     output = done("evaluate", "before", "--head", "head", "--against", "before", "--comparison", "c.csv").stdout
     assert "before with head" in output
-    assert "difference: before with head − before. p: paired randomization test" in output
+    assert "difference: before with head − before, its interval without correction. p: paired" in " ".join(output.split())
     assert "before with head: test_resnet" in output
     assert f"with head {Head.load('head').fingerprint()[:12]}, 32 pixels" in " ".join(output.split())
     assert compared("AP/class") == pytest.approx([metrics("after")["AP/class"], metrics("before")["AP/class"]])
     files()
     output = done("evaluate", "rows.npy", "--labels", "labels.parquet", "--head", "head", "--against", "rows.npy").stdout
-    assert "difference: rows.npy with head − rows.npy." in output
+    assert "difference: rows.npy with head − rows.npy, its interval" in output
     assert "are the same; name another one" in refused("evaluate", "before", "--against", "before")
 
 
@@ -260,7 +260,7 @@ def test_a_folder_with_a_head_compares_with_one_before_it_without_a_warning():
     result = done("evaluate", "after", "--against", "before")
     assert "differ in more than training" not in result.output
     result = done("evaluate", "before", "--head", "square", "--against", "after")
-    assert "difference: before with head − after." in result.stdout
+    assert "difference: before with head − after, its interval" in result.stdout
 
 
 def test_a_report_says_which_head_it_is_of_and_the_gap_is_measured_after_it():

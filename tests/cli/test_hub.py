@@ -1,5 +1,6 @@
 """suprank models push and pull, and models on the Hub as arguments of commands."""
 
+import html
 import json
 import re
 from pathlib import Path
@@ -51,7 +52,7 @@ mlflow = "https://me:secret-password@mlflow.lab.org"
 def collection(tmp_path_factory):
     """A manifest, a run with a model, and what `suprank embed` makes of both."""
     folder = tmp_path_factory.mktemp("collection")
-    manifest = runs.collection(folder / "data", splits=("train", "test", "test", "test"))
+    manifest = runs.collection(folder / "data", classes=3, splits=("train", "test", "test", "test"))
     manifest.save(folder / "birds.parquet")
     run = folder / "private place" / "run"
     run.mkdir(parents=True)
@@ -94,7 +95,7 @@ def test_the_card_has_the_digits_that_evaluate_prints(collection, online):
     options = ("--license", "mit", "--device", "cpu")
     result = done("models", "push", run, "org/birds", *options)
     card = online.repositories["org/birds"].files["README.md"].decode()
-    printed = printed_rows(done("evaluate", run, "--bootstrap", 1000, "--device", "cpu").stdout)
+    printed = printed_rows(done("evaluate", run, "--intervals", "--device", "cpu").stdout)
     assert set(printed) == {"R@1", "mAP@R", "AP", "H-AP", "NDCG", "ASI"}
     on_card = {
         cells[0].strip().replace("\\", ""): re.findall(r"\d+\.\d\d", " ".join(cells[1:]))
@@ -113,6 +114,21 @@ def test_the_card_has_the_digits_that_evaluate_prints(collection, online):
     )
 
 
+def test_the_card_the_page_and_the_terminal_say_in_the_same_words_what_the_intervals_are_about(collection):
+    run = collection / "private place" / "run"
+    expected = suprank.evaluate(run, per_query=True, device="cpu").sentence()
+    assert expected.startswith(
+        "Measured on 9 classes (unit: class). Metrics with coarser levels are about these 3 classes of group"
+    )
+    assert expected.endswith("One trained model: another training of the same recipe may differ; compare with --seeds 3.")
+    printed = done("evaluate", run, "--intervals", "--device", "cpu", "--out", "r.json").stdout
+    assert expected in " ".join(printed.split())
+    assert Report.load("r.json").settings["intervals"]["measured"] == expected
+    assert expected in hub_repository(run, "org/birds", license="mit", device="cpu").card.replace("\\", "")
+    done("report", run, "--out", "page.html", "--device", "cpu")
+    assert expected in html.unescape(re.sub(r"<[^>]+>", "", Path("page.html").read_text()))
+
+
 def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(collection):
     run = collection / "private place" / "run"
     (run / "environment.json").write_text(
@@ -120,7 +136,7 @@ def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(co
             {"sessions": [{"host": "secret-host", "versions": {"suprank": "0.1", "lightning": None}, "gpus": ["H200", "H200"]}]}
         )
     )
-    repository = hub_repository(run, "org/birds", license="mit", datasets=["org/photos"], device="cpu", bootstrap=0)
+    repository = hub_repository(run, "org/birds", license="mit", datasets=["org/photos"], device="cpu")
     card = ModelCard(repository.card)
     assert (card.data.license, card.data.datasets, card.data.base_model) == (
         "mit",
@@ -128,21 +144,21 @@ def test_the_card_is_read_by_the_hubs_own_client_and_says_where_it_comes_from(co
         "timm/test_resnet.r160_in1k",
     )
     assert {result.dataset_type for result in card.data.eval_results} == {"org/photos"}
-    assert "| birds, train | 6 | 6 | 3 |" in card.text
-    assert "| birds, test | 18 | 6 | 3 |" in card.text
+    assert "| birds, train | 9 | 9 | 3 |" in card.text
+    assert "| birds, test | 27 | 9 | 3 |" in card.text
     assert "2 × H200" in card.text
     assert 'name = "happier"' in card.text
-    assert "[low, high]" not in card.text
+    assert r"\[low, high\]: 95% intervals. Measured on 9 classes" in card.text
     for secret in ("private place", "secret-host", "secret-project", "secret-password", str(collection)):
         assert secret not in repository.card
     Path("card.json").write_bytes(repository.files["report.json"])
     report = Report.load("card.json")
     assert report.per_query is None
-    assert report == suprank.evaluate(run, device="cpu")
+    assert report == suprank.evaluate(run, intervals=True, device="cpu")
 
 
 def test_the_example_of_the_card_runs(collection, monkeypatch, tmp_path):
-    done("models", "push", collection / "private place" / "run", "org/birds", "--device", "cpu", "--bootstrap", 0)
+    done("models", "push", collection / "private place" / "run", "org/birds", "--device", "cpu")
     card = ModelCard.load("org/birds")
     Image.new("RGB", (50, 40), "red").save("photo.jpg")
     (example,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
@@ -153,7 +169,7 @@ def test_the_example_of_the_card_runs(collection, monkeypatch, tmp_path):
 
 def test_a_dry_run_writes_what_would_be_pushed_and_asks_nobody(collection, online, tmp_path):
     run = collection / "private place" / "run"
-    output = done("models", "push", run, "org/birds", "--gallery", "--dry-run", "dry", "--device", "cpu", "--bootstrap", 0)
+    output = done("models", "push", run, "org/birds", "--gallery", "--dry-run", "dry", "--device", "cpu")
     assert online.asked == []
     names = ["README.md", "embedder.json", "gallery.png", "model.safetensors", "report.json"]
     assert sorted(file.name for file in (tmp_path / "dry").iterdir()) == sorted(names)

@@ -743,7 +743,7 @@ IN_FAMILY = [1, 1, (1 / 2 + 2 / 4 + 3 / 5) / 3, (1 + 1 + 3 / 5) / 3, 1, 1]
 
 def test_the_mean_over_queries_and_the_mean_of_levels_differ_where_queries_lack_positives():
     keys = ["AP/fine", "AP/coarse", "AP/overall", "AP/mean-of-levels"]
-    report = evaluate(SIX, SIX_LABELS, level_names=["fine", "coarse"], metrics=keys, per_query=True, bootstrap=10)
+    report = evaluate(SIX, SIX_LABELS, level_names=["fine", "coarse"], metrics=keys, per_query=True)
     assert list(report) == keys
     assert report["AP/fine"] == pytest.approx(sum(IN_CLASS) / 2)
     assert report["AP/coarse"] == pytest.approx(sum(IN_FAMILY) / 6)
@@ -751,7 +751,10 @@ def test_the_mean_over_queries_and_the_mean_of_levels_differ_where_queries_lack_
     of_queries = [1, 1, (IN_CLASS[0] + IN_FAMILY[2]) / 2, IN_FAMILY[3], 1, (IN_CLASS[1] + 1) / 2]
     assert report["AP/overall"] == pytest.approx(sum(of_queries) / 6)
     assert (round(report["AP/overall"], 3), round(report["AP/mean-of-levels"], 3)) == (0.817, 0.583)
-    assert list(report.per_query) == list(report.intervals) == keys[:3]  # the last is not a mean over queries
+    assert list(report.per_query) == keys[:3]  # the last is not a mean over queries
+    labels = [[row // 2, 0] for row in range(60)]
+    many = evaluate(SIX.repeat(10, 1), labels, level_names=["fine", "coarse"], metrics=keys, intervals=True)
+    assert list(many.intervals) == keys[:3]
     with pytest.raises(ValueError, match="AP/mean-of-levels has no values per query"):
         report.compare(report, ["AP/mean-of-levels"])
 
@@ -783,21 +786,38 @@ def test_a_report_of_one_level_has_these_keys_and_no_others():
 
 
 def test_a_report_goes_through_a_file(tmp_path):
-    collection = random_collection(0)
-    report = collection.evaluated(ids=[f"image {i}" for i in range(37)], bootstrap=50, seed=1)
+    embeddings = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
+    labels = [[row // 2, row // 4] for row in range(48)]
+    report = evaluate(embeddings, labels, ids=[f"image {i}" for i in range(48)], per_query=True, intervals=True)
     assert report.query_ids.tolist()[:2] == ["image 0", "image 1"]
     assert set(report.intervals) == set(report)
     report.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json")["AP"] == report["AP"]
 
 
-def test_the_bootstrap_depends_on_the_seed_alone():
+def test_intervals_are_those_of_the_report_and_need_no_values_per_query():
     collection = random_collection(0)
-    first, again, other = (collection.evaluated(bootstrap=100, seed=seed).intervals["AP"] for seed in (1, 1, 2))
-    assert first == again != other
-    without = collection.evaluated(bootstrap=100, seed=1, per_query=False)
-    assert without.per_query is None
-    assert without.intervals["AP"] == first
+    found, without = (collection.evaluated(intervals=True, per_query=kept) for kept in (True, False))
+    assert found == collection.evaluated(per_query=True).with_intervals()
+    assert (without.per_query, without.classes, without.query_ids) == (None, None, None)
+    assert without.intervals == found.intervals
+    assert without.settings["intervals"] == found.settings["intervals"]
+
+
+def test_levels_that_are_not_evaluated_decide_the_unit():
+    # 40 species in 20 genera and 4 orders, two images each.
+    embeddings = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    levels = {"species": torch.arange(80) // 2, "genus": np.arange(80) // 4, "order": (np.arange(80) // 20).tolist()}
+    report = evaluate(embeddings, levels["species"], level_names=["species"], classes=levels, per_query=True)
+    assert report.levels == ("species",)
+    assert {level: own.tolist() for level, own in report.classes.items()} == {
+        level: np.asarray(own).tolist() for level, own in levels.items()
+    }
+    assert report.units().level == "genus"
+    alone = evaluate(embeddings, levels["species"], level_names=["species"], per_query=True)
+    assert (alone.units().level, list(alone.classes)) == ("species", ["species"])
+    with pytest.raises(ValueError, match=r"classes\['genus'\] have dtype int64 and shape \(3,\)"):
+        evaluate(embeddings, levels["species"], classes={"genus": [1, 2, 3]}, per_query=True)
 
 
 def test_metrics_are_named_as_one_likes():

@@ -126,15 +126,25 @@ def test_mieb_of_a_few_k_is_that_of_all(levels):
     assert len(every) == 6 * 7
 
 
+@pytest.mark.parametrize("protocol", ["dml", "mieb"])
+def test_levels_that_a_protocol_does_not_evaluate_decide_the_unit(protocol):
+    embeddings, _ = collection(items=80)
+    labels = np.stack([np.arange(80) // 2, np.arange(80) // 4], axis=1)
+    report = evaluate_protocol(protocol, embeddings, labels, level_names=["species", "genus"], per_query=True, **QUIET)
+    assert "genus" not in report.levels
+    assert str(report.units()) == "genus: 20 classes, effectively 20"
+    assert {level: len(set(own.tolist())) for level, own in report.classes.items()} == {"species": 40, "genus": 20}
+
+
 def test_mieb_evaluates_lists_in_blocks(monkeypatch):
     embeddings, _ = collection()
     judged = {str(query): {str(item): item % 3 for item in range(9 * (query % 4))} for query in range(60)}
-    whole = evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **QUIET)
+    whole = evaluate_protocol("mieb", embeddings, qrels=judged, intervals=True, per_query=True, **QUIET)
     monkeypatch.setattr("suprank.evaluation.protocol_evaluation._LISTED_AT_ONCE", 2500)
     monkeypatch.setattr("suprank.evaluation.protocol_evaluation._RANKED_AT_ONCE", 7500)
     seen = []
     options = {**QUIET, "progress": lambda done, total: seen.append((done, total))}
-    assert evaluate_protocol("mieb", embeddings, qrels=judged, bootstrap=20, per_query=True, **options) == whole
+    assert evaluate_protocol("mieb", embeddings, qrels=judged, intervals=True, per_query=True, **options) == whole
     assert seen == [(done, 45) for done in [*range(7, 45, 7), 45]]
     assert whole.queries == 45  # the others are not judged
     assert whole.settings["queries_not_judged"] == 15

@@ -62,6 +62,9 @@ def contents(draw):
             st.none() | st.fixed_dictionaries(dict.fromkeys(keys, arrays(np.float64, queries, elements=FRACTIONS)))
         ),
         "query_ids": draw(st.none() | st.one_of(*(st.lists(one, min_size=queries, max_size=queries) for one in ids))),
+        "classes": draw(
+            st.none() | st.dictionaries(st.text(), arrays(np.int64, queries, elements=st.integers(-1, 9)), max_size=3)
+        ),
         "intervals": draw(st.none() | st.fixed_dictionaries(dict.fromkeys(keys, st.tuples(FRACTIONS, FRACTIONS)))),
     }
 
@@ -147,11 +150,12 @@ def test_the_table_shows_intervals_aligned_with_each_other():
         queries=1,
         items=1,
         intervals={"R@1": (0.995, 1.0), "AP": (0.041, 0.0625)},
-        settings={"intervals": {"confidence": 0.9}},
+        settings={"intervals": {"samples": 1000, "confidence": 0.9, "seed": 0}},  # as older versions saved them
     )
     assert report.table().splitlines() == [
         "1 query, 1 item",
-        "[low, high]: 90% bootstrap intervals over queries",
+        "[low, high]: 90% intervals",
+        "Bootstrapped over queries.",
         "",
         "%                      value",
         "R@1   100.00 [99.50, 100.00]",
@@ -198,7 +202,7 @@ def test_csv_holds_fractions_in_full_precision(tmp_path):
 @given(contents())
 def test_csv_reads_back_as_the_values(content):
     report = Report(**content)
-    rows = list(csv.DictReader(io.StringIO(report.to_csv(), newline="")))
+    rows = list(csv.DictReader(io.StringIO(report.to_csv(raw=True), newline="")))
     found = {row["metric"] + ("/" + row["level"] if row["level"] else ""): float(row["value"]) for row in rows}
     assert found == pytest.approx(dict(report.values), rel=0, abs=0, nan_ok=True)
 
@@ -235,7 +239,7 @@ def test_a_report_reads_back_equal_to_what_was_saved(content):
     with tempfile.TemporaryDirectory() as folder:
         report.save(Path(folder) / "a.b.json")
         assert Report.load(Path(folder) / "a.b.json") == report
-        kept = report.per_query is not None or report.query_ids is not None
+        kept = any(one is not None for one in (report.per_query, report.query_ids, report.classes))
         assert {path.name for path in Path(folder).iterdir()} == {"a.b.json", *(["a.b.queries.npz"] if kept else [])}
 
 
@@ -258,6 +262,7 @@ def test_the_difference_between_reports_is_seen():
     content = {
         **{"values": {"AP": 0.5}, "queries": 2, "items": 3, "levels": ("a",), "settings": {"ks": (1, 2)}},
         **{"per_query": {"AP": [0.5, NAN]}, "query_ids": ["x", "y"], "intervals": {"AP": (0.1, NAN)}},
+        **{"classes": {"a": [0, 1]}},
     }
     report = Report(**content)
     assert report == Report(**content | {"settings": {"ks": [1, 2]}, "per_query": {"AP": np.array([0.5, NAN])}})
@@ -269,6 +274,9 @@ def test_the_difference_between_reports_is_seen():
         {"settings": {"ks": (1, 3)}},
         {"query_ids": ["x", "z"]},
         {"query_ids": None},
+        {"classes": {"a": [0, 0]}},
+        {"classes": {"a": [0, 1], "b": [0, 0]}},
+        {"classes": None},
         {"intervals": {"AP": (0.2, NAN)}},
         {"intervals": None},
         {"per_query": {"AP": [0.5, 0.5]}},
@@ -379,30 +387,43 @@ def test_the_files_may_be_renamed_together(tmp_path):
 # Intervals
 
 
-def test_intervals_are_of_the_mean_over_queries():
-    # Of two queries at 0 and 1, a draw has mean 0, ½, ½ or 1: a quarter at either end.
-    report = report_of({"R@1": [0, 1], "AP": [0.5, NAN], "NDCG": [NAN, NAN]}, settings={"ks": (1,)})
+def test_intervals_are_of_the_mean_over_queries_for_new_classes():
+    # Eight classes of two queries: R@1 is 1 in half of them, so that the mean without one is 8/14 or 6/14, ¹⁄₁₄ from ½, and
+    # the interval is ½ ± t·√(8/14²), with 7 degrees of freedom.
+    classes = {"species": np.arange(16) // 2, "genus": np.arange(16) // 4}
+    values = {"R@1": np.arange(16) // 2 % 2, "AP": [0.5] * 16, "MRR": [0.1] * 14 + [NAN] * 2, "NDCG": [NAN] * 16}
+    report = report_of(values, levels=("species",), classes=classes, settings={"ks": (1,)})
     wide, narrow = report.with_intervals(), report.with_intervals(confidence=0.4)
-    assert wide.intervals["R@1"] == (0, 1)
-    assert narrow.intervals["R@1"] == (0.5, 0.5)
+    for found, t in ((wide, 2.36462), (narrow, 0.54911)):  # of a table of Student's t
+        assert found.intervals["R@1"] == pytest.approx((0.5 - t * 8**0.5 / 14, 0.5 + t * 8**0.5 / 14), abs=1e-5)
     assert wide.intervals["AP"] == (0.5, 0.5)
-    assert all(map(math.isnan, wide.intervals["NDCG"]))
-    assert wide.settings == {"ks": (1,), "intervals": {"samples": 1000, "confidence": 0.95, "seed": 0}}
+    assert list(wide.intervals) == ["R@1", "AP"], "MRR has values in seven classes, and NDCG in none"
+    unit = {"level": "species", "count": 8, "effective": 8.0}
+    about = {"confidence": 0.95, "unit": unit, "measured": "Measured on 8 species (unit: species)."}
+    assert wide.settings == {"ks": (1,), "intervals": about}
+    assert wide.table().splitlines()[1:3] == ["[low, high]: 95% intervals", about["measured"]]
     assert wide.values == pytest.approx(report.values, nan_ok=True)
     assert report.intervals is None
 
 
+def test_intervals_end_where_a_metric_does():
+    report = report_of({"AP": [1.0] * 8 + [0.0]}).with_intervals()
+    assert report.intervals["AP"][1] == 1
+    assert report.intervals["AP"][0] < 8 / 9
+
+
 @PLENTY
-@given(st.integers(0, 5), st.integers(0, 100))
-def test_intervals_are_decided_by_the_seed(queries, seed):
+@given(st.integers(0, 30))
+def test_without_classes_intervals_are_over_queries_if_there_are_enough(queries):
     report = report_of({"AP": np.linspace(0, 1, queries), "H-AP": np.linspace(0, 1, queries) ** 2}, levels=("a",))
-    one, two = (report.with_intervals(samples=20, seed=seed) for _ in range(2))
-    assert one == two
-    assert list(one.intervals) == list(report)
+    found = report.with_intervals()
+    assert list(found.intervals) == (list(report) if queries >= 8 else [])
+    assert found.settings["intervals"]["unit"]["level"] == "query"
+    assert f"{queries} are too few" in found.table() or queries >= 8
 
 
 def test_intervals_survive_saving(tmp_path):
-    report = report_of({"AP": [0.1, 0.4, 0.9], "NDCG": [NAN] * 3}).with_intervals()
+    report = report_of({"AP": [0.1, 0.4, 0.9] * 3, "NDCG": [NAN] * 9}).with_intervals()
     report.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json") == report
 
@@ -410,91 +431,12 @@ def test_intervals_survive_saving(tmp_path):
 def test_a_report_of_means_cannot_have_intervals_or_be_compared(report):
     with pytest.raises(ValueError, match=r"this report has means only; call evaluate\(..., per_query=True\)"):
         report.with_intervals()
+    with pytest.raises(ValueError, match="the choice of a unit needs the values of each query"):
+        report.units()
     full = report_of({"AP": [0.5]})
     for one, two in ((report, full), (full, report)):
         with pytest.raises(ValueError, match=r"this report has means only; call evaluate\(..., per_query=True\)"):
             one.compare(two)
-
-
-# Comparisons
-
-
-def test_a_comparison_by_hand():
-    mine = report_of({"AP": [0.5, 0.6, 0.7, NAN], "R@1": [1, 1, 0, 0], "NDCG": [NAN] * 4})
-    other = report_of({"R@1": [1, 0, 0, 0], "AP": [0.4, 0.4, 0.4, 1.0], "NDCG": [0.5] * 4})
-    found = mine.compare(other)
-    assert [row.metric for row in found] == ["AP", "R@1", "NDCG"]
-    assert len(found) == 3
-    ap = found["map"]
-    assert (ap.metric, ap.queries, ap.p_value, ap.p_holm) == ("AP", 3, 2 / 8, 2 * 2 / 8)  # Holm counts the two tests made
-    assert (ap.mine, ap.other, ap.difference) == pytest.approx((0.6, 0.4, 0.2))
-    assert found["R@1"][1:] == (0.5, 0.25, 0.25, 1.0, 4, 1.0)
-    assert found["NDCG"][1:] == pytest.approx((NAN, NAN, NAN, NAN, 0, NAN), nan_ok=True)
-    assert str(found).splitlines() == [
-        "paired randomization test over queries, two-sided, 10,000 samples",
-        "",
-        "%      mine  other  difference       p  queries",
-        "AP    60.00  40.00      +20.00  0.2500        3",
-        "R@1   50.00  25.00      +25.00  1.0000        4",
-        "NDCG     --     --          --      --        0",
-    ]
-    assert found.table(holm=True).splitlines()[3] == "AP    60.00  40.00      +20.00  0.2500    0.5000        3"
-
-
-def test_only_the_metrics_asked_for_are_compared():
-    report = report_of({"AP": [0.5, 0.6], "R@1": [1, 1]})
-    assert [row.metric for row in report.compare(report, ["hit_rate@1"])] == ["R@1"]
-    assert [row.metric for row in report.compare(report, "AP")] == ["AP"]
-    assert report.compare(report, []).rows == ()
-    with pytest.raises(KeyError, match="no NDCG in this report"):
-        report.compare(report, ["NDCG"])
-    with pytest.raises(KeyError, match="R@1 was not compared; choose from AP"):
-        report.compare(report, "AP")["R@1"]
-    with pytest.raises(KeyError, match="the nearest known name is NDCG"):
-        report.compare(report, "AP")["ndgc"]
-
-
-def test_a_metric_without_values_per_query_is_not_compared():
-    report = Report({"AP": 0.5, "R@1": 0.5}, queries=1, items=2, per_query={"AP": [0.5]})
-    assert [row.metric for row in report.compare(report)] == ["AP"]
-    with pytest.raises(ValueError, match="R@1 has no values per query in one of the reports"):
-        report.compare(report, ["R@1"])
-
-
-@PLENTY
-@given(st.data(), st.integers(1, 30))
-def test_a_comparison_is_antisymmetric_and_finds_no_difference_from_itself(data, queries):
-    columns = arrays(np.float64, queries, elements=st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.0, NAN]))
-    mine, other = (report_of({"AP": data.draw(columns), "R@1": data.draw(columns)}) for _ in range(2))
-    for one, two in zip(mine.compare(other, samples=200), other.compare(mine, samples=200), strict=True):
-        mirrored = (two.other, two.mine, -two.difference, two.p_value, two.queries, two.p_holm)
-        assert one.metric == two.metric
-        assert one[1:] == pytest.approx(mirrored, rel=0, abs=0, nan_ok=True)
-    for row in mine.compare(mine, samples=200):
-        assert row.p_value == 1 or (math.isnan(row.p_value) and row.queries == 0)
-
-
-@pytest.mark.parametrize(
-    ("mine", "other", "complaint"),
-    [
-        ({"queries": 2}, {"queries": 3}, "have 2 and 3 queries, but a paired test needs the same ones"),
-        ({"query_ids": ["a", "b"]}, {"query_ids": ["b", "a"]}, "same queries in another order: query 0 is a and b"),
-        ({"query_ids": ["a", "b"]}, {"query_ids": ["a", "long"]}, "other queries: query 1 is b and long"),
-        ({"query_ids": [1, 2]}, {"query_ids": ["1", "2"]}, "other queries: query 0 is 1 and 1"),
-        ({"key": "R@1"}, {"key": "AP"}, "share no metric: one has R@1, the other AP"),
-    ],
-)
-def test_reports_on_other_queries_are_not_compared(mine, other, complaint):
-    one, two = (
-        report_of({given.get("key", "AP"): [0.5] * given.get("queries", 2)}, query_ids=given.get("query_ids"))
-        for given in (mine, other)
-    )
-    with pytest.raises(ValueError, match=complaint):
-        one.compare(two)
-
-
-def test_ids_that_only_one_report_has_are_no_obstacle():
-    assert report_of({"AP": [0.5]}, query_ids=["a"]).compare(report_of({"AP": [0.5]}))["AP"].p_value == 1
 
 
 # What a report is made of
@@ -517,7 +459,7 @@ def test_a_report_cannot_be_changed_by_what_it_was_made_of_or_by_who_reads_it():
 def test_values_per_query_are_float64_and_not_copied_again():
     report = report_of({"AP": [0.5, 0.7]})
     assert report.per_query["AP"].dtype == np.float64
-    assert report.with_intervals(samples=3).per_query["AP"] is report.per_query["AP"]
+    assert report.with_intervals().per_query["AP"] is report.per_query["AP"]
 
 
 @PLENTY
@@ -559,6 +501,7 @@ def test_settings_come_as_they_would_from_a_file():
         ({"per_query": {"R@1": [1, 1]}}, "per_query has 'R@1', which values do not have"),
         ({"per_query": {"AP": [1, 1, 1]}}, r"per_query\['AP'\] has shape \(3,\), but must be \[2\]"),
         ({"per_query": {"AP": [1, math.inf]}}, r"per_query\['AP'\] holds infinite values"),
+        ({"classes": {"a": [0]}}, r"classes\['a'\] has shape \(1,\), but must be \[2\]"),
         ({"query_ids": ["a"]}, r"query_ids has shape \(1,\), but must be \[2\]"),
         ({"query_ids": [Path("a"), Path("b")]}, "query_ids are of type object, .* convert them with str"),
         ({"query_ids": [0.5, 1.5]}, "query_ids are of type float64"),

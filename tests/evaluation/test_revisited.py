@@ -110,6 +110,23 @@ def test_a_report_by_hand():
     assert len(report) == 2 * (2 * 3 + 1)
 
 
+def test_queries_that_share_a_positive_are_one_unit_of_intervals():
+    # Of 20 queries, two each find one of ten buildings: 10 groups. A query whose easy positive is junk shares it all the same.
+    gnd = [
+        {"easy": [query // 2] if query % 2 else [], "hard": [] if query % 2 else [query // 2], "junk": []}
+        for query in range(20)
+    ]
+    random = np.random.default_rng(0)
+    report = revisited(
+        random.normal(size=(20, 4)), random.normal(size=(30, 4)), gnd, per_query=True, intervals=True, progress=False
+    )
+    (units,) = report.classes.values()
+    assert units.tolist() == [query // 2 for query in range(20)]
+    assert str(report.units()) == "shared positives: 10 classes, effectively 10"
+    assert report.settings["intervals"]["measured"].startswith("Measured on 10 groups that share positives (unit:")
+    assert set(report.intervals) == set(report.per_query)
+
+
 # Agreement
 
 

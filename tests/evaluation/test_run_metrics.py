@@ -276,9 +276,14 @@ def test_two_runs_are_compared_on_the_same_queries_even_if_each_lacks_some():
 
 
 def test_values_per_query_and_intervals_are_kept_if_asked(tmp_path):
-    report = evaluate_run(RUN, QRELS, ["AP"], bootstrap=200, seed=1)
+    # Four copies of both queries, with AP 1 and 5/6.
+    run, judged = ({f"{query} {n}": one for query, one in given.items() for n in range(4)} for given in (RUN, QRELS))
+    report = evaluate_run(run, judged, ["AP"], intervals=True)
     assert report.per_query is None
-    assert report.intervals["AP"] == pytest.approx((5 / 6, 1))
+    half = 2.36462 * math.sqrt(8) / 12 / 7  # t of 7 degrees of freedom; each mean without a query is ¹⁄₁₂ · ¹⁄₇ away
+    assert report.intervals["AP"] == pytest.approx((11 / 12 - half, min(1, 11 / 12 + half)), abs=1e-5)
+    assert "Measured on 8 queries, which are taken as independent of one another." in report.table()
+    assert evaluate_run(RUN, QRELS, ["AP"], intervals=True).intervals == {}, "two queries are too few"
     saved = evaluate_run(RUN, QRELS, ["AP"], per_query=True)
     saved.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json") == saved

@@ -112,8 +112,8 @@ def test_a_plan_counts_what_is_read(collection):
     assert "5 queries × 151 items, read 2 times from 7.25 kB of files" in str(plan)
     with pytest.raises(ValueError, match="labels have 4 rows"):
         plan_evaluation(rows[:5], labels[:4])
-    with pytest.raises(TypeError, match="bootstrap"):
-        plan_evaluation(rows[:5], labels[:5], bootstrap=10)
+    with pytest.raises(TypeError, match="intervals"):
+        plan_evaluation(rows[:5], labels[:5], intervals=True)
 
 
 def test_a_streamed_gallery_is_announced_if_it_takes_long_and_the_digits_stay(collection, monkeypatch, caplog):

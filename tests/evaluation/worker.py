@@ -58,7 +58,7 @@ def reports(rank: int, world: int, folder: Path | None = None) -> dict[str, Repo
         "six levels": evaluate(embeddings[:65], deep(65), ks=[1], memory_budget=SMALL // 4, per_query=True),
         "one block": evaluate(embeddings[:40], flat[:40], per_query=True),
         "one query": evaluate(embeddings[:1], flat[:1], embeddings[1:], flat[1:], per_query=True),
-        "intervals": evaluate(embeddings, flat, memory_budget=SMALL, metrics=["AP"], bootstrap=50, per_query=True),
+        "intervals": evaluate(embeddings, flat, memory_budget=SMALL, metrics=["AP"], intervals=True, per_query=True),
         "queries and gallery": evaluate(
             *(embeddings[:99], labels[:99], embeddings[50:], labels[50:]),
             **everything,

@@ -1,5 +1,7 @@
 """The figures of sweeps and comparisons: what they are drawn over, and what is written on them."""
 
+from dataclasses import replace
+
 import pytest
 
 from suprank.experiments import SearchResult, SearchSettings, Trial, comparison_table, relative_table, summary_table
@@ -81,10 +83,12 @@ def test_every_recipe_is_a_row_and_every_metric_a_panel(folder):
     assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_best_has_a_color_of_its_own(folder):
-    one, two = {"nsm": (0.5,)}, {"nsm": (0.5,), "csl": (0.7,)}
-    assert BEST_COLOR.lower() not in drawn_comparison(comparison_table(comparison_outcomes(one), ["R@1"]), folder)
-    assert BEST_COLOR.lower() in drawn_comparison(comparison_table(comparison_outcomes(two), ["R@1"]), folder)
+def test_the_best_has_a_color_of_its_own_if_it_is_better_by_more_than_chance(folder):
+    one, two = (comparison_table(comparison_outcomes(of), ["R@1"]) for of in ({"nsm": (0.5,)}, {"nsm": (0.5,), "csl": (0.7,)}))
+    better = frozenset({"R@1"})
+    assert BEST_COLOR.lower() not in drawn_comparison(replace(one, better=better), folder)
+    assert BEST_COLOR.lower() not in drawn_comparison(two, folder)
+    assert BEST_COLOR.lower() in drawn_comparison(replace(two, better=better), folder)
 
 
 def test_many_recipes_have_their_panels_side_by_side(folder):

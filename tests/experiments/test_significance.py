@@ -1,4 +1,4 @@
-"""Which of a table's differences are more than chance, from the values of each query that runs save."""
+"""Which of a table's differences are more than chance over trainings and classes, from the values that runs save."""
 
 from dataclasses import replace
 
@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from suprank.evaluation import Report
+from suprank.evaluation.statistics import seed_difference
+from suprank.evaluation.units import TRAINING
 from suprank.experiments import RECIPE, SEED, Combination, Outcome, comparison_latex, comparison_markdown, comparison_table
 from suprank.experiments.significance import compare_rows
 from suprank.training.run_folder import RunFolder
 
 QUERIES = 80
+CLASSES = {"class": np.arange(QUERIES) // 4, "group": np.arange(QUERIES) // 20}
 
 
-def finished(folder, values, per_query=True, queries=QUERIES):
+def finished(folder, values, per_query=True):
     """The outcomes of runs, and their folders, from R@1 `[seeds, queries]` by label."""
     outcomes, folders = {}, {}
     for label, seeds in values.items():
@@ -22,7 +25,9 @@ def finished(folder, values, per_query=True, queries=QUERIES):
             folders[run] = folder / run.name
             means = {"R@1": float(own.mean()), "mAP@R": 0.5, "AP/mean": float(own.mean())}
             columns = {"R@1": own, "mAP@R": np.full(len(own), 0.5)} if per_query else None
-            report = Report(means, queries=len(own), items=9, per_query=columns, query_ids=np.arange(len(own)))
+            classes = {level: one[: len(own)] for level, one in CLASSES.items()}
+            known = {"per_query": columns, "query_ids": np.arange(len(own)), "settings": {TRAINING: {"classes_seen": 0}}}
+            report = Report(means, queries=len(own), items=9, classes=classes, **known)
             report.save(RunFolder(folders[run]).report_file("test", 3))
             outcomes[run] = Outcome(3, 30, 1.5, {"test": means})
     return outcomes, folders
@@ -30,9 +35,9 @@ def finished(folder, values, per_query=True, queries=QUERIES):
 
 @pytest.fixture
 def values():
-    """Two methods that differ by noise, and one that is far below."""
-    random = np.random.default_rng(0)
-    query = random.uniform(0.3, 0.5, QUERIES)
+    """Two methods that differ by noise, and one that is far below: three seeds of each."""
+    random = np.random.default_rng(5)
+    query = random.uniform(0.3, 0.5, 20)[CLASSES["class"]] + random.normal(0, 0.02, QUERIES)
     return {
         label: [query + level + random.normal(0, 0.01) + random.normal(0, 0.02, QUERIES) for _ in range(3)]
         for label, level in {"nsm": 0.2, "csl": 0.201, "fast-ap": -0.2}.items()
@@ -42,8 +47,8 @@ def values():
 def test_the_best_is_bold_only_if_it_is_better_than_every_other_by_more_than_chance(folder, values):
     outcomes, folders = finished(folder, values)
     table = comparison_table(outcomes, ["R@1"])
-    found = compare_rows(table, outcomes, folders, samples=2000)
-    assert found.noise() == {"R@1"}
+    found = compare_rows(table, outcomes, folders)
+    assert found.better() == frozenset()
     best, (near, far) = found.differences[0].best, sorted(found.differences, key=lambda one: one.difference)
     assert {best, near.other} == {"nsm", "csl"}
     assert near.p_holm > 0.2
@@ -52,23 +57,65 @@ def test_the_best_is_bold_only_if_it_is_better_than_every_other_by_more_than_cha
     assert far.p_holm == pytest.approx(2 * far.p_value)
     assert far.difference == pytest.approx(40, abs=3)
     assert far.effect_size > 5
-    assert "**" not in comparison_markdown(replace(table, noise=found.noise()))
-    assert "textbf" not in comparison_latex(replace(table, noise=found.noise()))
+    assert "**" not in comparison_markdown(replace(table, better=found.better()))
+    assert "textbf" not in comparison_latex(replace(table, better=found.better()))
     del values["csl"]
     outcomes, folders = finished(folder, values)
     table = comparison_table(outcomes, ["R@1"])
-    found = compare_rows(table, outcomes, folders, samples=2000)
-    assert found.noise() == frozenset()
-    assert "**" in comparison_markdown(replace(table, noise=found.noise()))
-    assert "p < 0.05 after Holm's correction for the 1 comparison of" in found.sentence(table)
+    found = compare_rows(table, outcomes, folders)
+    assert found.better() == {"R@1"}
+    assert "**" not in comparison_markdown(table), "unless a test says so"
+    assert "**" in comparison_markdown(replace(table, better=found.better()))
+    assert "p < 0.05 after Holm's correction for the 1 comparison of" in found.sentence()
     assert found.csv().splitlines()[1].startswith("R@1,nsm,fast-ap,")
-    assert found.markdown().splitlines()[2].startswith("| R@1 | nsm | fast-ap | 4")
+    assert found.markdown().splitlines()[2].startswith(f"| R@1 | nsm | fast-ap | {found.differences[0].difference:.2f} | ")
+
+
+def test_differences_are_over_trainings_and_over_classes(folder, values):
+    outcomes, folders = finished(folder, {"nsm": values["nsm"], "fast-ap": values["fast-ap"]})
+    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders)
+    expected = seed_difference(np.stack(values["nsm"]), np.stack(values["fast-ap"]), CLASSES["class"])
+    (one,) = found.differences
+    assert (one.difference, one.low, one.high) == pytest.approx([100 * number for number in expected[:3]])
+    assert (one.effect_size, one.p_value) == pytest.approx(expected[3:])
+    assert found.sentence() == (
+        "Bold: better than every other row by more than chance (t-test over trainings and classes, p < 0.05 after Holm's "
+        "correction for the 1 comparison of the table). Measured on 20 classes that no model has seen (unit: class)."
+    )
+
+
+def test_a_difference_that_a_few_classes_make_is_not_more_than_chance(folder):
+    # Better by 40 points on the images of two of 20 classes: 8 of 80 queries alike, but two classes of new ones say little.
+    better = np.where(CLASSES["class"] < 2, 0.4, 0.0)
+    noise = np.random.default_rng(3).normal(0, 0.01, (6, QUERIES))
+    seeds = list(0.4 + noise)
+    outcomes, folders = finished(folder, {"nsm": [one + better for one in seeds[:3]], "csl": seeds[3:]})
+    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders)
+    assert found.better() == frozenset()
+    assert found.differences[0].p_value > 0.05
+    by_query = seed_difference(np.stack(seeds[:3]) + better, np.stack(seeds[3:]), np.arange(QUERIES))
+    assert by_query.p_value < 0.01, "which queries as units would call significant"
+
+
+def test_with_a_single_training_nothing_is_bold_and_it_is_said(folder, values):
+    values["csl"] = values["csl"][:1]
+    outcomes, folders = finished(folder, values)
+    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders)
+    assert (found.differences, found.better()) == ((), frozenset())
+    assert found.sentence() == (
+        "No row is bold: a single training says nothing about another one of the same recipe; train each with --seeds 3."
+    )
+
+
+def test_two_trainings_are_enough_for_a_large_difference(folder, values):
+    outcomes, folders = finished(folder, {label: values[label][:2] for label in ("nsm", "fast-ap")})
+    assert compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders).better() == {"R@1"}
 
 
 def test_rows_of_the_same_runs_are_not_compared(folder, values):
     outcomes, folders = finished(folder, {"nsm": values["nsm"], "same": values["nsm"], "fast-ap": values["fast-ap"]})
     folders = {run: folders[Combination(((RECIPE, run[RECIPE].replace("same", "nsm")), (SEED, run[SEED])))] for run in folders}
-    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders, samples=500)
+    found = compare_rows(comparison_table(outcomes, ["R@1"]), outcomes, folders)
     assert [(one.best, one.other) for one in found.differences] == [("nsm", "fast-ap")]
 
 
@@ -76,8 +123,8 @@ def test_without_values_of_each_query_or_of_other_queries_nothing_is_compared_an
     outcomes, folders = finished(folder, values, per_query=False)
     table = comparison_table(outcomes)
     found = compare_rows(table, outcomes, folders)
-    assert (found.differences, found.noise()) == ((), frozenset())
-    assert found.missing == "nsm,seed=0 has no values of each query, because an earlier version of suprank trained it"
+    assert (found.differences, found.better()) == ((), frozenset())
+    assert found.missing == "nsm,seed=0 has no values of each query"
     outcomes, folders = finished(folder, {**values, "nsm": [one[:9] for one in values["nsm"]]})
     assert compare_rows(table, outcomes, folders).missing == "the runs were evaluated on different queries"
     folders = dict.fromkeys(folders, folder / "elsewhere")
@@ -89,9 +136,9 @@ def test_without_values_of_each_query_or_of_other_queries_nothing_is_compared_an
 def test_a_metric_that_is_the_same_everywhere_has_no_winner(folder, values):
     outcomes, folders = finished(folder, values)
     table = comparison_table(outcomes, ["R@1", "mAP@R"])
-    found = compare_rows(table, outcomes, folders, samples=200)
+    found = compare_rows(table, outcomes, folders)
     assert {one.p_value for one in found.differences if one.column == "mAP@R"} == {1.0}
-    assert "mAP@R" in found.noise()
+    assert "mAP@R" not in found.better()
     assert len(found.differences) == 4, "Holm's correction is over both columns"
 
 
@@ -99,7 +146,7 @@ def test_a_metric_that_single_queries_do_not_have_is_not_bold(folder, values):
     del values["csl"]
     outcomes, folders = finished(folder, values)
     table = comparison_table(outcomes, ["R@1", "AP/mean"])
-    found = compare_rows(table, outcomes, folders, samples=200)
+    found = compare_rows(table, outcomes, folders)
     assert [one.column for one in found.differences] == ["R@1"]
-    assert found.noise() == {"AP/mean"}
-    assert "AP/mean: no bold, because single queries have no value." in found.sentence(table)
+    assert found.better() == {"R@1"}
+    assert "AP/mean: no bold, because single queries have no value." in found.sentence()

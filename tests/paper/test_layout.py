@@ -58,13 +58,14 @@ def test_markdown_has_ours_the_papers_and_the_difference():
     assert layout.markdown(laid_out(notes=["B note."])) == (
         "|  | Method | R@1 | AP |\n"
         "| --- | --- | ---: | ---: |\n"
-        "| Fine | One | **81.0 ± 1.4** / 80.0 (+1.0) | 50.0 ± 0.0 / 50.0 (0.0) |\n"
-        "|  | Two | 79.0 / 79.0 (0.0) | **60.0** / 51.0 (+9.0) |\n"
+        "| Fine | One | <u>81.0 ± 1.4</u> / 80.0 (+1.0) | 50.0 ± 0.0 / 50.0 (0.0) |\n"
+        "|  | Two | 79.0 / 79.0 (0.0) | <u>60.0</u> / 51.0 (+9.0) |\n"
         "| Hier. | Three | – / 81.0 | – |\n"
         "|  | Quoted | – / 70.0 | – / 40.0 |\n"
         "\n"
         "On SOP, in percent, after the last epoch, mean ± standard deviation (n − 1) over 1 to 2 seeds; behind the slash the "
-        "paper's number, and the difference to it. The best of a column is bold, the second best underlined.\n"
+        "paper's number, and the difference to it. The best of a column is underlined; one training says nothing about "
+        "others.\n"
         "\n"
         "A note.\n"
         "\n"
@@ -78,7 +79,7 @@ def test_latex_has_groups_rules_and_marks():
     assert r"\begin{tabular}{llrr}" in lines
     assert r" &  & \multicolumn{2}{c}{SOP} \\" in lines
     assert (
-        r"\multirow{2}{*}{\rotatebox[origin=c]{90}{Fine}} & One & \textbf{81.0}$_{\pm 1.4}$ {\scriptsize 80.0 ($+1.0$)} & "
+        r"\multirow{2}{*}{\rotatebox[origin=c]{90}{Fine}} & One & \underline{81.0}$_{\pm 1.4}$ {\scriptsize 80.0 ($+1.0$)} & "
         r"50.0$_{\pm 0.0}$ {\scriptsize 50.0 ($0.0$)} \\"
     ) in lines
     assert lines[lines.index(r"\cmidrule{2-4}") + 1].startswith(" & Two")
@@ -121,15 +122,17 @@ def test_csv_has_a_row_for_each_number():
     assert (rows[5]["ours"], rows[5]["seeds"], rows[5]["paper"]) == ("", "0", "")
 
 
-def test_the_second_best_of_three_is_underlined_and_equal_ones_share_a_place():
+def test_the_best_of_single_trainings_are_underlined_and_never_bold_and_equal_ones_share_the_mark():
     results = {
         Training("sop", name): [outcome(R_1=share, AP=0.5)]
         for name, share in zip(("one", "two", "three"), (0.7, 0.7, 0.6), strict=True)
     }
     table = laid_out(results=results)
-    assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [1, 1, 2, 0]
-    assert [table.place(line, ("sop", "AP")) for line in table.lines] == [0, 0, 0, 0]
-    assert "<u>60.0</u> / 81.0 (−21.0)" in layout.markdown(table)
+    assert [table.mark(line, ("sop", "R@1")) for line in table.lines] == [2, 2, 0, 0]
+    assert [table.mark(line, ("sop", "AP")) for line in table.lines] == [0, 0, 0, 0]
+    assert "<u>70.0</u> / 80.0 (−10.0)" in layout.markdown(table)
+    assert "**" not in layout.markdown(table)
+    assert r"\textbf" not in layout.latex(table)
 
 
 SEEDS = {"one": (0.70, 0.701, 0.702), "two": (0.60, 0.601, 0.602), "three": (0.5, 0.65, 0.55)}
@@ -149,8 +152,8 @@ def test_the_best_is_bold_if_no_other_is_within_chance_and_else_underlined():
     assert "**70.1 ± 0.1**" in layout.markdown(clear)
     assert "bold if it is better than all others by more than chance (Welch's t-test" in clear.caption()
     single = laid_out(item, several_seeds(three=(0.5,)))
-    assert [single.mark(line, ("sop", "R@1")) for line in single.lines] == [1, 2, 0, 0]
-    assert single.caption().endswith("The best of a column is bold, the second best underlined.")
+    assert [single.mark(line, ("sop", "R@1")) for line in single.lines] == [2, 0, 0, 0]
+    assert single.caption().endswith("The best of a column is underlined; one training says nothing about others.")
 
 
 def test_a_difference_counts_less_the_more_of_them_are_looked_at():
@@ -175,7 +178,7 @@ def test_welch_is_scipys(other):
     first, second = (Statistic.from_shares([share / 100 for share in shares]) for shares in (one, other))
     expected = stats.ttest_ind(one, other, equal_var=False)
     interval = expected.confidence_interval()
-    assert layout.welch(first, second) == pytest.approx((first.mean - second.mean, *interval, expected.pvalue))
+    assert layout.welch(first, second) == pytest.approx((first.mean - second.mean, *interval, expected.pvalue), rel=1e-5)
 
 
 def test_without_any_spread_equal_means_are_chance_and_others_are_not():
@@ -191,7 +194,7 @@ def test_a_mark_goes_by_what_is_printed():
         Training("sop", "three"): [outcome(R_1=0.3)],
     }
     table = laid_out(results=results)
-    assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [1, 1, 2, 0]
+    assert [table.mark(line, ("sop", "R@1")) for line in table.lines] == [2, 2, 0, 0]
 
 
 def test_the_best_of_each_group_where_the_paper_has_it_so():
@@ -201,8 +204,8 @@ def test_the_best_of_each_group_where_the_paper_has_it_so():
         for place, row in enumerate(item.rows)
     }
     table = laid_out(item, results)
-    assert [table.place(line, ("sop", "R@1")) for line in table.lines] == [0, 0, 2, 1] * 2
-    assert table.caption().endswith("The best of a column in each group is bold, the second best underlined.")
+    assert [table.mark(line, ("sop", "R@1")) for line in table.lines] == [0, 0, 0, 2] * 2
+    assert table.caption().endswith("The best of a column in each group is underlined; one training says nothing about others.")
 
 
 def test_without_runs_the_table_is_the_papers_alone():

@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 import suprank
 from suprank.data import Manifest, Normalize
 from suprank.evaluation import Report, evaluate
+from suprank.evaluation.units import TRAINING, same_classes
 from suprank.explorer.findings import evaluate_source
 from suprank.training.config import TrainConfig
 from suprank.training.loop import train
@@ -98,7 +100,8 @@ def test_the_report_is_that_of_embed_and_evaluate(tmp_path, photos, layout):
     found = reports(validator)["test"]
     assert found.values == pytest.approx(dict(expected.values), abs=1e-12, nan_ok=True)
     assert (found.queries, found.items, found.levels) == (expected.queries, expected.items, expected.levels)
-    assert {**found.settings, "embeddings": expected.settings["embeddings"]} == expected.settings
+    known = {"embeddings": expected.settings["embeddings"]}
+    assert {**found.settings, **known} == {**expected.settings, TRAINING: {"classes_seen": 0}}
 
 
 def test_further_test_sets_are_evaluated_at_the_levels_they_have(tmp_path, photos):
@@ -180,9 +183,40 @@ def test_a_run_is_evaluated_with_its_own_cut_offs_and_weights_afterwards(tmp_pat
     assert {name for name in found if name.startswith("R@") and "/" not in name} == {"R@2", "R@3"}
     assert dict(found.values) == pytest.approx(dict(expected.values), abs=1e-12)
     source = open_source(tmp_path / "run", device="cpu")
-    assert dict(evaluate_source(source, bootstrap=2).values) == dict(found.values), "what `suprank report` shows"
+    assert dict(evaluate_source(source).values) == dict(found.values), "what `suprank report` shows"
     assert source.with_levels(["group"]).evaluate(metrics=["wAP"])["wAP"] == pytest.approx(expected["AP/group"])
     assert suprank.evaluate(tmp_path / "run", device="cpu", ks=[1], weights={"class": 1})["wAP"] == expected["AP"]
+
+
+def test_a_run_and_its_evaluation_afterwards_speak_of_the_same_classes_and_training(tmp_path, photos):
+    run, trained = trained_run(tmp_path, photos)
+    trained = Report.load(run / "reports" / "test-epoch-0001.json")
+    done("evaluate", run, "--device", "cpu", "--per-query", "--out", tmp_path / "r.json", "-q")
+    evaluated, page = Report.load(tmp_path / "r.json"), open_source(run, device="cpu").evaluate(per_query=True)
+    for found in (evaluated, page):
+        assert list(found.classes) == list(trained.classes) == ["class", "group"]
+        assert all(same_classes(found.classes[level], trained.classes[level]) for level in trained.classes)
+        assert str(found.units()) == str(trained.units()) == "class: 7 classes, effectively 7"
+        assert found.settings[TRAINING] == trained.settings[TRAINING] == {"classes_seen": 0}
+        assert found.sentence() == trained.sentence()
+    assert "classes that the model has not seen" in trained.sentence()
+    assert found.compare(trained, ["AP"])["AP"].queries == trained.queries
+
+
+def test_levels_that_are_not_evaluated_are_kept_as_classes(tmp_path, photos):
+    run, _ = trained_run(tmp_path, photos, every=0)
+    done("evaluate", run, "--level", "class", "--device", "cpu", "--per-query", "--out", tmp_path / "r.json", "-q")
+    found = Report.load(tmp_path / "r.json")
+    assert (found.levels, list(found.classes)) == (("class",), ["class", "group"])
+
+
+@pytest.mark.parametrize(
+    ("train_rows", "seen"), [(lambda row: row < 8, 0), (lambda row: row % 4 == 0, 9), (lambda row: row < 6, 1)]
+)
+def test_how_many_of_the_test_classes_are_trained_on_is_recorded(photos, train_rows, seen):
+    manifest = open_manifest(photos, lambda row: "train" if train_rows(row) else "test")
+    found = reports(Validator.from_config(recipe(), manifest))["test"]
+    assert found.settings[TRAINING] == {"classes_seen": seen}
 
 
 def test_the_command_prints_the_report_of_the_run_and_its_options_take_precedence(tmp_path, photos):
@@ -392,4 +426,4 @@ def test_the_report_is_that_of_the_library_on_plain_embeddings(photos):
 
     found = validator(remembered, device=torch.device("cpu"), progress=lambda *_: None)["test"]
     expected = evaluate(torch.cat(seen), manifest.labels, level_names=manifest.levels, device="cpu", progress=False)
-    assert found == expected
+    assert found == replace(expected, settings={**expected.settings, TRAINING: {"classes_seen": 0}})

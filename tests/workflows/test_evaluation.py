@@ -35,7 +35,7 @@ def write(folder, part, labels, *, split=None, paths=None, **columns):
 def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_path):
     queries = write(tmp_path, "query", ["y", "z"])
     gallery = write(tmp_path, "gallery", ["x", "y", "z"])
-    levels, query, items = read_folder(tmp_path, [])
+    levels, query, items, _ = read_folder(tmp_path, [])
     assert levels == ("kind",)
     assert (query.labels == items.labels[[1, 2]]).all()
     report = evaluate(query.embeddings, query.labels, items.embeddings, items.labels, metrics=["AP"])
@@ -46,7 +46,7 @@ def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_pat
 def test_distractors_stand_among_the_test_images(tmp_path):
     write(tmp_path, "test", ["a", "a", "b"])
     write(tmp_path, "gallery", ["", ""], split=["distractor"] * 2)
-    _, queries, gallery = read_folder(tmp_path, [])
+    _, queries, gallery, _ = read_folder(tmp_path, [])
     assert len(queries.embeddings) == 3
     assert len(gallery.embeddings) == 5
     assert gallery.labels[:, 0].tolist() == [*queries.labels[:, 0].tolist(), -1, -1]
@@ -64,7 +64,7 @@ def test_a_part_that_is_not_evaluated_is_named(tmp_path, caplog):
 def test_two_crops_of_one_photograph_are_two_images(tmp_path):
     write(tmp_path, "query", ["a", "b"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [4, 0, 8, 4]])
     write(tmp_path, "gallery", ["a", "a"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [0, 4, 4, 8]])
-    _, queries, gallery = read_folder(tmp_path, [])
+    _, queries, gallery, _ = read_folder(tmp_path, [])
     assert queries.ids[0] == gallery.ids[0]
     assert len({*queries.ids, *gallery.ids}) == 3
 
@@ -78,11 +78,41 @@ def test_ids_decide_where_there_are_some_and_alone_queries_go_by_their_place(tmp
 
 def test_levels_are_those_asked_for_in_their_order(tmp_path):
     write(tmp_path, "test", ["a", "b"], label_group=["g", "g"])
-    levels, queries, _ = read_folder(tmp_path, ["group", "kind"])
+    levels, queries, *_ = read_folder(tmp_path, ["group", "kind"])
     assert levels == ("group", "kind")
     assert queries.labels.tolist() == [[0, 0], [0, 1]]
     with pytest.raises(ValueError, match="no level 'genus'; choose from kind, group"):
         read_folder(tmp_path, ["genus"])
+
+
+def species(folder, part="test", genera=20):
+    """Two images of each of two species of each genus, and orders of ten genera."""
+    rows = np.arange(4 * genera)
+    labels = {f"label_{level}": [f"{level} {row // size}" for row in rows] for level, size in (("genus", 4), ("order", 40))}
+    write(folder, part, [f"kind {row // 2}" for row in rows], **labels)
+
+
+def test_levels_that_are_not_evaluated_decide_the_unit_of_intervals(tmp_path):
+    species(tmp_path)
+    report = evaluate_subject(tmp_path, levels=["kind"], per_query=True, intervals=True)
+    assert report.levels == ("kind",)
+    assert list(report.classes) == ["kind", "genus", "order"]
+    assert str(report.units()) == "genus: 20 classes, effectively 20"
+    assert report.sentence() == "Measured on 40 classes of kind, in 20 genera (unit: genus)."
+    assert report.settings["intervals"]["measured"] == report.sentence()
+    by_hand = evaluate(
+        np.load(tmp_path / "test" / "embeddings.npy"), np.arange(80) // 4, metrics=["AP"], per_query=True, progress=False
+    )
+    assert by_hand.units().level == "label0"
+    assert by_hand.with_intervals().settings["intervals"]["unit"]["count"] == 20
+
+
+def test_the_classes_are_those_of_the_queries_and_never_of_the_gallery(tmp_path):
+    species(tmp_path, "query", genera=6)
+    species(tmp_path, "gallery")
+    report = evaluate_subject(tmp_path, per_query=True)
+    assert report.units().classes == {"kind": 12, "genus": 6, "order": 1}
+    assert report.units().level == "kind"
 
 
 def test_images_without_labels_are_sent_where_ground_truth_is_read(tmp_path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.evaluation.statistics import bootstrap_interval
+from suprank.evaluation.statistics import mean_intervals
 
 if TYPE_CHECKING:
     from suprank.adaptation.config import AdaptConfig
@@ -84,11 +84,11 @@ class AdaptResult:
         values = [one.report[metric] for one in self.seeds]
         return mean(values), stdev(values) if len(values) > 1 else math.nan
 
-    def difference_interval(self, metric: str, samples: int = 1000) -> tuple[float, float]:
-        """95 % bootstrap interval of after − before, paired: both sides of a draw have the same queries."""
+    def difference_interval(self, metric: str) -> tuple[float, float]:
+        """95 % interval of after − before, paired, in the units of all metrics (`Report.units`)."""
         before, after = (one.values_per_query("an interval")[one.resolve(metric)] for one in (self.before, self.after))
-        low, high = bootstrap_interval((after - before)[:, None], samples=samples)[0]
-        return float(low), float(high)
+        low, high = mean_intervals((after - before)[:, None], self.before.units().of_query)[0].tolist()
+        return low, high
 
     def record(self) -> dict[str, Any]:
         """What is saved with the head: settings, splits, the best step of every seed, and the test metrics before and after."""

@@ -266,8 +266,8 @@ def _table(result: AdaptResult, keys: list[str]) -> list[str]:
         low, high = result.difference_interval(key)
         cells = [key]
         for report in (before, after):
-            assert report.intervals is not None
-            cells += [percent(report[key]), _interval(*report.intervals[report.resolve(key)])]
+            bounds = (report.intervals or {}).get(report.resolve(key), (math.nan, math.nan))
+            cells += [percent(report[key]), _interval(*bounds)]
         cells += [percent(after[key] - before[key], sign="+z"), _interval(low, high)]
         if several:
             mean, deviation = result.seed_spread(key)
@@ -282,7 +282,7 @@ def _interval(low: float, high: float) -> str:
 
 def _notes(result: AdaptResult) -> list[str]:
     kept = result.best_seed
-    notes = ["[low, high]: 95% bootstrap intervals over queries, of the difference over the same queries."]
+    notes = [f"[low, high]: 95% intervals, for new classes; of the difference on the same queries. {result.before.sentence()}"]
     which = f"seed {kept.seed}, step {kept.best.step}" if len(result.seeds) > 1 else f"step {kept.best.step}"
     chosen = (
         f"kept: {which} of {result.config.steps}, with {result.metric} {100 * kept.best.value:.2f} on the validation classes, "

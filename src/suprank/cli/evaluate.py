@@ -173,7 +173,7 @@ def evaluate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be read, and about how long it would take, and stop.")
     ] = False,
-    bootstrap: Annotated[int, typer.Option(min=0, help="Bootstrap samples for 95% intervals; 0 for none.")] = 0,
+    intervals: Annotated[bool, typer.Option("--intervals", help="Add 95% intervals, for new classes.")] = False,
     per_query: Annotated[bool, typer.Option("--per-query", help="Save the values of every query beside --out.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="REPORT.json", help="Save the report.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="REPORT.csv", help="Save the values as CSV.")] = None,
@@ -188,7 +188,10 @@ def evaluate(
     ] = None,
     against_frozen: AgainstFrozen = False,
     comparison: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Save the comparison, which --out does not have.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv|json", help="Save the comparison, which --out does not have; JSON says what was tested."
+        ),
     ] = None,
     test: Annotated[
         str | None, typer.Option(metavar="NAME", help="Test set of the run's recipe.", show_default="the first")
@@ -226,7 +229,7 @@ def evaluate(
       suprank evaluate test.npy --labels test.csv
     Queries against a gallery, two levels, with intervals, saved for later:
       suprank evaluate q.npy --labels q.csv --gallery g.npy --gallery-labels g.csv \\
-        --level species --level genus --bootstrap 1000 --per-query --out ours.json
+        --level species --level genus --intervals --per-query --out ours.json
     Against an earlier report, query by query:
       suprank evaluate new.parquet --labels new.parquet --against ours.json
     A collection larger than memory: how long will it take? Then evaluate it, and go on after a kill:
@@ -238,7 +241,7 @@ def evaluate(
     GLDv2's mAP@100 of ranked lists, which --save-run predictions.csv saves:
       suprank evaluate predictions.csv --solution retrieval_solution_v2.1.csv
     Ranked lists of any search, text or products, against graded judgments; and two of them compared:
-      suprank evaluate --run bm25.run --qrels qrels.txt --metric ndcg_cut_10 --metric MRR@10 --bootstrap 1000
+      suprank evaluate --run bm25.run --qrels qrels.txt --metric ndcg_cut_10 --metric MRR@10 --intervals
       suprank evaluate --run ours.run --qrels qrels.txt --against bm25.run
     """
     check_protocol_options(context)
@@ -262,7 +265,7 @@ def evaluate(
         weights=weight or [],
         device=device,
         memory_budget=None if memory_budget is None else parse_bytes(memory_budget),
-        bootstrap=bootstrap,
+        intervals=intervals,
         per_query=per_query,
         out=out,
         csv=csv,

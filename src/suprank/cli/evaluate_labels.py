@@ -47,7 +47,7 @@ def evaluate_labels(options: EvaluateOptions) -> None:
         report = data.evaluate(
             progress=progress,
             per_query=options.per_query or paired,
-            bootstrap=options.bootstrap,
+            intervals=options.intervals,
             **resumable,
             **settings,
         )
@@ -198,7 +198,7 @@ def _print_comparison(
         every_metric=options.every_metric,
         ks=options.ks,
         left_out=left_out,
-        csv=options.comparison,
+        file=options.comparison,
     )
 
 

@@ -40,10 +40,10 @@ WITH = {
         *("thresholds", "labels", "gallery", "gallery_labels", "level", "fill_gaps", "id", "metric", "decay", "weight"),
         *("label_separator", "device", "memory_budget", "test", "trust_code", "head"),
     },
-    "solution": {"protocol", "usage", "k", "bootstrap", "per_query", "csv", "latex", "against", "comparison"},
+    "solution": {"protocol", "usage", "k", "intervals", "per_query", "csv", "latex", "against", "comparison"},
     "run": {
         *("qrels", "relevance_threshold", "missing", "no_positives", "metric"),
-        *("bootstrap", "per_query", "csv", "latex", "against", "comparison"),
+        *("intervals", "per_query", "csv", "latex", "against", "comparison"),
     },
 }
 """Options that may be combined with --gap, with --solution, and with --run."""
@@ -83,7 +83,7 @@ class EvaluateOptions:
     weights: list[str]
     device: str | None
     memory_budget: int | None
-    bootstrap: int
+    intervals: bool
     per_query: bool
     out: Path | None
     csv: Path | None

@@ -43,14 +43,14 @@ def evaluate_run_file(
     # Both are read before anything is printed: an error in the second file should not come after the numbers of the first.
     other = saved if against is None or saved is not None else evaluate_run(against, qrels, per_query=True, **arguments)
     report = evaluate_run(
-        options.subject, qrels, per_query=options.per_query or against is not None, bootstrap=options.bootstrap, **arguments
+        options.subject, qrels, per_query=options.per_query or against is not None, intervals=options.intervals, **arguments
     )
     print_and_save(report, options, None if options.metrics else distinct_keys(report))
     if not options.quiet:
         _print_counts(report)
     if other is not None and names is not None:
         named = options.metrics is not None
-        print_comparison(report, other, names, chosen=named, every_metric=not named, csv=options.comparison)
+        print_comparison(report, other, names, chosen=named, every_metric=not named, file=options.comparison)
 
 
 def _check_settings(saved: Report, arguments: dict[str, Any], against: Path | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -51,7 +50,7 @@ def evaluate_revisited(options: EvaluateOptions, ground_truth: Path) -> None:
             memory_budget=options.memory_budget,
             progress=progress,
             per_query=options.per_query,
-            bootstrap=options.bootstrap,
+            intervals=options.intervals,
         )
     print_and_save(report, options)
 
@@ -70,12 +69,12 @@ def evaluate_landmarks(options: EvaluateOptions, solution: Path, usage: str | No
         check_file(file, str(file))
     score = evaluation.landmark_map_from_files(predictions, solution, usage=usage, k=ks[0])
     report = with_protocol(score.report(), PROTOCOLS["gldv2"])
-    if options.bootstrap:
-        report = report.with_intervals(options.bootstrap)
-    saved = report if options.per_query or other is not None else replace(report, per_query=None, query_ids=None)
+    if options.intervals:
+        report = report.with_intervals()
+    saved = report if options.per_query or other is not None else report.without_queries()
     print_and_save(saved, options)
     if (unanswered := report.settings["unanswered"]) and not options.quiet:
         terminal.echo(f"queries without a prediction, which count as 0: {unanswered:,}")
     if other is not None and options.against is not None:
         names = predictions.name, options.against.name
-        print_comparison(report, other, names, chosen=True, csv=options.comparison)
+        print_comparison(report, other, names, chosen=True, file=options.comparison)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from typing import TYPE_CHECKING
@@ -43,56 +44,53 @@ def print_comparison(
     every_metric: bool = False,
     ks: Sequence[int] | None = None,
     left_out: Sequence[str] = (),
-    csv: Path | None = None,
+    file: Path | None = None,
 ) -> None:
-    """Print the table of differences and a sentence about it, after the models that made both sides; save it as CSV if asked.
+    """Print the table of differences and a sentence about it, after the models that made both sides; save it if asked.
 
-    See `compare` for the metrics that are shown.
+    See `compare` for the metrics that are tested and shown.
     """
-    comparison, shown = compare(report, other, chosen=chosen, every_metric=every_metric, ks=ks)
+    comparison = compare(report, other, chosen=chosen, every_metric=every_metric, ks=ks)
     try:
-        if csv is not None:
-            save_comparison(comparison, csv)
+        if file is not None:
+            save_comparison(comparison, names, file)
     finally:  # printed even if saving fails
         terminal.echo(f"\n{names[0]} against {names[1]}, {report.queries:,} queries")
         if left_out:
             terminal.echo(_wrapped(f"levels left out: {', '.join(left_out)}"))
         _print_models(report, other, names)
-        rows = [comparison[key] for key in shown]
-        terminal.echo("\n".join(["", *_table(rows, names), _legend(comparison, len(rows), names), ""]))
-        terminal.echo(_wrapped(closing_sentence(rows, names)))
+        terminal.echo("\n".join(["", *_table(comparison.rows, names), _legend(comparison, names), ""]))
+        terminal.echo(_wrapped(f"{closing_sentence(comparison.rows, names)} {comparison.sentence()}"))
 
 
 def compare(
     report: Report, other: Report, *, chosen: bool = False, every_metric: bool = False, ks: Sequence[int] | None = None
-) -> tuple[ReportComparison, list[str]]:
-    """The comparison, and the keys of the metrics to show.
-
-    By default, p-values are Holm-corrected for the rows of the table of `suprank report`, of which those are shown that people
-    quote; with `every_metric`, for all metrics that both reports have, each once. If the user has `chosen` the metrics of the
-    report, all of them are compared as they are.
-    """
-    from suprank.evaluation.quoted_metrics import metric_name, quoted_keys, table_keys
+) -> ReportComparison:
+    """The comparison of the metrics in the table of `suprank report`; with `every_metric`, of all that both reports have, each
+    once; if the user has `chosen` the metrics of the report, of these."""
+    from suprank.evaluation.quoted_metrics import table_keys
 
     shared = [] if chosen else _shared(report, other)
     tested = shared if every_metric else [key for key in table_keys([report, other], ks) if key in shared]
-    comparison = report.compare(other, tested or shared or None)
-    keys = [row.metric for row in comparison]
-    quoted = {metric_name(key) for key in quoted_keys(report, ks)}
-    return comparison, keys if chosen or every_metric else [key for key in keys if metric_name(key) in quoted] or keys
+    return report.compare(other, tested or shared or None)
 
 
-def save_comparison(comparison: ReportComparison, file: Path) -> None:
-    """Save all tested rows as CSV, as fractions in full precision."""
+def save_comparison(comparison: ReportComparison, names: tuple[str, str], file: Path) -> None:
+    """Save all rows as fractions in full precision: as CSV, or as JSON with the sentences and the test."""
     from suprank.evaluation.metric_names import parse_metric
     from suprank.evaluation.quoted_metrics import metric_name
     from suprank.evaluation.report_files import write_file
     from suprank.files.spreadsheets import csv_bytes
 
-    header = ("metric", "level", "own", "other", "difference", "p", "p_holm", "queries")
+    if file.suffix.lower() == ".json":
+        verdict = closing_sentence(comparison.rows, names).replace(_NO_BREAK, " ")
+        content = {"names": names, "verdict": verdict, **comparison.summary()}
+        write_file(file, (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        return
+    header = ("metric", "level", "own", "other", "difference", "low", "high", "p", "p_holm", "queries")
     rows = []
     for row in comparison:
-        numbers = (row.mine, row.other, row.difference, row.p_value, row.p_holm, row.queries)
+        numbers = (row.mine, row.other, row.difference, row.low, row.high, row.p_value, row.p_holm, row.queries)
         rows.append([metric_name(row.metric), parse_metric(row.metric).level or "", *numbers])
     write_file(file, csv_bytes(header, rows))
 
@@ -104,19 +102,26 @@ def closing_sentence(rows: Sequence[MetricComparison], names: tuple[str, str]) -
         "better": [row for row in rows if row.p_holm < SIGNIFICANT and row.difference > 0],
         "worse": [row for row in rows if row.p_holm < SIGNIFICANT and row.difference < 0],
     }
-    unclear = [row for row in rows if row.p_holm >= SIGNIFICANT]
+    same = [row for row in rows if row.identical]
+    unclear = [row for row in rows if row.p_holm >= SIGNIFICANT and not row.identical]
     clear = [f"{own} is {word} than {other} on {_named(found, rows)}." for word, found in groups.items() if found]
-    if not clear and not unclear:
+    if not any(row.queries for row in rows):
         return "There is nothing to compare: no query has a value on both sides."
+    if len(same) == len(rows):
+        return f"{own} and {other} have the same values for every query."
+    if not clear and not unclear:
+        return f"Whether {own} and {other} differ by more than chance is not known."
     if not clear:
-        if not any(row.difference for row in unclear):
-            return f"{own} and {other} have the same values."
         least = min(unclear, key=lambda row: row.p_holm)
-        return f"No difference between {own} and {other} is clear: all may be chance, even that of {_with_numbers(least)}."
-    if not unclear:
-        return " ".join(clear)
-    listed = in_words(row.metric for row in unclear) if len(unclear) <= LISTED else f"the other {len(unclear)}"
-    return " ".join([*clear, f"On {listed}, the difference may be chance."])
+        clear = [f"No difference between {own} and {other} is clear: all may be chance, even that of {_with_numbers(least)}."]
+    else:
+        clear += [f"On {_listed(unclear)}, the difference may be chance."] if unclear else []
+    return " ".join([*clear, *([f"On {_listed(same)}, every query has the same value in both."] if same else [])])
+
+
+def _listed(rows: Sequence[MetricComparison]) -> str:
+    """The metrics by name; of many, their number."""
+    return in_words(row.metric for row in rows) if len(rows) <= LISTED else f"{len(rows)} other metrics"
 
 
 def _named(found: Sequence[MetricComparison], rows: Sequence[MetricComparison]) -> str:
@@ -172,17 +177,18 @@ def _table(rows: Sequence[MetricComparison], names: tuple[str, str]) -> list[str
     from suprank.evaluation.report_text import align_columns, percent
 
     columns = names[0], names[1].removeprefix(f"{names[0]} ")  # "before training"
-    lines = [["%", *map(_short, columns), "difference", "p", "verdict"]]
+    lines = [["%", *map(_short, columns), "difference", "95% interval", "p", "verdict"]]
     for row in rows:
         values = percent(row.mine), percent(row.other), percent(row.difference, sign="+z")
-        lines.append([row.metric, *values, short_p_value(row.p_holm), _verdict(row)])
+        interval = "--" if math.isnan(row.low) else f"[{percent(row.low, sign='+z')}, {percent(row.high, sign='+z')}]"
+        lines.append([row.metric, *values, interval, short_p_value(row.p_holm), _verdict(row)])
     return align_columns(lines)
 
 
 def _verdict(row: MetricComparison) -> str:
     if math.isnan(row.p_holm):
-        return "--"
-    return "unclear" if row.p_holm >= SIGNIFICANT else "better" if row.difference > 0 else "worse"
+        return "same" if row.identical else "--"
+    return "same" if row.identical else "unclear" if row.p_holm >= SIGNIFICANT else "better" if row.difference > 0 else "worse"
 
 
 def _short(name: str) -> str:
@@ -190,10 +196,9 @@ def _short(name: str) -> str:
     return name if len(name) <= 15 else f"{name[:7]}…{name[-7:]}"
 
 
-def _legend(comparison: ReportComparison, shown: int, names: tuple[str, str]) -> str:
-    corrected = "these rows" if shown == len(comparison) else f"the {len(comparison)} rows of `suprank report`"
+def _legend(comparison: ReportComparison, names: tuple[str, str]) -> str:
     text = (
-        f"difference: {names[0]} − {names[1]}. p: paired randomization test over queries, {comparison.samples:,} samples, "
-        f"Holm-corrected for {corrected}. better, worse: p{_NO_BREAK}<{_NO_BREAK}{SIGNIFICANT}."
+        f"difference: {names[0]} − {names[1]}, its interval without correction. p: {comparison.test()}. better, worse: "
+        f"p{_NO_BREAK}<{_NO_BREAK}{SIGNIFICANT}."
     )
     return _wrapped(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from suprank.cli import terminal
@@ -81,14 +82,12 @@ def _table(report: Report, keys: Sequence[str], *, interval_below: bool = False)
 
 
 def _counts(report: Report) -> list[str]:
-    from suprank.evaluation.report_text import counts_without_positives, protocol_lines
+    from suprank.evaluation.report_text import counts_without_positives, interval_lines, protocol_lines
 
     lines = [f"{report.queries:,} queries, {report.items:,} items", *protocol_lines(report)]
     if without := counts_without_positives(report):
         lines.append(f"queries without positives, left out: {', '.join(without)}")
-    if report.intervals:
-        lines.append("[low, high]: 95% bootstrap intervals over queries")
-    return lines
+    return [*lines, *(textwrap.fill(line, 80, break_on_hyphens=False) for line in interval_lines(report))]
 
 
 def _columns(keys: Sequence[str]) -> list[str]:

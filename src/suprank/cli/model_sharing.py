@@ -55,7 +55,6 @@ def push(
             "--gallery", help="Add a picture of random test images with their first results, which publishes these images."
         ),
     ] = False,
-    bootstrap: Annotated[int, typer.Option(min=0, help="Bootstrap samples for 95% intervals; 0 for none.")] = 1000,
     dry_run: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Push nothing: write the files to this folder, and print the model card."),
@@ -100,7 +99,6 @@ def push(
                 datasets=dataset or (),
                 base_model=base_model,
                 gallery=gallery,
-                bootstrap=bootstrap,
                 trust_code=trust_code,
                 device=device,
                 progress=bars,

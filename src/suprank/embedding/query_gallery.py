@@ -30,11 +30,15 @@ class LabeledEmbeddings(NamedTuple):
 
 
 class QueryGallery(NamedTuple):
-    """Queries and gallery, and the levels of their labels, finest first. Without a gallery, queries rank each other."""
+    """Queries and gallery, and the levels of their labels, finest first. Without a gallery, queries rank each other.
+
+    `classes` are the labels of the queries at every level of their manifest, whatever levels were chosen: see `evaluate`.
+    """
 
     levels: tuple[str, ...]
     queries: LabeledEmbeddings
     gallery: LabeledEmbeddings | None
+    classes: dict[str, NDArray[np.int64]]
 
 
 def ranked_parts(available: Collection[str]) -> tuple[str, ...]:
@@ -66,11 +70,29 @@ def build_query_gallery(
     unlabeled = not labeled and not any(manifest.levels for manifest in items)
     names = () if unlabeled else common_levels(items, levels, about=about)
     labels = common_labels(items, names)
+    classes = all_classes(items[0])
     if len(parts) == 1:
         own = column(items[0], "id")  # without ids a query is excluded by its row
-        return QueryGallery(names, LabeledEmbeddings(embeddings[0], labels[0], own), None)
+        return QueryGallery(names, LabeledEmbeddings(embeddings[0], labels[0], own), None, classes)
     queries, gallery = (LabeledEmbeddings(*side) for side in zip(embeddings, labels, _image_ids(items), strict=True))
-    return QueryGallery(names, queries, gallery if "query" in parts else _concatenate(queries, gallery))
+    return QueryGallery(names, queries, gallery if "query" in parts else _concatenate(queries, gallery), classes)
+
+
+def all_classes(manifest: Manifest) -> dict[str, NDArray[np.int64]]:
+    """The labels of each level, finest first: `[rows]`, or `[rows, M]` where images have up to M labels."""
+    return {level: manifest.labels_at([level])[:, 0] for level in manifest.levels}
+
+
+def count_seen(queries: Manifest, training: Manifest, level: str) -> int:
+    """How many classes of the queries at a level a model was trained on, by name."""
+    if level not in training.levels:
+        return 0
+    names = [
+        {one.names[level][label] for label in np.unique(labels[labels >= 0])}
+        for one in (queries, training)
+        for labels in [one.labels_at([level])]
+    ]
+    return len(names[0] & names[1])
 
 
 def common_levels(manifests: Iterable[Manifest], chosen: Sequence[str] = (), *, about: str) -> tuple[str, ...]:

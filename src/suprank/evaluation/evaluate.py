@@ -31,6 +31,7 @@ from suprank.evaluation.progress import progress_function
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, check_dimensions, choose_device
 from suprank.evaluation.statistics import mean_over_queries
+from suprank.evaluation.units import query_classes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -56,9 +57,9 @@ def evaluate(
     ids: Sequence[Any] | NDArray[Any] | None = None,
     gallery_ids: Sequence[Any] | NDArray[Any] | None = None,
     ignored: Sequence[Sequence[int]] | None = None,
+    classes: Mapping[str, Tensor | ArrayLike] | None = None,
     per_query: bool = False,
-    bootstrap: int = 0,
-    seed: int = 0,
+    intervals: bool = False,
     device: torch.device | str | None = None,
     memory_budget: int | None = None,
     distributed: bool = True,
@@ -97,10 +98,13 @@ def evaluate(
     `distributed=False` each process evaluates its own data. `memory_budget` is about how many bytes are used in addition to
     the embeddings and labels given, up to 30 bytes per item for the label tree, and 8 bytes per metric and query: by default
     256 MiB for each of torch's threads (512 MiB at least), on a GPU 4 GiB. A gallery that does not fit into it is read again
-    for every block of queries. `per_query` keeps each query's values, and `bootstrap=1000` adds 95 % confidence intervals over
-    queries, drawn with `seed`. `progress` is a function of (done, total), or whether to show a bar on a terminal. If a
-    gallery is streamed and that will take more than a minute, a line on the terminal, or else in the log, says how long;
+    for every block of queries. `progress` is a function of (done, total), or whether to show a bar on a terminal. If a gallery
+    is streamed and that will take more than a minute, a line on the terminal, or else in the log, says how long;
     `plan_evaluation` says so beforehand.
+
+    `per_query` keeps each query's values, and `intervals` adds 95 % confidence intervals for new classes: queries of a class
+    are not independent of one another (`Report.units`). `classes` are the labels of the queries at every level that you have,
+    by name, finest first, also at those that are not evaluated; by default `labels`.
 
     `checkpoint` is a folder, in which the work is saved every 30 seconds: after a kill the same call goes on where it was, with
     any number of processes, and gives the same digits. If the folder is of another evaluation (other embeddings, labels or
@@ -148,12 +152,15 @@ def evaluate(
             "weights": dict(zip(names, job.settings.weights, strict=True)),
             "normalize": normalize,
         },
-        per_query={str(metric): columns[metric] for metric in chosen if metric in columns} if per_query or bootstrap else None,
+        per_query={str(metric): columns[metric] for metric in chosen if metric in columns} if per_query or intervals else None,
         query_ids=None if ids is None else as_array(ids),
     )
-    if bootstrap:
-        report = report.with_intervals(bootstrap, seed=seed)
-    return report if per_query else replace(report, per_query=None, query_ids=None)
+    if per_query or intervals:
+        levels = dict(zip(names, job.labels[0].unbind(1), strict=True)) if classes is None else classes
+        report = replace(report, classes=query_classes(levels, report.queries))
+    if intervals:
+        report = report.with_intervals()
+    return report if per_query else report.without_queries()
 
 
 def plan_evaluation(

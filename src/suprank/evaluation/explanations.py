@@ -5,8 +5,8 @@ from __future__ import annotations
 from suprank.evaluation.metric_names import MEAN_OF_LEVELS, OVERALL, Metric, parse_metric
 
 INTERVAL = (
-    "95 % interval: 95 of 100 means over queries that are drawn anew from these, with replacement, fall into it. A narrow "
-    "interval means that the number would change little with other queries of the same kind."
+    "95 % interval: where the number would lie with other classes of the same kind, in 95 of 100 cases; images of a class rise "
+    "and fall together. A narrow interval means that it would change little."
 )
 P_VALUE = (
     "p: how often chance alone would make a difference at least this large, if the two were equally good. Below 0.05 it is "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from suprank.evaluation.metric_names import Metric
 from suprank.evaluation.rankings import RankingRun
 from suprank.evaluation.rankings.prediction_csv import csv_rows, prediction_rows, split_ids
 from suprank.evaluation.report import Report
+from suprank.evaluation.units import classes_of_positives
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -45,6 +46,7 @@ class LandmarkScore:
     unanswered: int
     k: int
     items: int  # distinct images that the solution or the first k predictions name
+    classes: Mapping[str, NDArray[np.int64]] = field(repr=False, compare=False)  # queries that share a relevant image
 
     def __float__(self) -> float:
         return self.mean
@@ -61,6 +63,7 @@ class LandmarkScore:
             settings={"ks": [self.k], "unanswered": self.unanswered},
             per_query={key: np.array(list(self.per_query.values()))},
             query_ids=np.array(list(self.per_query)),
+            classes=self.classes,
         )
 
 
@@ -112,7 +115,8 @@ def landmark_map(predictions: Predictions, solution: Mapping[Any, Collection[Any
         images.update(predicted[:k])
         answered += 1
     mean = math.fsum(per_query.values()) / len(per_query)
-    return LandmarkScore(mean, per_query, len(per_query) - answered, k, len(images))
+    classes = classes_of_positives(relevant[query] for query in per_query)
+    return LandmarkScore(mean, per_query, len(per_query) - answered, k, len(images), classes)
 
 
 def landmark_map_from_files(

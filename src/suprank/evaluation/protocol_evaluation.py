@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import torch
 
-from suprank.evaluation.arguments import as_array, check_ks
+from suprank.evaluation.arguments import as_array, check_ks, check_level_names
 from suprank.evaluation.embeddings import Embeddings
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.landmarks import check_relevant, landmark_map, read_solution
@@ -30,6 +30,7 @@ from suprank.evaluation.revisited import GroundTruth, listed_places, read_ground
 from suprank.evaluation.run_metrics import evaluate_run
 from suprank.evaluation.search import Search, check_dimensions, choose_device
 from suprank.evaluation.statistics import mean_over_queries
+from suprank.evaluation.units import query_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -62,6 +63,7 @@ def evaluate_protocol(
     usage: str | None = None,
     ks: Sequence[int] | None = None,
     level_names: Sequence[str] | None = None,
+    classes: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Report:
     """Evaluate embeddings by the conventions of a published protocol: `dml`, `mieb`, `revisited` or `gldv2`.
@@ -79,8 +81,9 @@ def evaluate_protocol(
     `revisited` needs `ground_truth`: see `suprank.evaluation.revisited`. `gldv2` needs a gallery, and relevant items by
     `solution` (`{query: ids}`, or GLDv2's file, of which `usage` chooses Public or Private) or by equal labels.
 
-    `Report.settings` has the protocol and its conventions. `options` are `normalize`, `per_query`, `bootstrap`, `seed`,
-    `device`, `memory_budget` and `progress` of `evaluate`; the metrics are the protocol's.
+    `Report.settings` has the protocol and its conventions. `classes` are those of `evaluate`, by
+    default all levels of `labels`. `options` are `normalize`, `per_query`, `intervals`, `device`, `memory_budget` and
+    `progress` of `evaluate`; the metrics are the protocol's.
 
     Example:
         >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0]])
@@ -100,6 +103,7 @@ def evaluate_protocol(
             raise ValueError("protocol='revisited' has its positives from ground_truth; leave out labels and gallery_labels.")
         return _revisited(chosen, embeddings, gallery, ground_truth, ks, options)
     data = _QueryGallery(embeddings, labels, gallery, gallery_labels, ids, gallery_ids, level_names)
+    data.classes = data.classes if classes is None else classes
     if chosen.name == "dml":
         return _dml(chosen, data, ks, options)
     if chosen.name == "mieb":
@@ -119,6 +123,11 @@ class _QueryGallery:
         self.gallery = None if gallery is None else Embeddings.from_source(gallery, "gallery")
         self.labels, self.gallery_labels = _finest(labels), _finest(gallery_labels)
         self.level_names = list(level_names[:1]) if level_names else None
+        self.classes: Mapping[str, Any] | None = None
+        if self.labels is not None:
+            array = labels if hasattr(labels, "ndim") else np.asarray(labels)
+            columns = [array] if array.ndim == 1 else [array[:, level] for level in range(array.shape[1])]
+            self.classes = dict(zip(check_level_names(level_names, len(columns)), columns, strict=True))
         self.given_ids = None if ids is None else as_array(ids)
         self.ids = _texts(ids, len(self.queries))
         self.gallery_ids = self.ids if self.gallery is None else _texts(gallery_ids, len(self.gallery))
@@ -173,6 +182,7 @@ def _dml(protocol: Protocol, data: _QueryGallery, ks: Sequence[int] | None, opti
         data.gallery_labels,
         metrics=protocol.metric_names(ks),
         level_names=data.level_names,
+        classes=data.classes,
         self_index=own,
         **options,
     )
@@ -210,6 +220,7 @@ def _gldv2(
             data.gallery_labels,
             metrics=protocol.metric_names(cut_offs),
             level_names=data.level_names,
+            classes=data.classes,
             **options,
         )
         return with_protocol(data.with_ids(report), protocol)
@@ -267,12 +278,12 @@ def _relevant_in_place(
 
 def _finisher(protocol: Protocol, options: dict[str, Any]) -> Callable[..., Report]:
     """Take the options of a report with values per query out of `options`; return a function that applies them to it."""
-    per_query, bootstrap, seed = (options.pop(*one) for one in (("per_query", False), ("bootstrap", 0), ("seed", 0)))
+    per_query, intervals = options.pop("per_query", False), options.pop("intervals", False)
 
     def finish(report: Report, **settings: Any) -> Report:
-        if bootstrap:
-            report = report.with_intervals(bootstrap, seed=seed)
-        return with_protocol(report if per_query else replace(report, per_query=None, query_ids=None), protocol, **settings)
+        if intervals:
+            report = report.with_intervals()
+        return with_protocol(report if per_query else report.without_queries(), protocol, **settings)
 
     return finish
 
@@ -297,7 +308,8 @@ def _mieb(
     cut_offs = check_ks(protocol.ks if ks is None else ks)
     finish = _finisher(protocol, options)
     judgments = _judgments(protocol, data, qrels)
-    judged = [query for query in data.ids if query in judgments]
+    rows_judged = [row for row, query in enumerate(data.ids) if query in judgments]
+    judged = [data.ids[row] for row in rows_judged]
     relevant = {query for query in judged if max(judgments[query].values()) > 0}
     if not relevant:
         compared = f"judgments have {next(iter(judgments), None)!r}, queries {data.ids[0]!r}; check the ids (--id)"
@@ -334,6 +346,9 @@ def _mieb(
         },
         per_query=dict(zip(metrics, values, strict=True)),
         query_ids=np.array(judged),
+        classes=None
+        if data.classes is None
+        else {level: own[rows_judged] for level, own in query_classes(data.classes, len(data.queries)).items()},
     )
     return finish(report, self_match=rule)
 

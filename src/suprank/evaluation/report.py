@@ -14,7 +14,8 @@ import numpy as np
 from suprank.evaluation import report_files, report_text
 from suprank.evaluation.metric_names import LEVEL_MEANS, check_level_name, parse_metric
 from suprank.evaluation.report_comparison import compare_reports
-from suprank.evaluation.statistics import bootstrap_interval
+from suprank.evaluation.statistics import mean_intervals
+from suprank.evaluation.units import TRAINING, Units
 
 if TYPE_CHECKING:
     import os
@@ -36,6 +37,8 @@ class Report:
         per_query          float64 [queries] for each metric, NaN where it is undefined, in the caller's order of queries;
                            none for `AP/mean-of-levels` and the like, which are not means over queries
         query_ids          the caller's ids of the queries, in the same order
+        classes            the class of each query at every level that the data have, finest first, −1 where it has none: from
+                           them comes the unit of intervals and tests (`units`); without, each query is one
         intervals          (low, high) of the means, from `with_intervals`
 
     Reports are equal when all of this is, NaN being equal to NaN. Arrays are read-only.
@@ -60,6 +63,7 @@ class Report:
     settings: Mapping[str, Any] = field(default_factory=dict)
     per_query: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
     query_ids: np.ndarray | None = field(default=None, repr=False)
+    classes: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
     intervals: Mapping[str, tuple[float, float]] | None = None
 
     def __post_init__(self) -> None:
@@ -85,6 +89,11 @@ class Report:
             checked["per_query"] = {key: self._column(array, f"per_query[{key!r}]") for key, array in self.per_query.items()}
         if self.query_ids is not None:
             checked["query_ids"] = self._id_column(self.query_ids)
+        if self.classes is not None:
+            checked["classes"] = {
+                level: self._one_per_query(_read_only(own, np.int64), f"classes[{level!r}]")
+                for level, own in self.classes.items()
+            }
         if self.intervals is not None:
             _check_keys("intervals", self.intervals, self.values, "values")
             checked["intervals"] = {key: (float(low), float(high)) for key, (low, high) in self.intervals.items()}
@@ -151,6 +160,7 @@ class Report:
             and _same(self.intervals, other.intervals)
             and _same(self.per_query, other.per_query)
             and _same({"": self.query_ids}, {"": other.query_ids})
+            and _same(self.classes, other.classes)
         )
 
     # Text
@@ -197,28 +207,45 @@ class Report:
 
     # Statistics
 
-    def with_intervals(self, samples: int = 1000, confidence: float = 0.95, seed: int = 0) -> Report:
-        """The same report with a percentile bootstrap interval for each metric that has values per query.
+    def with_intervals(self, confidence: float = 0.95) -> Report:
+        """The same report with an interval for each metric that has values per query, for new units of the same kind.
 
-        See `bootstrap_interval`. The three arguments are recorded in `settings["intervals"]`.
+        See `mean_intervals`. The confidence and the unit are recorded in `settings["intervals"]`. Where a metric has values in
+        fewer than `MIN_UNITS` units, it has no interval.
         """
-        per_query = self.values_per_query("a bootstrap")
+        per_query, units = self.values_per_query("an interval"), self.units()
         columns = np.array(list(per_query.values())).reshape(len(per_query), self.queries)
-        bounds = bootstrap_interval(columns.T, samples=samples, confidence=confidence, seed=seed)
-        intervals = {key: (float(low), float(high)) for key, (low, high) in zip(per_query, bounds, strict=True)}
-        arguments = {"samples": samples, "confidence": confidence, "seed": seed}
-        return replace(self, intervals=intervals, settings={**self.settings, "intervals": arguments})
+        bounds = mean_intervals(columns.T, units.of_query, confidence=confidence).clip(0, 1)
+        intervals = {key: (low, high) for key, (low, high) in zip(per_query, bounds.tolist(), strict=True) if low == low}
+        about = {"confidence": confidence, "unit": units.summary(), "measured": self.sentence()}
+        return replace(self, intervals=intervals, settings={**self.settings, "intervals": about})
+
+    def units(self, metrics: Iterable[str] | None = None) -> Units:
+        """The units of intervals and tests of these metrics, by default of all: see `Units.choose`."""
+        per_query = self.values_per_query("the choice of a unit")
+        has_value = np.zeros(self.queries, bool)
+        for key in per_query if metrics is None else metrics:
+            has_value |= ~np.isnan(per_query[key])
+        return Units.choose(self.classes, has_value)
+
+    def sentence(self) -> str:
+        """What intervals are about, in words: see `Units.sentence`."""
+        return self.units().sentence(self.levels, [self.settings[TRAINING]] if TRAINING in self.settings else [])
 
     def compare(
-        self, other: Report, metrics: Sequence[str] | None = None, samples: int = 10_000, seed: int = 0
+        self, other: Report, metrics: Sequence[str] | None = None, samples: int | None = None, seed: int = 0
     ) -> ReportComparison:
-        """Test whether this report's means differ from the other's by more than chance: `paired_randomization` over queries.
+        """Test whether this report's means differ from the other's by more than chance: see `paired_randomizations`.
 
-        Both must have values per query for the same queries in the same order. Queries where either value is NaN are
-        left out of a metric's test, and of the two means that the comparison shows. Without `metrics`, all that both
-        reports have are compared.
+        Both must have values per query for the same queries in the same order, with ids or classes that match. Queries where
+        either value is NaN are left out of a metric's test, and of the two means that the comparison shows. Without `metrics`,
+        all that both reports have are compared.
         """
         return compare_reports(self, other, metrics, samples=samples, seed=seed)
+
+    def without_queries(self) -> Report:
+        """The same report without ids, classes and values of single queries."""
+        return replace(self, per_query=None, query_ids=None, classes=None)
 
     def values_per_query(self, purpose: str) -> Mapping[str, np.ndarray]:
         """`per_query`, or an error that says that `purpose` needs it."""

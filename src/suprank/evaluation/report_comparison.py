@@ -4,45 +4,62 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from suprank.evaluation.metric_names import parse_metric
-from suprank.evaluation.report_text import align_columns, p_value_text, percent
-from suprank.evaluation.statistics import holm, paired_randomizations
+from suprank.evaluation.report_text import align_columns, in_words, p_value_text, percent, pluralize
+from suprank.evaluation.statistics import holm, mean_intervals, needed_samples, paired_randomizations, smallest_p
+from suprank.evaluation.units import TRAINING, Units, same_classes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from suprank.evaluation.report import Report
 
 SIGNIFICANT = 0.05
 """Where a table or a sentence calls a difference better or worse, its Holm-corrected p is below this."""
 
+WIDTH = 100  # of the sentences above a table
+
 
 class MetricComparison(NamedTuple):
-    """One metric of two reports: means over the queries where both are defined, and p-values of their difference."""
+    """One metric of two reports: means over the queries where both are defined, their difference with its 95 % interval, and
+    p-values; `p_holm` is corrected for all the metrics of the comparison. `identical`: each query has one value in both."""
 
     metric: str
     mine: float
     other: float
     difference: float
+    low: float
+    high: float
     p_value: float
     queries: int
     p_holm: float
+    identical: bool
+
+    @property
+    def winner(self) -> int | None:
+        """0 or 1 for the report that is significantly ahead, or None."""
+        return None if not self.p_holm < SIGNIFICANT else 0 if self.difference > 0 else 1
 
 
 @dataclass(frozen=True)
 class ReportComparison:
     """The result of `Report.compare`, by metric: `comparison["AP"].p_value`.
 
-    `p_holm` is the p-value corrected for all the metrics of this comparison (`holm`). A metric without any query where
-    both reports are defined has NaN everywhere.
+    p-values are those of `paired_randomizations` over `units`, corrected for all the metrics of this comparison (`holm`). A
+    metric without any query where both reports are defined has NaN everywhere; one with values in too few units has no p.
+    `levels` are those evaluated, `trainings` is what is known of each trained model (`suprank.evaluation.units.TRAINING`).
     """
 
     rows: tuple[MetricComparison, ...]
+    units: Units
+    levels: tuple[str, ...]
+    trainings: tuple[Mapping[str, Any], ...]
     samples: int
     seed: int
 
@@ -65,6 +82,22 @@ class ReportComparison:
     def __str__(self) -> str:
         return self.table()
 
+    @property
+    def smallest_p(self) -> float:
+        """The smallest p-value that any metric could have, before Holm's correction; NaN if there are too few units."""
+        return smallest_p(self.units.count, self.samples) if self.units.enough else math.nan
+
+    def sentence(self) -> str:
+        """What was tested, in words: on which classes, in which units, and what that does not cover; see `Units.sentence`."""
+        metrics = [parse_metric(row.metric) for row in self.rows]
+        whole_tree = self.levels if any(metric.hierarchical for metric in metrics) else ()
+        return self.units.sentence([*whole_tree, *(metric.level or "" for metric in metrics)], self.trainings)
+
+    def test(self) -> str:
+        """The name of the test, for captions."""
+        unit = f"{self.units.level} by {self.units.level}" if self.units.level else "query by query"
+        return f"paired randomization test, {unit}, two-sided, Holm-corrected for {pluralize(len(self), 'row')}"
+
     def table(self, *, holm: bool = False) -> str:
         """Metrics as rows, means and differences in percent, p-values as they are; `holm` adds the corrected p-values."""
         head = ["%", "mine", "other", "difference", "p", *(["p (Holm)"] if holm else []), "queries"]
@@ -75,12 +108,18 @@ class ReportComparison:
             ]
             for row in self.rows
         ]
-        title = f"paired randomization test over queries, two-sided, {self.samples:,} samples"
-        return "\n".join([title, "", *align_columns([head, *lines])])
+        about = textwrap.wrap(self.sentence(), WIDTH, break_on_hyphens=False)
+        return "\n".join([self.test(), *about, "", *align_columns([head, *lines])])
+
+    def summary(self) -> dict[str, Any]:
+        """For a JSON file: what was tested, on what, and each row; NaN is null."""
+        rows = [{name: _null(value) for name, value in row._asdict().items()} for row in self.rows]
+        about = {"test": self.test(), "measured": self.sentence(), "unit": self.units.summary()}
+        return {**about, "samples": self.samples, "smallest_p": _null(self.smallest_p), "rows": rows}
 
 
 def compare_reports(
-    report: Report, other: Report, metrics: Sequence[str] | None, *, samples: int, seed: int
+    report: Report, other: Report, metrics: Sequence[str] | None, *, samples: int | None, seed: int
 ) -> ReportComparison:
     """See `Report.compare`."""
     mine, theirs = report.values_per_query("a comparison"), other.values_per_query("a comparison")
@@ -97,14 +136,29 @@ def compare_reports(
                 f"the reports share no metric: one has {', '.join(mine) or 'none'}, the other "
                 f"{', '.join(theirs) or 'none'}; evaluate both with the same metrics."
             )
+    samples = needed_samples(len(keys)) if samples is None else samples
     pairs = np.array([(mine[key], theirs[key]) for key in keys]).reshape(len(keys), 2, report.queries)
-    p_values = paired_randomizations((pairs[:, 0] - pairs[:, 1]).T, samples=samples, seed=seed)
+    differences = (pairs[:, 0] - pairs[:, 1]).T
+    classes = max(report.classes or {}, other.classes or {}, key=len)
+    units = Units.choose(classes, ~np.isnan(differences).all(1))
+    p_values = paired_randomizations(differences, units.of_query, samples=samples, seed=seed)
+    intervals = mean_intervals(differences, units.of_query).clip(-1, 1)
     rows = []
-    for key, pair, p_value, p_holm in zip(keys, pairs, p_values, holm(p_values), strict=True):
+    for key, pair, (low, high), p_value, p_holm in zip(
+        keys, pairs, intervals.tolist(), p_values.tolist(), holm(p_values).tolist(), strict=True
+    ):
         shared = pair[:, ~np.isnan(pair).any(0)]
         first, second = shared.mean(1).tolist() if shared.size else (math.nan, math.nan)
-        rows.append(MetricComparison(key, first, second, first - second, float(p_value), shared.shape[1], float(p_holm)))
-    return ReportComparison(tuple(rows), samples, seed)
+        identical = bool(shared.size) and bool((shared[0] == shared[1]).all())
+        rows.append(
+            MetricComparison(key, first, second, first - second, low, high, p_value, shared.shape[1], p_holm, identical)
+        )
+    trainings = tuple(one.settings[TRAINING] for one in (report, other) if TRAINING in one.settings)
+    return ReportComparison(tuple(rows), units, report.levels, trainings, samples, seed)
+
+
+def _null(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _check_same_queries(mine: Report, other: Report) -> None:
@@ -113,7 +167,10 @@ def _check_same_queries(mine: Report, other: Report) -> None:
             f"the reports have {mine.queries} and {other.queries} queries, but a paired test needs the same ones; "
             f"evaluate both on one set of queries."
         )
-    if mine.query_ids is None or other.query_ids is None or np.array_equal(mine.query_ids, other.query_ids):
+    if mine.query_ids is None or other.query_ids is None:
+        _check_same_classes(mine, other)
+        return
+    if np.array_equal(mine.query_ids, other.query_ids):
         return
     place = int(np.flatnonzero(mine.query_ids != other.query_ids)[0])
     difference = (
@@ -125,3 +182,19 @@ def _check_same_queries(mine: Report, other: Report) -> None:
         f"the reports have {difference}: query {place} is {mine.query_ids[place]!s} and {other.query_ids[place]!s}; "
         f"a paired test needs the same ones, so evaluate both on one set of queries in one order."
     )
+
+
+def _check_same_classes(mine: Report, other: Report) -> None:
+    """Without ids, classes show that both have the same queries in the same order."""
+    own, theirs = mine.classes or {}, other.classes or {}
+    levels = [level for level in own if level in theirs]
+    if not levels:
+        raise ValueError(
+            "neither ids nor classes show that the reports have the same queries, which a paired test needs; evaluate both "
+            "with ids, or with the same labels."
+        )
+    if different := [level for level in levels if not same_classes(own[level], theirs[level])]:
+        raise ValueError(
+            f"the reports have other queries, or the same in another order: their classes differ at {in_words(different)}. A "
+            f"paired test needs the same ones, so evaluate both on one set of queries in one order."
+        )

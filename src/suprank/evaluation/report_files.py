@@ -30,6 +30,8 @@ def write_report(report: Report, path: Path) -> None:
         arrays["per_query"] = np.array(list(report.per_query.values())).reshape(len(report.per_query), report.queries)
     if report.query_ids is not None:
         arrays["query_ids"] = report.query_ids
+    if report.classes is not None:
+        arrays["classes"] = np.array(list(report.classes.values()), np.int64).reshape(len(report.classes), report.queries)
     digest = None
     if arrays:
         archive = io.BytesIO()
@@ -50,6 +52,7 @@ def write_report(report: Report, path: Path) -> None:
         "without_positives": report.without_positives,
         "settings": report.settings,
         "per_query": None if report.per_query is None else list(report.per_query),
+        "classes": None if report.classes is None else list(report.classes),
         "queries_sha256": digest,
     }
     write_file(path, (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
@@ -60,7 +63,7 @@ def read_report(path: Path, report: type[Report]) -> Report:
     content = _read_json(path)
     try:
         archive = {} if content["queries_sha256"] is None else _read_archive(path, content["queries_sha256"])
-        names = content["per_query"]
+        names, levels = content["per_query"], content["classes"]
         intervals = content["intervals"]
         return report(
             values={key: _null_to_nan(value) for key, value in content["values"].items()},
@@ -71,6 +74,7 @@ def read_report(path: Path, report: type[Report]) -> Report:
             settings=content["settings"],
             per_query=None if names is None else dict(zip(names, archive["per_query"], strict=True)),
             query_ids=archive.get("query_ids"),
+            classes=None if levels is None else dict(zip(levels, archive["classes"], strict=True)),
             intervals=None
             if intervals is None
             else {key: (_null_to_nan(low), _null_to_nan(high)) for key, (low, high) in intervals.items()},

@@ -54,10 +54,15 @@ def _heading(report: Report) -> list[str]:
     without = [f"{number:,} ({_printable(level)})" for level, number in report.without_positives.items() if number]
     if without:
         lines.append(f"queries without positives, left out: {', '.join(without)}")
-    settings = report.settings.get("intervals")
-    if report.intervals and isinstance(settings, Mapping) and "confidence" in settings:
-        lines.append(f"[low, high]: {100 * settings['confidence']:g}% bootstrap intervals over queries")
-    return lines
+    return [*lines, *interval_lines(report)]
+
+
+def interval_lines(report: Report) -> list[str]:
+    """What the intervals of a report are about; nothing for a report without."""
+    about = report.settings.get("intervals")
+    if report.intervals is None or not isinstance(about, Mapping):
+        return []
+    return [f"[low, high]: {100 * about['confidence']:g}% intervals", about.get("measured", "Bootstrapped over queries.")]
 
 
 def _value_cells(report: Report, keys: list[str | None]) -> list[str]:
@@ -102,7 +107,7 @@ def percent(value: float, decimals: int = 2, *, sign: str = "") -> str:
 
 
 def percent_with_interval(report: Report, key: str, between: str = " ") -> str:
-    """A metric in percent, followed by its bootstrap interval if the report has one: `71.20 [70.95, 71.44]`."""
+    """A metric in percent, followed by its interval if the report has one: `71.20 [70.95, 71.44]`."""
     value, bounds = percent(report.values[key]), (report.intervals or {}).get(key)
     return value if bounds is None or value == _NAN else f"{value}{between}[{percent(bounds[0])}, {percent(bounds[1])}]"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +22,7 @@ from suprank.evaluation.positives import ListedPositives, pad_lists
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, choose_device
+from suprank.evaluation.units import classes_of_positives
 from suprank.files.revisited import read_revisited
 
 if TYPE_CHECKING:
@@ -171,8 +172,7 @@ def revisited(
     ks: Sequence[int] = (1, 5, 10),
     normalize: bool = True,
     per_query: bool = False,
-    bootstrap: int = 0,
-    seed: int = 0,
+    intervals: bool = False,
     device: torch.device | str | None = None,
     memory_budget: int | None = None,
     progress: bool | Progress = True,
@@ -215,10 +215,14 @@ def revisited(
         without_positives={protocol: values[f"without_positives/{protocol}"] for protocol in protocols},
         settings={"protocol": "revisited Oxford and Paris", "average_precision": "trapezoidal", "ks": list(ks)},
         per_query={name: values[name] for name in names},
+        classes=classes_of_positives(
+            np.concatenate([np.ravel(lists.positives[query]) for lists in protocols.values()]).tolist()
+            for query in range(len(source))
+        ),
     )
-    if bootstrap:
-        report = report.with_intervals(bootstrap, seed=seed)
-    return report if per_query else replace(report, per_query=None)
+    if intervals:
+        report = report.with_intervals()
+    return report if per_query else report.without_queries()
 
 
 def listed_places(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -50,8 +50,7 @@ def evaluate_run(
     missing: Rule = "zero",
     no_positives: Rule = "zero",
     per_query: bool = False,
-    bootstrap: int = 0,
-    seed: int = 0,
+    intervals: bool = False,
 ) -> Report:
     """Compute metrics of ranked lists against graded judgments, with the values of trec_eval: for text, products, anything.
 
@@ -72,8 +71,8 @@ def evaluate_run(
     with `no_positives="skip"`, as in `evaluate`. Queries of the run without judgments are ignored. `Report.settings` has the
     numbers of all three, and the grades above 0 that occur.
 
-    `per_query` keeps each query's values, in the order of the judgments, NaN where it is left out; `bootstrap=1000` adds 95 %
-    intervals over queries, drawn with `seed`. `Report.compare` tests the difference of two runs, query by query.
+    `per_query` keeps each query's values, in the order of the judgments, NaN where it is left out; `intervals` adds 95 %
+    intervals for new queries, which are taken as independent of one another. `Report.compare` tests the difference of two runs.
 
     Example:
         >>> qrels = {"q1": {"a": 2, "b": 1, "c": 0}, "q2": {"d": 1}}
@@ -127,12 +126,12 @@ def evaluate_run(
             "queries_without_positives": int(without.sum()),
             "queries_not_judged": len(ranked.queries) - int(in_run.sum()),
         },
-        per_query=dict(zip(map(str, chosen), values, strict=True)) if per_query or bootstrap else None,
+        per_query=dict(zip(map(str, chosen), values, strict=True)) if per_query or intervals else None,
         query_ids=np.array(judgments.queries),
     )
-    if bootstrap:
-        report = report.with_intervals(bootstrap, seed=seed)
-    return report if per_query else replace(report, per_query=None, query_ids=None)
+    if intervals:
+        report = report.with_intervals()
+    return report if per_query else report.without_queries()
 
 
 # Arguments

@@ -257,11 +257,9 @@ def collect_comparison(
         return ComparisonResult(outcomes, None, tuple(notes), search=search)
     table = comparison_table(outcomes, metrics)
     significance = compare_rows(table, outcomes, folders)
-    table = replace(table, noise=significance.noise())
-    if significance.differences:
-        notes.append(significance.sentence(table))
-    elif significance.missing:
-        display.note(f"whether the best are better by more than chance is not known: {significance.missing}.")
+    table = replace(table, better=significance.better())
+    if significance.differences or significance.missing:
+        notes.append(significance.sentence())
     further = [search.markdown()] if search else []
     try:
         write_atomically(folder / f"{name}.md", comparison_markdown(table, notes, further).encode())

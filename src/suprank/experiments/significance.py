@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from suprank.evaluation import Report
+    from suprank.evaluation.units import Units
     from suprank.experiments.grid import Combination, Setting
     from suprank.experiments.results import Outcomes
     from suprank.experiments.tables import Table
-
-SAMPLES = 10_000
 
 
 class Difference(NamedTuple):
@@ -43,27 +42,30 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Significance:
-    """Every difference between the best of a column and the other rows. `only_means` are columns of metrics without a value for
-    each query, such as means over levels. `missing` says why nothing could be compared."""
+    """Every difference between the best of a column and the other rows, and on what they were `measured`. `only_means` are
+    columns of metrics without a value for each query, such as means over levels. `missing` says why nothing was compared."""
 
     differences: tuple[Difference, ...] = ()
+    measured: str = ""
     only_means: tuple[str, ...] = ()
     missing: str = ""
 
-    def noise(self) -> frozenset[str]:
-        """The columns in which no row is known to be better than every other by more than chance."""
+    def better(self) -> frozenset[str]:
+        """The columns in which a row is better than every other by more than chance."""
         from suprank.evaluation.report_comparison import SIGNIFICANT
 
-        return frozenset((*self.only_means, *(one.column for one in self.differences if not one.p_holm < SIGNIFICANT)))
+        unclear = {one.column for one in self.differences if not one.p_holm < SIGNIFICANT}
+        return frozenset(one.column for one in self.differences) - unclear
 
-    def sentence(self, table: Table) -> str:
-        """What bold means in the table."""
-        single = " One seed says nothing about the spread over seeds." if any(row.finished == 1 for row in table.rows) else ""
+    def sentence(self) -> str:
+        """What bold means in the table, or why nothing is bold."""
+        if self.missing:
+            return f"No row is bold: {self.missing}."
         count = f"{len(self.differences)} comparison" + "s" * (len(self.differences) > 1)
         unknown = f" {', '.join(self.only_means)}: no bold, because single queries have no value." if self.only_means else ""
         return (
-            "Bold: better than every other row by more than chance (bootstrap over queries and seeds, p < 0.05 after Holm's "
-            f"correction for the {count} of the table).{single}{unknown}"
+            "Bold: better than every other row by more than chance (t-test over trainings and classes, p < 0.05 after Holm's "
+            f"correction for the {count} of the table). {self.measured}{unknown}"
         )
 
     def csv(self) -> str:
@@ -85,16 +87,15 @@ class Significance:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def compare_rows(
-    table: Table, outcomes: Outcomes, folders: Mapping[Combination, Path], *, samples: int = SAMPLES
-) -> Significance:
-    """Compare the best row of each column of a table with every other row, by a bootstrap over queries and seeds.
+def compare_rows(table: Table, outcomes: Outcomes, folders: Mapping[Combination, Path]) -> Significance:
+    """Compare the best row of each column of a table with every other row, over trainings and classes (`seed_difference`).
 
     `folders` has the run folder of each outcome. The values of each query are those that a run saves with its last report; if
-    a run has none, as those of earlier versions, nothing is compared, and `missing` says which. Rows of the same runs (a tuned
+    a run has none, or a row has a single training, nothing is compared, and `missing` says why. Rows of the same runs (a tuned
     recipe that was best as it was) are one row.
     """
-    from suprank.evaluation.statistics import SeedBootstrap, holm
+    from suprank.evaluation.statistics import holm, mean_over_queries, seed_difference
+    from suprank.evaluation.units import Units
 
     runs: dict[Setting, list[Combination]] = {}
     for run, outcome in outcomes.items():
@@ -103,9 +104,14 @@ def compare_rows(
     rows = [row for row in table.rows if row.setting in runs]
     if len(rows) < 2:
         return Significance()
+    if any(len(runs[row.setting]) < 2 for row in rows):
+        return Significance(
+            missing="a single training says nothing about another one of the same recipe; train each with --seeds 3"
+        )
     keys = {name: key for key, name in column_names(outcomes).items()}
     found: list[Difference] = []
     only_means: list[str] = []
+    measured: list[str] = []
     try:
         reports = {
             test: [[_report(folders[run], test, outcomes[run].epoch) for run in runs[row.setting]] for row in rows]  # type: ignore[union-attr]
@@ -114,9 +120,10 @@ def compare_rows(
         for test, by_row in reports.items():
             columns = [column for column in table.columns if keys[column][0] == test]
             values = _values(by_row, [keys[column][1] for column in columns])
-            bootstrap = SeedBootstrap(values, samples=samples)
+            units = Units.choose(by_row[0][0].classes, np.any([~np.isnan(one).all((0, 2)) for one in values], axis=0))
+            measured.append(_measured(units, [report for row in by_row for report in row], test if len(reports) > 1 else ""))
             for place, column in enumerate(columns):
-                means = [float(one[place]) for one in bootstrap.means]
+                means = [float(np.mean([mean_over_queries(seed[:, place]) for seed in one])) for one in values]
                 if all(map(math.isnan, means)):
                     only_means.append(column)
                     continue
@@ -125,7 +132,7 @@ def compare_rows(
                 for other, row in enumerate(rows):
                     if other == best or {folders[run] for run in runs[row.setting]} == same or math.isnan(means[other]):
                         continue
-                    one = bootstrap.difference(best, other, place)
+                    one = seed_difference(values[best][..., place], values[other][..., place], units.of_query)
                     points = (100 * one.difference, 100 * one.low, 100 * one.high)
                     found.append(
                         Difference(column, rows[best].label, row.label, *points, one.effect_size, one.p_value, math.nan)
@@ -134,8 +141,19 @@ def compare_rows(
         return Significance(missing=str(error))
     corrected = holm(np.array([one.p_value for one in found]))
     return Significance(
-        tuple(one._replace(p_holm=float(p)) for one, p in zip(found, corrected, strict=True)), tuple(only_means)
+        tuple(one._replace(p_holm=float(p)) for one, p in zip(found, corrected, strict=True)),
+        " ".join(measured),
+        tuple(only_means),
     )
+
+
+def _measured(units: Units, reports: Sequence[Report], test: str) -> str:
+    """The sentence on what a test set's differences were measured on; `test` is its name if there are several."""
+    from suprank.evaluation.units import TRAINING
+
+    trainings = [report.settings.get(TRAINING, {}) for report in reports]
+    sentence = units.sentence(reports[0].levels, trainings, seeds=True)
+    return f"{test}: {sentence}" if test else sentence
 
 
 class _NoValuesError(ValueError):
@@ -150,7 +168,7 @@ def _report(folder: Path, test: str, epoch: int) -> Report:
         raise _NoValuesError(f"{folder.name} has no report of its last epoch")
     report = Report.load(file)
     if report.per_query is None:
-        raise _NoValuesError(f"{folder.name} has no values of each query, because an earlier version of suprank trained it")
+        raise _NoValuesError(f"{folder.name} has no values of each query")
     return report
 
 

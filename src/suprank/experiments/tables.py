@@ -61,14 +61,14 @@ class Row(NamedTuple):
 class Table:
     """Settings × metrics. In a relative table, `base` is what the increases are relative to, such as "loss.weight=0".
 
-    `noise` are the columns in which the best is not better than the others by more than chance, so that none is marked.
+    `better` are the columns in which the best is better than every other by more than chance, so that it is marked.
     """
 
     axes: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     base: str = ""
-    noise: frozenset[str] = frozenset()
+    better: frozenset[str] = frozenset()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -81,11 +81,11 @@ class Table:
         return len({count for row in self.rows for count in (row.finished, row.planned)}) > 1
 
     def is_best(self, row: Row, column: str, digits: int = 2) -> bool:
-        """Whether the row's mean is the best of the column, as it is printed, and by more than chance (`noise`).
+        """Whether the row's mean is the best of the column, as it is printed, and by more than chance (`better`).
 
         A single mean is not the best of anything.
         """
-        if column in self.noise:
+        if column not in self.better:
             return False
         means = [cell.mean for one in self.rows if (cell := one.statistics[column]) is not None]
         own = row.statistics[column]
@@ -106,7 +106,7 @@ class Table:
         return lines
 
     def markdown(self, *, seconds: bool = False) -> str:
-        """The table with the best of each column in bold."""
+        """The table with the best of each column in bold, if it is better by more than chance."""
         head, *rows = self.cells(lambda text: f"**{text}**", seconds=seconds)
         rule = ["---" if place < len(self.labels) else "---:" for place in range(len(head))]
         lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in (head, rule, *rows)]

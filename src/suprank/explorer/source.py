@@ -26,6 +26,7 @@
     source.ks                        cut-offs of R@k and the like, from the recipe; 1, 10 and 100 without one
     source.provenance                the network and how it read the images; None if unknown
     source.frozen                    whether this is the backbone of a run before training
+    source.training                  of a trained run: how many of the classes it has seen; None for others
 
 A source only reads files; it never writes.
 """
@@ -45,7 +46,7 @@ import numpy as np
 from suprank.data.manifest import Manifest
 from suprank.embedding.parts import embedded_parts, read_embedded
 from suprank.embedding.provenance import Provenance
-from suprank.embedding.query_gallery import build_query_gallery, column, common_levels, ranked_parts
+from suprank.embedding.query_gallery import all_classes, build_query_gallery, column, common_levels, ranked_parts
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
 from suprank.files.storage import check_local
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report
     from suprank.files.sharded_array import Shards
 
-RECIPE, METRICS, EMBEDDINGS, OWN_TEST = "recipe.toml", "metrics.jsonl", "embeddings", "test"
+RECIPE, METRICS, EMBEDDINGS, REPORTS, OWN_TEST = "recipe.toml", "metrics.jsonl", "embeddings", "reports", "test"
 FROZEN = "frozen"
 """Subfolder of a run with the embeddings of its backbone before training."""
 SHOWN_INSTEAD = "measure it with `suprank evaluate`"
@@ -272,6 +273,17 @@ class Source:
         weights = {level: weight for level, weight in (self.weights or {}).items() if level in self.levels}
         return {"ks": self.ks, "decay": self.decay, "weights": weights if any(weights.values()) else None}
 
+    @cached_property
+    def training(self) -> dict[str, Any] | None:
+        """What the run's last report on the test set says about its training: see `suprank.evaluation.units.TRAINING`."""
+        if self.recipe is None or self.folder is None:
+            return None
+        from suprank.evaluation.units import TRAINING
+
+        written = sorted((self.folder / REPORTS).glob(f"{quote(self.test, safe=' ')}-epoch-*.json"))
+        settings = json.loads(written[-1].read_bytes())["settings"] if written else {}
+        return dict(settings.get(TRAINING) or {})
+
     def evaluate(self, rows: NDArray[np.int64] | None = None, **options: Any) -> Report:
         """Run `suprank.evaluation.evaluate` on these queries and this gallery; `options` are its own (metrics, ks, ...).
 
@@ -283,16 +295,26 @@ class Source:
                 f"look at what is found with `suprank explore`."
             )
         from suprank.evaluation import evaluate  # when it is used: the first page is there before torch is
+        from suprank.evaluation.units import TRAINING
 
         arguments: dict[str, Any] = {"level_names": self.levels, **self.metric_settings, "progress": False, **options}
         queries, gallery = self.queries, self.gallery
+        keep, intervals = arguments.pop("per_query", False), arguments.pop("intervals", False)
+        arguments["per_query"] = keep or intervals
+        arguments["classes"] = all_classes(queries.manifest if rows is None else queries.manifest.take(rows))
         if rows is not None:
             some, hidden = np.asarray(queries.embeddings[rows]), [self.self_rows(int(row)).tolist() for row in rows]
-            return evaluate(some, queries.labels[rows], gallery.embeddings, gallery.labels, ignored=hidden, **arguments)
-        if self.against_each_other:
-            return evaluate(queries.embeddings, queries.labels, ids=queries.ids, **arguments)
-        arguments |= {"ids": queries.ids, "gallery_ids": gallery.ids}
-        return evaluate(queries.embeddings, queries.labels, gallery.embeddings, gallery.labels, **arguments)
+            report = evaluate(some, queries.labels[rows], gallery.embeddings, gallery.labels, ignored=hidden, **arguments)
+        elif self.against_each_other:
+            report = evaluate(queries.embeddings, queries.labels, ids=queries.ids, **arguments)
+        else:
+            arguments |= {"ids": queries.ids, "gallery_ids": gallery.ids}
+            report = evaluate(queries.embeddings, queries.labels, gallery.embeddings, gallery.labels, **arguments)
+        if self.training is not None:
+            report = replace(report, settings={**report.settings, TRAINING: self.training})
+        if intervals:  # after the settings, because their sentence is about the training too
+            report = report.with_intervals()
+        return report if keep else report.without_queries()
 
     def top_k(
         self, rows: NDArray[np.int64] | Sequence[int], k: int = 10, **options: Any

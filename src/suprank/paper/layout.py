@@ -19,7 +19,7 @@ from suprank.paper.runs import Results, Training, level_metrics, share_of
 
 DIGITS = 1  # behind the point, as in the paper's tables
 EMPTY = "–"
-TEST = "Welch's t-test over seeds, p < 0.05 after Holm's correction over the table"
+TEST = "Welch's t-test over trainings, on these test classes, p < 0.05 after Holm's correction over the table"
 
 
 class WelchDifference(NamedTuple):
@@ -39,7 +39,7 @@ def welch(first: Statistic, second: Statistic) -> WelchDifference:
         >>> [round(number, 3) for number in welch(one, other)]
         [2.0, -0.267, 4.267, 0.07]
     """
-    from scipy import stats
+    from suprank.evaluation.statistics import student_p_value, student_quantile
 
     difference = first.mean - second.mean
     parts = [((one.deviation or 0) ** 2 / one.seeds, one.seeds - 1) for one in (first, second)]
@@ -48,9 +48,8 @@ def welch(first: Statistic, second: Statistic) -> WelchDifference:
         return WelchDifference(difference, difference, difference, 1.0 if difference == 0 else 0.0)
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)
     error = variance**0.5
-    half = error * float(stats.t.ppf(0.975, freedom))
-    p_value = float(2 * stats.t.sf(abs(difference) / error, freedom))
-    return WelchDifference(difference, difference - half, difference + half, p_value)
+    half = error * student_quantile(0.975, freedom)
+    return WelchDifference(difference, difference - half, difference + half, student_p_value(difference / error, freedom))
 
 
 class Cell(NamedTuple):
@@ -135,24 +134,12 @@ class PaperTable:
         return line.row.group if self.item.best_in_group else ""
 
     def mark(self, line: Line, key: tuple[str, str]) -> int:
-        """1 for bold, 2 for underlined, else 0.
-
-        With several seeds, the best of a column is bold if it is better than all others by more than chance, and else
-        underlined. With one seed nothing is known about chance: the best is bold, and the second best underlined.
-        """
-        place = self.place(line, key)
-        if not self.tested:
-            return place
-        if place != 1:
+        """1 for bold, 2 for underlined, else 0: the best of a column is bold if it is better than all others by more than
+        chance, and else underlined, as it is with one seed, which says nothing about chance. Equal ones are marked alike."""
+        printed = [text for one in self.peers(line) if (text := one.cells[key].printed)]
+        if len(set(printed)) < 2 or line.cells[key].printed != max(printed, key=float):
             return 0
-        return 1 if (self._compared_group(line), key) in self.better_than_chance else 2
-
-    def place(self, line: Line, key: tuple[str, str]) -> int:
-        """1 for the best of a column, 2 for the second best of three or more; equal ones share a place; else 0."""
-        printed = sorted((text for one in self.peers(line) if (text := one.cells[key].printed)), key=float, reverse=True)
-        distinct, own = list(dict.fromkeys(printed)), line.cells[key].printed
-        best = distinct[: 2 if len(printed) > 2 else 1] if len(distinct) > 1 else []
-        return best.index(own) + 1 if own in best else 0
+        return 1 if self.tested and (self._compared_group(line), key) in self.better_than_chance else 2
 
     def caption(self) -> str:
         """A sentence on what the numbers are."""
@@ -164,7 +151,7 @@ class PaperTable:
         what = "" if self.small else "; behind the slash the paper's number, and the difference to it"
         where = "of a column in each group" if self.item.best_in_group else "of a column"
         begin = f"On {self.columns[0].title}, in" if len(self.columns) == 1 else "In"
-        marks = f"The best {where} is bold, the second best underlined."
+        marks = f"The best {where} is underlined; one training says nothing about others."
         if self.tested:
             marks = (
                 f"The best {where} is bold if it is better than all others by more than chance ({TEST}), and else underlined."

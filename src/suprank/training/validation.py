@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,11 +16,12 @@ from suprank.data.in_memory import InMemoryImages
 from suprank.data.workers import default_workers
 from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
 from suprank.embedding.parts import PARTS
-from suprank.embedding.query_gallery import build_query_gallery, common_levels, ranked_parts
+from suprank.embedding.query_gallery import build_query_gallery, common_levels, count_seen, ranked_parts
 from suprank.evaluation import evaluate
 from suprank.evaluation.arguments import check_tree, parse_metrics
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.metrics import default_metrics
+from suprank.evaluation.units import TRAINING
 from suprank.losses import gather
 from suprank.training.manifests import open_manifest
 
@@ -45,13 +46,15 @@ _ROWS_PER_GATHER = 2**14  # rows that a process sends at a time, to bound the me
 
 @dataclass(frozen=True)
 class _TestSet:
-    """Images of the parts that are ranked, a name for errors, the levels to evaluate at, the metrics, weights of wAP."""
+    """Images of the parts that are ranked, a name for errors, the levels to evaluate at, the metrics, weights of wAP, and how
+    many of the finest classes of the queries are trained on."""
 
     images: dict[str, ImageDataset]
     about: str
     levels: tuple[str, ...]
     metrics: tuple[str, ...]
     weights: dict[str, float] | None
+    classes_seen: int
 
 
 class Validator:
@@ -116,7 +119,10 @@ class Validator:
                 raise ValueError(f"data.tests has a {name!r}, the name of the test set of {config.data.manifest}; rename it.")
             cells: dict[str, Any] = {"fill_gaps": config.data.fill_gaps, "label_separator": config.data.label_separator}
             manifests[name] = (open_manifest(file, **cells), file)
-        sets = {name: _test_set(whole, about, config, loading, progress) for name, (whole, about) in manifests.items()}
+        training = manifest.split("train") if "train" in manifest.splits else manifest.take([])
+        sets = {
+            name: _test_set(whole, about, config, loading, training, progress) for name, (whole, about) in manifests.items()
+        }
         _check_weighted_levels(config.evaluation.level_weights, sets)
         best = _best(next(iter(sets.values())), config.evaluation.best) if sets else ""
         processes: dict[str, Any] = {"rank": rank, "world_size": world_size, "pinned": torch.device(device).type == "cuda"}
@@ -195,7 +201,7 @@ class Validator:
                 parts[name] = embeddings[intact], dataset.manifest.take(intact)
         ranked = build_query_gallery(parts, test.levels, about=test.about)
         gallery = ranked.gallery
-        return evaluate(
+        report = evaluate(
             ranked.queries.embeddings,
             ranked.queries.labels,
             None if gallery is None else gallery.embeddings,
@@ -209,8 +215,10 @@ class Validator:
             ids=ranked.queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
             distributed=self._world_size > 1,
+            classes=ranked.classes,
             per_query=per_query,
         )
+        return replace(report, settings={**report.settings, TRAINING: {"classes_seen": test.classes_seen}})
 
     def _embed(
         self, images: ImageDataset, forward: Forward, device: torch.device, show: Callable[[int], None]
@@ -261,7 +269,12 @@ def _count_from(progress: Callable[[int, int], None], before: int, total: int) -
 
 
 def _test_set(
-    whole: Manifest, about: str, config: TrainConfig, loading: ImageLoaderSettings, progress: Callable[[int, int], None] | None
+    whole: Manifest,
+    about: str,
+    config: TrainConfig,
+    loading: ImageLoaderSettings,
+    training: Manifest,
+    progress: Callable[[int, int], None] | None,
 ) -> _TestSet:
     splits_of = {part: [split for split in splits if split in whole.splits] for part, splits in PARTS.items()}
     chosen = ranked_parts([part for part, splits in splits_of.items() if splits])
@@ -278,7 +291,8 @@ def _test_set(
         workers = default_workers() if loading.workers is None else loading.workers
         options: dict[str, Any] = {"workers": workers, "progress": progress, "folder": config.data.cache_folder}
         images = {part: InMemoryImages.transformed(dataset, **options) for part, dataset in images.items()}
-    return _TestSet(images, about, levels, metrics, weights)
+    seen = count_seen(manifests[chosen[0]], training, levels[0])
+    return _TestSet(images, about, levels, metrics, weights, seen)
 
 
 def _levels(manifests: dict[str, Manifest], chosen: Sequence[str] | None, about: str) -> tuple[str, ...]:

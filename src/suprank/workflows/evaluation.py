@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import warnings
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +89,7 @@ def evaluate(
     `qrels` is the file of a task of mteb that `suprank data import mteb` wrote, `self_match` and the k are those of the task.
 
     `decay` is that of H-AP and `weights`, by level, those of wAP; they and `ks` are by default those of the run, or 1, equal
-    weights and (1, 10, 100). Further options (`metrics`, `bootstrap`, `per_query`, `memory_budget`, `checkpoint`, ...) are
+    weights and (1, 10, 100). Further options (`metrics`, `intervals`, `per_query`, `memory_budget`, `checkpoint`, ...) are
     those of `suprank.evaluation.evaluate`.
 
     Example:
@@ -197,7 +199,9 @@ def imported_task(qrels: Any) -> dict[str, Any] | None:
 class EvaluationInput:
     """Queries, gallery, labels and ids, as read from files; and, where known, which model made the embeddings.
 
-    `head` is the fingerprint of the head that was applied after reading; None without one.
+    `head` is the fingerprint of the head that was applied after reading; None without one. `classes` are the labels of the
+    queries at all levels, also those that are not evaluated, and `training` what is known of the model's training: see
+    `suprank.evaluation.units`.
     """
 
     queries: Embeddings
@@ -208,6 +212,8 @@ class EvaluationInput:
     ks: Sequence[int] | None = None
     decay: float = 1.0
     weights: Mapping[str, float] | None = None
+    classes: Mapping[str, NDArray[np.int64]] | None = None
+    training: Mapping[str, Any] | None = None
     provenance: Provenance | None = None
     head: str | None = None
 
@@ -309,6 +315,12 @@ class EvaluationInput:
                 label_separator=label_separator,
                 renumber=False,
             )
+        classes = None
+        with suppress(ValueError), warnings.catch_warnings(action="ignore"):  # of columns that nobody asked for
+            if labeled and levels:
+                every = encode_labels(table, without=without, fill_gaps=fill_gaps, label_separator=label_separator)
+                if set(coded.names) < set(every.names):
+                    classes = dict(zip(every.names, np.moveaxis(every.queries, 1, 0), strict=True))
         ids = None if id_column is None else item_ids(table, id_column)
         gallery_ids = None if id_column is None or gallery_table is None else item_ids(gallery_table, id_column)
         queries = Embeddings.from_source(embeddings, "embeddings")
@@ -317,7 +329,7 @@ class EvaluationInput:
         if gallery is not None and gallery_table is not None:
             items = Embeddings.from_source(Path(gallery), "gallery", sequential=True)
             gallery_table.check_rows(len(items), items.name)
-        return cls(queries=queries, gallery=items, labels=coded, ids=ids, gallery_ids=gallery_ids)
+        return cls(queries=queries, gallery=items, labels=coded, ids=ids, gallery_ids=gallery_ids, classes=classes)
 
     @classmethod
     def from_folder(cls, folder: Path, levels: Sequence[str], *, labeled: bool = True) -> EvaluationInput:
@@ -330,13 +342,14 @@ class EvaluationInput:
 
         if not any((folder / part).is_dir() for part in PARTS):
             check_run_or_embeddings(folder)
-        names, queries, gallery = read_folder(folder, levels, labeled=labeled)
+        names, queries, gallery, classes = read_folder(folder, levels, labeled=labeled)
         return cls(
             queries=Embeddings.from_source(queries.embeddings, str(folder)),
             gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {folder}"),
             labels=Labels(names, queries.labels, None if gallery is None else gallery.labels),
             ids=queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
+            classes=classes,
             provenance=Provenance.read(folder, ranked_parts(embedded_parts(folder))[0]),
         )
 
@@ -353,6 +366,7 @@ class EvaluationInput:
         trust_code: bool = False,
     ) -> EvaluationInput:
         """Read the test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
+        from suprank.embedding.query_gallery import all_classes
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_encoding import Labels
         from suprank.workflows.run_embeddings import open_source
@@ -369,6 +383,8 @@ class EvaluationInput:
             ids=queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
             **source.metric_settings,
+            classes=all_classes(source.queries.manifest),
+            training=source.training,
             provenance=source.provenance,
         )
 
@@ -401,6 +417,7 @@ class EvaluationInput:
             "level_names": self.labels.names,
             "ids": self.ids,
             "gallery_ids": self.gallery_ids,
+            "classes": self.classes,
         }
 
     def _metric_settings(
@@ -424,7 +441,8 @@ class EvaluationInput:
         """What `evaluate` will do, and about how long it takes: see `suprank.evaluation.plan_evaluation`."""
         from suprank import evaluation
 
-        return evaluation.plan_evaluation(**self._arguments, **self._metric_settings(ks, decay, weights), **options)
+        arguments = {name: value for name, value in self._arguments.items() if name != "classes"}
+        return evaluation.plan_evaluation(**arguments, **self._metric_settings(ks, decay, weights), **options)
 
     def evaluate(
         self,
@@ -440,8 +458,11 @@ class EvaluationInput:
         With a `protocol`, `options` may hold its ground truth: see `suprank.evaluation.evaluate_protocol`.
         """
         from suprank import evaluation
+        from suprank.evaluation.units import TRAINING
 
         arguments = self._arguments
+        keep, intervals = options.pop("per_query", False), options.pop("intervals", False)
+        options["per_query"] = keep or intervals
         if protocol is None:
             arguments |= self._metric_settings(ks, decay, weights)
             report = evaluation.evaluate(**arguments, **options)
@@ -451,9 +472,14 @@ class EvaluationInput:
             given = {name: value for name, value in task_settings(options).items() if value is not None}
             report = evaluation.evaluate_protocol(protocol, **arguments, **given)
         known: dict[str, Any] = {} if self.provenance is None else {PROVENANCE: self.provenance.asdict()}
+        if self.training is not None:
+            known[TRAINING] = dict(self.training)
         if self.head is not None:
             known[HEAD] = self.head
-        return replace(report, settings={**report.settings, **known}) if known else report
+        report = replace(report, settings={**report.settings, **known})
+        if intervals:  # after the settings, because their sentence is about the training too
+            report = report.with_intervals()
+        return report if keep else report.without_queries()
 
 
 def _arrays_with_head(subject: Any, gallery: Any, head: str | os.PathLike[str] | Head, device: str | None) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,8 @@ import numpy as np
 
 from suprank.evaluation.label_encoding import labels_at
 from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
+from suprank.evaluation.report_text import in_words
+from suprank.evaluation.units import query_classes, same_classes
 from suprank.workflows.evaluation import EvaluationInput
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from suprank.evaluation import Report
 
 EMBEDDING_FILES = (".npy", ".parquet", ".pt")
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,20 +99,16 @@ def pair_with_folder(
     ]
     own = at_levels(data, common)
     other = replace(at_levels(other, common), ks=own.ks, decay=own.decay, weights=own.weights)
-    _warn_of_other_classes(names, common, own.labels.queries, other.labels.queries[rows])
+    _check_classes(names, common, own.labels.queries, other.labels.queries[rows])
     return EvaluationPair(names=names, own=own, other=other, rows=rows, left_out=tuple(left_out))
 
 
-def _warn_of_other_classes(
-    names: tuple[str, str], levels: Sequence[str], own: NDArray[np.int64], other: NDArray[np.int64]
-) -> None:
-    columns = zip(levels, np.moveaxis(own, 1, 0), np.moveaxis(other, 1, 0), strict=True)
-    different = [level for level, mine, theirs in columns if not same_classes(mine, theirs)]
-    if different:
-        _log.warning(
-            "%s and %s sort the test images into different classes at %s, so that their metrics do not mean the same; embed "
-            "one manifest with both models.",
-            *(*names, ", ".join(different)),
+def _check_classes(names: tuple[str, str], levels: Sequence[str], own: NDArray[np.int64], other: NDArray[np.int64]) -> None:
+    both = [query_classes(dict(zip(levels, np.moveaxis(one, 1, 0), strict=True)), len(one)) for one in (own, other)]
+    if different := [level for level in levels if not same_classes(both[0][level], both[1][level])]:
+        raise ValueError(
+            f"{names[0]} and {names[1]} sort the test images into different classes at {in_words(different)}, so that their "
+            f"metrics do not mean the same; embed one manifest with both models."
         )
 
 
@@ -182,33 +177,6 @@ def at_levels(data: EvaluationInput, levels: Sequence[str]) -> EvaluationInput:
     return replace(data, labels=labels, weights=_weights_at(data.weights, levels))
 
 
-def same_classes(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
-    """Whether two label columns sort the same rows into the same classes, whatever their numbers; −1 is no class.
-
-    Columns of sets `[rows, M]` do if every class has the rows of a class of the other column.
-
-    Example:
-        >>> same_classes(np.array([0, 0, 1, -1]), np.array([7, 7, 3, -1])), same_classes(np.array([0, 0]), np.array([0, 1]))
-        (True, False)
-    """
-    if one.ndim == 2 or other.ndim == 2:
-        return _rows_of_classes(one) == _rows_of_classes(other)
-    if ((one < 0) != (other < 0)).any():
-        return False
-    pairs = len(np.unique(np.stack([one, other]), axis=1).T)
-    return pairs == len(np.unique(one)) == len(np.unique(other))
-
-
 def _weights_at(weights: Mapping[str, float] | None, levels: Sequence[str]) -> Mapping[str, float] | None:
     kept = {level: weight for level, weight in (weights or {}).items() if level in levels}
     return kept if any(kept.values()) else None
-
-
-def _rows_of_classes(column: NDArray[np.int64]) -> list[tuple[int, ...]]:
-    """The rows of each class, in an order that does not depend on the classes' numbers."""
-    sets = column.reshape(len(column), -1)
-    rows, places = np.nonzero(sets >= 0)
-    classes = sets[rows, places]
-    order = np.argsort(classes, kind="stable")
-    starts = np.flatnonzero(np.diff(classes[order])) + 1
-    return sorted(tuple(part.tolist()) for part in np.split(rows[order], starts))

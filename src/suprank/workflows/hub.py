@@ -82,7 +82,6 @@ def hub_repository(
     datasets: Sequence[str] = (),
     base_model: str | None = None,
     gallery: bool = False,
-    bootstrap: int = 1000,
     trust_code: bool = False,
     device: str | None = None,
     progress: Progress | None = None,
@@ -92,8 +91,7 @@ def hub_repository(
     `model` is a folder of `suprank train`, which is evaluated as `suprank evaluate` does (`test` names one of its test sets), a
     folder with a saved embedder, or an `Embedder`. `report` has the metrics of a model that is not a run, or replaces those of
     a run: a `Report`, a file that `suprank evaluate --out` saved, or a folder of `suprank embed` with this model, which is
-    evaluated. Without a report such a model has a card without metrics. `bootstrap` is the number of samples for intervals of
-    metrics that are evaluated here, and 0 for none.
+    evaluated. Without a report such a model has a card without metrics.
 
     `gallery` adds a picture of random test images with their first results, where they can be read. They are **published with
     the model**, so it is off by default. `license`, `datasets` (ids on the Hub) and `base_model` (an id on the Hub; by default
@@ -106,7 +104,7 @@ def hub_repository(
 
     check_repo_id(repo_id)
     show = progress or (lambda what, done, total: None)
-    evaluated = _evaluate(model, report, test, bootstrap, trust_code, device, show)
+    evaluated = _evaluate(model, report, test, trust_code, device, show)
     embedder, run = evaluated.embedder, evaluated.run
     sections, files, results, images = [], {}, [], 0
     name = evaluated.dataset
@@ -180,7 +178,6 @@ def _evaluate(
     model: str | PathLike[str] | Embedder,
     report: str | PathLike[str] | Report | None,
     test: str | None,
-    bootstrap: int,
     trust_code: bool,
     device: str | None,
     progress: Progress,
@@ -192,20 +189,20 @@ def _evaluate(
     if not is_run:
         if test is not None:
             raise ValueError(f"test={test!r} is for a run, which {model} is not; leave it out.")
-        return _with_report(_EvaluatedModel(load_embedder(model, trust_code=trust_code)), report, bootstrap, device, progress)
+        return _with_report(_EvaluatedModel(load_embedder(model, trust_code=trust_code)), report, device, progress)
     run = Path(str(model))
     config, embedder = read_run_config(run), load_run_model(run, trust_code=trust_code)[0]
     known = _EvaluatedModel(embedder, run=run, config=config)
     if report is not None:
         if test is not None:
             raise ValueError(f"test={test!r} chooses what is evaluated, and the report is given; leave out one of them.")
-        return _with_report(known, report, bootstrap, device, progress)
+        return _with_report(known, report, device, progress)
     source = open_source(run, test, device, progress, trust_code=trust_code)
-    return replace(known, source=source, report=_metrics(run, source.test, bootstrap, trust_code, device, progress))
+    return replace(known, source=source, report=_metrics(run, source.test, trust_code, device, progress))
 
 
 def _with_report(
-    known: _EvaluatedModel, report: str | PathLike[str] | Report | None, bootstrap: int, device: str | None, progress: Progress
+    known: _EvaluatedModel, report: str | PathLike[str] | Report | None, device: str | None, progress: Progress
 ) -> _EvaluatedModel:
     """With the metrics of a report, of its file, or of a folder of embeddings; refused if they are of another model."""
     from suprank.embedding import Provenance
@@ -221,7 +218,7 @@ def _with_report(
             raise ValueError(f"{folder} is a run, not a report; push it as the model, or give a folder of `suprank embed`.")
         source = open_source(folder)
         _check_model(folder, known.embedder)
-        metrics = _metrics(folder, None, bootstrap, False, device, progress)
+        metrics = _metrics(folder, None, False, device, progress)
         return replace(known, source=source, report=metrics, name=folder.resolve().name)
     where = "the report" if isinstance(report, Report) else str(report)
     loaded = report if isinstance(report, Report) else Report.load(report)
@@ -250,14 +247,12 @@ def _check_model(folder: Path, embedder: Embedder) -> None:
             )
 
 
-def _metrics(
-    folder: Path, test: str | None, bootstrap: int, trust_code: bool, device: str | None, progress: Progress
-) -> Report:
+def _metrics(folder: Path, test: str | None, trust_code: bool, device: str | None, progress: Progress) -> Report:
     """The report of `suprank evaluate FOLDER`."""
     from suprank.workflows.evaluation import EvaluationInput
 
     data = EvaluationInput.read(folder, test=test, device=device, progress=progress, trust_code=trust_code)
-    return data.evaluate(bootstrap=bootstrap, device=device, progress=lambda done, total: progress("evaluating", done, total))
+    return data.evaluate(intervals=True, device=device, progress=lambda done, total: progress("evaluating", done, total))
 
 
 def _base_model(config: TrainConfig) -> str | None:
@@ -277,7 +272,7 @@ def _report_bytes(report: Report) -> bytes:
 
     with TemporaryDirectory(prefix="suprank-") as folder:
         file = Path(folder) / REPORT
-        replace(report, per_query=None, query_ids=None).save(file)
+        report.without_queries().save(file)
         return file.read_bytes()
 
 

@@ -24,7 +24,12 @@ TASK = "image-retrieval"
 def metrics_section(report: Report, dataset: str) -> str:
     """The metrics that `suprank evaluate` prints, with the same digits."""
     from suprank.evaluation.quoted_metrics import metric_grid, quoted_keys
-    from suprank.evaluation.report_text import counts_without_positives, percent_with_interval, pluralize
+    from suprank.evaluation.report_text import (
+        counts_without_positives,
+        interval_lines,
+        percent_with_interval,
+        pluralize,
+    )
     from suprank.models.model_card import escape, table
 
     columns, rows = metric_grid(report, quoted_keys(report))
@@ -35,9 +40,8 @@ def metrics_section(report: Report, dataset: str) -> str:
     about = (
         f"In percent, on {escape(dataset)}: {pluralize(report.queries, 'query', 'queries')}, {pluralize(report.items, 'item')}."
     )
-    if report.intervals:
-        settings = report.settings.get("intervals") or {}
-        about += f" [low, high]: {100 * settings.get('confidence', 0.95):g}% bootstrap intervals over queries."
+    if lines := interval_lines(report):
+        about += f" {escape('. '.join(lines))}"
     if without := counts_without_positives(report):
         about += f" Queries without positives, left out: {escape(', '.join(without))}."
     lines = ["## Metrics", about, table(["%", *map(escape, columns)], cells, numbers=True)]

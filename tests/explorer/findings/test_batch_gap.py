@@ -13,7 +13,7 @@ from tests.explorer import runs
 def test_it_is_the_gap_of_evaluation_for_both_measures(tmp_path):
     pictures = runs.collection(tmp_path, groups=3, classes=3, images=6)
     source = Source.from_arrays("x", runs.vectors(pictures, noise=2.5), pictures)
-    report = evaluate_source(source, bootstrap=0)
+    report = evaluate_source(source)
     found = gap_by_size(source, report, (8, 20, 99), seed=5)
     assert found.sizes == (8, 20, 54)
     assert (found.queries, found.total_queries) == (54, 54)
@@ -46,7 +46,7 @@ def test_queries_against_a_gallery_leave_themselves_out_by_id(tmp_path):
     whole = runs.collection(tmp_path / "d", splits=("query", "gallery"), id=[f"i{row}" for row in range(24)])
     alone = Source.from_arrays("alone", runs.vectors(whole), whole)
     twice = Source.from_arrays("twice", runs.vectors(whole), whole, runs.vectors(whole), whole)
-    one, other = (gap_by_size(source, evaluate_source(source, bootstrap=0), (8,)) for source in (alone, twice))
+    one, other = (gap_by_size(source, evaluate_source(source), (8,)) for source in (alone, twice))
     assert one.values == other.values
 
 
@@ -57,9 +57,7 @@ def test_one_measure_of_one_level_and_a_sample_of_queries(tmp_path, monkeypatch)
     monkeypatch.setattr(batch_gap, "_PAIRS", 24 * 6)
     monkeypatch.setattr(curves, "MIN_QUERIES", 5)
     calls = []
-    found = gap_by_size(
-        source, evaluate_source(source, bootstrap=0), (4, 10), progress=lambda done, total: calls.append((done, total))
-    )
+    found = gap_by_size(source, evaluate_source(source), (4, 10), progress=lambda done, total: calls.append((done, total)))
     assert list(found.values) == ["AP"]
     assert (found.queries, found.total_queries) == (6, 24)
     assert calls[-1] == (6, 6), "queries"
@@ -69,11 +67,11 @@ def test_sizes_of_too_many_batches_are_left_out(tmp_path, monkeypatch):
     pictures = runs.collection(tmp_path)
     source = Source.from_arrays("x", runs.vectors(pictures), pictures)
     monkeypatch.setattr(batch_gap, "MAX_BATCHES", 3)
-    assert gap_by_size(source, evaluate_source(source, bootstrap=0), (4, 8, 12)).sizes == (8, 12, 24)
+    assert gap_by_size(source, evaluate_source(source), (4, 8, 12)).sizes == (8, 12, 24)
 
 
 def test_without_positives_there_is_no_gap(tmp_path):
     single = runs.collection(tmp_path, groups=3, classes=1, images=1)
     source = Source.from_arrays("x", runs.vectors(single), single)
-    found = gap_by_size(source, evaluate_source(source, bootstrap=0), (2,))
+    found = gap_by_size(source, evaluate_source(source), (2,))
     assert np.isnan(found.values["AP"]).all()

@@ -11,9 +11,9 @@ from tests.explorer.runs import collection, run
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """Two folders of runs on the same 24 pictures, 6 classes in 3 groups, one of which is called <script>; and the pictures."""
+    """Two folders of runs on the same 24 pictures, 12 classes in 3 groups, one called <script>; and the pictures."""
     folder = tmp_path_factory.mktemp("report")
-    manifest = collection(folder / "data")
+    manifest = collection(folder / "data", classes=4, images=2)
     return (
         run(folder / "better", manifest, noise=0.8),
         run(folder / "worse", manifest, loss="smooth-ap", noise=2.5, seed=1),

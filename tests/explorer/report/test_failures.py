@@ -22,7 +22,7 @@ from tests.explorer.runs import GROUPS, collection, embeddings, hand_made_lists,
 
 def findings(source, **sampling):
     """A run with only what the section uses."""
-    return RunFindings(source, evaluate_source(source, bootstrap=0), *[None] * 7, nearest_items(source, **sampling))
+    return RunFindings(source, evaluate_source(source), *[None] * 7, nearest_items(source, **sampling))
 
 
 def both(*sources):

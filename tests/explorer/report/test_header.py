@@ -34,7 +34,7 @@ def test_one_model_is_described_by_facts(sources):
     assert not found.columns
     facts = dict(found.facts)
     assert facts["Test images"] == "24 images, each a query"
-    assert (facts["Classes"], facts["Unreadable images"]) == ("6 class, 3 group", "2")
+    assert (facts["Classes"], facts["Unreadable images"]) == ("12 class, 3 group", "2")
     assert (facts["Backbone"], facts["Parameters"]) == ("resnet50", "24.6 M")
     assert (facts["Image size"], facts["Resize"]) == ("112 pixels", "none")
     assert (facts["Interpolation, precision"], facts["Dimensions"]) == ("bilinear, fp32", "16")

@@ -16,7 +16,7 @@ from tests.explorer.report.reading import of, parsed
 def test_the_command_and_the_function_write_the_page_with_the_chosen_classes(runs, tmp_path):
     page = report_page(Source.read(runs[0]), queries=1, top=2, map_classes=3, map_images=5)
     assert "“Show images” adds 5 single images" in page
-    assert "The map shows the 3 classes with the most images, of 6" in page
+    assert "The map shows the 3 classes with the most images, of 12" in page
     out = tmp_path / "command.html"
     done("report", runs[0], "--out", out, "--queries", 1, "--top", 2, "--map-classes", 3, "--map-images", 5, "-q")
     assert out.read_text(encoding="utf-8") == page

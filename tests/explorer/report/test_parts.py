@@ -74,7 +74,8 @@ def report(shift=0.0, levels=("class", "group")):
     keys = ["AP", *(f"AP/{level}" for level in (*levels, "overall")), "H-AP", "NDCG", "P@1"]
     per_query = {key: draw.uniform(0.2, 0.6, 200) + shift for key in keys}
     values = {key: float(column.mean()) for key, column in per_query.items()}
-    return Report(values, queries=200, items=200, levels=levels, per_query=per_query).with_intervals(100)
+    known = {"per_query": per_query, "classes": {"class": np.arange(200) // 5}}
+    return Report(values, queries=200, items=200, levels=levels, **known).with_intervals()
 
 
 def test_rows_are_by_level_and_say_nothing_twice():

@@ -22,13 +22,14 @@ from tests.explorer.runs import collection, hand_made_lists, vectors
 
 
 def report(levels=("class",), **columns):
-    """A report of these values per query; `R_1` stands for R@1, `AP_group` for AP/group."""
+    """A report of these values per query, each of a class of its own; `R_1` stands for R@1, `AP_group` for AP/group."""
     names = {"R_1": "R@1", "H_AP": "H-AP"}
     per_query = {names.get(key, key.replace("R_1_", "R@1/").replace("AP_", "AP/")): value for key, value in columns.items()}
     per_query = {key: np.asarray(value, np.float64) for key, value in per_query.items()}
     values = {key: float(np.nanmean(one)) if not np.isnan(one).all() else math.nan for key, one in per_query.items()}
     queries = len(next(iter(per_query.values())))
-    return Report(values, queries=queries, items=queries, levels=levels, per_query=per_query)
+    classes = {levels[0]: np.arange(queries)}
+    return Report(values, queries=queries, items=queries, levels=levels, per_query=per_query, classes=classes)
 
 
 def compared(one, other, names=("new", "old")):
@@ -123,16 +124,18 @@ def test_not_significant_is_called_equal_only_if_the_interval_is_narrow():
     )
 
 
-def test_with_few_queries_the_test_could_not_tell_whatever_the_difference():
-    for queries, few in ((1, True), (5, True), (6, False)):  # 2 / 2⁵ > 0.05 > 2 / 2⁶
-        found = compared(report(AP=np.full(queries, 0.9)), report(AP=np.full(queries, 0.1)))
-        assert ("too few to tell whether new and old differ" in found.lead) == few
+def test_with_few_classes_the_test_could_not_tell_whatever_the_difference():
+    for classes, few in ((1, True), (7, True), (8, False)):
+        found = compared(report(AP=np.full(classes, 0.9)), report(AP=np.full(classes, 0.1)))
+        assert (found.lead == "There are too few classes to tell whether new and old differ.") == few
         assert ("better" in found.lead) != few
-    two = [report(R_1=np.full(6, value), AP=np.full(6, value)) for value in (0.9, 0.1)]
-    assert compared(*two).lead == "6 queries are too few to tell whether new and old differ.", "p counts twice for two rows"
+    levels = [f"level {number}" for number in range(7)]
+    rows = [report(levels, **{f"AP_{level}": np.full(8, value) for level in levels}) for value in (0.9, 0.1)]
+    assert "There are too few classes" in compared(*rows).lead, "7 rows · 2 / 2⁸ > 0.05"
+    few = [report(levels[:6], **{f"AP_{level}": np.full(8, value) for level in levels[:6]}) for value in (0.9, 0.1)]
+    assert compared(*few).lead.startswith("new is better than old at every level")
     one = compared(report(AP=[0.9]), report(AP=[0.1]))
-    assert one.lead == "1 query is too few to tell whether new and old differ."
-    assert texts(one)["class"] == "Too few queries to tell whether the whole ranking differs (AP 90.0 and 10.0, p = 1.00)."
+    assert texts(one)["class"] == "Too few classes to tell whether the whole ranking differs (AP 90.0 and 10.0)."
 
 
 def test_equal_runs_and_runs_without_any_number_are_said_to_be_so():
@@ -174,7 +177,8 @@ def test_swapping_the_runs_gives_the_same_statement(columns, repeats):
     for first, second in zip(*findings, strict=True):
         assert first.winner == (None if second.winner is None else 1 - second.winner)
         assert (first.too_few, first.identical) == (second.too_few, second.identical)
-        assert first.interval == pytest.approx([-end for end in second.interval[::-1]], nan_ok=True)
+        mirrored = -second.row.high, -second.row.low
+        assert (first.row.low, first.row.high) == pytest.approx(mirrored, abs=1e-12, nan_ok=True)
     winners = {one.winner for one in findings[0]} - {None}
     assert ("is better than" in there.lead or "is ahead on" in there.lead) == bool(winners)
     assert there.lead.startswith("Neither") == (len(winners) == 2)
@@ -257,9 +261,12 @@ def test_the_basis_of_a_comparison_says_what_the_words_mean_and_what_the_test_do
     reports = [source.evaluate(per_query=True) for source in sources]
     basis = " ".join(verdict_section(sources, reports, compare_metrics(reports)).content["basis"])
     assert basis.startswith("Measured on 24 test images, each a query against all others. Slightly: by less than 2 points;")
-    assert "training them again with another seed may give other numbers" in basis
-    bare = [dataclasses.replace(source, recipe=None) for source in sources]
-    assert "seed" not in " ".join(verdict_section(bare, reports, compare_metrics(reports)).content["basis"])
+    comparison = compare_metrics(reports)
+    assert comparison.sentence() in basis
+    assert comparison.sentence().startswith("Measured on 12 classes (unit: class).")
+    assert "Two trained models, one training each: another training of the same recipe may differ" in basis
+    bare = [dataclasses.replace(source, recipe=None).evaluate(per_query=True) for source in sources]
+    assert "seed" not in " ".join(verdict_section(sources, bare, compare_metrics(bare)).content["basis"])
 
 
 def test_a_summary_is_split_at_blank_lines():

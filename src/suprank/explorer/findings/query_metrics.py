@@ -45,11 +45,10 @@ class Example:
 def evaluate_source(
     source: Source,
     *,
-    bootstrap: int = 1000,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
-    """Every metric of `evaluate`, with the values of each query and 95 % bootstrap intervals."""
-    return source.evaluate(per_query=True, bootstrap=bootstrap, progress=progress)
+    """Every metric of `evaluate`, with the values of each query and 95 % intervals."""
+    return source.evaluate(per_query=True, intervals=True, progress=progress)
 
 
 def precision_by_level(report: Report) -> list[LevelPrecision]:
@@ -92,11 +91,17 @@ def match_queries(source: Source, other: Source) -> NDArray[np.int64]:
 def reorder_queries(report: Report, rows: NDArray[np.int64]) -> Report:
     """The other source's report with its queries in our order; `rows` comes from `match_queries`."""
     assert report.per_query is not None
-    return replace(report, per_query={key: values[rows] for key, values in report.per_query.items()}, query_ids=None)
+    assert report.classes is not None
+    return replace(
+        report,
+        per_query={key: values[rows] for key, values in report.per_query.items()},
+        classes={level: own[rows] for level, own in report.classes.items()},
+        query_ids=None,
+    )
 
 
 def compare_reports(own: Report, other: Report, metrics: Sequence[str] | None = None) -> ReportComparison:
-    """Paired randomization test of these metrics, or of all that both have; `other` in our order (`reorder_queries`)."""
+    """Paired test of these metrics, or of all that both have; `other` in our order (`reorder_queries`)."""
     return replace(own, query_ids=None).compare(replace(other, query_ids=None), metrics=metrics)
 
 

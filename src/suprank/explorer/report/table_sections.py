@@ -58,10 +58,7 @@ def metrics_section(names: Sequence[str], reports: Sequence[Report], comparison:
     notes = [INTERVAL]
     if comparison is not None:
         about += f" The difference is {names[0]} − {names[1]}; ▲ and ▼ mark p < {SIGNIFICANT}."
-        notes.append(
-            f"{P_VALUE} The test is a paired randomization test over queries; p is corrected for the {len(comparison)} rows of "
-            "this table (Holm's method)."
-        )
+        notes.append(f"{P_VALUE} The test: {comparison.test()} of this table. {comparison.sentence()}")
     without = counts_without_positives(reports[0])
     omitted = (f"Queries without a positive are left out: {', '.join(without)}.",) if without else ()
     content = {"groups": metric_rows(reports, comparison), "notes": notes}

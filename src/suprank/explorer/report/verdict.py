@@ -6,7 +6,7 @@ It is made of the same reports and the same comparison as the table of metrics, 
     winner              named only if the Holm-corrected p is below `SIGNIFICANT`
     slightly            the difference, as printed, is below `CLEAR` points; "clearly" from there on, and "far" from `FAR` on
     equal               not significant, and the 95 % interval of the difference stays within ± `EQUAL` points
-    too few queries     so few that p could not fall below `SIGNIFICANT` even if one run were ahead on each of them
+    too few units       so few that p could not fall below `SIGNIFICANT` even if one run were ahead on each of them
     not measurable      not significant otherwise: the two may well differ, by any amount in the interval
 
 A level is won by a run that is ahead there on at least one headline metric and behind on none.
@@ -15,16 +15,12 @@ A level is won by a run that is ahead there on at least one headline metric and 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.quoted_metrics import table_keys
 from suprank.evaluation.report_comparison import SIGNIFICANT
-from suprank.evaluation.report_text import in_words, pluralize
-from suprank.evaluation.statistics import bootstrap_interval
+from suprank.evaluation.report_text import in_words
 from suprank.explorer.numbers import p_value, percent
 
 if TYPE_CHECKING:
@@ -70,20 +66,20 @@ class Verdict(NamedTuple):
     points: tuple[Point, ...]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The comparison of a metric. `winner` is 0 or 1 if the difference is significant, else None."""
+class Finding(NamedTuple):
+    """The comparison of a metric. `too_few`: there are not enough units for any difference to be significant."""
 
     headline: Headline
     row: MetricComparison
-    winner: int | None
-    identical: bool  # the same value for every query
     too_few: bool
-    interval: tuple[float, float]  # of the difference
+
+    @property
+    def winner(self) -> int | None:
+        return self.row.winner
 
     @property
     def equal(self) -> bool:
-        low, high = (100 * end for end in self.interval)
+        low, high = 100 * self.row.low, 100 * self.row.high
         return self.winner is None and not self.too_few and -EQUAL <= low <= high <= EQUAL
 
 
@@ -161,22 +157,9 @@ def winners_of(findings: Iterable[Finding]) -> set[int]:
 
 def compare_headlines(reports: Sequence[Report], comparison: ReportComparison) -> list[Finding]:
     """The comparison of each headline metric; `comparison` has them all."""
-    chosen = headlines(reports)
-    own, other = (report.values_per_query("a verdict") for report in reports)
-    if not chosen:
-        return []
-    differences = np.stack([own[one.key] - other[one.key] for one in chosen], axis=1)
-    intervals = bootstrap_interval(differences)
-    tests = sum(not math.isnan(row.p_value) for row in comparison)
-    findings = []
-    for one, column, (low, high) in zip(chosen, differences.T, intervals.tolist(), strict=True):
-        row = comparison[one.key]
-        winner = (0 if row.difference > 0 else 1) if row.p_holm < SIGNIFICANT else None
-        identical = row.queries > 0 and not np.nan_to_num(column).any()
-        # One run ahead on every query has p = 2^(1 − queries), the least there is, before Holm's correction.
-        too_few = not identical and tests * 2.0 ** (1 - row.queries) >= SIGNIFICANT
-        findings.append(Finding(one, row, winner, identical, too_few, (low, high)))
-    return findings
+    least = comparison.smallest_p * sum(not math.isnan(row.p_value) for row in comparison)
+    found = [(one, comparison[one.key]) for one in headlines(reports)]
+    return [Finding(one, row, not row.identical and (math.isnan(row.p_value) or not least < SIGNIFICANT)) for one, row in found]
 
 
 def _described_levels(report: Report) -> tuple[str, ...]:
@@ -189,13 +172,12 @@ def _lead(names: Names, findings: Sequence[Finding], report: Report) -> str:
     measured = [one for one in findings if one.row.queries]
     if not measured:
         return _nothing(report)
-    if all(one.identical for one in measured):
+    if all(one.row.identical for one in measured):
         return f"{both} are equally good on every single query."
     if not winners_of(measured):
-        if all(one.identical or one.too_few for one in measured):
-            queries = pluralize(max(one.row.queries for one in measured), "query", "queries")
-            return f"{queries} {'is' if queries == '1 query' else 'are'} too few to tell whether {both} differ."
-        if all(one.identical or one.equal for one in measured):
+        if all(one.row.identical or one.too_few for one in measured):
+            return f"There are too few classes to tell whether {both} differ."
+        if all(one.row.identical or one.equal for one in measured):
             return f"{both} are equally good, to within {EQUAL:g} point."
         return f"The test finds no measurable difference between {both}."
     by_level = [[one for one in measured if one.headline.level == level] for level in report.levels]
@@ -279,15 +261,16 @@ def _sentence(names: Names, one: Finding) -> str:
         return f"{metric} could not be measured: no query shares its {level or 'class'} with an item."
     if one.winner is not None:
         return f"{names[one.winner]} {_ahead(one)}."
-    if one.identical:
+    if one.row.identical:
         return f"{metric} is the same for every query ({percent(row.mine)})."
     numbers = f"{metric} {percent(row.mine)} and {percent(row.other)}"
-    if row.queries > 1:
-        low, high = (percent(end, sign=True) for end in one.interval)
+    if not math.isnan(row.low):
+        low, high = (percent(end, sign=True) for end in (row.low, row.high))
         numbers += f", difference between {low} and {high}"
-    numbers += f", {_p(p_value(row.p_holm))}"
+    if not math.isnan(row.p_holm):
+        numbers += f", {_p(p_value(row.p_holm))}"
     if one.too_few:
-        return f"Too few queries to tell whether {_topic(one)} differs ({numbers})."
+        return f"Too few classes to tell whether {_topic(one)} differs ({numbers})."
     if one.equal:
         return f"{_topic(one).capitalize()} is equal to within {EQUAL:g} point ({numbers})."
     return f"{_topic(one).capitalize()} does not differ measurably ({numbers})."

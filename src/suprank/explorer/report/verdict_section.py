@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from suprank.evaluation.report_comparison import SIGNIFICANT
-from suprank.evaluation.report_text import counts_without_positives, in_words, pluralize
+from suprank.evaluation.report_text import counts_without_positives, in_words, interval_lines, pluralize
 from suprank.explorer.report.page import Section
 from suprank.explorer.report.verdict import CLEAR, FAR, comparison_verdict, run_verdict
 
@@ -34,18 +34,17 @@ def verdict_section(
     basis = [sample_sentence(sources[0], reports[0])]
     if comparison is None:
         verdict = run_verdict(reports[0], chance_of_first(sources[0]))
-        basis += ["Ranges in parentheses are 95 % intervals."] if reports[0].intervals else []
+        basis += interval_lines(reports[0])
     else:
         names = (sources[0].name, sources[1].name)
         verdict = comparison_verdict(names, reports, comparison)
         basis += [
             f"Slightly: by less than {CLEAR:g} points; clearly: by less than {FAR:g}; far: by more. A difference counts if "
-            f"p < {SIGNIFICANT} (paired test over queries, corrected for the {len(comparison)} rows of the table of metrics)."
+            f"p < {SIGNIFICANT} ({comparison.test()} of the table of metrics).",
+            comparison.sentence(),
         ]
         if any("difference between" in point.text for point in verdict.points):
             basis.append("“Difference between” gives its 95 % interval, without that correction.")
-        if any(source.recipe is not None for source in sources):
-            basis.append("The test is about these two models; training them again with another seed may give other numbers.")
     content = {"verdict": verdict, "basis": basis, "warning": warning, "summary": paragraphs(summary or "")}
     return Section("verdict", "Verdict", "verdict.html", content)
 
