@@ -150,7 +150,10 @@ def _compare(reports: list[Any]) -> dict[str, dict[str, Any]]:
     columns = [np.array([report.per_query[metric] for metric in METRICS]).T for report in reports]
     queries = np.arange(len(columns[0]))
     p_values = paired_randomizations(columns[0] - columns[1], queries, samples=SAMPLES)
-    by_query = [mean_intervals(one, queries) for one in (columns[0] - columns[1], *columns)]
+    by_query = [
+        mean_intervals(columns[0] - columns[1], queries, skewed=False),
+        *(mean_intervals(one, queries) for one in columns),
+    ]
     intervals = [report.with_intervals().intervals for report in reports]
     nothing = (np.nan, np.nan)
     return {
@@ -204,7 +207,7 @@ def tree_row(name: str, cases: int, seed: int = 0) -> Iterator[Row]:
     cases_drawn = np.stack([draw() for _ in range(cases)], axis=1)
     error = float(cases_drawn.mean(0).std())
     sizes = {level: paired_randomizations(cases_drawn, own, samples=SAMPLES) < 0.05 for level, own in given.items()}
-    intervals = mean_intervals(cases_drawn, units.of_query)
+    intervals = mean_intervals(cases_drawn, units.of_query, skewed=False)
     power = paired_randomizations(cases_drawn + SHIFT * error, units.of_query, samples=SAMPLES) < 0.05
     yield {
         "kind": "tree",

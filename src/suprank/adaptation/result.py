@@ -87,7 +87,7 @@ class AdaptResult:
     def difference_interval(self, metric: str) -> tuple[float, float]:
         """95 % interval of after − before, paired, in the units of all metrics (`Report.units`)."""
         before, after = (one.values_per_query("an interval")[one.resolve(metric)] for one in (self.before, self.after))
-        low, high = mean_intervals((after - before)[:, None], self.before.units().of_query)[0].tolist()
+        low, high = mean_intervals((after - before)[:, None], self.before.units().of_query, skewed=False)[0].tolist()
         return low, high
 
     def record(self) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def compare_reports(
     classes = max(report.classes or {}, other.classes or {}, key=len)
     units = Units.choose(classes, ~np.isnan(differences).all(1))
     p_values = paired_randomizations(differences, units.of_query, samples=samples, seed=seed)
-    intervals = mean_intervals(differences, units.of_query).clip(-1, 1)
+    intervals = mean_intervals(differences, units.of_query, skewed=False).clip(-1, 1)
     rows = []
     for key, pair, (low, high), p_value, p_holm in zip(
         keys, pairs, intervals.tolist(), p_values.tolist(), holm(p_values).tolist(), strict=True
