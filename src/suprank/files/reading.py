@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reading(path: str | PathLike[str], kind: str) -> Iterator[None]:
-    """Turn any failure inside the block into a ValueError of one sentence that names the file, a "Parquet file", a "run" (`kind`).
+    """Turn any failure inside the block into a ValueError of one sentence that names the file; `kind` is what it should be.
 
     A damaged or forged file can make a parser raise anything: RecursionError, OverflowError, zlib.error, tokenize.TokenError.
     Errors that name the file already pass as they are; so do a missing package, memory that is used up, and the operating
