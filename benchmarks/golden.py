@@ -3,8 +3,8 @@
 python benchmarks/golden.py --against main
 
 Each commit runs its own tests/golden, whose cases call the functions that it has; one that has none yet runs those of this
-tree. Both run in this Python, on one thread. Differences that tests/golden/exceptions.toml names are counted; any other is
-printed, and the exit status is 1.
+tree. Both run in this Python, on one thread. Differences that tests/golden/exceptions.toml names, and that of the other
+commit does not, are counted; any other is printed, and the exit status is 1.
 """
 
 import argparse
@@ -34,12 +34,16 @@ def main() -> int:
             (tree.parent / "shared").symlink_to(ROOT.parent / "shared")
         _git("worktree", "add", "--quiet", "--detach", str(tree), rev)
         try:
-            before, now = values.renamed(_bits(tree, Path(folder))), _bits(ROOT, Path(folder))
+            known, _ = values.exceptions(tree / "tests/golden")
+            before, now = _bits(tree, Path(folder)), _bits(ROOT, Path(folder))
         finally:
             _git("worktree", "remove", "--force", str(tree))
+    changed, renamed = values.exceptions()
+    changed = {pattern: why for pattern, why in changed.items() if pattern not in known}
+    before = values.under_new_names(before, renamed)
     different = [key for key in before if before[key] != now.get(key)]
-    excused = Counter(why for key in different if (why := values.reason(key)) is not None)
-    unexpected = [key for key in different if values.reason(key) is None]
+    excused = Counter(why for key in different if (why := values.reason(key, changed)) is not None)
+    unexpected = [key for key in different if values.reason(key, changed) is None]
     for key in unexpected:
         print(key + (values.compare(key, before[key], now[key])[:WIDTH] if key in now else " is gone"))
     for why, count in excused.items():

@@ -51,12 +51,11 @@ def counts() -> dict[str, float]:
         code = file.read_text(encoding="utf-8")
         found["lines in src"] += code.count("\n")
         for statement in _statements(ast.parse(code)):
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                docstrings += (
-                    (statement.end_lineno or 0) - statement.lineno + 1 if isinstance(statement.value.value, str) else 0
-                )
-            else:
-                found["statements in src"] += 1
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str()), lineno=first, end_lineno=last):
+                    docstrings += last - first + 1
+                case _:
+                    found["statements in src"] += 1
             found["names in __all__"] += _public_names(statement)
     found["lines in tests"] = sum(_lines(file) for file in _python(ROOT / "tests"))
     for folder in (SOURCE, ROOT / "recipes"):

@@ -336,10 +336,8 @@ def _comparison() -> Any:
         for seed in (62, 64)
     )
     rows = own.compare(other, ["AP", "R@1", "H-AP", "AP/genus"])
-    return {
-        row.metric: [row.mine, row.other, row.difference, row.low, row.high, row.p_value, row.p_holm, row.queries]
-        for row in rows
-    }
+    parts = ("mine", "other", "difference", "low", "high", "p_value", "p_holm", "queries")
+    return {row.metric: {part: getattr(row, part) for part in parts} for row in rows}
 
 
 CASES |= {

@@ -38,6 +38,13 @@ def test_every_exception_has_a_reason():
     assert all(why.strip() for why in values.exceptions()[0].values())
 
 
+def test_an_exception_is_for_the_keys_of_its_pattern():
+    changed = {"losses/Fast*/ties": "other slopes"}
+    assert values.reason("losses/FastAP/ties", changed) == "other slopes"
+    assert values.reason("losses/FastAP/flat", changed) is None
+    assert values.under_new_names({"a": 1, "c": 2}, {"a": "b"}) == {"b": 1, "c": 2}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "same"),
     [

@@ -42,21 +42,21 @@ def write(values: Mapping[str, Any]) -> None:
         (FOLDER / f"{section}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def exceptions() -> tuple[dict[str, str], dict[str, str]]:
+def exceptions(folder: Path = HERE) -> tuple[dict[str, str], dict[str, str]]:
     """Patterns of keys whose values were changed, with the reason; and new names of keys."""
-    listed = tomllib.loads((HERE / "exceptions.toml").read_text(encoding="utf-8"))
+    file = folder / "exceptions.toml"
+    listed = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"changed": {}, "renamed": {}}
     return listed["changed"], listed["renamed"]
 
 
-def reason(key: str) -> str | None:
+def reason(key: str, changed: Mapping[str, str]) -> str | None:
     """Why the value of this key may differ from an older one; None if it may not."""
-    return next((why for pattern, why in exceptions()[0].items() if fnmatchcase(key, pattern)), None)
+    return next((why for pattern, why in changed.items() if fnmatchcase(key, pattern)), None)
 
 
-def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+def under_new_names(values: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
     """Older values under the keys of today."""
-    names = exceptions()[1]
-    return {names.get(key, key): value for key, value in values.items()}
+    return {renamed.get(key, key): value for key, value in values.items()}
 
 
 def compare(key: str, old: Any, new: Any) -> str:

@@ -23,11 +23,12 @@ def main() -> int:
         file.write_text(json.dumps(values.in_bits(values.compute(errors=True))))
         return 0
     found = values.compute()
-    before = values.renamed(values.read())
+    changed, renamed = values.exceptions()
+    before = values.under_new_names(values.read(), renamed)
     kept = {key: value for key, value in before.items() if key in found and not values.compare(key, value, found[key])}
     kept |= {key: value for key, value in before.items() if key.startswith("shared/") and key not in found}
     moved = [key for key in before if key not in kept]
-    refused = [key for key in moved if values.reason(key) is None]
+    refused = [key for key in moved if values.reason(key, changed) is None]
     for key in refused:
         print(f"{key}{values.compare(key, before[key], found[key]) if key in found else ' is gone'}")
     if refused:
