@@ -91,7 +91,10 @@ def test_forms_of_other_sites_are_refused(reader, site):
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [("http://evil.example", 403), ("http://127.0.0.1:9000", 403), ("http://127.0.0.1:8000", 303), ("null", 303), (None, 303)],
+    [
+        *(("http://evil.example", 403), ("http://127.0.0.1:9000", 403), ("evil://127.0.0.1:8000", 403), ("null", 403)),
+        *(("http://127.0.0.1:8000", 303), ("https://127.0.0.1:8000", 303), (None, 303)),
+    ],
 )
 def test_old_browsers_identify_other_sites_by_the_origin_only(anna, origin, status):
     data = {"act": "rename", "name": "x", "seen": f"{CHURCH}:1"}
