@@ -16,6 +16,7 @@ from suprank.data import Manifest
 from suprank.explorer import Source
 from suprank.explorer.images import Images
 from suprank.explorer.manifests import join_manifests
+from suprank.explorer.tags import TagFile
 from suprank.explorer.web import ExactSearch, Explorer, ExplorerRun, Node
 from suprank.explorer.web.browsing import ORDERS, ImageSelection
 from suprank.explorer.web.export import tagged_manifest
@@ -242,6 +243,18 @@ def test_cells_of_the_csv_are_safe_in_a_spreadsheet(tmp_path):
         ["'=cmd.png", "test", "'@x", "+1", "0 0 1.5 2", "", "", ""],
         ["b.png", "test", '\'-"y", z', "2", "", "", "", "seen"],
     ]
+
+
+def test_names_in_the_csv_do_not_steer_a_terminal_and_tags_of_such_images_stay(tmp_path):
+    path = "a\x1b]0;title\x07\u202e.png"
+    columns = {"path": [path, "b.png"], "split": ["test"] * 2, "label_\x1b[2J": ["x\x1b[31m", "y"]}
+    manifest = Manifest.from_columns(columns, root=".")
+    explorer = opened(Source.from_arrays("s", np.eye(2, dtype=np.float32), manifest), tags=tmp_path / "t.csv")
+    explorer.tags.change(manifest, [0], add="seen")
+    for text in (client_of(explorer).get("/selection.csv").text, (tmp_path / "t.csv").read_text(encoding="utf-8")):
+        assert r"a\u001b]0;title\u0007\u202e.png" in text
+        assert all(letter.isprintable() or letter in "\r\n" for letter in text)
+    assert TagFile(tmp_path / "t.csv").of(manifest, 0) == ("seen",)
 
 
 # Tags and saved selections
