@@ -1,6 +1,8 @@
 """suprank adapt: from a folder or files of embeddings to a head, with wrong arguments too."""
 
 import csv
+import multiprocessing
+import os
 import signal
 
 import numpy as np
@@ -91,6 +93,21 @@ def test_a_signal_stops_it_and_the_same_command_continues(files, tmp_path, monke
     assert done(*command).stdout == ""
     done(*adapt(files, "--level", "species", "--out", tmp_path / "other"))
     assert (tmp_path / "head/head.safetensors").read_bytes() == (tmp_path / "other/head.safetensors").read_bytes()
+
+
+def test_a_command_that_is_killed_before_it_prints_the_table_prints_it_when_it_is_given_again(files, tmp_path, monkeypatch):
+    def command(out):
+        return adapt(files, "--level", "species", "--out", tmp_path / out)
+
+    monkeypatch.setattr("suprank.cli.adapt._print", lambda result: os.kill(os.getpid(), signal.SIGKILL))
+    process = multiprocessing.get_context("fork").Process(target=invoke, args=command("head"))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert (tmp_path / "head/head.json").is_file()
+    monkeypatch.undo()
+    assert done(*command("head")).stdout == done(*command("other")).stdout.replace("/other", "/head")
+    assert {file.name for file in (tmp_path / "head").iterdir()} == {".lock", "head.json", "head.safetensors"}
 
 
 @pytest.mark.parametrize(

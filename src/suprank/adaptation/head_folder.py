@@ -14,6 +14,7 @@ from suprank.models.head import SETTINGS
 from suprank.training import checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from suprank.models.head import Head
@@ -32,8 +33,7 @@ class HeadFolder(ExitStack):
         self._last = time.monotonic()
 
     def __enter__(self) -> Self:
-        if (self.path / SETTINGS).is_file():
-            raise FileExistsError(f"{self.path} already has a head; name another folder, or delete it.")
+        refuse_finished(self.path)
         refuse_foreign_files(self.path, CHECKPOINTS, "a head", "name another folder")
         self.enter_context(lock_folder(self.path, "training", "wait for it, or name another folder"))
         return self
@@ -64,7 +64,14 @@ class HeadFolder(ExitStack):
         checkpoint.save(self.path / CHECKPOINTS, step, {"settings": json.dumps(self._settings), **state}, keep=2)
         self._last = time.monotonic()
 
-    def finish(self, head: Head) -> None:
-        """Write the head, and remove the checkpoints."""
+    def finish(self, head: Head, show: Callable[[], None]) -> None:
+        """Write the head, `show` the result, and then remove the checkpoints, so that after a kill the same call shows it."""
         head.save(self.path)
+        show()
         shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+
+
+def refuse_finished(folder: Path) -> None:
+    """Raise a `FileExistsError` if the folder has a head whose training is finished: there are no checkpoints any more."""
+    if (folder / SETTINGS).is_file() and checkpoint.newest_step(folder / CHECKPOINTS) is None:
+        raise FileExistsError(f"{folder} already has a head; name another folder, or delete it.")

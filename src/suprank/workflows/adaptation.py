@@ -36,6 +36,7 @@ def adapt(
     levels: Sequence[str] = (),
     device: str | None = None,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    on_result: Callable[[AdaptResult], None] = lambda result: None,
 ) -> AdaptResult:
     """Train a head on stored embeddings, save it in the folder `out`, and return it with its metrics on held-out classes.
 
@@ -49,9 +50,9 @@ def adapt(
         0.102
     """
     from suprank import adaptation
+    from suprank.adaptation.head_folder import refuse_finished
 
-    if (Path(out) / "head.json").is_file():
-        raise FileExistsError(f"{out} already has a head; name another folder, or delete it.")
+    refuse_finished(Path(out))
     data = AdaptInput.read(embeddings, labels, test, test_labels, split_test=split_test, levels=levels)
     return adaptation.adapt(
         data.embeddings,
@@ -63,6 +64,7 @@ def adapt(
         source=data.source,
         device=device,
         progress=progress,
+        on_result=on_result,
     )
 
 
