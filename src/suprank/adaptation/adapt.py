@@ -115,9 +115,10 @@ def adapt(
         result = _train_and_test(settings, data, saved, stop, progress)
         result.head.training_record = {"source": dict(source or {}), **result.record()}
         if saved is not None:
-            saved.finish(result.head, lambda: on_result(result))
-        else:
-            on_result(result)
+            result.head.save(saved.path)
+        on_result(result)
+        if saved is not None:
+            saved.finish()
     return result
 
 

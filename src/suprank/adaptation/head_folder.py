@@ -14,10 +14,7 @@ from suprank.models.head import SETTINGS
 from suprank.training import checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    from suprank.models.head import Head
 
 CHECKPOINTS = "checkpoints"
 SECONDS = 30.0
@@ -64,10 +61,8 @@ class HeadFolder(ExitStack):
         checkpoint.save(self.path / CHECKPOINTS, step, {"settings": json.dumps(self._settings), **state}, keep=2)
         self._last = time.monotonic()
 
-    def finish(self, head: Head, show: Callable[[], None]) -> None:
-        """Write the head, `show` the result, and then remove the checkpoints, so that after a kill the same call shows it."""
-        head.save(self.path)
-        show()
+    def finish(self) -> None:
+        """Remove the checkpoints, when the head is written and its result shown: until then the same call continues."""
         shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
 
 

@@ -202,9 +202,10 @@ def _model(folder: Path) -> dict[str, Any]:
     """The fingerprint of the model that made the embeddings, the name of its backbone, and how images were read, if known."""
     from suprank.embedding import Provenance
     from suprank.embedding.shards import RECORD
+    from suprank.files.atomic import own_file
 
     try:
-        record = json.loads((folder / RECORD).read_bytes())
+        record = json.loads(own_file(folder / RECORD).read_bytes())
     except (OSError, ValueError):
         return {}
     known: dict[str, Any] = {key: record[key] for key in ("model", "backbone") if isinstance(record.get(key), str)}
