@@ -8,7 +8,6 @@ import torch
 
 from suprank.adaptation import AdaptationStopped, AdaptConfig, EvaluationSet, adapt, head_folder
 from suprank.evaluation import evaluate
-from suprank.files.atomic import write_atomically
 from suprank.models import Head
 from tests.adaptation.collections import clustered
 
@@ -132,30 +131,6 @@ def test_after_a_kill_it_continues_from_the_last_checkpoint(tmp_path, monkeypatc
                     progress=lambda what, done, total: steps.append(done))  # fmt: skip
     assert steps[0] == 6
     assert resumed.head.fingerprint() == adapt(embeddings, labels, AdaptConfig(**QUICK), device="cpu").head.fingerprint()
-
-
-@pytest.mark.parametrize("file", ["head.safetensors", "head.json", "shown"])
-def test_after_a_kill_while_the_head_is_saved_or_shown_the_same_call_shows_it_without_training(tmp_path, monkeypatch, file):
-    embeddings, labels = clustered()
-    shown, steps = [], []
-
-    def killed_after(path, data):
-        write_atomically(path, data)
-        if path.name == file:
-            raise ZeroDivisionError
-
-    def run(**options):
-        return adapt(embeddings, labels, AdaptConfig(**QUICK, seeds=2), folder=tmp_path / "head", device="cpu", **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("suprank.models.head.write_atomically", killed_after)
-        with pytest.raises(ZeroDivisionError):  # as sudden as a kill
-            run(on_result=lambda result: 1 / 0)
-    result = run(on_result=shown.append, progress=lambda what, done, total: steps.append(done))
-    assert (shown, steps) == ([result], [])
-    assert result.record() == adapt(embeddings, labels, AdaptConfig(**QUICK, seeds=2), device="cpu").record()
-    with pytest.raises(FileExistsError, match="already has a head"):
-        run()
 
 
 def test_a_checkpoint_of_other_settings_or_embeddings_is_refused(tmp_path):

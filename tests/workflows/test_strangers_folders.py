@@ -2,7 +2,6 @@
 
 import os
 import signal
-import stat
 from functools import cache
 
 import pytest
@@ -48,54 +47,37 @@ def embed(run):
     write_embeddings(embedding(), 23, 7, run / "embeddings/test", fingerprint={}, shard_rows=5)
 
 
-def load_checkpoint(run):
-    checkpoint.load_newest(run / "checkpoints", warn=lambda text: None)
-
-
-def begin_evaluation(run):
-    Checkpoint(run / "evaluation").begin({})
-
-
 OPENED = {
     "tags.csv": [lambda run: TagFile(run / "tags.csv").row_tags(IMAGES), tag],
-    "selections.csv": [
-        lambda run: SavedSelections(run / "selections.csv").all(),
-        lambda run: SavedSelections(run / "selections.csv").save("all", ""),
-    ],
+    "selections.csv": [lambda run: SavedSelections(run / "selections.csv").all()],
     ".tags.csv.lock": [tag],
     "recipe.toml": [Source.read, read_run_config, resume],
     "metrics.jsonl": [Source.read, resume],
     "environment.json": [resume],
-    "result.json": [lambda run: RunFolder(run).result, resume],
-    "reports/test-epoch-0002.json": [
-        lambda run: Source.read(run).training,
-        lambda run: RunFolder(run).report_file("test", 2),
+    "result.json": [lambda run: RunFolder(run).result],
+    "reports/test-epoch-0002.json": [lambda run: Source.read(run).training, lambda run: RunFolder(run).report_file("test", 2)],
+    "checkpoints/step-00000007.pt": [
+        lambda run: checkpoint.load_newest(run / "checkpoints", warn=lambda text: None),
+        lambda run: checkpoint.save(run / "checkpoints", 7, {}, keep=2),
     ],
-    "checkpoints/step-00000007.pt": [load_checkpoint, lambda run: checkpoint.save(run / "checkpoints", 7, {}, keep=2)],
     "embeddings/test/items.parquet": [Source.read],
     "embeddings/test/embeddings.npy": [Source.read, embed],
     "embeddings/test/run.json": [lambda run: record_values(run / "embeddings", "model"), embed],
     "embeddings/test/parts/00001.npy": [embed],
-    "embeddings/claim.json": [
-        lambda run: FolderStorage(run).read("embeddings/claim.json"),
-        lambda run: FolderStorage(run).write("embeddings/claim.json", b"mine"),
-    ],
-    "best/embedder.json": [lambda run: Embedder.load(run / "best"), lambda run: model().save(run / "best")],
-    "best/model.safetensors": [lambda run: Embedder.load(run / "best"), lambda run: model().save(run / "best")],
-    "head/head.json": [lambda run: Head.load(run / "head"), lambda run: head().save(run / "head")],
-    "head/head.safetensors": [lambda run: Head.load(run / "head"), lambda run: head().save(run / "head")],
-    "evaluation/run.json": [begin_evaluation],
-    "evaluation/values-0-0.npz": [begin_evaluation],
+    "claim.json": [lambda run: FolderStorage(run).read("claim.json"), lambda run: FolderStorage(run).write("claim.json", b"")],
+    "evaluation/values-0-0.npz": [lambda run: Checkpoint(run / "evaluation").begin({})],
     "report.queries.npz": [lambda run: Report.load(run / "report.json")],
 }
-CASES = [pytest.param(name, action, id=f"{name}-{number}") for name in OPENED for number, action in enumerate(OPENED[name])]
+for _name in ("best/embedder.json", "best/model.safetensors"):
+    OPENED[_name] = [lambda run: Embedder.load(run / "best"), lambda run: model().save(run / "best")]
+for _name in ("head/head.json", "head/head.safetensors"):
+    OPENED[_name] = [lambda run: Head.load(run / "head"), lambda run: head().save(run / "head")]
 
 
 @pytest.fixture
 def run(tmp_path):
     """A run with a model, a head, a report and the checkpoint of a training; every file of it can be read."""
-    images = runs.collection(tmp_path / "images")
-    run = runs.run(tmp_path / "run", images)
+    run = runs.run(tmp_path / "run", runs.collection(tmp_path / "images"))
     model().save(run / "best")
     head().save(run / "head")
     evaluate(torch.eye(4), torch.tensor([0, 0, 1, 1]), per_query=True, progress=False).save(run / "report.json")
@@ -103,56 +85,40 @@ def run(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(("name", "action"), CASES)
-def test_a_link_that_leaves_the_folder_is_refused_by_name_and_what_it_leads_to_stays(run, tmp_path, name, action):
-    file, other = run / name, tmp_path / "somebody else's"
-    other.write_bytes(file.read_bytes() if file.exists() else b"private")
-    before = other.read_bytes()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.unlink(missing_ok=True)
-    file.symlink_to(other)
-    with pytest.raises((OSError, ValueError), match=f"(?s){file.name}.* is a link that leaves its folder"):
-        action(run)
-    assert other.read_bytes() == before
-    assert file.is_symlink()
-
-
-@pytest.mark.parametrize(("name", "action"), CASES)
-def test_a_pipe_is_not_waited_for(run, name, action):
-    file = run / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.unlink(missing_ok=True)
-    os.mkfifo(file)
-
-    def expired(*_):
-        pytest.fail(f"waits for {name}")
-
-    before = signal.signal(signal.SIGALRM, expired)
+@pytest.fixture
+def time_limit():
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("waits for a pipe"))
     signal.alarm(20)
-    try:
-        with pytest.raises((OSError, ValueError), match="is a pipe or a device"):
-            action(run)
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-    assert stat.S_ISFIFO(file.stat().st_mode)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
-def test_a_folder_that_is_a_link_and_links_that_stay_in_it_are_fine(run, tmp_path):
-    (run / "best").rename(tmp_path / "disk")
-    (run / "best").symlink_to(tmp_path / "disk")
+@pytest.mark.usefixtures("time_limit")
+@pytest.mark.parametrize("name", OPENED)
+def test_a_link_that_leaves_the_folder_and_a_pipe_are_refused_by_name(run, tmp_path, name):
+    file, other = run / name, tmp_path / "somebody else's"
+    content = file.read_bytes() if file.exists() else b"private"
+    other.write_bytes(content)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for make, said in ((lambda: file.symlink_to(other), "a link that leaves"), (lambda: os.mkfifo(file), "a pipe or a device")):
+        for action in OPENED[name]:
+            file.unlink(missing_ok=True)
+            make()
+            with pytest.raises((OSError, ValueError), match=f"(?s){file.name}.* is {said}"):
+                action(run)
+            assert not file.is_symlink() or other.read_bytes() == content
+
+
+def test_links_that_stay_in_the_folder_the_folder_itself_and_the_hubs_cache_are_fine(run, tmp_path):
     (run / "metrics.jsonl").rename(run / "log.jsonl")
     (run / "metrics.jsonl").symlink_to("log.jsonl")
     (tmp_path / "link").symlink_to(run)
     assert Source.read(tmp_path / "link").metrics_log == Source.read(run).metrics_log != []
-    assert Embedder.load(tmp_path / "link/best").fingerprint() == model().fingerprint()
-
-
-def test_files_in_the_hubs_cache_are_links_to_its_blobs(run, tmp_path):
-    cache = tmp_path / "models--me--bird"
-    (cache / "blobs").mkdir(parents=True)
-    (cache / "snapshots/0f/sub").mkdir(parents=True)
-    for name in ("embedder.json", "model.safetensors"):
-        (run / "best" / name).rename(cache / "blobs" / name[::-1])
-        (cache / "snapshots/0f/sub" / name).symlink_to(f"../../../blobs/{name[::-1]}")
-    assert Embedder.load(cache / "snapshots/0f/sub").fingerprint() == model().fingerprint()
+    blobs, snapshot = tmp_path / "cache/blobs", tmp_path / "cache/snapshots/0f/sub"
+    snapshot.mkdir(parents=True)
+    (run / "best").rename(blobs)
+    (run / "best").symlink_to(snapshot)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(f"../../../blobs/{file.name}")
+    assert Embedder.load(run / "best").fingerprint() == model().fingerprint()
