@@ -1,12 +1,15 @@
 """suprank adapt: from a folder or files of embeddings to a head, with wrong arguments too."""
 
 import csv
+import multiprocessing
+import os
 import signal
 
 import numpy as np
 import pytest
 
 from suprank.evaluation import evaluate
+from suprank.files.atomic import write_atomically
 from suprank.models import Head
 from tests.adaptation.collections import clustered
 from tests.cli.collection import done, invoke, refused
@@ -91,6 +94,26 @@ def test_a_signal_stops_it_and_the_same_command_continues(files, tmp_path, monke
     assert done(*command).stdout == ""
     done(*adapt(files, "--level", "species", "--out", tmp_path / "other"))
     assert (tmp_path / "head/head.safetensors").read_bytes() == (tmp_path / "other/head.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("moment", ["head.safetensors", "head.json", "the table"])
+def test_killed_while_the_head_is_saved_or_the_table_printed_the_same_command_prints_it(files, tmp_path, monkeypatch, moment):
+    def killed(*written):
+        if written[1:]:
+            write_atomically(*written)
+        if not written[1:] or written[0].name == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    command, other = (adapt(files, "--level", "species", "--out", tmp_path / out) for out in ("head", "other"))
+    with monkeypatch.context() as patch:
+        patch.setattr("suprank.cli.adapt._print" if moment == "the table" else "suprank.models.head.write_atomically", killed)
+        process = multiprocessing.get_context("fork").Process(target=invoke, args=command)
+        process.start()
+        process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert done(*command).stdout == done(*other).stdout.replace("/other", "/head")
+    assert {file.name for file in (tmp_path / "head").iterdir()} == {".lock", "head.json", "head.safetensors"}
+    assert "already has a head" in refused(*command)
 
 
 @pytest.mark.parametrize(

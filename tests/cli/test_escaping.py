@@ -14,7 +14,7 @@ from suprank.cli import terminal
 from suprank.data import Manifest
 from suprank.evaluation import evaluate
 from suprank.experiments import Combination, runs_csv
-from suprank.files.spreadsheets import csv_bytes, safe_cell
+from suprank.files.spreadsheets import csv_bytes, original_text, safe_cell
 from tests.cli.collection import done, invoke, photographs, refused
 from tests.hierarchy.branches import plain, write_branch
 
@@ -87,7 +87,7 @@ def test_warnings_are_escaped(monkeypatch, capsys):
 
 # Spreadsheets
 
-FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "'=1", "＝1"]
+FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "'=1", "＝1"]
 
 
 @pytest.mark.parametrize("text", FORMULAS)
@@ -101,8 +101,15 @@ def test_numbers_and_other_text_stay(value):
 
 
 def test_no_two_texts_become_the_same_cell():
-    texts = [*FORMULAS, *(f"'{text}" for text in FORMULAS), "jay", "'jay"]
-    assert len({safe_cell(text) for text in texts}) == len(set(texts))
+    texts = [*FORMULAS, *(f"'{text}" for text in FORMULAS), "jay", "'jay", "\r=1", EVIL, ESCAPED, r"\u005cu001b", r"\udce9"]
+    assert [original_text(safe_cell(text)) for text in texts] == texts
+
+
+def test_cells_do_not_steer_a_terminal_that_prints_the_table():
+    assert safe_cell(EVIL) == ESCAPED
+    assert safe_cell(f"={EVIL}") == f"'={ESCAPED}"
+    assert safe_cell("\r=1") == r"\u000d=1"
+    assert steering(csv_bytes([EVIL], [[EVIL], ["\udce9"]]).decode()) == set()
 
 
 def cells(content):

@@ -116,10 +116,10 @@ def test_a_tag_survives_the_file_and_is_safe_in_a_spreadsheet(tmp_path_factory, 
 
 
 def test_a_cell_like_a_formula_is_written_safely_and_read_as_it_was(tmp_path):
-    images, tags = manifest(path=["=1+1.jpg", "-a.jpg", "'=x.jpg", 'a\nb,"c.jpg']), TagFile(tmp_path / "tags.csv")
+    images, tags = manifest(path=["=1+1.jpg", "-a.jpg", "'=x.jpg", 'a\nb,"\x1bc.jpg']), TagFile(tmp_path / "tags.csv")
     tags.change(images, range(4), add="t")
     with tags.file.open(newline="") as file:
-        assert [row[1] for row in csv.reader(file)] == ["path", "'=1+1.jpg", "'-a.jpg", "''=x.jpg", 'a\nb,"c.jpg']
+        assert [row[1] for row in csv.reader(file)] == ["path", "'=1+1.jpg", "'-a.jpg", "''=x.jpg", 'a\nb,"\\u001bc.jpg']
     assert TagFile(tags.file).row_tags(images).counts() == {"t": 4}
 
 

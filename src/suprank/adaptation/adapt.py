@@ -68,6 +68,7 @@ def adapt(
     source: Mapping[str, Any] | None = None,
     device: torch.device | str | None = None,
     progress: Progress = lambda what, done, total: None,
+    on_result: Callable[[AdaptResult], None] = lambda result: None,
 ) -> AdaptResult:
     """Train a head that maps embeddings of any model to a space in which images of a class are closer.
 
@@ -81,7 +82,8 @@ def adapt(
 
     `folder` receives the head, and checkpoints until it is finished. After a kill, or after a signal, which raises
     `AdaptationStopped`, the same call continues and gives the same head, on a CPU to the last bit. `source` is saved with the
-    head, to tell where the embeddings are from. `progress(what, done, total)` is called after every step.
+    head, to tell where the embeddings are from. `progress(what, done, total)` is called after every step, and `on_result` with
+    what is returned, before the checkpoints are removed: after a kill in between, the same call calls it again.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -113,7 +115,10 @@ def adapt(
         result = _train_and_test(settings, data, saved, stop, progress)
         result.head.training_record = {"source": dict(source or {}), **result.record()}
         if saved is not None:
-            saved.finish(result.head)
+            result.head.save(saved.path)
+        on_result(result)
+        if saved is not None:
+            saved.finish()
     return result
 
 
@@ -229,6 +234,8 @@ class _Training:
                 if stop.signal:
                     raise AdaptationStopped(stop.signal, done, self.config.seeds * self.steps)
             finished.append({"history": [list(one) for one in run.history], "best": run.best})
+        if self.folder is not None:
+            self.folder.save(self.config.seeds * self.steps, {"finished": finished, "current": None})
         return [([Validation(*one) for one in each["history"]], self._head(each["best"])) for each in finished]
 
     def _run(self, seed: int) -> AdaptationRun:

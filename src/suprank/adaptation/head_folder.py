@@ -16,8 +16,6 @@ from suprank.training import checkpoint
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from suprank.models.head import Head
-
 CHECKPOINTS = "checkpoints"
 SECONDS = 30.0
 """A checkpoint is due if so many seconds have passed since the last."""
@@ -32,8 +30,7 @@ class HeadFolder(ExitStack):
         self._last = time.monotonic()
 
     def __enter__(self) -> Self:
-        if (self.path / SETTINGS).is_file():
-            raise FileExistsError(f"{self.path} already has a head; name another folder, or delete it.")
+        refuse_finished(self.path)
         refuse_foreign_files(self.path, CHECKPOINTS, "a head", "name another folder")
         self.enter_context(lock_folder(self.path, "training", "wait for it, or name another folder"))
         return self
@@ -64,7 +61,12 @@ class HeadFolder(ExitStack):
         checkpoint.save(self.path / CHECKPOINTS, step, {"settings": json.dumps(self._settings), **state}, keep=2)
         self._last = time.monotonic()
 
-    def finish(self, head: Head) -> None:
-        """Write the head, and remove the checkpoints."""
-        head.save(self.path)
+    def finish(self) -> None:
+        """Remove the checkpoints, when the head is written and its result shown: until then the same call continues."""
         shutil.rmtree(self.path / CHECKPOINTS, ignore_errors=True)
+
+
+def refuse_finished(folder: Path) -> None:
+    """Raise a `FileExistsError` if the folder has a head whose training is finished: there are no checkpoints any more."""
+    if (folder / SETTINGS).is_file() and checkpoint.newest_step(folder / CHECKPOINTS) is None:
+        raise FileExistsError(f"{folder} already has a head; name another folder, or delete it.")

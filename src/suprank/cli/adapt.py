@@ -161,9 +161,17 @@ def adapt(
             seed=seed,
             seeds=seeds,
         )
+        bars = terminal.ProgressBars(quiet)
+
+        def show(result: AdaptResult) -> None:
+            bars.close()
+            if not quiet:
+                _print(result)
+                terminal.echo(f"head: {out}")
+
         try:
-            with terminal.ProgressBars(quiet) as bars:
-                result = adapt_files(
+            with bars:
+                adapt_files(
                     embeddings,
                     out,
                     config,
@@ -174,15 +182,13 @@ def adapt(
                     levels=level or [],
                     device=device,
                     progress=bars,
+                    on_result=show,
                 )
         except ValueError as error:
             raise typer.BadParameter(_in_options(str(error))) from error
         except AdaptationStopped as stopped:
             terminal.echo(f"{stopped}; give the same command again to continue.", err=True)
             raise typer.Exit(128 + stopped.signal) from None
-        if not quiet:
-            _print(result)
-            terminal.echo(f"head: {out}")
 
 
 def _in_options(text: str) -> str:

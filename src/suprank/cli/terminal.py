@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 import typer
 
 from suprank.files.atomic import DISK_FULL, DiskFullError
+from suprank.files.spreadsheets import CONTROL
 from suprank.files.writable import check_folder, check_writable
 
 if TYPE_CHECKING:
@@ -131,12 +132,6 @@ def _message(error: Exception) -> str:
     return escaped(text.replace("on_broken='skip'", "--skip-broken"))
 
 
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tabs and line ends, DEL, C1
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # changes of direction, line ends, surrogates
-)
-
-
 def escaped(text: str) -> str:
     """Escape what would move the cursor, change colors or hide text, so that text from files may go to a terminal.
 
@@ -146,7 +141,7 @@ def escaped(text: str) -> str:
         >>> print(escaped("a" + chr(27) + "[31mb" + chr(0x202E) + "c"))
         a\\u001b[31mb\\u202ec
     """
-    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def echo(message: object = "", *, nl: bool = True, err: bool = False) -> None:

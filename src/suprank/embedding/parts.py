@@ -10,6 +10,7 @@ import numpy as np
 
 from suprank.data.manifest import Manifest
 from suprank.embedding.shards import ITEMS, RECORD, RESULT, SHARDS, ShardLayout
+from suprank.files.atomic import own_file
 from suprank.files.sharded_array import NpyFile, Shards
 from suprank.files.storage import FolderStorage, check_local
 
@@ -65,13 +66,13 @@ def embedded_parts(out: str | PathLike[str]) -> list[str]:
 
 def has_embeddings(folder: Path) -> bool:
     """Whether a part is complete. Items are written when all shards are there; joined, they are one file."""
-    return (folder / ITEMS).is_file() and ((folder / RESULT).is_file() or (folder / SHARDS).is_dir())
+    return own_file(folder / ITEMS).is_file() and (own_file(folder / RESULT).is_file() or (folder / SHARDS).is_dir())
 
 
 def _open_shards(folder: Path) -> Shards:
     """The shards of a part, of which none may be missing: a copy may have stopped half-way."""
     try:
-        record = json.loads((folder / RECORD).read_bytes())
+        record = json.loads(own_file(folder / RECORD).read_bytes())
         layout = ShardLayout(record["count"], record["dim"], record["shard_rows"], np.dtype(record["dtype"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder / RECORD} cannot be read ({error!r}); copy it again, or embed again.") from error
@@ -82,4 +83,4 @@ def _open_shards(folder: Path) -> Shards:
             f"{layout.file_name(int(missing[0]))}; copy them again, or give the same `suprank embed` again."
         )
     files = [folder / SHARDS / layout.file_name(shard) for shard in range(layout.shards)]
-    return Shards([NpyFile(file, layout.shape(shard), layout.dtype) for shard, file in enumerate(files)])
+    return Shards([NpyFile(own_file(file), layout.shape(shard), layout.dtype) for shard, file in enumerate(files)])

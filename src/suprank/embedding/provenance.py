@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from suprank.embedding.shards import OLDER_RECORDS, RECORD, RESULT
+from suprank.files.atomic import own_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ class Provenance:
         """The provenance of a part of a folder that `embed_collection` wrote; None if its record does not say, as for a
         transform of the caller's."""
         try:
-            record = json.loads((Path(out) / part / RECORD).read_bytes())
+            record = json.loads(own_file(Path(out) / part / RECORD).read_bytes())
         except (OSError, ValueError):
             return None
         images = record.get("transform") if isinstance(record, dict) else None

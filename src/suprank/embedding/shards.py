@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from suprank.embedding.claims import CLAIMS
-from suprank.files.atomic import atomic_writer, write_atomically
+from suprank.files.atomic import atomic_writer, own_file, write_atomically
 from suprank.files.locking import lock_folder
 from suprank.files.records import differences
 
@@ -177,6 +177,8 @@ class _ShardedRun:
     def begin(self, fingerprint: Mapping[str, Any]) -> None:
         """Create the folder and its record, or check that they are of the same run."""
         record = self.layout.record(fingerprint)
+        for file in (*self.out.iterdir(), *(self.out / SHARDS).glob("*")):
+            own_file(file)
         if any((self.out / CLAIMS).glob("*.json")):
             raise BlockingIOError(
                 f"other machines are embedding into {self.out}: it has claims in {self.out / CLAIMS}. Add --shared to take "

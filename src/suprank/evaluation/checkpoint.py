@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from suprank.files.atomic import TEMPORARY_FILE, atomic_writer, write_atomically
+from suprank.files.atomic import TEMPORARY_FILE, atomic_writer, own_file, write_atomically
 from suprank.files.locking import LOCK, lock_folder
 from suprank.files.records import differences
 
@@ -60,7 +60,7 @@ class Checkpoint:
         record = json.loads(json.dumps({"format": FORMAT, **fingerprint}))  # tuples are lists in JSON
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / RECORD
-        unfinished = [file for file in self.folder.iterdir() if TEMPORARY_FILE.fullmatch(file.name)]  # a kill leaves them
+        unfinished = [file for file in map(own_file, self.folder.iterdir()) if TEMPORARY_FILE.fullmatch(file.name)]
         if not path.exists() or not any(self.folder.glob("*-*.npz")):
             if not path.exists() and {file.name for file in self.folder.iterdir()} - {LOCK, *(one.name for one in unfinished)}:
                 raise ValueError(

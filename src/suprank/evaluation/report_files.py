@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from suprank import __version__
-from suprank.files.atomic import write_atomically
+from suprank.files.atomic import own_file, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,7 +119,7 @@ def _read_archive(path: Path, digest: str) -> dict[str, np.ndarray]:
     beside = _archive_path(path)
     if not beside.exists():
         raise FileNotFoundError(f"{path} has its values per query in {beside}, which is missing; move both files together.")
-    content = beside.read_bytes()
+    content = own_file(beside).read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise ValueError(f"{beside} does not belong to {path}, or is damaged; move both files together, or evaluate again.")
     try:

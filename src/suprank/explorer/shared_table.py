@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from suprank.files.atomic import DiskFullError, write_atomically
+from suprank.files.atomic import DiskFullError, own_file, write_atomically
 from suprank.files.locking import lock_folder
 from suprank.files.spreadsheets import csv_bytes, original_text
 from suprank.files.tables import MalformedError, check_header, records
@@ -54,7 +54,7 @@ class SharedTable:
     def _read(self) -> tuple[list[str], list[list[str]]]:
         """The columns of the file, and the cells of ours."""
         try:
-            text = self.file.read_bytes().decode("utf-8-sig")
+            text = own_file(self.file).read_bytes().decode("utf-8-sig")
         except (FileNotFoundError, NotADirectoryError):
             return [], []
         except UnicodeDecodeError as error:

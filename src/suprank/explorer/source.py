@@ -49,6 +49,7 @@ from suprank.embedding.provenance import Provenance
 from suprank.embedding.query_gallery import all_classes, build_query_gallery, column, common_levels, ranked_parts
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
+from suprank.files.atomic import own_file
 from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Source:
             raise FileNotFoundError(
                 f"there is no folder {folder}; give a folder written by `suprank train` or `suprank embed`."
             )
-        if not (folder / RECIPE).is_file():
+        if not own_file(folder / RECIPE).is_file():
             if test is not None:
                 raise ValueError(f"{folder} is not a run, so it has only one test set; leave out the name {test!r}.")
             if frozen:
@@ -133,7 +134,7 @@ class Source:
             return cls._from_folder(
                 embeddings_folder(where, chosen), levels, f"{_name(folder)} before training", frozen=True, **fields
             )
-        log = _read_log(folder / METRICS)
+        log = _read_log(own_file(folder / METRICS))
         return cls._from_folder(
             embeddings_folder(where, chosen), levels, _name(folder), recipe=recipe, metrics_log=log, **fields
         )
@@ -281,7 +282,7 @@ class Source:
         from suprank.evaluation.units import TRAINING
 
         written = sorted((self.folder / REPORTS).glob(f"{quote(self.test, safe=' ')}-epoch-*.json"))
-        settings = json.loads(written[-1].read_bytes())["settings"] if written else {}
+        settings = json.loads(own_file(written[-1]).read_bytes())["settings"] if written else {}
         return dict(settings.get(TRAINING) or {})
 
     def evaluate(self, rows: NDArray[np.int64] | None = None, **options: Any) -> Report:

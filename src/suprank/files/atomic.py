@@ -1,4 +1,4 @@
-"""Atomic writes: after a crash or on a full disk a file is complete, or absent, or as it was before."""
+"""Atomic writes (after a crash or on a full disk a file is complete, absent, or as it was), and links that are not followed."""
 
 from __future__ import annotations
 
@@ -90,6 +90,21 @@ def _replace(temporary: Path, path: Path) -> None:
         except PermissionError:
             time.sleep(_SECONDS_BETWEEN)
     temporary.replace(path)
+
+
+def own_file(path: Path) -> Path:
+    """The path, or an `OSError` if it is a link that leaves its folder, or a pipe or a device; it need not exist.
+
+    A run, embeddings or a model may come from a stranger: through a link we would read or replace another file, and a pipe
+    would block us for ever. The folder itself may be a link, and files in the Hub's cache are links to its blobs.
+    """
+    real, folder = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent))
+    blob = real.parent.name == "blobs" and real.parent.parent / "snapshots" in folder.parents
+    leaves = not (blob or real.is_relative_to(folder) or real.is_dir())
+    if leaves or real.is_fifo() or real.is_socket() or real.is_char_device() or real.is_block_device():
+        wrong = "a link that leaves its folder" if leaves else "a pipe or a device"
+        raise OSError(f"{path} is {wrong}, not a file of its own; put a copy of the file there, or delete it.")
+    return path
 
 
 def is_stream(path: Path) -> bool:

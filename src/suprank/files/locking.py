@@ -7,6 +7,8 @@ import platform
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from suprank.files.atomic import own_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -35,7 +37,7 @@ def lock_folder(folder: Path, doing: str, way_out: str, *, name: str = LOCK, sec
             os.write(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode())
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / name, preserve_lock_file=True, on_acquired=sign)
+    lock = FileLock(own_file(folder / name), preserve_lock_file=True, on_acquired=sign)
     try:
         lock.acquire(timeout=seconds)
     except Timeout:

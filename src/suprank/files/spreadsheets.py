@@ -1,4 +1,4 @@
-"""Tables that people open in a spreadsheet, which would run text that begins like a formula."""
+"""Tables that people open in a spreadsheet, which would run text that begins like a formula, or print in a terminal."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tabs and line ends, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"  # changes of direction, line ends, surrogates
+)
+"""Characters that would move the cursor of a terminal, change its colors or hide text."""
+
+# And backslashes that would read as an escape, so that no two texts become the same cell.
+_ESCAPED = re.compile(rf"{CONTROL.pattern}|\\(?=u[0-9a-f]{{4}})")
 # What spreadsheets take for the beginning of a formula; after apostrophes too, so that no two texts become the same cell.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?|[+-]?(inf|nan)")
 
 
 def safe_cell(value: object) -> object:
-    """The value, with an apostrophe before text that a spreadsheet would run as a formula.
+    """The value, with an apostrophe before text that a spreadsheet would run as a formula, and JSON's escapes of `CONTROL`.
 
     Numbers stay as they are, and so does a lone sign, which people write for "none".
 
@@ -24,19 +32,21 @@ def safe_cell(value: object) -> object:
         >>> [safe_cell(value) for value in ("=HYPERLINK(...)", "-0.5", -0.5, "@home", "jay", None)]
         ["'=HYPERLINK(...)", '-0.5', -0.5, "'@home", 'jay', None]
     """
-    if isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value) and value not in ("-", "+"):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str):
+        return value
+    text = _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) and text not in ("-", "+") else text
 
 
 def original_text(cell: str) -> str:
     """The text that `safe_cell` wrote as this cell.
 
     Example:
-        >>> [original_text(safe_cell(text)) for text in ("=1+1", "'=1+1", "-0.5", "'tis", "jay")]
-        ['=1+1', "'=1+1", '-0.5', "'tis", 'jay']
+        >>> [original_text(safe_cell(text)) for text in ("=1+1", "'=1+1", "-0.5", "'tis", "jay", chr(27))]
+        ['=1+1', "'=1+1", '-0.5', "'tis", 'jay', '\\x1b']
     """
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+    text = cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+    return re.sub(r"\\u(?!d[89a-f])([0-9a-f]{4})", lambda match: chr(int(match[1], 16)), text)  # surrogates are no text
 
 
 def safe_row(values: Iterable[object]) -> list[object]:

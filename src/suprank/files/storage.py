@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from suprank.files.atomic import write_atomically
+from suprank.files.atomic import own_file, write_atomically
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]*://")
 _URL_AS_PATH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+:/")  # pathlib makes one slash of two
@@ -87,14 +87,14 @@ class FolderStorage:
 
     def read(self, name: str) -> bytes | None:
         try:
-            return (self.folder / name).read_bytes()
+            return own_file(self.folder / name).read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, name: str, content: bytes) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content)
+        write_atomically(own_file(path), content)
 
     def create(self, name: str, content: bytes) -> bool:
         path = self.folder / name

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import gelu, normalize
 
 from suprank import __version__
-from suprank.files.atomic import write_atomically
+from suprank.files.atomic import own_file, write_atomically
 from suprank.models import model_folder
 from suprank.models.config import HeadConfig
 from suprank.models.model_folder import error_text, state_bytes
@@ -123,15 +123,15 @@ class Head(nn.Module):
             config=self.config,
             training=self.training_record,
         )
-        write_atomically(path / WEIGHTS, weights)
-        write_atomically(path / SETTINGS, (record.model_dump_json(indent=2) + "\n").encode())
+        write_atomically(own_file(path / WEIGHTS), weights)
+        write_atomically(own_file(path / SETTINGS), (record.model_dump_json(indent=2) + "\n").encode())
 
     @classmethod
     def load(cls, folder: str | PathLike[str], *, device: torch.device | str = "cpu") -> Self:
         """The head of a folder that `save` wrote, in evaluation mode."""
         path = Path(folder)
         for name in (SETTINGS, WEIGHTS):
-            if not (path / name).is_file():
+            if not own_file(path / name).is_file():
                 raise FileNotFoundError(f"{path} is not the folder of a head: {_missing(path, name)}.")
         record = _read_record(path / SETTINGS)
         weights = (path / WEIGHTS).read_bytes()

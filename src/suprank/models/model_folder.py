@@ -18,7 +18,7 @@ import safetensors.torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suprank import __version__
-from suprank.files.atomic import write_atomically
+from suprank.files.atomic import own_file, write_atomically
 from suprank.models.config import EmbedderConfig
 from suprank.models.weights import WeightsError, mismatches
 from suprank.system.custom_code import HUB, UntrustedCodeError, is_custom
@@ -63,8 +63,8 @@ def write_model(folder: str | PathLike[str], config: EmbedderConfig, state: dict
     weights = state_bytes(state)
     packages = {"suprank": __version__, "timm": version("timm"), "torch": version("torch")}
     record = _Record(format=FORMAT, written_by=packages, weights_sha256=hashlib.sha256(weights).hexdigest(), config=config)
-    write_atomically(path / WEIGHTS, weights)
-    write_atomically(path / SETTINGS, (record.model_dump_json(indent=2) + "\n").encode())
+    write_atomically(own_file(path / WEIGHTS), weights)
+    write_atomically(own_file(path / SETTINGS), (record.model_dump_json(indent=2) + "\n").encode())
 
 
 def read_model(
@@ -76,7 +76,7 @@ def read_model(
     """
     path = Path(folder)
     for name in (SETTINGS, WEIGHTS):
-        if not (path / name).is_file():
+        if not own_file(path / name).is_file():
             raise FileNotFoundError(f"{path} is not a folder of a saved embedder: it has no {name}; Embedder.save writes it.")
     record = _read_record(path / SETTINGS, settings)
     weights = (path / WEIGHTS).read_bytes()
@@ -133,7 +133,7 @@ def state_bytes(state: dict[str, Tensor]) -> bytes:
 
 def _read_record(path: Path, settings: Mapping[str, Any]) -> _Record:
     try:
-        entries: Any = json.loads(path.read_bytes())
+        entries: Any = json.loads(own_file(path).read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is not JSON ({error}); save the embedder again.") from error
     version_found: Any = entries.get("format") if isinstance(entries, dict) else None

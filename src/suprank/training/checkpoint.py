@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.files.atomic import atomic_writer
+from suprank.files.atomic import atomic_writer, own_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,7 +43,7 @@ def save(folder: Path, step: int, state: Mapping[str, Any], *, keep: int) -> Pat
         raise ValueError(f"step={step} must be 0 or more: it counts the steps that are done.")
     _check_plain(dict(state), "state")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step-{step:08}.pt"
+    path = own_file(folder / f"step-{step:08}.pt")
     with atomic_writer(path) as file:
         try:
             torch.save({"format": FORMAT, **state}, file)
@@ -90,7 +90,7 @@ def load_newest(folder: Path, warn: Callable[[str], None]) -> tuple[dict[str, An
 
 def load(path: Path) -> dict[str, Any]:
     """Load the state in a file, on the CPU, and verify its checksums; the error of a damaged file depends on the damage."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(own_file(path)) as archive:
         damaged = archive.testzip()
     if damaged is not None:
         raise zipfile.BadZipFile(f"the checksum of {damaged} does not match")

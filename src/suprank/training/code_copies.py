@@ -11,7 +11,7 @@ import tomllib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from suprank.files.atomic import write_atomically
+from suprank.files.atomic import own_file, write_atomically
 from suprank.system.custom_code import CustomCodeError, find_source, is_custom
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def save_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:
     sums = ""
     for role, source in sources.items():
         (run / FOLDER / role).mkdir(parents=True, exist_ok=True)
-        write_atomically(run / FOLDER / role / source.path.name, source.content)
+        write_atomically(own_file(run / FOLDER / role / source.path.name), source.content)
         sums += f"{source.sha256}  {role}/{source.path.name}\n"
-    write_atomically(run / FOLDER / SUMS, sums.encode())
+    write_atomically(own_file(run / FOLDER / SUMS), sums.encode())
 
 
 def check_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:
@@ -75,7 +75,7 @@ def point_to_copy(run: Path, role: str) -> Iterator[None]:
 
 def _saved(run: Path) -> dict[str, tuple[str, Path]]:
     """The hash and the copy of each role."""
-    file = run / FOLDER / SUMS
+    file = own_file(run / FOLDER / SUMS)
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     pairs = (line.split("  ", 1) for line in lines)
     return {path.partition("/")[0]: (sha256, run / FOLDER / path) for sha256, path in pairs}

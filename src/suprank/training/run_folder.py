@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from suprank import __version__
-from suprank.files.atomic import TEMPORARY_FILE, write_atomically
+from suprank.files.atomic import TEMPORARY_FILE, own_file, write_atomically
 from suprank.files.folders import ForeignFilesError, refuse_foreign_files
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class RunFolder:
     @property
     def result(self) -> dict[str, Any] | None:
         """What `write_result` wrote, with None in place of NaN; None while the run is not finished."""
-        file = self.path / RESULT
+        file = own_file(self.path / RESULT)
         return _read_json(file) if file.is_file() else None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ class RunFolder:
 
     def report_file(self, test: str, epoch: int) -> Path:
         """The file of the report on a test set after an epoch."""
-        return self.reports / f"{quote(test, safe=' ')}-epoch-{epoch:04}.json"  # a name of data.tests may have a slash
+        return own_file(self.reports / f"{quote(test, safe=' ')}-epoch-{epoch:04}.json")  # names in data.tests may have a slash
 
     @property
     def saved_recipe(self) -> Path | None:
@@ -162,6 +162,8 @@ class RunFolder:
     def _begin(self, config: TrainConfig, resume: bool, command: Sequence[str]) -> None:
         from suprank.training.recipe import read_recipe, to_toml
 
+        for file in self.path.iterdir():
+            own_file(file)
         recipe = self.path / RECIPE
         changes: dict[str, list[Any]] = {}
         if recipe.is_file() and self.has_begun():
@@ -273,7 +275,7 @@ def may_differ(name: str, config: TrainConfig) -> bool:
 
 
 def _unwritable(path: Path, error: OSError) -> OSError:
-    return OSError(f"{path} cannot be written to ({error.strerror}); name another folder (--out).")
+    return OSError(f"{path} cannot be written to ({error.strerror or error}); name another folder (--out).")
 
 
 def _version(package: str) -> str | None:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 async def limited_form(request: Request, max_bytes: int, too_large: str, *, max_fields: int = 100) -> FormData:
     """The fields of a form in a request; status 413 with the sentence `too_large` above `max_bytes`, 400 for anything else.
 
-    Only forms as browsers send them by default are read. Forms of other sites never get here: see `SecurityMiddleware`.
+    Only forms as browsers send them are read, so none in chunks. Forms of other sites never get here: see `SecurityMiddleware`.
     """
     length = request.headers.get("content-length", "")
-    if not re.fullmatch(r"[0-9]{1,15}", length) or int(length) > max_bytes:
+    if "transfer-encoding" in request.headers or not re.fullmatch(r"[0-9]{1,15}", length) or int(length) > max_bytes:
         raise HTTPException(413, too_large)
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         raise HTTPException(400, "This is not a form of this page; use the buttons on the page.")
-    return await request.form(max_fields=max_fields)
+    return await request.form(max_fields=max_fields, max_part_size=max_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -30,7 +31,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # under no-referrer, forms of our own pages would have the Origin null
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
@@ -42,7 +43,7 @@ class SecurityMiddleware:
     - A server on a loopback address accepts only requests to a loopback host. Otherwise a web page whose name is made to point
       to 127.0.0.1 after it was loaded (DNS rebinding) would have the same origin as ours, and could read it.
     - Forms sent by other sites are refused on every host. Browsers mark them with Sec-Fetch-Site; older browsers send Origin,
-      which is null for our own forms under no-referrer. Our cookies are strict, so foreign forms also come without them.
+      which is null for a sandboxed page. Our cookies are strict, so foreign forms also come without them.
     - A client that disconnects while it sends a form is ignored.
     - Redirects stay on the host of the request's connection, whatever its Host header says.
     """
@@ -98,20 +99,19 @@ def _is_own(headers: Headers) -> bool:
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site in ("none", "same-origin")
-    origin = headers.get("origin", "null")
-    return origin == "null" or origin.partition("://")[2] == headers.get("host", "")
+    origin, host = headers.get("origin"), headers.get("host", "")
+    return origin is None or origin in (f"http://{host}", f"https://{host}")
 
 
 def host_of(header: str) -> str:
-    """The host in a Host header, without the port and the brackets of IPv6.
+    """The host in a Host header, without the port and the brackets of IPv6; "" if it is anything but a host and a port.
 
     Example:
-        >>> host_of("localhost:8000"), host_of("[::1]:8000"), host_of("::1")
-        ('localhost', '::1', '::1')
+        >>> [host_of(header) for header in ("localhost:8000", "[::1]:8000", "[::1].evil.example", "localhost:80.evil.example")]
+        ['localhost', '::1', '', '']
     """
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header if header.count(":") > 1 else header.partition(":")[0]
+    parts = re.fullmatch(r"(?:\[([0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]|([^\[\]:@/\s]+))(?::[0-9]*)?", header)
+    return "" if parts is None else parts[1] or parts[2]
 
 
 def is_loopback(host: str) -> bool:
@@ -121,7 +121,7 @@ def is_loopback(host: str) -> bool:
         >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "", "localhost.evil.example")]
         [True, True, True, False, False, False]
     """
-    if host.lower().rstrip(".") == "localhost":
+    if host.lower() in ("localhost", "localhost."):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -36,6 +36,7 @@ def adapt(
     levels: Sequence[str] = (),
     device: str | None = None,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    on_result: Callable[[AdaptResult], None] = lambda result: None,
 ) -> AdaptResult:
     """Train a head on stored embeddings, save it in the folder `out`, and return it with its metrics on held-out classes.
 
@@ -49,9 +50,9 @@ def adapt(
         0.102
     """
     from suprank import adaptation
+    from suprank.adaptation.head_folder import refuse_finished
 
-    if (Path(out) / "head.json").is_file():
-        raise FileExistsError(f"{out} already has a head; name another folder, or delete it.")
+    refuse_finished(Path(out))
     data = AdaptInput.read(embeddings, labels, test, test_labels, split_test=split_test, levels=levels)
     return adaptation.adapt(
         data.embeddings,
@@ -63,6 +64,7 @@ def adapt(
         source=data.source,
         device=device,
         progress=progress,
+        on_result=on_result,
     )
 
 
@@ -200,9 +202,10 @@ def _model(folder: Path) -> dict[str, Any]:
     """The fingerprint of the model that made the embeddings, the name of its backbone, and how images were read, if known."""
     from suprank.embedding import Provenance
     from suprank.embedding.shards import RECORD
+    from suprank.files.atomic import own_file
 
     try:
-        record = json.loads((folder / RECORD).read_bytes())
+        record = json.loads(own_file(folder / RECORD).read_bytes())
     except (OSError, ValueError):
         return {}
     known: dict[str, Any] = {key: record[key] for key in ("model", "backbone") if isinstance(record.get(key), str)}

@@ -129,10 +129,11 @@ def recipe_section(config: TrainConfig, run: Path) -> str:
 
 def _environment(run: Path) -> dict[str, str]:
     """Versions and GPUs of the last session of a run; nothing if its file is gone."""
+    from suprank.files.atomic import own_file
     from suprank.training.run_folder import ENVIRONMENT
 
     try:
-        session: dict[str, Any] = json.loads((run / ENVIRONMENT).read_bytes())["sessions"][-1]
+        session: dict[str, Any] = json.loads(own_file(run / ENVIRONMENT).read_bytes())["sessions"][-1]
         known = {name: number for name, number in session["versions"].items() if number}
         gpus: list[str] = session["gpus"]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -9,6 +9,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from suprank.files.atomic import own_file
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -164,7 +166,7 @@ def read_run_config(run: Path) -> TrainConfig:
     from suprank.training.recipe_files import RecipeError
 
     try:
-        return read_recipe(run / "recipe.toml")
+        return read_recipe(own_file(run / "recipe.toml"))
     except RecipeError as error:
         raise RecipeError(
             f"{run} has a recipe that this version of suprank does not read: {error} If an earlier version trained the run, "
@@ -220,7 +222,7 @@ def record_values(folder: Path, key: str) -> dict[str, object]:
     from suprank.embedding.shards import RECORD
 
     records = [folder / part / RECORD for part in embedded_parts(folder)]
-    return {record.parent.name: json.loads(record.read_bytes()).get(key) for record in records if record.is_file()}
+    return {record.parent.name: json.loads(record.read_bytes()).get(key) for record in records if own_file(record).is_file()}
 
 
 def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:

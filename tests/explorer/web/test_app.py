@@ -319,7 +319,7 @@ def test_every_answer_has_the_headers(client):
         assert policy.startswith("default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self';")
         assert "unsafe" not in policy
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["referrer-policy"] == "same-origin"  # so that our own forms say their Origin
         assert "server" not in answer.headers
 
 
@@ -331,13 +331,18 @@ def test_pages_hold_nothing_that_the_policy_forbids(client, two):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.168.0.7", "", "localhost.x"]
+    "host",
+    [
+        *("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "192.168.0.7", "", "localhost.x", "localhost.."),
+        *("[::1].evil.example", "[::1]evil.example:8000", "[::1", "::1", "[127.0.0.1]", "127.0.0.1:80.evil.example"),
+        *("localhost:8000@evil.example", "localhost@evil.example", "localhost/evil.example", "localhost:-1", "127.0.0.1 "),
+    ],
 )
 def test_foreign_hosts_are_refused_on_loopback(client, host):
     assert client.get("/", headers={"host": host}).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8000", "[::1]:8000", "LOCALHOST", "127.0.0.2:1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8000", "[::1]:8000", "[::1]", "LOCALHOST", "127.0.0.2:1"])
 def test_loopback_hosts_are_answered(client, host):
     assert client.get("/", headers={"host": host}).status_code == 200
 

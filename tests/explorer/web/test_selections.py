@@ -225,9 +225,9 @@ def test_the_csv_has_what_the_page_shows_and_reads_as_a_manifest(hand_made, tmp_
     assert gallery[1].endswith("," * 9), "images of the gallery have no metrics and no tags"
 
 
-def test_cells_of_the_csv_are_safe_in_a_spreadsheet(tmp_path):
+def test_cells_of_the_csv_are_safe_in_a_spreadsheet_and_a_terminal(tmp_path):
     columns = {
-        "path": ["=cmd.png", "b.png"],
+        "path": ["=cmd.png", "b\x1b[31m.png"],
         "split": ["test"] * 2,
         "label_kind": ["@x", '-"y", z'],
         "id": ["+1", "2"],
@@ -240,7 +240,7 @@ def test_cells_of_the_csv_are_safe_in_a_spreadsheet(tmp_path):
     assert text.startswith("path,split,label_kind,id,box,AP/kind,result/kind,tags\r\n")
     assert list(csv.reader(io.StringIO(text, newline="")))[1:] == [
         ["'=cmd.png", "test", "'@x", "+1", "0 0 1.5 2", "", "", ""],
-        ["b.png", "test", '\'-"y", z', "2", "", "", "", "seen"],
+        [r"b\u001b[31m.png", "test", '\'-"y", z', "2", "", "", "", "seen"],
     ]
 
 
