@@ -176,7 +176,7 @@ def test_swapping_the_runs_gives_the_same_statement(columns, repeats):
     findings = [compare_headlines(pair, compare_metrics(pair)) for pair in ([one, other], [other, one])]
     for first, second in zip(*findings, strict=True):
         assert first.winner == (None if second.winner is None else 1 - second.winner)
-        assert (first.too_few, first.identical) == (second.too_few, second.identical)
+        assert (first.too_few, first.row.identical) == (second.too_few, second.row.identical)
         mirrored = -second.row.high, -second.row.low
         assert (first.row.low, first.row.high) == pytest.approx(mirrored, abs=1e-12, nan_ok=True)
     winners = {one.winner for one in findings[0]} - {None}
