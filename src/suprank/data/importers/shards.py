@@ -98,7 +98,8 @@ def _read_columns(root: Path, name: str, image: str | None) -> Rows:
     path = root / name
     parquet = path.suffix.lower() == ".parquet"
     mapped = None if parquet else read_arrow(path)
-    with reading(path, "Arrow file") if mapped is not None else open_parquet(path) as file:
+    source: Any = open_parquet(path) if mapped is None else reading(path, "Arrow file")
+    with source as file:
         schema = file.schema_arrow if mapped is None else mapped.schema
         features = schema_features(schema.metadata)
         stored = _byte_columns(schema, features, image)
@@ -106,14 +107,14 @@ def _read_columns(root: Path, name: str, image: str | None) -> Rows:
         wanted = [one.name for one in schema if _is_label_like(one.type)]
         table = read_columns(file, wanted) if mapped is None else mapped.select(wanted)
         rows = (file.metadata if mapped is None else mapped).num_rows
-    if not wanted:  # a table without columns would have no rows
-        table = pa.table({})
-    for column in stored:
-        paths = _stored_paths(root, name, column, rows, mapped)
-        table = table.append_column(column, paths) if table.num_columns else pa.table({column: paths})
-    for column in as_paths:
-        index = table.column_names.index(column)
-        table = table.set_column(index, column, _file_paths(table[column], root, name, column))
+        if not wanted:  # a table without columns would have no rows
+            table = pa.table({})
+        for column in stored:
+            paths = _stored_paths(root, name, column, rows, mapped)
+            table = table.append_column(column, paths) if table.num_columns else pa.table({column: paths})
+        for column in as_paths:
+            index = table.column_names.index(column)
+            table = table.set_column(index, column, _file_paths(table[column], root, name, column))
     table = table.replace_schema_metadata(None)
     return Rows(table, [*stored, *as_paths], schema_classes(schema.metadata))
 
