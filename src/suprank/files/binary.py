@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-FREE_BYTES, MOST_TIMES = 2**28, 100
-"""A file may declare 256 MiB of content, and 100 times its own size beyond: a bomb of 1 MB would fill gigabytes."""
+FREE_BYTES, MOST_TIMES = 2**29, 100
+"""A file may declare 512 MiB of content, and 100 times its own size beyond: a bomb of 1 MB would fill gigabytes."""
 
-_BYTE_ARRAY = 6  # number of the Parquet format
+_BYTE_ARRAY, _FOUR_BYTES = 6, (1, 4)  # numbers of types in the Parquet format
 
 
 def check_declared(name: str, size: int, declared: int) -> None:
     """Refuse a file of `size` bytes that declares more content than such a file can honestly hold."""
     if not 0 <= declared <= FREE_BYTES + MOST_TIMES * size:
         raise ValueError(
-            f"{name} has {size:,} bytes and declares {declared:,}, more than {MOST_TIMES} times as many; if it is right, write "
-            f"it again without compression."
+            f"{name} has {size:,} bytes and declares {declared:,}, more than {FREE_BYTES:,} and {MOST_TIMES} times its size; "
+            f"if that is right, write it again without compression and dictionaries."
         )
 
 
@@ -102,9 +102,8 @@ def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
     types = [element[1] for element in footer[2] if 1 in element and not element.get(5)]
     if metadata.num_rows != sum(group[3] for group in footer[4]):
         raise ValueError("its row groups have another number of rows than it says")
-    declared = 0
+    declared = 0 if leaves else 8 * metadata.num_rows
     for group in footer[4]:
-        declared += 8 * group[3]
         if len(group[1]) != len(leaves):
             raise ValueError(f"a row group has {len(group[1])} columns, and the table {len(leaves)}")
         for chunk, leaf, kind in zip(group[1], leaves, types, strict=True):
@@ -114,7 +113,7 @@ def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
             counts = [len(sizes.get(field, ())) in (0, most + 1) for field, most in zip((2, 3), levels, strict=True)]
             if about[1] != kind or 8 in chunk or not all(counts) or (1 in sizes and kind != _BYTE_ARRAY):
                 raise ValueError(f"what it says of column {leaf.path} is not of its type")
-            numbers = [group[3], 8 * about[5], about[6], sizes.get(1, 0)]
+            numbers = [group[3], (4 if kind in _FOUR_BYTES else 8) * about[5], about[6], sizes.get(1, 0)]
             declared += max(numbers) if min(numbers) >= 0 else -(2**200)
     check_declared(name, size, declared)
 
