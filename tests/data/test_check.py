@@ -144,7 +144,7 @@ def test_archives_that_are_missing_or_unreadable_are_reported_with_their_images(
     found = check_manifest(manifest)
     assert found.missing == ("gone.zip::a.png", "good.zip::b.png")
     assert [path for path, _ in found.broken] == ["bad.zip::a.png", "bad.zip::b.png"]
-    assert "cannot be read as zip" in found.broken[0][1]
+    assert "is not a readable zip file" in found.broken[0][1]
     assert found.classes.counts == {}
     assert found.sentences()[0] == "5 images in 5 files: 5 train"
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from suprank.data.archives import Archive, UnreadableArchiveError
 from suprank.data.columnar import BYTE_RANGE, ROW_GROUP, ColumnMembers, ColumnRows
+from suprank.data.importers.hf import import_hf
+from tests.attacks import attack
 
 VALUES = [bytes([number]) * (number * 37 % 50) for number in range(40)]
 
@@ -118,10 +120,13 @@ def test_members_that_do_not_exist_and_files_that_changed_or_are_damaged_say_so(
     path.write_bytes(path.read_bytes()[:-9])
     (tmp_path / "x.arrow").write_bytes(b"nothing")
     for broken in (path, tmp_path / "x.arrow"):
-        with pytest.raises(UnreadableArchiveError, match="cannot be read as .*copy it again"):
+        with pytest.raises(UnreadableArchiveError, match="is not a readable (Parquet|Arrow) file"):
             Archive(broken)
     arrow(tmp_path / "x.arrow", VALUES, options=pa.ipc.IpcWriteOptions(compression="zstd"))
-    with pytest.raises(UnreadableArchiveError, match="x.arrow is compressed, so it has no random access; save it again"):
+    with pytest.raises(
+        UnreadableArchiveError,
+        match="x.arrow is not a .* file: it is compressed, so it has no random access; save",
+    ):
         Archive(tmp_path / "x.arrow")
 
 
@@ -158,3 +163,28 @@ def test_rows_are_found_at_once_as_one_by_one(names):
     positions = np.array([[5, 3], [0, -1], [9, 0]])
     members = ColumnMembers({"image": ColumnRows(BYTE_RANGE, positions), "a/b": ColumnRows(BYTE_RANGE, positions[:2])})
     assert members.contain(pa.array(names, pa.string())).tolist() == [name in members for name in names]
+
+
+def test_a_page_that_leads_back_to_itself_has_an_end(tmp_path):
+    path = plain(tmp_path / "x.parquet", [b"1234" * 20], struct=False, data_page_version="2.0")
+    header = bytes.fromhex("1506 1500 1529 5c 1500 1500 1500 1500 1529 1500 00 00".replace(" ", ""))
+    assert len(header) == 21  # as many bytes back, from its end: 0x29 is -21
+    at = pq.read_metadata(path).row_group(0).column(0).data_page_offset
+    data = path.read_bytes()
+    path.write_bytes(data[:at] + header + data[at + len(header) :])
+    assert attack(lambda: Archive(path), seconds=5) == ""
+    assert "member 'image/0'" in attack(lambda: Archive(path).read("image/0"), seconds=5)
+
+
+@pytest.mark.parametrize("file", [True, False])
+def test_offsets_out_of_an_arrow_file_are_refused_and_end_no_process(tmp_path, file):
+    texts = ["first", "second", "third"]
+    table = pa.table({"image": [b"1", b"2", b"3"], "label": texts})
+    with (pa.ipc.new_file if file else pa.ipc.new_stream)(tmp_path / "x.arrow", table.schema) as out:
+        out.write_table(table)
+    data = (tmp_path / "x.arrow").read_bytes()
+    offsets = np.array([0, 5, 11, 16], np.int32).tobytes()
+    assert data.count(offsets) == 1
+    (tmp_path / "x.arrow").write_bytes(data.replace(offsets, np.array([0, 2**30, 2**30 + 9, 2**30 + 16], np.int32).tobytes()))
+    for read in (Archive, import_hf):
+        assert "x.arrow is not a readable Arrow file" in attack(lambda read=read: read(tmp_path / "x.arrow"))

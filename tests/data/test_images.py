@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from suprank.data.images import BrokenImageError, ImageInfo, decode_image, inspect_image
+from tests.attacks import attack
 from tests.data.pictures import encoded, smooth
 
 
@@ -286,3 +287,9 @@ def test_warnings_of_pil_are_not_heard_and_filters_are_left_alone_by_threads():
     with ThreadPoolExecutor(4) as pool:
         assert all(picture.size == (64, 48) for picture in pool.map(lambda _: decode_image(odd, "a"), range(40)))
     assert list(warnings.filters) == before
+
+
+@pytest.mark.parametrize("mode", ["F", "I", "RGBA"])
+def test_a_small_file_of_many_pixels_takes_little_more_than_its_pixels(mode):
+    data = encoded(Image.new(mode, (4_000, 10_000)), "TIFF", compression="tiff_lzw")
+    assert attack(lambda: decode_image(data, "bomb.tif"), megabytes=430) == ""  # 11 bytes a pixel

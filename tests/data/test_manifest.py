@@ -312,7 +312,7 @@ def test_files_that_are_no_manifests(tmp_path):
     with pytest.raises(ValueError, match="saved as .parquet or .csv"):
         birds().save(tmp_path / "m.xlsx")
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 cut")
-    with pytest.raises(ValueError, match="not a complete Parquet file"):
+    with pytest.raises(ValueError, match="not a readable Parquet file"):
         Manifest.read(tmp_path / "cut.parquet")
     (tmp_path / "ragged.csv").write_text("path,split,label_x\na,train\n")
     with pytest.raises(ValueError, match="ragged.csv:2: .* has 2 cells, but there are 3 columns"):

@@ -19,7 +19,7 @@ from suprank.data import Manifest, archives, check_manifest, member_cache
 from suprank.data.archives import Archive, UnreadableArchiveError
 from suprank.data.image_files import ImageFiles, find_files
 from suprank.data.importers import FOLDER
-from suprank.data.member_cache import SUFFIX, cache_files
+from suprank.data.member_cache import SUFFIX, cache_file
 from suprank.explorer.images import Images
 
 CONTENT = {f"jay/{number}.png": b"content %d" % number for number in range(20)}
@@ -57,9 +57,10 @@ def content(archive):
     return {name: archive.read(name) for name in archive.members}
 
 
-def test_the_next_process_reads_the_list_beside_the_archive(tmp_path, lists):
+def test_the_next_process_reads_the_list_in_the_users_cache_and_nothing_is_beside_the_archive(tmp_path, lists):
     first = Archive(zipped(tmp_path / "x.zip"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f".x.zip{SUFFIX}", "x.zip"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["user", "x.zip"]
+    assert cache_file(tmp_path / "x.zip").is_file()
     new_process()
     second = Archive(tmp_path / "x.zip")
     assert content(first) == content(second) == CONTENT
@@ -104,7 +105,7 @@ def test_a_damaged_list_is_made_again_or_is_right(tmp_path, lists, at, new, cut)
     new_process()
     path = zipped(tmp_path / "x.zip")
     Archive(path)
-    file = cache_files(path)[0]
+    file = cache_file(path)
     whole = file.read_bytes()
     at %= len(whole)
     file.write_bytes(whole[:at] + (b"" if cut else new + whole[at + len(new) :]))
@@ -117,25 +118,27 @@ def test_lists_with_wrong_offsets_are_refused_even_if_their_checksums_are_right(
     archive = Archive(path)
     arrays = archive.members.to_arrays() | {"stamp": np.array([member_cache.FORMAT, *archive._version])}
     for wrong in ({"bounds": -arrays["bounds"]}, {"bounds": arrays["bounds"] * 1000}, {"entries": np.zeros((2, 5), np.int64)}):
-        np.savez(cache_files(path)[0], **arrays | wrong)
+        np.savez(cache_file(path), **arrays | wrong)
         new_process()
         assert content(Archive(path)) == CONTENT
 
 
-def test_where_the_folder_cannot_be_written_the_users_cache_is_and_else_none(tmp_path, lists, monkeypatch):
+def test_a_forged_list_beside_an_archive_is_not_read(tmp_path, lists):
     path = zipped(tmp_path / "x.zip")
-    beside, own = cache_files(path)
-    (beside / "in the way").mkdir(parents=True)  # refused to root, too
-    Archive(path)
-    assert [file.name for file in (tmp_path / "user" / "archives").iterdir()] == [own.name]
-    new_process()
-    Archive(path)
-    assert lists == ["x.zip"]
+    planted = Archive(zipped(tmp_path / "other.zip", {"planted.png": b""})).members.to_arrays()
+    status = path.stat()
+    stamp = np.array([member_cache.FORMAT, status.st_mtime_ns, status.st_size])
+    np.savez(tmp_path / ".x.zip.suprank.npz", **planted, stamp=stamp)
+    assert content(Archive(path)) == CONTENT
+
+
+def test_where_the_users_cache_cannot_be_written_there_is_no_list(tmp_path, lists, monkeypatch):
+    path = zipped(tmp_path / "x.zip")
     monkeypatch.setenv("SUPRANK_CACHE", str(path / "no folder"))
     for _ in range(2):
         new_process()
         assert content(Archive(path)) == CONTENT
-    assert lists == ["x.zip"] * 3
+    assert lists == ["x.zip"] * 2
 
 
 def test_the_users_cache_forgets_lists_after_three_months(tmp_path, lists):
@@ -145,26 +148,8 @@ def test_the_users_cache_forgets_lists_after_three_months(tmp_path, lists):
         file.touch()
         os.utime(file, (time.time() - days * 24 * 3600,) * 2)
     path = zipped(tmp_path / "x.zip")
-    beside, own = cache_files(path)
-    (beside / "in the way").mkdir(parents=True)
     Archive(path)
-    assert set(own.parent.iterdir()) == {recent, own}
-
-
-def test_nothing_is_written_into_a_read_only_folder_by_root_either(tmp_path, lists):
-    folder = tmp_path / "data"
-    folder.mkdir()
-    path = zipped(folder / "x.zip")
-    folder.chmod(0o555)
-    try:
-        Archive(path)
-        assert [file.name for file in folder.iterdir()] == ["x.zip"]
-    finally:
-        folder.chmod(0o755)
-    assert len(list((tmp_path / "user" / "archives").iterdir())) == 1
-    new_process()
-    Archive(path)
-    assert lists == ["x.zip"]
+    assert set(recent.parent.iterdir()) == {recent, cache_file(path)}
 
 
 def test_small_archives_and_those_of_just_now_are_not_cached(tmp_path, lists, monkeypatch):
@@ -175,7 +160,7 @@ def test_small_archives_and_those_of_just_now_are_not_cached(tmp_path, lists, mo
     assert content(Archive(tmp_path / "new.zip")) == {"a": b"old"}
     zipped(tmp_path / "new.zip", dict.fromkeys("abc", b""), (tmp_path / "new.zip").stat().st_mtime)
     Archive(tmp_path / "new.zip")
-    assert not list(tmp_path.glob(f".*{SUFFIX}"))
+    assert not (tmp_path / "user").exists()
 
 
 def test_a_crash_while_writing_leaves_no_list(tmp_path, lists, monkeypatch):
@@ -186,15 +171,15 @@ def test_a_crash_while_writing_leaves_no_list(tmp_path, lists, monkeypatch):
     monkeypatch.setattr(np, "savez", crash)
     with pytest.raises(KeyboardInterrupt):
         Archive(zipped(tmp_path / "x.zip"))
-    assert [path.name for path in tmp_path.iterdir()] == ["x.zip"]
+    assert not any((tmp_path / "user" / "archives").iterdir())
 
 
 def test_several_may_write_one_list_at_once(tmp_path, lists):
     archive = Archive(zipped(tmp_path / "x.zip"))
-    cache_files(archive.path)[0].unlink()
+    cache_file(archive.path).unlink()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: member_cache.save_list(archive.path, archive._version, archive.members), range(40)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f".x.zip{SUFFIX}", "x.zip"]
+    assert list((tmp_path / "user" / "archives").iterdir()) == [cache_file(archive.path)]
     new_process()
     assert content(Archive(archive.path)) == CONTENT
     assert lists == ["x.zip"]
@@ -208,7 +193,7 @@ def test_pickles_refer_to_the_list_and_do_without_if_it_is_gone(tmp_path, lists)
     assert pickle.loads(pickled).read("01999") == b"1"
     assert lists == ["x.zip"]
     new_process()
-    cache_files(path)[0].unlink()
+    cache_file(path).unlink()
     assert pickle.loads(pickled).read("01999") == b"1"
     assert lists == ["x.zip"] * 2
     zipped(path, {"other": b""})
@@ -216,7 +201,7 @@ def test_pickles_refer_to_the_list_and_do_without_if_it_is_gone(tmp_path, lists)
         new_process()
         with pytest.raises(UnreadableArchiveError, match=r"x.zip.* has changed since it was listed; start again"):
             pickle.loads(pickled).read("01999")
-        cache_files(path)[0].unlink(missing_ok=True)
+        cache_file(path).unlink(missing_ok=True)
 
 
 # How often an archive is listed
@@ -229,7 +214,6 @@ def photos(tmp_path, lists):
     Image.new("RGB", (4, 4)).save(picture, "PNG")
     names = [f"{bird}/{number}.png" for bird in ("jay", "wren") for number in range(6)]
     path = zipped(tmp_path / "photos.zip", dict.fromkeys(names, picture.getvalue()))
-    cache_files(path)[0].mkdir()
     (tmp_path / "user").write_text("no folder")
     return path
 

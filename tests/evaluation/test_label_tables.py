@@ -232,8 +232,8 @@ def test_the_id_column_is_no_level():
         ("q.csv", "a\n1\n\n2\n", ':3: the line is blank; delete it, or write "" for a row without a label'),
         ("q.csv", 'a\n"1\n2\n', ":2: a quote is opened that is never closed"),
         ("q.csv", b"a\n\xe9\n", "is not UTF-8 .* at byte 2.; save it as UTF-8"),
-        ("q.npy", b"hello", "this is not a .npy file of numbers"),
-        ("q.parquet", b"hello", "this is not a complete Parquet file"),
+        ("q.npy", b"hello", "is not a readable .npy file"),
+        ("q.parquet", b"hello", "is not a readable Parquet file"),
     ],
 )
 def test_bad_files_are_refused_with_a_way_out(tmp_path, name, content, message):

@@ -54,7 +54,7 @@ def test_rows_in_npy_have_their_labels_in_a_text_file_beside(tmp_path):
             "row 0 ('a') is not finite, nor are 2 more rows",
         ),
         ({"labels": np.array(["a", "b", "a"]), "embeddings": ROWS}, "has 'a' twice, rows 0 and 2"),
-        ({"labels": np.array(["a", None, "c"], object), "embeddings": ROWS}, "pickled ones are never read"),
+        ({"labels": np.array(["a", None, "c"], object), "embeddings": ROWS}, "holds Python objects"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, arrays, said):
@@ -69,10 +69,10 @@ def test_a_label_twice_with_one_vector_is_no_contradiction(tmp_path):
 
 def test_files_that_are_none_are_refused(tmp_path):
     (tmp_path / "v.npz").write_text("labels")
-    with pytest.raises(MalformedError, match="cannot be read as .npz"):
+    with pytest.raises(MalformedError, match="is not a readable .npz archive"):
         PrecomputedVectors(tmp_path / "v.npz")
     (tmp_path / "v.npz").write_bytes(b"")
-    with pytest.raises(MalformedError, match="cannot be read as .npz"):
+    with pytest.raises(MalformedError, match="is not a readable .npz archive"):
         PrecomputedVectors(tmp_path / "v.npz")
     with zipfile.ZipFile(tmp_path / "v.npz", "w") as archive:
         archive.writestr("labels.txt", "a")
@@ -96,5 +96,5 @@ def test_the_fingerprint_goes_by_content_and_keeps_what_the_file_says(tmp_path):
 def test_one_array_under_the_name_of_an_archive_is_refused(tmp_path):
     np.save(tmp_path / "v.npy", ROWS)
     (tmp_path / "v.npy").rename(tmp_path / "v.npz")
-    with pytest.raises(MalformedError, match="cannot be read as .npz"):
+    with pytest.raises(MalformedError, match="is not a readable .npz archive"):
         PrecomputedVectors(tmp_path / "v.npz")

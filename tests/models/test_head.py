@@ -1,5 +1,6 @@
 """A head: what it computes, against plain NumPy in float64; its files; on top of an embedder; and as a matrix."""
 
+import hashlib
 import json
 import math
 from functools import partial
@@ -158,6 +159,20 @@ def test_weights_of_another_shape_than_the_settings_are_refused(tmp_path):
     with pytest.raises(
         WeightsError, match=r"do not fit its settings: 2 have another shape .*\bis \[4, 6\] in the file and \[5, 6\]"
     ):
+        Head.load(tmp_path)
+
+
+def test_settings_of_any_size_take_no_memory_and_weights_that_are_none_are_refused_by_name(tmp_path):
+    made().save(tmp_path)
+    record = json.loads((tmp_path / "head.json").read_text())
+    record["config"]["in_features"] = record["config"]["out_features"] = 10**6
+    (tmp_path / "head.json").write_text(json.dumps(record))
+    with pytest.raises(WeightsError, match="do not fit its settings"):
+        Head.load(tmp_path)
+    (tmp_path / "head.safetensors").write_bytes(b"damaged")
+    record["weights_sha256"] = hashlib.sha256(b"damaged").hexdigest()
+    (tmp_path / "head.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"head\.safetensors is not a readable safetensors file"):
         Head.load(tmp_path)
 
 

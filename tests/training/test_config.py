@@ -64,6 +64,7 @@ def test_nothing_can_be_changed_afterwards():
         ({"model": {"image_size": 64}}, r"image_size must be left out: the table \[images\] of the recipe sets it"),
         ({"model": {"squash": True}}, r"squash must be left out: the table \[images\] of the recipe sets it"),
         ({"model": {"precision": "bf16"}}, r"precision must be left out: the table \[engine\] of the recipe sets it"),
+        ({"images": {"size": 10**9, "test_resize": 0}}, "less than or equal to 8192"),
         ({"images": {"size": 64, "test_resize": 32}}, "test_resize=32 must be size=64 or more, or 0"),
         ({"images": {"crop_scale": (1, 0.5)}}, r"crop_scale=\[1.0, 0.5\] must have the smaller number first; try \[0.5, 1.0\]"),
         ({"images": {"crop_scale": (0.5, 2)}}, "crop_scale=.* must be shares of the area, 1 at most"),

@@ -333,7 +333,8 @@ def _options_given(**options: Any) -> dict[str, Any]:
 
 
 def _ids(file: Path | None) -> NDArray[np.int64] | None:
-    from suprank.evaluation.embedding_files import check_file, open_npy
+    from suprank.evaluation.embedding_files import check_file
+    from suprank.files.binary import open_npy
 
     if file is None:
         return None

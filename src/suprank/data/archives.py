@@ -16,12 +16,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from suprank.data.columnar import BYTE_RANGE, ColumnMembers, CompressedArrowError, read_from_row_group
+from suprank.data.columnar import BYTE_RANGE, ColumnMembers, read_from_row_group
 from suprank.data.member_cache import Version, has_list, is_settled, load_list, save_list
 from suprank.data.members import ENCRYPTED, LINK, SPARSE, SPECIAL, Entry, Members, UnreadableArchiveError
 from suprank.data.tar_members import tar_members
 from suprank.data.zip_members import LZMA_WITH_END, zip_members
 from suprank.files.atomic import atomic_writer
+from suprank.files.reading import reading
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,18 +82,14 @@ class Archive:
     def _list(self) -> Members | ColumnMembers:
         path = self.path
         try:
-            return _list(path, self._version)
+            with reading(path, f"{path.suffix[1:]} file"):
+                return _list(path, self._version)
         except FileNotFoundError:
             raise FileNotFoundError(f"the archive {path} does not exist.") from None
         except UnreadableArchiveError:
             raise
-        except CompressedArrowError as error:
-            raise UnreadableArchiveError(f"{path} {error}.") from error
-        # zipfile and tarfile can raise anything on damaged files, because they trust the lengths and offsets they read.
-        except Exception as error:
-            raise UnreadableArchiveError(
-                f"{path} cannot be read as {path.suffix[1:]} ({error}); it is damaged or incomplete: copy it again."
-            ) from error
+        except ValueError as error:
+            raise UnreadableArchiveError(str(error)) from error
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the members if the cache has them."""
@@ -165,7 +162,7 @@ class Archive:
         _check_version(self.path.stat(), self._version)
         try:
             value = read_from_row_group(self.path, member.rpartition("/")[0], first, second)
-        except (ValueError, NotImplementedError) as error:  # of pyarrow; the latter for structures of more than 2 GB
+        except (IndexError, ValueError, NotImplementedError) as error:  # the last for structures of more than 2 GB
             way_out = "copy the file again, or write it with smaller row groups"
             raise UnreadableArchiveError(f"cannot be decoded ({error}); {way_out}") from error
         if value is None:
@@ -174,7 +171,8 @@ class Archive:
 
 
 def _problem(error: Exception) -> str:
-    return str(error) if isinstance(error, UnreadableArchiveError) else f"is damaged ({error}); copy the archive again"
+    line = " ".join(str(error).split())
+    return line if isinstance(error, UnreadableArchiveError) else f"is damaged ({line}); copy the archive again"
 
 
 def _unsupported(path: Path) -> str:
@@ -320,7 +318,7 @@ def _from_bzip2(data: bytes, size: int) -> bytes:
 def _from_lzma(data: bytes, size: int, ends_itself: bool = False) -> bytes:
     """Zip's variant of LZMA (4 bytes of versions and lengths, 5 of properties, the data), given the header of a .lzma file."""
     length = b"\xff" * 8 if ends_itself else size.to_bytes(8, "little")
-    decompressor = lzma.LZMADecompressor(lzma.FORMAT_ALONE)
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=MAX_BYTES)
     return decompressor.decompress(data[4:9] + length + data[9:], size + 1)
 
 

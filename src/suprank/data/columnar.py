@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from io import RawIOBase
+from io import SEEK_END, RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from suprank.files.binary import open_parquet
+from suprank.files.reading import reading
+from suprank.files.thrift import read_struct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,10 +28,6 @@ _PLAIN, _DATA_PAGE, _DATA_PAGE_V2 = 0, 0, 3  # numbers of the Parquet format
 _MAX_HEADER = 1 << 16  # bytes; a page header has statistics of up to 4 kB each
 _NO_VALUE = -1
 _GROUPS_KEPT = 2  # decoded row groups that a process keeps: reading in order decodes each once
-
-
-class CompressedArrowError(ValueError):
-    """The values of an Arrow file are not stored as they are."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,18 @@ def _arrow_columns(path: Path) -> dict[str, ColumnRows]:
 
 
 def read_arrow(path: Path, file: Any = None) -> pa.Table:
-    """The table of an Arrow file, streaming or not, mapped into memory."""
-    file = file if file is not None else pa.memory_map(str(path))
-    file.seek(0)
-    seekable = file.read(6) == b"ARROW1"
-    file.seek(0)
-    return (pa.ipc.open_file(file) if seekable else pa.ipc.open_stream(file)).read_all()
+    """The table of an Arrow file, streaming or not, mapped into memory, and checked: a forged offset leads out of the file.
+
+    Other libraries crash of such a file, too, so it is checked before they get it.
+    """
+    with reading(path, "Arrow file"):
+        file = file if file is not None else pa.memory_map(str(path))
+        file.seek(0)
+        seekable = file.read(6) == b"ARROW1"
+        file.seek(0)
+        table = (pa.ipc.open_file(file) if seekable else pa.ipc.open_stream(file)).read_all()
+        table.validate(full=True)
+    return table
 
 
 def _arrow_rows(column: pa.ChunkedArray, start: int, end: int) -> ColumnRows:
@@ -144,7 +150,7 @@ def _arrow_rows(column: pa.ChunkedArray, start: int, end: int) -> ColumnRows:
         edges = np.frombuffer(bounds, width)[values.offset : values.offset + len(values) + 1].astype(np.int64)
         address = data.address if data is not None and data.size else start  # a chunk of blanks has no data
         if not start <= address <= end:
-            raise CompressedArrowError("is compressed, so it has no random access; save it again with `save_to_disk`")
+            raise ValueError("it is compressed, so it has no random access; save it again with `save_to_disk`")
         valid = np.asarray(values.is_valid()) & np.asarray(chunk.is_valid())
         positions.append(np.stack([edges[:-1] + address - start, np.where(valid, np.diff(edges), _NO_VALUE)], axis=1))
     return ColumnRows(BYTE_RANGE, np.concatenate(positions))
@@ -154,7 +160,7 @@ def _arrow_rows(column: pa.ChunkedArray, start: int, end: int) -> ColumnRows:
 
 
 def _parquet_columns(path: Path) -> dict[str, ColumnRows]:
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         names = [field.name for field in file.schema_arrow if holds_bytes(field.type)]
         leaves = {leaf: file.metadata.schema.column(leaf) for leaf in range(file.metadata.num_columns)}
         found = {}
@@ -173,7 +179,7 @@ def _parquet_rows(path: Path, metadata: Any, leaf: int, levels: int) -> ColumnRo
             with path.open("rb", buffering=0) as file:
                 positions = [_value_positions(file, chunk, levels > 0) for chunk in chunks]
             return ColumnRows(BYTE_RANGE, np.concatenate([np.zeros((0, 2), np.int64), *positions]))
-        except _UnexpectedPageError:  # a writer that does it otherwise: pyarrow can read it
+        except (IndexError, ValueError):  # a writer that does it otherwise: pyarrow can read it
             pass
     sizes = [group.num_rows for group in groups]
     numbers = np.repeat(np.arange(len(sizes)), sizes)
@@ -197,13 +203,15 @@ def _value_positions(file: RawIOBase, chunk: Any, has_levels: bool) -> NDArray[n
     Only headers and lengths are read, some bytes for each value, as for the members of a tar.
     """
     positions: list[tuple[int, int]] = []
-    at, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
+    at = chunk.data_page_offset
+    end = min(at + chunk.total_compressed_size, file.seek(0, SEEK_END))
     while len(positions) < chunk.num_values and at < end:
-        header = _read_at(file, _MAX_HEADER, at)
-        fields, length = _thrift_struct(header, 0)
-        at += length
-        page_end = at + fields.get(3, 0)
-        values, at = _first_value(file, fields, at, has_levels)
+        fields, length = read_struct(_read_at(file, _MAX_HEADER, at), 0)
+        begin = at + length
+        page_end = begin + fields.get(3, 0)
+        values, at = _first_value(file, fields, begin, has_levels)
+        if not begin <= at <= page_end <= end:  # it would lead back, or out of the file
+            raise _UnexpectedPageError
         for _ in range(values):
             if at >= page_end:
                 raise _UnexpectedPageError
@@ -232,42 +240,6 @@ def _first_value(file: RawIOBase, fields: dict[int, Any], at: int, has_levels: b
     raise _UnexpectedPageError
 
 
-def _thrift_struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """The fields of a structure in Thrift's compact protocol, by number, and where it ends. Text is skipped."""
-    fields: dict[int, Any] = {}
-    number = 0
-    try:
-        while data[at]:
-            step, kind = data[at] >> 4, data[at] & 15
-            at += 1
-            if not step:
-                raise _UnexpectedPageError
-            number += step
-            if kind in (1, 2):
-                fields[number] = kind == 1
-            elif kind in (4, 5, 6):
-                value, at = _varint(data, at)
-                fields[number] = value >> 1 ^ -(value & 1)
-            elif kind == 8:
-                length, at = _varint(data, at)
-                at += length
-            elif kind == 12:
-                fields[number], at = _thrift_struct(data, at)
-            else:
-                raise _UnexpectedPageError
-    except IndexError:
-        raise _UnexpectedPageError from None
-    return fields, at + 1
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while data[at] & 0x80:
-        value |= (data[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | data[at] << shift, at + 1
-
-
 def read_from_row_group(path: Path, column: str, group: int, row: int) -> bytes | None:
     """The bytes in a row of a row group; None if it is null. The last row groups are kept, by this process."""
     return _row_group(str(path), path.stat().st_mtime_ns, column, group)[row].as_py()
@@ -284,6 +256,6 @@ def _row_group(path: str, version: int, column: str, group: int) -> pa.ChunkedAr
 
 @lru_cache(maxsize=64)
 def _metadata(path: str, version: int, column: str) -> tuple[Any, str]:
-    with pq.ParquetFile(path) as file:
+    with open_parquet(Path(path)) as file:
         kind = file.schema_arrow.field(column).type
         return file.metadata, f"{column}.bytes" if pa.types.is_struct(kind) else column

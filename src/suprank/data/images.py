@@ -28,6 +28,7 @@ FRACTIONS = (8, 4, 2, 1)
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 """The formats that are read, by PIL's names. PIL has more, such as PostScript, for which it starts a program: unsafe here."""
 
+_STRIP_PIXELS = 1 << 20
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -217,22 +218,33 @@ def _to_rgb(picture: Image.Image) -> Image.Image:
         picture = _to_eight_bits(picture)
     if not picture.has_transparency_data:
         return picture.convert("RGB")
-    visible = picture.convert("RGBA")
     white = Image.new("RGB", picture.size, "white")
-    white.paste(visible, mask=visible.getchannel("A"))
+    for box in _strips(picture):
+        visible = picture.crop(box).convert("RGBA")
+        white.paste(visible, box, visible)
     return white
 
 
+def _strips(picture: Image.Image) -> list[tuple[int, int, int, int]]:
+    """Boxes of some rows each: a float image as a whole would take 26 bytes a pixel."""
+    rows = max(1, _STRIP_PIXELS // picture.width)
+    return [(0, top, picture.width, min(top + rows, picture.height)) for top in range(0, picture.height, rows)]
+
+
 def _to_eight_bits(picture: Image.Image) -> Image.Image:
-    values = np.asarray(picture)
     # PIL stores the 16 bits of a .pgm file, and in older versions those of a .png file, in 32.
-    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM")):
-        return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
-    values = values.astype(np.float64)
-    if not np.isfinite(values).all():
-        raise BrokenImageError("has pixels that are not finite numbers")
-    low, high = values.min(), values.max()
-    return Image.fromarray(np.rint((values - low) * (255 / (high - low) if high > low else 0)).astype(np.uint8))
+    low, high = 0.0, 65535.0
+    if not (picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM"))):
+        numbers = (np.asarray(picture.crop(box), np.float64) for box in _strips(picture))
+        extremes = np.array([(strip.min(), strip.max()) for strip in numbers])
+        if not np.isfinite(extremes).all():  # NaN is the minimum of its strip
+            raise BrokenImageError("has pixels that are not finite numbers")
+        low, high = extremes.min(), extremes.max()
+    gray = np.empty((picture.height, picture.width), np.uint8)
+    for box in _strips(picture):
+        values = np.asarray(picture.crop(box), np.float64)
+        gray[box[1] : box[3]] = np.rint((values - low) * (255 / (high - low) if high > low else 0))
+    return Image.fromarray(gray)
 
 
 def crop_to_box(picture: Image.Image, box: Sequence[float], path: str) -> Image.Image:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from suprank.data.columns import PREFIX, SPLITS, check_table, is_label_sets, is_list, label_columns
 from suprank.data.tree import NO_PARENT, LabelTree
 from suprank.files.atomic import atomic_writer, write_atomically
+from suprank.files.binary import open_parquet, read_columns
 from suprank.files.label_gaps import name_start
 from suprank.files.tables import read_table
 
@@ -448,14 +449,12 @@ def _encode_labels(coded: pa.DictionaryArray, given: Sequence[str] | None, name:
 
 
 def _read_parquet(path: Path) -> tuple[pa.Table, dict[str, Any]]:
-    try:
-        schema = pq.read_schema(path)
+    with open_parquet(path) as file:
+        schema = file.schema_arrow
         labels = [field.name for field in schema if field.name.startswith(PREFIX) and not pa.types.is_nested(field.type)]
-        # Not `pq.read_table`, whose chunks of 131,072 rows each have a dictionary of all names to unify.
-        with pq.ParquetFile(path, read_dictionary=labels, memory_map=True) as file:
-            table = file.read()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} is not a complete Parquet file ({error}); write or copy it again.") from error
+    # Not `pq.read_table`, whose chunks of 131,072 rows each have a dictionary of all names to unify.
+    with open_parquet(path, read_dictionary=labels, memory_map=True) as file:
+        table = read_columns(file)
     return table.replace_schema_metadata(None), _parse_meta((schema.metadata or {}).get(_META, b"{}"), path)
 
 

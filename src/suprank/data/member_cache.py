@@ -1,4 +1,7 @@
-"""The cache of lists of members: a file beside a large archive, so that the next process need not list it."""
+"""The cache of lists of members: a file in the user's cache for a large archive, so that the next process need not list it.
+
+It is not beside the archive, where somebody else could have put a forged one.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,7 @@ from suprank.files.atomic import atomic_writer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUFFIX = ".suprank.npz"
-"""The list of `a/b.zip` is in `a/.b.zip.suprank.npz`."""
+SUFFIX = ".npz"
 
 MIN_MEMBERS = 1_000
 """Archives with fewer members are not worth a file."""
@@ -28,7 +30,6 @@ MAX_AGE = 90 * 24 * 3600.0
 
 FORMAT = 1
 _STAMP = "stamp"
-_WRITE_BITS = 0o222
 _SETTLED = 2_000_000_000  # nanoseconds; the coarsest clock of a file system, that of FAT, has steps of two seconds
 
 Version = tuple[int, int]
@@ -43,10 +44,9 @@ class _Saveable(Protocol):
 T = TypeVar("T")
 
 
-def cache_files(archive: Path) -> list[Path]:
-    """Where the list of an archive may be: beside it, or in the user's cache if that folder cannot be written."""
-    key = cache_key(os.path.realpath(archive))
-    return [archive.with_name(f".{archive.name}{SUFFIX}"), cache_folder() / "archives" / f"{key}{SUFFIX}"]
+def cache_file(archive: Path) -> Path:
+    """Where the list of an archive is, if there is one."""
+    return cache_folder() / "archives" / f"{cache_key(os.path.realpath(archive))}{SUFFIX}"
 
 
 def is_settled(version: Version) -> bool:
@@ -56,21 +56,13 @@ def is_settled(version: Version) -> bool:
 
 def has_list(archive: Path, version: Version) -> bool:
     """Whether the list of this version of an archive is in the cache."""
-    return any(_load(file, version, lambda arrays: True) for file in cache_files(archive))
+    return load_list(archive, version, lambda arrays: True) is not None
 
 
 def load_list(archive: Path, version: Version, from_arrays: Callable[[Mapping[str, NDArray[Any]]], T]) -> T | None:
     """The list of this version of an archive; None if there is none, or one that is damaged or of another version or format."""
-    for file in cache_files(archive):
-        found = _load(file, version, from_arrays)
-        if found is not None:
-            return found
-    return None
-
-
-def _load(file: Path, version: Version, from_arrays: Callable[[Mapping[str, NDArray[Any]]], T]) -> T | None:
     try:
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:  # checks its checksums
+        with cache_file(archive).open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:  # checks its checksums
             return from_arrays(arrays) if arrays[_STAMP].tolist() == [FORMAT, *version] else None
     except Exception:  # whatever is wrong with it, it is made again; numpy and zipfile raise many kinds
         return None
@@ -84,21 +76,15 @@ def save_list(archive: Path, version: Version, members: _Saveable) -> None:
     if len(members) < MIN_MEMBERS or not is_settled(version):
         return
     arrays = members.to_arrays() | {_STAMP: np.array([FORMAT, *version], np.int64)}
-    for file in cache_files(archive):
-        try:
-            status = archive.stat()
-            if (status.st_mtime_ns, status.st_size) != version:
-                return
-            if file.parent != archive.parent:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                _remove_old(file.parent)
-            elif not file.parent.stat().st_mode & _WRITE_BITS:
-                continue  # root could write there, but somebody does not want it
-            with atomic_writer(file) as opened:
-                np.savez(opened, allow_pickle=False, **arrays)
+    file = cache_file(archive)
+    with suppress(OSError):  # a read-only folder, or a full disk
+        status = archive.stat()
+        if (status.st_mtime_ns, status.st_size) != version:
             return
-        except OSError:  # a read-only folder, or a full disk
-            continue
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _remove_old(file.parent)
+        with atomic_writer(file) as opened:
+            np.savez(opened, allow_pickle=False, **arrays)
 
 
 def _remove_old(folder: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from suprank.data.manifest import Manifest
 from suprank.embedding.shards import ITEMS, RECORD, RESULT, SHARDS, ShardLayout
 from suprank.files.atomic import own_file
+from suprank.files.binary import open_npy
 from suprank.files.sharded_array import NpyFile, Shards
 from suprank.files.storage import FolderStorage, check_local
 
@@ -48,7 +49,7 @@ def read_embedded(out: str | PathLike[str], part: str) -> EmbeddedPart:
         raise FileNotFoundError(f"{folder} has no {RESULT} with {ITEMS}: {reason}.")
     items = Manifest.read(folder / ITEMS)
     joined = (folder / RESULT).is_file()
-    embeddings = np.load(folder / RESULT, mmap_mode="r", allow_pickle=False) if joined else _open_shards(folder)
+    embeddings = open_npy(folder / RESULT) if joined else _open_shards(folder)
     if len(items) != len(embeddings):
         name = RESULT if joined else SHARDS
         raise ValueError(f"{folder}: {ITEMS} has {len(items):,} rows and {name} {len(embeddings):,}; embed that split again.")

@@ -25,6 +25,7 @@ import numpy as np
 
 from suprank.embedding.claims import CLAIMS
 from suprank.files.atomic import atomic_writer, own_file, write_atomically
+from suprank.files.binary import open_npy
 from suprank.files.locking import lock_folder
 from suprank.files.records import differences
 
@@ -322,7 +323,7 @@ class _Stream:
 def _is_complete(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
     """Whether the file is a complete array of this shape and type, and not truncated."""
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        array = open_npy(path)
+    except (OSError, TypeError, ValueError):
         return False
     return array.shape == shape and array.dtype == dtype

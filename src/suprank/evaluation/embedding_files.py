@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import torch
 
+from suprank.files.binary import open_npy, open_parquet
 from suprank.files.plain_pickle import explain_load_error
 from suprank.files.sharded_array import NpyFile, Shards
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK_BYTES = 4 * 2**20  # read at once: large enough for a disk, small beside any memory budget
+_BUFFER = 2**20  # through which a column chunk is read
 _NO_NULLS = "fill it in, or remove the row and its label."
 
 
@@ -60,7 +62,7 @@ class ParquetRows:
 
     def __init__(self, path: Path, name: str, column: str | None) -> None:
         self._path, self._name, self._place = path, name, threading.local()
-        with open_parquet(path, name) as file:
+        with open_parquet(path, name, buffer_size=_BUFFER) as file:
             self._columns = _embedding_columns(file.schema_arrow, name, column)
             metadata = file.metadata
             self._ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
@@ -96,7 +98,9 @@ class ParquetRows:
             at, rest, matrices = begin, rows[:0], self._matrices(group)
         while filled < len(rows):
             if not len(rest):
-                rest = next(matrices)
+                rest = next(matrices, rest)
+                if not len(rest):
+                    raise ValueError(f"{self._name} ends before row {start + filled}, of {len(self)}; write or copy it again.")
             skipped = min(start + filled - at, len(rest))
             taken = rest[skipped : skipped + len(rows) - filled]
             rows[filled : filled + len(taken)] = taken
@@ -105,7 +109,7 @@ class ParquetRows:
         return rows
 
     def _matrices(self, group: int) -> Iterator[NDArray[Any]]:
-        with open_parquet(self._path, self._name) as file:
+        with open_parquet(self._path, self._name, buffer_size=_BUFFER) as file:
             if file.metadata.num_rows != len(self):
                 raise ValueError(f"{self._name} has {file.metadata.num_rows} rows, and had {len(self)}; do not change it now.")
             yield from _read_matrices(file, self._columns, self._name, group, self.shape[1])
@@ -163,26 +167,6 @@ def check_file(path: Path, name: str) -> None:
         raise IsADirectoryError(f"{name}: this is not a file; give the path of a file.")
 
 
-def open_npy(path: Path, name: str) -> NDArray[Any]:
-    """The array of a .npy file, memory-mapped. Arrays of Python objects are refused: reading them would run their code."""
-    try:
-        with path.open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            shape, _, dtype = header[version](file)
-            size = path.stat().st_size - file.tell()
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{name}: this is not a .npy file of numbers ({error}); write it with np.save.") from error
-    if dtype.hasobject:
-        raise TypeError(f"{name} holds Python objects, which could run code when read; save an array of numbers.")
-    needed = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if size < needed:
-        raise ValueError(
-            f"{name}: the file is cut short: shape {shape} takes {needed} bytes, but there are {size}; copy it again."
-        )
-    return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
 def _open_pt(path: Path, name: str) -> Tensor:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -198,26 +182,9 @@ def _open_pt(path: Path, name: str) -> Tensor:
     return loaded.detach()
 
 
-def open_parquet(path: Path, name: str) -> Any:
-    """The `pyarrow.parquet.ParquetFile`, which the caller closes. Column chunks are read through a small buffer."""
-    try:
-        import pyarrow.parquet  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
-        raise ImportError(f'{name}: reading .parquet needs pyarrow; pip install "suprank[vision]"', name="pyarrow") from error
-    try:
-        file = pyarrow.parquet.ParquetFile(path, buffer_size=2**20)
-    except ValueError as error:  # ArrowInvalid among them
-        raise ValueError(f"{name}: this is not a complete Parquet file ({error}); write or copy it again.") from error
-    columns = file.schema_arrow.names
-    for twice in (column for column in columns if columns.count(column) > 1):
-        file.close()
-        raise ValueError(f"{name} has two columns called {twice!r}; rename one.")
-    return file
-
-
 def _copy_parquet(path: Path, name: str, column: str | None) -> NDArray[Any]:
     """The rows of a Parquet file, copied to an unnamed temporary file, which is memory-mapped."""
-    with open_parquet(path, name) as file:
+    with open_parquet(path, name, buffer_size=_BUFFER) as file:
         columns = _embedding_columns(file.schema_arrow, name, column)
         count = file.metadata.num_rows
         if count == 0:
@@ -300,18 +267,15 @@ def _read_matrices(
     kinds = [file.schema_arrow.field(column).type for column in columns]
     half = all((kind if pa.types.is_floating(kind) else kind.value_type) == pa.float16() for kind in kinds)
     start = sum(group.num_rows for group in groups[:first_group])
-    try:
-        for batch in file.iter_batches(rows, row_groups=range(first_group, len(groups)), columns=columns):
-            if not len(batch):  # a row group without rows
-                continue
-            matrix = _batch_matrix(batch, columns, dim, start, name)
-            start, dim = start + len(matrix), matrix.shape[1]
-            # Not around the `yield`: it would hold for the caller, and two that are left in the wrong order can crash numpy.
-            with np.errstate(all="ignore"):
-                matrix = matrix.astype(np.float16 if half else np.float32, copy=False)
-            yield matrix
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"{name}: the file cannot be read to its end ({error}); write or copy it again.") from error
+    for batch in file.iter_batches(rows, row_groups=range(first_group, len(groups)), columns=columns):
+        if not len(batch):  # a row group without rows
+            continue
+        matrix = _batch_matrix(batch, columns, dim, start, name)
+        start, dim = start + len(matrix), matrix.shape[1]
+        # Not around the `yield`: it would hold for the caller, and two that are left in the wrong order can crash numpy.
+        with np.errstate(all="ignore"):
+            matrix = matrix.astype(np.float16 if half else np.float32, copy=False)
+        yield matrix
 
 
 def _batch_matrix(batch: Any, columns: list[str], dim: int | None, start: int, name: str) -> NDArray[Any]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from suprank.evaluation.embedding_files import check_file, open_npy, open_parquet
+from suprank.evaluation.embedding_files import check_file
+from suprank.files.binary import open_npy, open_parquet, read_columns
 from suprank.files.tables import DELIMITERS, MalformedError, check_header, records
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _saved_separator(path: Path) -> str | None:
 
 
 def _npy(path: Path) -> LabelTable:
-    array = open_npy(path, str(path))
+    array = open_npy(path)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{path} holds {array.dtype}, but labels are integers; is this a file of embeddings?")
     if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
@@ -184,7 +185,7 @@ def _npy(path: Path) -> LabelTable:
 
 
 def _parquet(path: Path) -> LabelTable:
-    with open_parquet(path, str(path)) as file:
+    with open_parquet(path) as file:
         import pyarrow.types as kinds  # type: ignore[import-untyped, unused-ignore]
 
         def is_text(kind: Any) -> bool:
@@ -201,10 +202,7 @@ def _parquet(path: Path) -> LabelTable:
             and (is_text(kind.value_type) or kinds.is_integer(kind.value_type))
         ]
         names = tuple(name for name in fields if name in {*text, *whole, *lists})
-        try:
-            read = file.read(columns=list(names))
-        except (ValueError, OSError) as error:
-            raise ValueError(f"{path} cannot be read to its end ({error}); write or copy it again.") from error
+        read = read_columns(file, list(names))
     columns: list[Cells | ListColumn] = []
     for name in names:
         column = read.column(name)

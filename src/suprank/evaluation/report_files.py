@@ -6,13 +6,13 @@ import hashlib
 import io
 import json
 import math
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from suprank import __version__
 from suprank.files.atomic import own_file, write_atomically
+from suprank.files.binary import read_npz
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,14 +119,9 @@ def _read_archive(path: Path, digest: str) -> dict[str, np.ndarray]:
     beside = _archive_path(path)
     if not beside.exists():
         raise FileNotFoundError(f"{path} has its values per query in {beside}, which is missing; move both files together.")
-    content = own_file(beside).read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
+    if hashlib.sha256(own_file(beside).read_bytes()).hexdigest() != digest:
         raise ValueError(f"{beside} does not belong to {path}, or is damaged; move both files together, or evaluate again.")
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            return dict(archive)
-    except (zipfile.BadZipFile, OSError) as wrong:
-        raise ValueError(f"{beside} is not a numpy archive ({wrong}); evaluate again.") from wrong
+    return read_npz(beside)
 
 
 def _nan_to_null(value: float) -> float | None:

@@ -50,6 +50,7 @@ from suprank.embedding.query_gallery import all_classes, build_query_gallery, co
 from suprank.explorer.images import Images, shared_levels
 from suprank.explorer.manifests import join_manifests, path_keys
 from suprank.files.atomic import own_file
+from suprank.files.binary import open_npy
 from suprank.files.storage import check_local
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class Source:
         file = Path(embeddings)
         if file.suffix != ".npy":
             raise ValueError(f"{file} is not a .npy file; save the embeddings with numpy.save.")
-        return cls.from_arrays(file.stem, np.load(file, mmap_mode="r", allow_pickle=False), Manifest.read(manifest))
+        return cls.from_arrays(file.stem, open_npy(file), Manifest.read(manifest))
 
     @classmethod
     def _from_folder(cls, out: Path, levels: Sequence[str], name: str, **fields: Any) -> Source:

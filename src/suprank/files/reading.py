@@ -29,7 +29,7 @@ def reading(path: str | PathLike[str], kind: str) -> Iterator[None]:
     except (ImportError, MemoryError):
         raise
     except Exception as error:
-        if str(path) in str(error) or (isinstance(error, OSError) and error.errno is not None):
+        if str(path) in str(error) or (isinstance(error, OSError) and error.filename is not None):
             raise
         reason = (str(error).strip().splitlines() or [""])[0].strip().rstrip(".") or type(error).__name__
         raise ValueError(f"{path} is not a readable {kind}: {reason}.") from error

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.files.binary import open_npy
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -34,8 +36,7 @@ class NpyFile:
 
 @lru_cache(OPEN_FILES)
 def _mapped(file: NpyFile) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(file.path, mmap_mode="r", allow_pickle=False)
-    return array
+    return open_npy(file.path)
 
 
 class Shards:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from suprank.files.binary import open_parquet, read_columns
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from os import PathLike
@@ -170,17 +172,15 @@ def parse_table(content: bytes, about: str, suffix: str) -> Table:
     Text is UTF-8 with the column names in its first line. A byte order mark, CRLF, blank lines, quotes and line breaks inside
     quotes are all fine.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
-
     suffix = suffix.lower()
     if suffix in DELIMITERS:
         table = _parse_text(content, about, DELIMITERS[suffix])
     elif suffix == ".parquet":
         try:
-            table = Table(about, pq.read_table(pa.BufferReader(content)))
-        except (pa.ArrowException, OSError) as error:
-            raise MalformedError(f"{about} is not a readable Parquet file ({error}); write or copy it again.") from None
+            with open_parquet(Path(about), about, content=content) as file:
+                table = Table(about, read_columns(file))
+        except ValueError as error:
+            raise MalformedError(str(error)) from error
     else:
         raise MalformedError(f"{about}: {suffix or 'no extension'!r} cannot be read; save the table as .csv, .tsv or .parquet.")
     if not len(table):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from suprank.files.atomic import atomic_writer
+from suprank.files.binary import read_npz
 from suprank.hierarchy.encoders import build_encoder, encoder_input, resolve_prompt, unit_rows
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.precomputed import PrecomputedVectors
@@ -157,12 +157,11 @@ def read_embedding(project: Project, clustering_id: int | None = None) -> LabelE
 def read_vectors(file: Path) -> tuple[list[str], NDArray[np.float32]]:
     """The keys and vectors of an embedding file, in the order of the keys."""
     try:
-        # Opened here, because np.load does not close a file that is not an archive.
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-            return archive["labels"].tolist(), archive["embeddings"]
+        archive = read_npz(file)
+        return archive["labels"].tolist(), archive["embeddings"]
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} is gone; `suprank hierarchy embed` with the same settings makes it again.") from None
-    except (zipfile.BadZipFile, KeyError, EOFError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         repair = "delete it, and `suprank hierarchy embed` with the same settings makes it again"
         raise MalformedError(f"{file} is damaged ({error}); {repair}.") from error
 

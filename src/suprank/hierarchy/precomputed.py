@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.files.binary import open_npy, read_npz
 from suprank.hierarchy.errors import MalformedError
 from suprank.hierarchy.text import label_key
 
@@ -73,23 +73,14 @@ class PrecomputedVectors:
 
 
 def _read_npz(file: Path) -> tuple[list[str], NDArray[np.float32], Any]:
-    if not zipfile.is_zipfile(file):  # numpy would take it for a pickle
-        raise MalformedError(f"{file} cannot be read as .npz (it is not an archive); write it with np.savez.")
     try:
-        # Opened here, because np.load does not close a file that is not an archive.
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-            lacking = {"labels", "embeddings"} - set(archive.files)
-            if lacking:
-                arrays = ", ".join(archive.files)
-                raise MalformedError(f"{file} has no array {' and no '.join(sorted(lacking))}, but {arrays}.")
-            labels, vectors = archive["labels"], archive["embeddings"]
-            text = str(archive["fingerprint"]) if "fingerprint" in archive.files else None
-    except (zipfile.BadZipFile, EOFError, TypeError, ValueError) as error:  # TypeError: one array instead of an archive
-        if isinstance(error, MalformedError):
-            raise
-        raise MalformedError(
-            f"{file} cannot be read as .npz with plain arrays ({error}); pickled ones are never read."
-        ) from error
+        archive = read_npz(file)
+    except (TypeError, ValueError) as error:
+        raise MalformedError(str(error)) from error
+    if lacking := {"labels", "embeddings"} - set(archive):
+        raise MalformedError(f"{file} has no array {' and no '.join(sorted(lacking))}, but {', '.join(archive)}.")
+    labels, vectors = archive["labels"], archive["embeddings"]
+    text = str(archive["fingerprint"]) if "fingerprint" in archive else None
     if labels.dtype.kind == "S":
         labels = np.char.decode(labels, "utf-8")
     if labels.ndim != 1 or labels.dtype.kind != "U":
@@ -113,9 +104,9 @@ def _read_txt_beside(file: Path) -> list[str]:
 
 def _read_npy(file: Path) -> NDArray[np.float32]:
     try:
-        return np.asarray(np.load(file, allow_pickle=False))
-    except (EOFError, ValueError) as error:
-        raise MalformedError(f"{file} cannot be read as .npy ({error}); pickled arrays are never read.") from error
+        return np.asarray(open_npy(file))
+    except (TypeError, ValueError) as error:
+        raise MalformedError(str(error)) from error
 
 
 def _check(file: Path, labels: list[str], vectors: NDArray[Any]) -> None:

@@ -16,6 +16,9 @@ Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 Precision = Literal["fp32", "bf16", "fp16"]
 Decoder = Literal["pil", "turbo"]
 RGB = tuple[float, float, float]
+MAX_SIDE = 8_192
+"""The most pixels on a side of the images that a network gets: one has 805 MB then."""
+
 _TIMM_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _NOT_OF_THE_NETWORK = {  # arguments of timm.create_model, which load files or change the kind of network
     *("model_name", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"),
@@ -133,7 +136,7 @@ class EmbedderConfig(BaseModel):
     interpolation: Interpolation | None = None
     """Interpolation for resizing images."""
 
-    resize: int | None = Field(default=None, ge=0)
+    resize: int | None = Field(default=None, ge=0, le=MAX_SIDE)
     """Short side in pixels to which an image is resized before its center is cropped; 0 crops the image as it is."""
 
     squash: bool | None = None
@@ -174,8 +177,8 @@ class EmbedderConfig(BaseModel):
     @field_validator("image_size")
     @classmethod
     def _check_image_size(cls, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        if size is not None and min(size) < 1:
-            raise ValueError(f"image_size={size} must be 1 or more pixels on each side")
+        if size is not None and not 1 <= min(size) <= max(size) <= MAX_SIDE:
+            raise ValueError(f"image_size={size} must be 1 to {MAX_SIDE:,} pixels on each side")
         return size
 
     @field_validator("std")

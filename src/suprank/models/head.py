@@ -17,6 +17,7 @@ from torch.nn.functional import gelu, normalize
 
 from suprank import __version__
 from suprank.files.atomic import own_file, write_atomically
+from suprank.files.reading import reading
 from suprank.models import model_folder
 from suprank.models.config import HeadConfig
 from suprank.models.model_folder import error_text, state_bytes
@@ -140,11 +141,13 @@ class Head(nn.Module):
                 f"{path / WEIGHTS} is not the file that {SETTINGS} describes: saving was interrupted, or the file was replaced "
                 "or damaged; train or copy the head again."
             )
-        head = cls(record.config)
-        state = safetensors.torch.load(weights)
+        with torch.device("meta"):  # the settings may say any size
+            head = cls(record.config)
+        with reading(path / WEIGHTS, "safetensors file"):
+            state = safetensors.torch.load(weights)
         if problems := mismatches(state, head):
             raise WeightsError(f"the weights in {path} do not fit its settings: {'; '.join(problems)}.")
-        head.load_state_dict(state)
+        head.load_state_dict(state, assign=True)
         head.training_record = record.training
         return head.eval().to(device)
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from suprank import __version__
 from suprank.files.atomic import own_file, write_atomically
+from suprank.files.reading import reading
 from suprank.models.config import EmbedderConfig
 from suprank.models.weights import WeightsError, mismatches
 from suprank.system.custom_code import HUB, UntrustedCodeError, is_custom
@@ -85,7 +86,8 @@ def read_model(
             f"{path / WEIGHTS} is not the file that {SETTINGS} describes: saving was interrupted, or the file was replaced or "
             "damaged; save or copy the folder again."
         )
-    return record.config, safetensors.torch.load(weights)
+    with reading(path / WEIGHTS, "safetensors file"):
+        return record.config, safetensors.torch.load(weights)
 
 
 def custom_backbone(folder: str | PathLike[str]) -> str | None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from suprank.evaluation.metric_names import parse_metric
-from suprank.models.config import EmbedderConfig
+from suprank.models.config import MAX_SIDE, EmbedderConfig
 from suprank.training.config_types import (
     ConfigTable,
     Count,
@@ -91,10 +91,10 @@ class DataConfig(ConfigTable):
 class ImagesConfig(ConfigTable):
     """How images are cropped and resized. Colors are normalized as the model requires."""
 
-    size: Count = 224
+    size: Annotated[Count, Field(le=MAX_SIDE)] = 224
     """Side of the square image that the network gets, in pixels."""
 
-    resize: int | None = Field(default=None, ge=1)
+    resize: int | None = Field(default=None, ge=1, le=MAX_SIDE)
     """Short side in pixels to which a training image is resized before it is cropped; by default it is not resized."""
 
     crop_scale: Range = (0.16, 1.0)
@@ -106,7 +106,7 @@ class ImagesConfig(ConfigTable):
     flip: Share = 0.5
     """Probability that a training image is flipped horizontally."""
 
-    test_resize: int = Field(default=256, ge=0)
+    test_resize: int = Field(default=256, ge=0, le=MAX_SIDE)
     """Short side in pixels to which a test image is resized before its center is cropped; 0 does not resize it."""
 
     squash: bool = False

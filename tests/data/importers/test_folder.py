@@ -234,7 +234,7 @@ def test_the_images_in_an_archive_are_there(tmp_path):
 
 def test_an_archive_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "birds.zip").write_bytes(b"no archive")
-    with pytest.raises(ValueError, match="birds.zip cannot be read as zip"):
+    with pytest.raises(ValueError, match="birds.zip is not a readable zip file"):
         read(tmp_path / "birds.zip")
     (tmp_path / "birds.tar.gz").write_bytes(b"")
     with pytest.raises(ValueError, match="birds.tar.gz is compressed as a whole"):

@@ -210,7 +210,7 @@ def test_a_missing_table_or_root_is_named(tmp_path):
 
 def test_an_archive_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "birds.zip").write_bytes(b"PK no archive")
-    with pytest.raises(ValueError, match="birds.zip cannot be read as zip"):
+    with pytest.raises(ValueError, match="birds.zip is not a readable zip file"):
         read(tmp_path / "birds.zip")
 
 

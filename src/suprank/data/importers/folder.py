@@ -19,7 +19,6 @@ from suprank.data.columnar import ColumnMembers
 from suprank.data.columns import PREFIX, SPLITS
 from suprank.data.importers.base import Importer
 from suprank.data.manifest import Manifest
-from suprank.data.member_cache import SUFFIX as CACHE_SUFFIX
 from suprank.data.members import Members, split_folders
 
 if TYPE_CHECKING:
@@ -205,8 +204,6 @@ def _select_images(parts: tuple[str, ...], names: Iterable[str], skipped: Skippe
     """The images among the files of a folder, sorted."""
     images = []
     for name in sorted(names):
-        if name.endswith(CACHE_SUFFIX):  # of an archive that lies there
-            continue
         if _is_hidden(name):
             skipped.hidden.append("/".join((*parts, name)))
         elif os.path.splitext(name)[1].lower() in IMAGES:  # noqa: PTH122 (a Path for each of a million names takes seconds)

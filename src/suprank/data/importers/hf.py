@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from suprank.data.archives import write_zip
 from suprank.data.columnar import ROW_GROUP, ColumnMembers
@@ -21,6 +20,7 @@ from suprank.data.importers.dataset_files import ARROW, PARQUET, WEBDATASET, Dat
 from suprank.data.importers.hub import REPOSITORY, download_dataset
 from suprank.data.importers.shards import SPLIT, Rows, read_rows
 from suprank.data.manifest import Manifest
+from suprank.files.binary import open_parquet
 
 LAYOUT = """\
 org/name                              a dataset of the Hub: Parquet files, WebDataset shards or a folder of images
@@ -331,7 +331,8 @@ def _slow_files(manifest: Manifest) -> list[str]:
     """A sentence if images are in compressed columns, of which a whole row group is decoded to read one image."""
     largest = 0
     for name in _compressed_files(manifest):
-        metadata = pq.read_metadata(manifest.root / name)
+        with open_parquet(manifest.root / name) as file:
+            metadata = file.metadata
         sizes = [metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups)]
         largest = max([largest, *sizes])
     if largest < _LARGE_GROUP:

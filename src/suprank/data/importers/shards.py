@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from suprank.data.archives import Archive
 from suprank.data.columnar import holds_bytes, read_arrow
@@ -29,6 +28,8 @@ from suprank.data.importers.dataset_files import (
     schema_features,
 )
 from suprank.data.importers.folder import IMAGES
+from suprank.files.binary import open_parquet, read_columns
+from suprank.files.reading import reading
 from suprank.files.tables import parse_table
 
 IMAGE = "image"
@@ -96,25 +97,24 @@ def _join_parts(parts: Sequence[Rows], class_names: Mapping[str, Sequence[str]],
 def _read_columns(root: Path, name: str, image: str | None) -> Rows:
     path = root / name
     parquet = path.suffix.lower() == ".parquet"
-    try:
-        mapped = None if parquet else read_arrow(path)
-        schema = pq.read_schema(path) if mapped is None else mapped.schema
+    mapped = None if parquet else read_arrow(path)
+    source: Any = open_parquet(path) if mapped is None else reading(path, "Arrow file")
+    with source as file:
+        schema = file.schema_arrow if mapped is None else mapped.schema
         features = schema_features(schema.metadata)
         stored = _byte_columns(schema, features, image)
         as_paths = [name for name in _path_columns(schema, features, image) if name not in stored]
         wanted = [one.name for one in schema if _is_label_like(one.type)]
-        table = mapped.select(wanted) if mapped is not None else pq.ParquetFile(path).read(columns=wanted)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path} is not a complete {path.suffix[1:]} file ({error}); copy it again.") from error
-    rows = (mapped if mapped is not None else pq.read_metadata(path)).num_rows
-    if not wanted:  # a table without columns would have no rows
-        table = pa.table({})
-    for column in stored:
-        paths = _stored_paths(root, name, column, rows, mapped)
-        table = table.append_column(column, paths) if table.num_columns else pa.table({column: paths})
-    for column in as_paths:
-        index = table.column_names.index(column)
-        table = table.set_column(index, column, _file_paths(table[column], root, name, column))
+        table = read_columns(file, wanted) if mapped is None else mapped.select(wanted)
+        rows = (file.metadata if mapped is None else mapped).num_rows
+        if not wanted:  # a table without columns would have no rows
+            table = pa.table({})
+        for column in stored:
+            paths = _stored_paths(root, name, column, rows, mapped)
+            table = table.append_column(column, paths) if table.num_columns else pa.table({column: paths})
+        for column in as_paths:
+            index = table.column_names.index(column)
+            table = table.set_column(index, column, _file_paths(table[column], root, name, column))
     table = table.replace_schema_metadata(None)
     return Rows(table, [*stored, *as_paths], schema_classes(schema.metadata))
 
@@ -157,7 +157,7 @@ def _stored_paths(root: Path, name: str, column: str, rows: int, mapped: pa.Tabl
     if mapped is not None:
         return _paths_of_cells(mapped[column], paths, root, name, column)
     found, start = [pa.array([], pa.string())], 0
-    with pq.ParquetFile(root / name) as file:
+    with open_parquet(root / name) as file:
         for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[column]):  # not all images at once
             cells = batch.column(0)
             found.append(_paths_of_cells(cells, paths.slice(start, len(cells)), root, name, column))
@@ -179,7 +179,8 @@ def _paths_of_cells(cells: Any, paths: pa.Array, root: Path, name: str, column: 
 
 def _without_nulls(path: Path, column: str) -> bool:
     """Whether the statistics of a Parquet file say that no row lacks its bytes."""
-    metadata = pq.read_metadata(path)
+    with open_parquet(path) as file:
+        metadata = file.metadata
     leaves = [one for one in range(metadata.num_columns) if metadata.schema.column(one).path in (column, f"{column}.bytes")]
     chunks = [metadata.row_group(group).column(leaf) for group in range(metadata.num_row_groups) for leaf in leaves]
     return all(one.is_stats_set and one.statistics.has_null_count and not one.statistics.null_count for one in chunks)

@@ -21,15 +21,14 @@ import gzip
 import io
 import json
 from array import array
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from suprank.evaluation.embedding_files import open_parquet
 from suprank.evaluation.rankings.item_ids import check_no_blanks, shorten
 from suprank.evaluation.rankings.pair_table import PairTable
 from suprank.evaluation.rankings.prediction_csv import prediction_rows
 from suprank.files.atomic import atomic_writer
+from suprank.files.binary import open_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -289,7 +288,7 @@ def _read_json(path: Path, table: PairTable) -> None:
 
 def _read_parquet(path: Path, table: PairTable) -> None:
     """The columns of ranx: q_id, doc_id, score."""
-    with closing(open_parquet(path, str(path))) as file:
+    with open_parquet(path) as file:
         columns = ("q_id", "doc_id", "score")
         if missing := [name for name in columns if name not in file.schema_arrow.names]:
             raise ValueError(f"{path} has no column {missing[0]}; {', '.join(columns)} are expected, as ranx writes them.")

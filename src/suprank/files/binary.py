@@ -1,0 +1,125 @@
+"""Open .npy, .npz and Parquet files that anybody may have made: what their headers declare is checked before it is read."""
+
+from __future__ import annotations
+
+import zipfile
+from contextlib import contextmanager
+from io import SEEK_END, BytesIO
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from suprank.files.reading import reading
+from suprank.files.thrift import read_struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+FREE_BYTES, MOST_TIMES = 2**29, 100
+"""A file may declare 512 MiB of content, and 100 times its own size beyond: a bomb of 1 MB would fill gigabytes."""
+
+_BYTE_ARRAY, _FOUR_BYTES = 6, (1, 4)  # numbers of types in the Parquet format
+
+
+def check_declared(name: str, size: int, declared: int) -> None:
+    """Refuse a file of `size` bytes that declares more content than such a file can honestly hold."""
+    if not 0 <= declared <= FREE_BYTES + MOST_TIMES * size:
+        raise ValueError(
+            f"{name} has {size:,} bytes and declares {declared:,}, more than {FREE_BYTES:,} and {MOST_TIMES} times its size; "
+            f"if that is right, write it again without compression and dictionaries."
+        )
+
+
+def open_npy(path: Path, name: str | None = None) -> NDArray[Any]:
+    """The array of a .npy file, memory-mapped; errors call it `name`, in which the path is."""
+    name = name or str(path)
+    with reading(name, ".npy file (np.save writes one)"), path.open("rb") as file:
+        _check_npy(file, name, path.stat().st_size)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz archive."""
+    with reading(path, ".npz archive of plain arrays (np.savez writes one)"):
+        with zipfile.ZipFile(path) as archive:
+            check_declared(str(path), path.stat().st_size, sum(member.file_size for member in archive.infolist()))
+            for member in (one for one in archive.infolist() if one.filename.endswith(".npy")):
+                with archive.open(member) as file:
+                    _check_npy(file, f"{path} ({member.filename})", member.file_size)
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+
+
+def _check_npy(file: IO[bytes], name: str, size: int) -> None:
+    """Refuse an array that is larger than its file, or of Python objects: reading them would run their code."""
+    if (version := np.lib.format.read_magic(file)) not in ((1, 0), (2, 0)):
+        raise ValueError(f"it has version {version} of the format")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        raise TypeError(f"{name} holds Python objects, which could run code when read; save an array of numbers.")
+    needed, rest = int(np.prod(shape, dtype=object)) * dtype.itemsize, size - file.tell()
+    if rest < needed:
+        raise ValueError(
+            f"{name}: the file is cut short: shape {shape} takes {needed} bytes, and {rest} are left; copy it again."
+        )
+
+
+@contextmanager
+def open_parquet(path: Path, name: str | None = None, *, content: bytes | None = None, **options: Any) -> Iterator[Any]:
+    """The `pyarrow.parquet.ParquetFile` with these options; errors, also of the block, call it `name`, in which the path is.
+
+    `content` is that of the file, if it was read already.
+    """
+    name = name or str(path)
+    try:
+        import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise ImportError(f'{name}: reading .parquet needs pyarrow; pip install "suprank[vision]"', name="pyarrow") from error
+    with (
+        BytesIO(content) if content is not None else path.open("rb") as raw,
+        reading(name, "Parquet file"),
+        pq.ParquetFile(path if content is None else pa.py_buffer(content), **options) as file,
+    ):
+        _check_parquet(name, raw, file.metadata)
+        columns = file.schema_arrow.names
+        for twice in (column for column in columns if columns.count(column) > 1):
+            raise ValueError(f"{name} has two columns called {twice!r}; rename one.")
+        yield file
+
+
+def _check_parquet(name: str, file: IO[bytes], metadata: Any) -> None:
+    """Check the declared sizes, and what pyarrow ends the process for when its metadata of a column are looked at."""
+    size = file.seek(-8, SEEK_END) + 8
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(size - 8 - length)
+    footer, _ = read_struct(file.read(length), 0)
+    leaves = [metadata.schema.column(column) for column in range(metadata.num_columns)]
+    types = [element[1] for element in footer[2] if 1 in element and not element.get(5)]
+    if metadata.num_rows != sum(group[3] for group in footer[4]):
+        raise ValueError("its row groups have another number of rows than it says")
+    declared = 0 if leaves else 8 * metadata.num_rows
+    for group in footer[4]:
+        if len(group[1]) != len(leaves):
+            raise ValueError(f"a row group has {len(group[1])} columns, and the table {len(leaves)}")
+        for chunk, leaf, kind in zip(group[1], leaves, types, strict=True):
+            about = chunk[3]
+            sizes = about.get(16, {})
+            levels = (leaf.max_repetition_level, leaf.max_definition_level)
+            counts = [len(sizes.get(field, ())) in (0, most + 1) for field, most in zip((2, 3), levels, strict=True)]
+            if about[1] != kind or 8 in chunk or not all(counts) or (1 in sizes and kind != _BYTE_ARRAY):
+                raise ValueError(f"what it says of column {leaf.path} is not of its type")
+            numbers = [group[3], (4 if kind in _FOUR_BYTES else 8) * about[5], about[6], sizes.get(1, 0)]
+            declared += max(numbers) if min(numbers) >= 0 else -(2**200)
+    check_declared(name, size, declared)
+
+
+def read_columns(file: Any, columns: list[str] | None = None) -> Any:
+    """The table of a ParquetFile, checked: text that is not UTF-8 would fail wherever it is used."""
+    table = file.read(columns=columns)
+    table.validate(full=True)
+    return table
