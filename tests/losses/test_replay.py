@@ -7,7 +7,7 @@ from suprank import losses
 from suprank.losses import ReplayedLoss, RetrievalLoss, SupAP, happier, roadmap
 from suprank.losses.replay import ReplayError
 from suprank.ranking import chunked
-from suprank.ranking.recording import count_grid
+from suprank.ranking.reading import count_grid
 
 LABELS = torch.arange(16)[:, None] // torch.tensor([2, 8])
 

@@ -1,9 +1,11 @@
 """Checks of values on a GPU are postponed, and one number is read for all. A tensor on "meta" stands for one on a GPU."""
 
+import threading
+
 import pytest
 import torch
 
-from suprank.losses import ProxySoftmax, skip_value_checks
+from suprank.losses import ProxySoftmax, SupAP, skip_value_checks
 from suprank.losses.value_checks import check_values, reading_once
 
 ELSEWHERE = torch.empty(3, device="meta")
@@ -39,3 +41,35 @@ def test_a_class_without_a_proxy_is_never_taken_for_another():
         loss(embeddings, labels)
     with pytest.raises(IndexError, match="Target 3 is out of bounds"), skip_value_checks():  # torch's own error
         loss(embeddings, labels)
+
+
+def test_threads_that_skip_checks_one_over_another_leave_them_on_for_all():
+    entered, left = threading.Event(), threading.Event()
+
+    def other():
+        with skip_value_checks():
+            entered.set()
+            left.wait(10)
+
+    thread = threading.Thread(target=other)
+    with skip_value_checks():
+        thread.start()
+        entered.wait(10)
+    with pytest.raises(ValueError, match="finite"):  # the other thread trusts its values, and this one does not
+        SupAP()(torch.full((4, 2), torch.nan), torch.tensor([0, 0, 1, 1]))
+    left.set()
+    thread.join()
+    with pytest.raises(ValueError, match="finite"):
+        SupAP()(torch.full((4, 2), torch.nan), torch.tensor([0, 0, 1, 1]))
+
+
+@pytest.mark.filterwarnings("default")  # torch.compile warns of itself
+def test_a_compiled_function_may_skip_the_checks():
+    loss, embeddings, labels = ProxySoftmax(2, 4), torch.randn(4, 4), torch.tensor([0, 0, 1, 1])
+
+    def step(values):
+        with skip_value_checks():
+            return loss(values, labels)
+
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(embeddings), step(embeddings))

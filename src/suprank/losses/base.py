@@ -13,8 +13,9 @@ from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
 from suprank.losses.score_batch import ScoreBatch
-from suprank.losses.value_checks import may_read_values, reading_once
+from suprank.losses.value_checks import reading_once
 from suprank.ranking.fused_batch import fused_mean, runs_kernels
+from suprank.ranking.reading import Reading, may_read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -151,7 +152,9 @@ class RetrievalLoss(nn.Module):
 
     def check_label_tree(self, batch: RetrievalBatch, *, stacklevel: int) -> None:
         """Warn once if the labels of one of the first batches form no tree. Later ones are not checked: a GPU would wait."""
-        if batch.labels is None or self._label_trees_checked >= _CHECKED_BATCHES or not may_read_values(batch.labels):
+        if batch.labels is None or self._label_trees_checked >= _CHECKED_BATCHES:
+            return
+        if not may_read(batch.labels, Reading.TO_CHECK):
             return
         self._label_trees_checked += 1
         error = batch.label_tree_error()

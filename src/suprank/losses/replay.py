@@ -12,7 +12,7 @@ from torch import nn
 
 from suprank.losses.unit_vectors import without_autocast
 from suprank.losses.value_checks import skip_value_checks
-from suprank.ranking.recording import grids_so_far, rehearsal
+from suprank.ranking.reading import Reading, grids_so_far, reading_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -233,7 +233,7 @@ def record_cuda_graph(function: Function, inputs: Sequence[Tensor]) -> Function:
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     try:
-        with torch.cuda.device(device), rehearsal():
+        with torch.cuda.device(device), reading_at_most(Reading.NOTHING):
             with torch.cuda.stream(stream):
                 function(*static)
                 with refusing_to_wait():
