@@ -1,4 +1,4 @@
-"""Whether values of a tensor may be read now: not while operations are recorded to run later, and as little as a caller says."""
+"""Whether values of tensors may be read now: not while operations are recorded to run later, nor where a caller forbids it."""
 
 from __future__ import annotations
 

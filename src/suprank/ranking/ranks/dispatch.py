@@ -48,7 +48,8 @@ def ranks(
     give the ranks of the metrics; the default is the paper's SupRank, differentiable through rank⁻ alone.
 
     Items that are not positive get rank⁺ 0 and rank⁻ ∞. Scores of half precision are ranked in float32: float16 counts to
-    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant.
+    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. Under an exact step rank⁻ has a gradient of
+    zeros, and rank⁺ none.
 
     All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
     another ("definition", "chunked", "gridded", "sorting" or "fused"), or is a function.
