@@ -143,6 +143,9 @@ def test_without_gradients_with_gradients_of_references_and_on_a_cpu_nothing_is_
     for _ in range(4):
         replayed(drawn(0), LABELS, ref_emb=drawn(1), ref_labels=LABELS)
     for _ in range(4):
+        own = drawn(0)
+        assert replayed(own, LABELS, ref_emb=own, ref_labels=LABELS) == SupAP()(own, LABELS)
+    for _ in range(4):
         ReplayedLoss(SupAP())(drawn(0), LABELS)
     assert recorder.recordings == 0
 

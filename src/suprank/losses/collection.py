@@ -16,7 +16,7 @@ from suprank.losses.unit_vectors import without_autocast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Float, Integer
+    from jaxtyping import Bool, Float, Integer
     from torch import Tensor
 
     from suprank.losses.base import QueryMean
@@ -30,7 +30,7 @@ _NUMBERS_PER_PAIR = 20  # SupHAP, the largest, had 73 bytes a pair in float32 on
 def collection_loss(
     loss: RetrievalLoss,
     embeddings: Float[Tensor, "items dim"],
-    labels: Integer[Tensor, "items ..."],
+    labels: Integer[Tensor, "items ..."] | Bool[Tensor, "items ..."],
     *,
     chunk: int | None = None,
 ) -> Float[Tensor, ""]:

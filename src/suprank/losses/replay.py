@@ -69,7 +69,7 @@ class ReplayedLoss:
     def __call__(
         self,
         embeddings: Float[Tensor, "queries dim"],
-        labels: Integer[Tensor, "queries ..."] | None = None,
+        labels: Integer[Tensor, "queries ..."] | Bool[Tensor, "queries ..."] | None = None,
         **options: Any,
     ) -> Float[Tensor, ""]:
         return self._call(self.loss, {"embeddings": embeddings, "labels": labels, **options})
@@ -108,7 +108,7 @@ class ReplayedLoss:
             return False
         given = [value for value in inputs.values() if value is not None]
         tensors_alone = all(isinstance(value, torch.Tensor) for value in given)
-        return tensors_alone and not any(value.requires_grad for value in given if value is not first)
+        return tensors_alone and not any(value is first or value.requires_grad for value in given[1:])
 
     def _key(self, module: nn.Module, inputs: dict[str, Tensor | None]) -> object:
         """What must be the same in two calls for one recording to serve both."""

@@ -134,8 +134,7 @@ def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
 
 def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
-    readable = _may_grid(*scores.shape) and may_read(scores, Reading.TO_CHOOSE)
-    if not readable or not runs_gridded(scores, level, plus, minus):
+    if not (_may_grid(*scores.shape) and runs_gridded(scores, level, plus, minus) and may_read(scores, Reading.TO_CHOOSE)):
         return fused
     known = survey(scores, level, relevance)
     few = known.positives < GRID_ON_GPU_FROM["positives"] or known.positives * scores.numel() < GRID_ON_GPU_FROM["pairs"]
