@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from suprank.evaluation import evaluate
 from suprank.evaluation.arguments import check_tree
+from suprank.evaluation.torchmetrics_adapter import RetrievalMetrics
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,17 @@ def test_what_is_no_tree_is_refused_by_name(labels, message):
 def test_columns_in_the_wrong_order_are_named():
     with pytest.raises(ValueError, match=r"a=0 stands under b 0 and 1 .*; b looks finer than a: give the columns finest first"):
         check_tree(torch.tensor([[0, 0], [0, 1], [1, 2]]), ["a", "b"])
+
+
+def test_one_hot_labels_are_refused_with_the_way_out():
+    labels = torch.eye(4, dtype=torch.int64)[torch.tensor([0, 1, 2, 3, 1, 2])]
+    embeddings = torch.randn(6, 3)
+    metric = RetrievalMetrics()
+    metric.update(embeddings, labels)
+    for call in (lambda: evaluate(embeddings, labels.int()), metric.compute):
+        with pytest.raises(ValueError, match=r"labels of shape \(6, 4\) hold one 1 in each row.*labels.argmax\(1\)"):
+            call()
+    with pytest.raises(ValueError, match=r"1 to 127 levels.*one-hot labels become numbers by labels.argmax\(1\)"):
+        evaluate(embeddings, torch.zeros(6, 128, dtype=torch.int64))
+    with pytest.raises(TypeError, match="bool"):
+        evaluate(embeddings, labels.bool())

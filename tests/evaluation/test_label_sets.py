@@ -178,7 +178,7 @@ def test_judgments_are_the_levels_of_the_sets():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (torch.zeros(3, 1, 0, dtype=torch.int64), r"\[N, L, M\] if an image has up to M labels"),
+        (torch.zeros(3, 1, 0, dtype=torch.int64), r"\[N, L, M\] if an item has up to M labels"),
         (torch.zeros(3, 1, 2, 2, dtype=torch.int64), r"shape \(3, 1, 2, 2\)"),
         (torch.tensor([[[0, -2]], [[0, 1]], [[1, 1]]]), "labels hold -2 in row 0"),
         (torch.tensor([[[0, 1], [-1, -1]], [[0, 1], [0, 0]], [[1, 1], [0, 0]]]), "row 0 has no label1"),
@@ -188,3 +188,14 @@ def test_judgments_are_the_levels_of_the_sets():
 def test_labels_that_are_no_sets_or_no_tree_are_refused(labels, message):
     with pytest.raises(ValueError, match=message):
         evaluate(torch.randn(3, 2), labels, progress=False)
+
+
+@pytest.mark.parametrize("given", [torch.Tensor.bool, lambda one: one.bool().numpy(), lambda one: one.bool().tolist()])
+def test_truth_values_of_classes_are_the_sets_of_the_true_ones(given):
+    hot = torch.tensor([[1, 1, 0], [0, 1, 0], [1, 0, 1], [0, 0, 0], [0, 0, 1]])[:, None]
+    embeddings = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    expected = evaluate(embeddings, sets([0, 1], [1], [0, 2], [], [2]), per_query=True)
+    assert_same(evaluate(embeddings, given(hot), per_query=True), expected)
+    assert evaluate(embeddings, given(hot), embeddings.flip(0), hot.bool().flip(0), self_index=range(4, -1, -1))["AP"] == (
+        pytest.approx(expected["AP"])
+    )

@@ -1,4 +1,4 @@
-"""Labels here are drawn at random, or have an id under two parents on purpose: losses warn of that, and these tests go on."""
+"""Labels here are drawn at random, or have an id under two parents or no positives: losses warn of that, and tests go on."""
 
 from pathlib import Path
 
@@ -8,4 +8,5 @@ import pytest
 def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings("ignore::suprank.losses.LabelTreeWarning"), append=False)
+            for kind in ("LabelTreeWarning", "NoPositivesWarning"):
+                item.add_marker(pytest.mark.filterwarnings(f"ignore::suprank.losses.{kind}"), append=False)

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from suprank.evaluation import evaluate
-from suprank.losses import ProxySoftmax, RankLoss, RetrievalBatch, SupAP, SupHAP, skip_value_checks
+from suprank.losses import ProxySoftmax, RankLoss, RetrievalBatch, SimilarityMixup, SupAP, SupHAP, skip_value_checks
 from suprank.losses.rank_measures import HAPMeasure
 from suprank.ranking import IGNORED, heaviside
 from tests import reference
@@ -61,9 +61,24 @@ def test_references_have_a_size_of_their_own_and_self_is_in_the_list_unless_its_
     assert found.fine_level().tolist() == [[IGNORED, 0, 1, 0], [0, 1, 0, 1]]
 
 
-def test_a_self_index_within_the_batch_replaces_the_diagonal():
-    found = RetrievalBatch.from_embeddings(torch.eye(2), torch.tensor([0, 0]), self_index=torch.tensor([1, -1]))
-    assert found.level().tolist() == [[1, IGNORED], [1, 1]]
+@pytest.mark.parametrize("composition", ["unequal classes", "three levels"])
+def test_a_batch_that_is_given_as_its_own_references_is_ranked_within_itself(composition):
+    embeddings, labels = batch(composition)
+    leaf, same = embeddings.clone().requires_grad_(), embeddings.clone().requires_grad_()
+    for loss in (SupAP(), SupHAP(), SimilarityMixup(SupAP())):
+        torch.manual_seed(0)
+        expected = loss(leaf, labels)
+        torch.manual_seed(0)
+        found = loss(same, labels, ref_emb=same, ref_labels=labels.clone())
+        assert torch.equal(found, expected)
+        assert torch.equal(*torch.autograd.grad(found, same), *torch.autograd.grad(expected, leaf))
+
+
+def test_a_batch_as_its_own_references_with_ids_goes_by_the_ids():
+    embeddings, labels = torch.eye(3), torch.tensor([0, 0, 0])
+    ids = torch.tensor([4, 4, 5])  # two views of one image
+    found = RetrievalBatch.from_embeddings(embeddings, labels, None, embeddings, labels, ids=ids, ref_ids=ids)
+    assert found.level().tolist() == [[IGNORED, IGNORED, 1], [IGNORED, IGNORED, 1], [1, 1, IGNORED]]
 
 
 def test_references_with_the_querys_id_are_the_query_however_many_there_are():
@@ -242,14 +257,14 @@ def with_value(value, row=2):
         ({"labels": NAMES.to(torch.complex128)}, TypeError, ["labels", "complex128", "integer"]),
         ({"labels": NAMES.tolist()}, TypeError, ["labels", "list", "integer tensor"]),
         ({"labels": (NAMES - 2).to(torch.uint64)}, ValueError, ["labels hold 18446744073709551614 in row 0", "below 2^63"]),
-        ({"labels": NAMES[:3]}, ValueError, ["labels", "(3,)", "4 embeddings", "[4]"]),
-        ({"labels": NAMES[:, None, None, None]}, ValueError, ["labels", "(4, 1, 1, 1)", "[4, L]"]),
-        ({"labels": torch.tensor(3)}, ValueError, ["labels", "()", "[4]"]),
+        ({"labels": NAMES[:3]}, ValueError, ["labels", "3 rows", "4 embeddings"]),
+        ({"labels": NAMES[:, None, None, None]}, ValueError, ["labels", "(4, 1, 1, 1)", "[N, L]"]),
+        ({"labels": torch.tensor(3)}, ValueError, ["labels", "()", "[N]"]),
         ({"labels": torch.zeros(4, 0, dtype=torch.long)}, ValueError, ["labels", "(4, 0)"]),
         ({"ref_emb": FEW}, ValueError, ["ref_emb", "without ref_labels"]),
         ({"ref_labels": NAMES}, ValueError, ["ref_labels", "without ref_emb", "give both, or neither"]),
         ({"ref_emb": FEW[:, :3], "ref_labels": NAMES}, ValueError, ["ref_emb", "dimension 3", str(DIM), "one model"]),
-        ({"ref_emb": FEW, "ref_labels": NAMES[:2]}, ValueError, ["ref_labels", "(2,)", "4 embeddings"]),
+        ({"ref_emb": FEW, "ref_labels": NAMES[:2]}, ValueError, ["ref_labels", "2 rows", "4 embeddings"]),
         ({"ref_emb": FEW, "ref_labels": NAMES.double()}, TypeError, ["ref_labels", "float64"]),
         ({"ref_emb": FEW, "ref_labels": NAMES[:, None].repeat(1, 2)}, ValueError, ["1 level", "ref_labels 2", "same columns"]),
         ({"ref_emb": with_value(math.nan, 1), "ref_labels": NAMES}, ValueError, ["ref_emb[1]", "nan"]),
@@ -257,13 +272,20 @@ def with_value(value, row=2):
         ({"relevance": torch.zeros(3, 4)}, ValueError, ["relevance", "(3, 4)", "4 queries", "4 items"]),
         ({"relevance": torch.full((4, 4), math.nan)}, ValueError, ["relevance", "NaN", "finite"]),
         ({"relevance": [[0.0] * 4] * 4}, (TypeError, ValueError), ["relevance", "list", "tensor"]),
-        ({"self_index": torch.zeros(3, dtype=torch.long)}, ValueError, ["self_index", "(3,)", "4 integers"]),
-        ({"self_index": torch.zeros(4)}, ValueError, ["self_index", "float32", "4 integers"]),
-        ({"self_index": torch.ones(4, dtype=torch.bool)}, ValueError, ["self_index", "bool", "4 integers"]),
-        ({"self_index": torch.tensor([0, 1, 2, 9])}, ValueError, ["self_index", "9", "4 items", "−1"]),
-        ({"self_index": torch.tensor([0, 1, 2, -5])}, ValueError, ["self_index", "-5", "4 items", "−1"]),
-        ({"self_index": [0, 1, 2, 3]}, (TypeError, ValueError), ["self_index", "list", "4 integers"]),
-        ({"ids": NAMES, "ref_ids": NAMES}, ValueError, ["ids", "without ref_emb", "leave them out"]),
+        (GALLERY | {"self_index": torch.zeros(3, dtype=torch.long)}, ValueError, ["self_index", "(3,)", "4 integers"]),
+        (GALLERY | {"self_index": torch.zeros(4)}, ValueError, ["self_index", "float32", "4 integers"]),
+        (GALLERY | {"self_index": torch.ones(4, dtype=torch.bool)}, ValueError, ["self_index", "bool", "4 integers"]),
+        (GALLERY | {"self_index": torch.tensor([0, 1, 2, 9])}, ValueError, ["self_index", "9", "4 items", "−1"]),
+        (GALLERY | {"self_index": torch.tensor([0, 1, 2, -5])}, ValueError, ["self_index", "-5", "4 items", "−1"]),
+        (GALLERY | {"self_index": [0, 1, 2, 3]}, (TypeError, ValueError), ["self_index", "list", "4 integers"]),
+        ({"ids": NAMES, "ref_ids": NAMES}, ValueError, ["ids", "without ref_emb", "leave it out"]),
+        ({"self_index": NAMES}, ValueError, ["self_index", "without ref_emb", "leave it out"]),
+        (
+            {"relevance": torch.ones(4, 4, dtype=torch.long)},
+            TypeError,
+            ["relevance", "int64", "from_scores", "relevance.float()"],
+        ),
+        ({"labels": torch.zeros(4, 128, dtype=torch.long)}, ValueError, ["(4, 128)", "1 to 127 levels"]),
         (GALLERY | {"ids": NAMES}, ValueError, ["ids", "without ref_ids", "give both", "−1"]),
         (GALLERY | {"ref_ids": NAMES}, ValueError, ["ref_ids", "without ids", "give both"]),
         (GALLERY | {"ids": NAMES, "ref_ids": NAMES, "self_index": NAMES}, ValueError, ["ids and self_index", "give one"]),

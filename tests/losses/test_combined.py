@@ -10,19 +10,22 @@ from suprank.losses import (
     Combined,
     PairCalibration,
     ProxySoftmax,
+    QueryMean,
     RankLoss,
     RetrievalLoss,
+    SumOverLevels,
     SupAP,
     SupHAP,
     SupNDCG,
     SupRecall,
+    collection_loss,
     happier,
     roadmap,
     rod_ndcg,
     rod_recall,
 )
 from tests import reference
-from tests.losses.batches import DIM, Products, batch, build, rows, slow_loss
+from tests.losses.batches import DIM, Products, batch, build, gradient_of, rows, slow_loss
 
 PAPERS: dict[str, tuple[Callable[..., Combined], type[RankLoss]]] = {
     "ROADMAP": (roadmap, SupAP),
@@ -145,6 +148,39 @@ def test_two_losses_of_one_class_both_reach_the_log():
     parts = {SupAP(tau=tau)(embeddings, labels).item() for tau in (0.01, 0.5)}
     assert parts <= {part.item() for part in loss.log.values()}
     assert loss.log["loss"].item() == value.item()
+
+
+def test_parts_that_log_under_one_name_both_reach_the_log():
+    embeddings, labels = batch("three levels")
+    parts = [Combined(SupNDCG(), PairCalibration()), Combined(SupAP(), PairCalibration())]
+    loss = Combined(Combined(*parts, 0.5), SupAP(), 0.5)
+    loss(embeddings, labels)
+    log = {name: value.item() for name, value in loss.log.items()}
+    alone = [part(embeddings, labels).item() for part in parts]
+    assert [log["surrogate Combined"], log["decomposability Combined"]] == alone
+    assert log["Combined"] == pytest.approx(sum(alone) / 2)
+    assert log["surrogate SupAP"] == log["decomposability SupAP"] == SupAP()(embeddings, labels).item()
+    assert log["surrogate queries_without_positives"] == 0  # of SupNDCG
+    assert log["decomposability queries_without_positives"] == 2
+
+
+class Infinite(RetrievalLoss):
+    def means(self, batch):
+        return [QueryMean(-(batch.scores - batch.scores).sum().log(), 1)]
+
+
+def test_a_part_without_weight_adds_nothing_even_if_it_is_infinite():
+    embeddings, labels = batch("three levels")
+    expected = gradient_of(SupAP(), embeddings, labels)
+    for loss in (Combined(SupAP(), Infinite(), 0.0), Combined(Infinite(), SupAP(), 1.0)):
+        assert loss(embeddings, labels).isfinite()
+        assert loss.log["Infinite"].isinf()
+        for one, other in zip(gradient_of(loss, embeddings, labels), expected, strict=True):
+            assert torch.equal(one, other)
+        torch.testing.assert_close(collection_loss(loss, embeddings, labels, chunk=3), expected[0])
+    levels = SumOverLevels([SupAP(), Infinite(), SupAP()], weights=[1.0, 0.0, 0.0])
+    assert torch.equal(gradient_of(levels, embeddings, labels)[1], expected[1])
+    torch.testing.assert_close(collection_loss(levels, embeddings, labels, chunk=3), expected[0])
 
 
 class HalfPrecision(RetrievalLoss):

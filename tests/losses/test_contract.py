@@ -506,3 +506,14 @@ def test_a_batch_of_4096_stays_in_bounded_memory(name):
     loss(embeddings, labels.cuda()).backward()
     matrix = 4 * 4096**2  # 64 MiB, the scores
     assert torch.cuda.max_memory_allocated() - before < (60 if name in WRAPPED else 24) * matrix
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"CosFace"}))  # pytorch-metric-learning's fails
+def test_a_loss_is_computed_where_the_embeddings_are_whatever_the_default_device(name):
+    generator = torch.Generator().manual_seed(1)
+    embeddings, labels = torch.randn(48, DIM, generator=generator), TREE[torch.randint(12, (48,), generator=generator)]
+    loss = build(name)
+    expected = gradient_of(loss, embeddings, labels // torch.tensor([6, 6, 1]))
+    with torch.device("meta"):
+        found = gradient_of(loss, embeddings, labels // labels.new_tensor([6, 6, 1]))
+    assert all(map(torch.equal, found, expected))

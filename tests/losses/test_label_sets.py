@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from suprank.evaluation import evaluate
 from suprank.losses import (
     EmbeddingMemory,
     LabelTreeWarning,
@@ -14,7 +15,9 @@ from suprank.losses import (
     SupHAP,
     collection_loss,
 )
+from suprank.losses.batch import _suspicion
 from suprank.ranking import IGNORED, common_level, relevance
+from suprank.ranking.reading import Reading, reading_at_most
 from tests import reference
 from tests.losses.batches import DIM, LOSSES, RANDOM, WITH_PROXIES, batch, build, gradient_of
 
@@ -145,8 +148,8 @@ def test_sets_that_form_no_tree_warn():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (SETS[:3], r"shape \(3, 2, 2\) for 6 embeddings"),
-        (SETS[..., None], r"\[6, L, M\] with up to M labels"),
+        (SETS[:3], r"3 rows for 6 embeddings"),
+        (SETS[..., None], r"\[N, L, M\] if an item has up to M labels"),
         (SETS - 1, "labels hold -2 in row 0"),
     ],
 )
@@ -170,3 +173,42 @@ def test_a_compiled_loss_takes_sets():
     torch.compiler.reset()
     compiled = torch.compile(loss, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(embeddings(), SETS), loss(embeddings(), SETS))
+
+
+MULTI_HOT = torch.tensor([[1, 1, 0, 0], [0, 1, 0, 0], [1, 0, 1, 0], [0, 0, 1, 1], [0, 0, 0, 0], [0, 1, 0, 1]])[:, None]
+MEMBERS = torch.tensor([[0, 1], [1, -1], [0, 2], [2, 3], [-1, -1], [1, 3]])[:, None]
+
+
+@pytest.mark.parametrize("name", ["SupAP", "SupHAP", "PairCalibration", "TripletSemiHard"])
+def test_truth_values_of_classes_are_the_sets_of_the_true_ones(name):
+    expected = gradient_of(build(name, MEMBERS), embeddings(), MEMBERS)
+    found = gradient_of(build(name, MEMBERS), embeddings(), MULTI_HOT.bool())
+    assert all(map(torch.equal, found, expected))
+    others = {"ref_emb": embeddings(4).flip(1), "ref_labels": MULTI_HOT[:4].bool()}
+    value, _ = gradient_of(build(name, MEMBERS), embeddings(), MEMBERS, **others)
+    assert value == gradient_of(build(name, MEMBERS), embeddings(), MEMBERS, **others | {"ref_labels": MEMBERS[:4]})[0]
+    assert torch.equal(common_level(MULTI_HOT.bool()), common_level(MEMBERS))
+
+
+def test_truth_values_need_no_look_at_their_values():
+    expected = SupAP(using="definition")(embeddings(), MEMBERS)
+    with reading_at_most(Reading.NOTHING):
+        assert SupAP(using="definition")(embeddings(), MULTI_HOT.bool()) == expected
+
+
+SETS_OF_TWO = torch.tensor([[0, 1], [1, 0], [0, 1]])[:, None]
+
+
+def test_multi_hot_integers_are_no_sets_of_classes_0_and_1():
+    twice = torch.tensor([[0, 0], [1, 1], [0, 1]])[:, None]
+    for wrong in (MULTI_HOT, twice):
+        for call in (SupAP(), lambda vectors, labels: common_level(labels), evaluate):
+            with pytest.raises(ValueError, match="hold nothing but 0 and 1, and one of them twice in a row.*dtype bool.*−1"):
+                call(embeddings(len(wrong)), wrong)
+        assert _suspicion(wrong, unsigned=False) < -1, "which a GPU computes before it looks"
+    for right in (SETS_OF_TWO, MEMBERS, SETS, SETS_OF_TWO.repeat(1, 1, 2).index_fill(2, torch.tensor([3]), -1)):
+        SupAP()(embeddings(len(right)), right)
+        assert _suspicion(right, unsigned=False) >= -1 or right is SETS_OF_TWO
+    assert _suspicion(MEMBERS[:, :, 0] - 1, unsigned=False) < -1
+    with pytest.raises(TypeError, match=r"bool.*truth values of C classes \[N, 1, C\]"):
+        SupAP()(embeddings(), MULTI_HOT[:, 0].bool())

@@ -58,7 +58,8 @@ def as_on_a_gpu(monkeypatch):
 )
 def test_a_step_at_a_batch_of_256_launches_few_kernels(as_on_a_gpu, make, most):
     loss = make(using=fused).to("meta")
-    loss._label_trees_checked = 10  # as from the eleventh batch on
+    for part in loss.modules():
+        part._label_trees_checked = part._positives_checked = 10  # as from the eleventh batch on
     as_on_a_gpu.names.clear()  # what a constructor checks
     with FakeTensorMode(allow_non_fake_inputs=True):
         embeddings = torch.empty(256, 512, device="meta", requires_grad=True)

@@ -215,14 +215,6 @@ def test_references_are_not_mixed():
     assert torch.equal(SimilarityMixup(SupHAP())(embeddings, labels, **memory), SupHAP()(embeddings, labels, **memory))
 
 
-def test_a_self_index_within_the_batch_reaches_virtual_examples():
-    embeddings, labels = batch("unequal classes")
-    usual = mixed(embeddings, labels).level()
-    assert torch.equal(mixed(embeddings, labels, self_index=torch.arange(7)).level(), usual)
-    nobody = mixed(embeddings, labels, self_index=torch.full((7,), -1))
-    assert torch.equal(nobody.level(), mixed(embeddings, labels).level(include_self=True))
-
-
 def test_it_goes_beside_proxies_in_a_combination():
     embeddings, labels = batch("three levels")
     proxies = ProxySoftmax(5, DIM).to(torch.float64)

@@ -7,7 +7,7 @@ from suprank import losses
 from suprank.losses import ReplayedLoss, RetrievalLoss, SupAP, happier, roadmap
 from suprank.losses.replay import ReplayError
 from suprank.ranking import chunked
-from suprank.ranking.recording import count_grid
+from suprank.ranking.reading import count_grid
 
 LABELS = torch.arange(16)[:, None] // torch.tensor([2, 8])
 
@@ -142,6 +142,9 @@ def test_without_gradients_with_gradients_of_references_and_on_a_cpu_nothing_is_
             replayed(drawn(0), LABELS)
     for _ in range(4):
         replayed(drawn(0), LABELS, ref_emb=drawn(1), ref_labels=LABELS)
+    for _ in range(4):
+        own = drawn(0)
+        assert replayed(own, LABELS, ref_emb=own, ref_labels=LABELS) == SupAP()(own, LABELS)
     for _ in range(4):
         ReplayedLoss(SupAP())(drawn(0), LABELS)
     assert recorder.recordings == 0

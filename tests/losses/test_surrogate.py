@@ -22,6 +22,7 @@ from suprank.losses import (
     SupMRR,
     SupNDCG,
     SupRecall,
+    happier,
 )
 from suprank.losses.rank_measures import APMeasure, HAPMeasure, NDCGMeasure, RecallMeasure
 from suprank.ranking import Sigmoid, SupStep, chunked, definition, heaviside
@@ -279,6 +280,24 @@ def test_a_query_whose_positives_all_weigh_nothing_is_left_out():
     assert value.item() == 0
     assert gradient.eq(0).all()
     assert loss.log["queries_without_positives"].item() == 4
+
+
+@pytest.mark.parametrize("options", [{"decay": 2.0}, {"weights": (0.5, 0.5)}], ids=str)
+def test_a_relevance_beside_weights_or_a_decay_of_levels_is_refused(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"{name}=.* makes a relevance of levels, but a relevance was given"):
+        SupHAP(**options)(torch.eye(3), relevance=torch.ones(3, 3))
+    with pytest.raises(ValueError, match=f"{name}=.* but a relevance was given"):
+        SmoothHAP(**options).from_scores(torch.eye(3), torch.ones(3, 3))
+
+
+def test_losses_are_made_on_the_meta_device_too():
+    with torch.device("meta"):
+        loss = happier(4, 8)
+        assert SmoothHAP(weights=(0.5, 0.5)).measure == SmoothHAP(weights=(0.5, 0.5)).measure
+    assert next(loss.parameters()).is_meta
+    with torch.device("meta"), pytest.raises(ValueError, match="decay=-1.0 must be 0 or more"):
+        SupHAP(decay=-1.0)
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0, 5.0, 3000.0])

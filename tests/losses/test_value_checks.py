@@ -1,9 +1,11 @@
 """Checks of values on a GPU are postponed, and one number is read for all. A tensor on "meta" stands for one on a GPU."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
-from suprank.losses import ProxySoftmax, skip_value_checks
+from suprank.losses import ProxySoftmax, SupAP, skip_value_checks
 from suprank.losses.value_checks import check_values, reading_once
 
 ELSEWHERE = torch.empty(3, device="meta")
@@ -39,3 +41,22 @@ def test_a_class_without_a_proxy_is_never_taken_for_another():
         loss(embeddings, labels)
     with pytest.raises(IndexError, match="Target 3 is out of bounds"), skip_value_checks():  # torch's own error
         loss(embeddings, labels)
+
+
+def test_checks_that_one_thread_skips_are_made_in_others():
+    with ThreadPoolExecutor(1) as pool, skip_value_checks():
+        other = pool.submit(SupAP(), torch.full((4, 2), torch.nan), torch.tensor([0, 0, 1, 1]))
+        with pytest.raises(ValueError, match="finite"):
+            other.result()
+
+
+@pytest.mark.filterwarnings("default")  # torch.compile warns of itself
+def test_a_compiled_function_may_skip_the_checks():
+    loss, embeddings, labels = ProxySoftmax(2, 4), torch.randn(4, 4), torch.tensor([0, 0, 1, 1])
+
+    def step(values):
+        with skip_value_checks():
+            return loss(values, labels)
+
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(embeddings), step(embeddings))

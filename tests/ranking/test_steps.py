@@ -155,6 +155,15 @@ def test_the_derivative_at_delta_is_that_of_the_sigmoid_and_above_it_rho():
     assert slopes.tolist() == pytest.approx([25.0, 0.6648056670, 100.0, 100.0])  # 1/(4τ), σ'(5)/τ, ρ, ρ
 
 
+def test_without_a_slope_the_step_ends_in_a_flat_line_even_at_infinity():
+    gap = torch.tensor([0.1, torch.inf], requires_grad=True)
+    value = SupStep(rho=0.0)(gap)
+    assert value.tolist() == pytest.approx([SupStep().height] * 2)
+    value.sum().backward()
+    assert gap.grad is not None
+    assert gap.grad.tolist() == [0, 0]
+
+
 def test_heaviside_is_flat():
     assert heaviside.flat
     assert heaviside.derivative(torch.tensor([-1.0, 0.0, 1.0])).tolist() == [0, 0, 0]

@@ -11,7 +11,7 @@ import torch
 from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, check_level_name, parse_metric
 from suprank.evaluation.overlap import warn_if_queries_in_gallery
 from suprank.evaluation.positives import pad_lists
-from suprank.ranking.relevance import check_labels, classes_with_two_parents, match_sets, squeeze_sets
+from suprank.ranking.relevance import check_labels, classes_with_two_parents, label_columns, match_sets, refuse_hot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,16 +48,9 @@ def check_label_pair(
 def _check_labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> Tensor:
     tensor = labels.detach() if isinstance(labels, torch.Tensor) else integer_tensor(labels, name)
     unsigned = tensor.dtype == torch.uint64
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
-        raise TypeError(f"{name} have dtype {tensor.dtype}, but must be integers; number the classes from 0 on.")
-    if tensor.ndim not in (1, 2, 3) or (tensor.ndim > 1 and not 1 <= tensor.shape[1] <= 127) or 0 in tensor.shape[2:]:
-        raise ValueError(
-            f"{name} have shape {tuple(tensor.shape)}, but must be [N] or [N, L] with 1 to 127 levels, finest first, or "
-            f"[N, L, M] if an image has up to M labels at a level."
-        )
+    tensor = label_columns(tensor, name)
     if len(tensor) != len(source):
         raise ValueError(f"{name} have {len(tensor)} rows and {source.name} {len(source)}; give one row for each embedding.")
-    tensor = squeeze_sets(tensor[:, None] if tensor.ndim == 1 else tensor)
     tensor = tensor if tensor.ndim == 2 and tensor.dtype == torch.int32 else tensor.long()
     check_labels(tensor, name, unsigned=unsigned)
     return tensor
@@ -66,9 +59,9 @@ def _check_labels(labels: Tensor | ArrayLike, source: Embeddings, name: str) -> 
 def integer_tensor(values: ArrayLike, name: str) -> Tensor:
     """Labels as a tensor; of int32 and int64 it shares the memory, or the mapped file, and must not be written to."""
     array = np.asarray(values)
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind not in "iu" and not (array.dtype == np.bool_ and array.ndim == 3):
         raise TypeError(f"{name} have dtype {array.dtype}, but must be integers; number the classes from 0 on.")
-    if array.dtype not in (np.int32, np.int64, np.uint64):
+    if array.dtype not in (np.int32, np.int64, np.uint64, np.bool_):
         array = array.astype(np.int64)
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):  # reversed, or a field of a structured array
         array = array.copy()
@@ -112,6 +105,7 @@ def check_tree(
     if labels.ndim == 2 and forms_tree(parts):
         return
     labels = torch.cat(parts)
+    refuse_hot(labels, "labels")
     for column in range(labels.shape[1] - 1):
         child, parent = labels[:, column], labels[:, column + 1]
         if labels.ndim == 3:

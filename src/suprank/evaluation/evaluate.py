@@ -71,8 +71,9 @@ def evaluate(
     Embeddings are tensors, numpy arrays, or paths of ``.npy``, ``.pt`` or ``.parquet`` files, which may be larger than memory;
     several files, as a list or a pattern, are one collection.
     Labels are `[N]` or `[N, L]`, column 0 the finest, and must form a tree; −1 is no label: such an item is a positive of no
-    query and a negative of all. Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1: an item is a
-    positive where its set meets the query's. Without a gallery, the queries are ranked against each other.
+    query and a negative of all. Labels `[N, L, M]` are sets of up to M labels at each level, padded with −1, or truth values
+    of M classes: an item is a positive where its set meets the query's. Without a gallery, the queries are ranked against each
+    other.
 
     The query itself is left out of its list: the item `self_index` (−1 for none), or the items with the query's id; without a
     gallery and ids, the item of the same number. So are the items in `ignored[query]`. An exact copy of the query under

@@ -20,7 +20,7 @@ from torchmetrics.utilities.distributed import gather_all_tensors
 from suprank.evaluation.arguments import check_ks
 from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.metric_names import parse_metric
-from suprank.ranking.relevance import check_labels, refuse_label_sets
+from suprank.ranking.relevance import check_labels, is_integral, refuse_label_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +117,7 @@ class RetrievalMetrics(Metric):
             raise ValueError(f"embeddings are {embeddings.dtype} {tuple(embeddings.shape)}, but must be floats [items, dim].")
         labels = torch.as_tensor(labels, device=embeddings.device)
         refuse_label_sets(labels, "RetrievalMetrics", "collect the embeddings, and call evaluate")
-        if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or _not_integers(labels):
+        if labels.ndim not in (1, 2) or len(labels) != len(embeddings) or not is_integral(labels):
             raise ValueError(
                 f"labels are {labels.dtype} {tuple(labels.shape)}, but must be integers [{len(embeddings)}] or "
                 f"[{len(embeddings)}, levels], finest first: a row for each embedding."
@@ -126,7 +126,7 @@ class RetrievalMetrics(Metric):
             ids = torch.full((len(embeddings),), _NO_ID, device=embeddings.device)
         else:
             ids = torch.as_tensor(ids, device=embeddings.device)
-            if ids.shape != (len(embeddings),) or _not_integers(ids) or (ids < 0).any():
+            if ids.shape != (len(embeddings),) or not is_integral(ids) or (ids < 0).any():
                 raise ValueError(
                     f"ids are {ids.dtype} {tuple(ids.shape)}, but must be {len(embeddings)} integers of 0 or more, such as "
                     f"the images' indices in the dataset."
@@ -222,10 +222,6 @@ class RetrievalMetrics(Metric):
             self.ids = [torch.empty(0, dtype=torch.int64, device=device)]
             self.roles = [torch.empty(0, dtype=torch.uint8, device=device)]
         super()._sync_dist(dist_sync_fn, process_group)
-
-
-def _not_integers(values: Tensor) -> bool:
-    return values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
 
 
 def _take(embeddings: Tensor, rows: NDArray[np.int64]) -> Tensor:

@@ -1,6 +1,6 @@
 """Rank losses, decomposability losses, combinations of the two, and baselines; called as pytorch-metric-learning's are."""
 
-from suprank.losses.base import LabelTreeWarning, QueryMean, RetrievalLoss
+from suprank.losses.base import LabelTreeWarning, NoPositivesWarning, QueryMean, RetrievalLoss
 from suprank.losses.baselines import (
     CSL,
     ArcFace,
@@ -58,6 +58,7 @@ __all__ = [
     "FastAP",
     "LabelTreeWarning",
     "MultiSimilarity",
+    "NoPositivesWarning",
     "PairCalibration",
     "ProxyAnchor",
     "ProxyNCA",

@@ -13,8 +13,10 @@ from torch import nn
 
 from suprank.losses.batch import RetrievalBatch
 from suprank.losses.score_batch import ScoreBatch
-from suprank.losses.value_checks import may_read_values, reading_once
+from suprank.losses.value_checks import check_values, reading_once
 from suprank.ranking.fused_batch import fused_mean, runs_kernels
+from suprank.ranking.reading import Reading, may_read
+from suprank.ranking.relevance import refuse_hot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,13 +26,17 @@ if TYPE_CHECKING:
 
     from suprank.losses.score_batch import RankingBatch
 
-_CHECKED_BATCHES = 10  # whether label columns form a tree is checked on so many batches
+_CHECKED_BATCHES = 10  # on so many it is checked whether label columns form a tree, and whether there are positives
 _MOST_LOGGED = 32  # values of a log that a compiled loss keeps
 _CALLER = 6  # stack frames from `check_label_tree` up to the caller: `forward` and two of nn.Module lie between
 
 
 class LabelTreeWarning(UserWarning):
     """The label columns are not a tree, finest level first: they are reversed, or a class has two parents or none."""
+
+
+class NoPositivesWarning(UserWarning):
+    """No query of a batch has a positive: the loss is 0, without a gradient."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ class RetrievalLoss(nn.Module):
     recordable: ClassVar[bool] = True
     cosines_only: ClassVar[bool] = False
     _label_trees_checked = 0
+    _positives_checked = 0
     _logged: Tensor
 
     def __init__(self) -> None:
@@ -76,10 +83,10 @@ class RetrievalLoss(nn.Module):
     def forward(
         self,
         embeddings: Float[Tensor, "queries dim"],
-        labels: Integer[Tensor, "queries ..."] | None = None,
+        labels: Integer[Tensor, "queries ..."] | Bool[Tensor, "queries ..."] | None = None,
         indices_tuple: object = None,
         ref_emb: Float[Tensor, "items dim"] | None = None,
-        ref_labels: Integer[Tensor, "items ..."] | None = None,
+        ref_labels: Integer[Tensor, "items ..."] | Bool[Tensor, "items ..."] | None = None,
         *,
         relevance: Float[Tensor, "queries items"] | None = None,
         self_index: Integer[Tensor, " queries"] | None = None,
@@ -90,11 +97,13 @@ class RetrievalLoss(nn.Module):
 
         Embeddings of any floating dtype are normalized here and scored in float32. Labels are integers `[B]` or
         `[B, L]`, column 0 the finest, and −1 is no label: such an item is no query's positive and a negative of all, as
-        in `evaluate`. Labels `[B, L, M]` are sets of up to M labels at each level, padded with −1: a positive is an item
-        whose set meets the query's; proxies refuse them. `relevance` gives a graded relevance for each pair in place of
-        levels (labels are then needed by proxies only). `indices_tuple` is refused: a rank needs the whole batch.
+        in `evaluate`. Labels `[B, L, M]` are sets of up to M labels at each level, padded with −1, or truth values of M
+        classes (multi-hot): a positive is an item whose set meets the query's; proxies refuse them. `relevance` gives a
+        graded relevance for each pair in place of levels (labels are then needed by proxies only). `indices_tuple` is
+        refused: a rank needs the whole batch.
 
-        The query is never in its own list. Among references it is recognized in one of two ways. `self_index` is the
+        The query is never in its own list. `ref_emb=embeddings`, the same tensor, is the batch as it is without. Among other
+        references, of which a detached copy is one, the query is recognized in one of two ways. `self_index` is the
         position of each query, −1 where it is absent. `ids` and `ref_ids` number the images: every reference with the
         query's id is the query, as in a memory that has seen an image several times. An id below 0 means "unknown" and
         matches nothing.
@@ -151,13 +160,32 @@ class RetrievalLoss(nn.Module):
 
     def check_label_tree(self, batch: RetrievalBatch, *, stacklevel: int) -> None:
         """Warn once if the labels of one of the first batches form no tree. Later ones are not checked: a GPU would wait."""
-        if batch.labels is None or self._label_trees_checked >= _CHECKED_BATCHES or not may_read_values(batch.labels):
+        labels = batch.labels
+        if labels is None or not may_read(labels, Reading.TO_CHECK) or self._label_trees_checked >= _CHECKED_BATCHES:
             return
         self._label_trees_checked += 1
         error = batch.label_tree_error()
         if error is not None:
+            refuse_hot(labels, "labels")
             self._label_trees_checked = _CHECKED_BATCHES
             warnings.warn(f"labels of {type(self).__name__}: {error}", LabelTreeWarning, stacklevel=stacklevel)
+
+    def check_positives(self, skipped: Tensor, queries: int) -> None:
+        """Warn once if, on one of the first batches, as many queries as there are have no positives."""
+        if not may_read(skipped, Reading.TO_CHECK) or self._positives_checked >= _CHECKED_BATCHES:
+            return
+        self._positives_checked += 1
+        check_values(skipped, lambda: queries - 2 - skipped, lambda: self._warn_without_positives(skipped, queries))
+
+    def _warn_without_positives(self, skipped: Tensor, queries: int) -> None:
+        if int(skipped) == queries:
+            self._positives_checked = _CHECKED_BATCHES
+            warnings.warn(
+                f"{type(self).__name__}: none of {queries} queries has a positive, so the loss is 0 without a gradient; give "
+                f"batches with several images of a class, as BalancedBatchSampler makes them, or references with positives.",
+                NoPositivesWarning,
+                stacklevel=2,
+            )
 
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         """The loss on a batch that has been checked and normalized; by default the sum of its `means`."""
@@ -193,9 +221,10 @@ class RetrievalLoss(nn.Module):
 class MeasureLoss(RetrievalLoss):
     """1 − the mean of a measure over the queries that have positives (eq:optimizing_M). A subclass implements `per_query`.
 
-    A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients. How many
-    were left out is in `log["queries_without_positives"]` after a call. `include_self=True` keeps each query in its own list
-    as a positive, as the authors' training code does; lists of `from_scores` have no such item.
+    A query without positives is left out of the mean; a batch of such queries gives 0, with zero gradients, and, among the
+    first ones, a `NoPositivesWarning`. How many were left out is in `log["queries_without_positives"]` after a call.
+    `include_self=True` keeps each query in its own list as a positive, as the authors' training code does; lists of
+    `from_scores` have no such item.
     """
 
     def __init__(self, *, include_self: bool = False) -> None:
@@ -216,6 +245,7 @@ class MeasureLoss(RetrievalLoss):
             skipped = empty.sum()
             loss = (1 - value).masked_fill(empty, 0).sum() / (len(value) - skipped).clamp(min=1)
         self.log = self.loggable({"queries_without_positives": skipped})
+        self.check_positives(skipped, len(value))
         return loss
 
     def compute_lists(self, batch: ScoreBatch) -> Float[Tensor, ""]:

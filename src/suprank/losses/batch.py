@@ -15,13 +15,14 @@ from suprank.ranking.relevance import (
     IGNORED,
     check_labels,
     classes_with_two_parents,
+    is_integral,
+    label_columns,
     listed_level,
     match_sets,
-    squeeze_sets,
 )
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Integer, Shaped
+    from jaxtyping import Bool, Float, Integer, Shaped
     from torch import Tensor
 
 
@@ -49,10 +50,10 @@ class RetrievalBatch:
     def from_embeddings(
         cls,
         embeddings: Float[Tensor, "queries dim"],
-        labels: Integer[Tensor, "queries ..."] | None = None,
+        labels: Integer[Tensor, "queries ..."] | Bool[Tensor, "queries ..."] | None = None,
         indices_tuple: object = None,
         ref_emb: Float[Tensor, "items dim"] | None = None,
-        ref_labels: Integer[Tensor, "items ..."] | None = None,
+        ref_labels: Integer[Tensor, "items ..."] | Bool[Tensor, "items ..."] | None = None,
         *,
         relevance: Float[Tensor, "queries items"] | None = None,
         self_index: Integer[Tensor, " queries"] | None = None,
@@ -65,13 +66,18 @@ class RetrievalBatch:
                 "indices_tuple was given, but a rank needs every item of the batch, so mined pairs cannot be used; "
                 "leave it out, and the miner with it."
             )
+        named = {"ids": ids, "ref_ids": ref_ids, "self_index": self_index}
+        given = [name for name, value in named.items() if value is not None]
+        if given and ref_emb is None:
+            raise ValueError(f"{given[0]} was given without ref_emb, but within a batch each query is one item; leave it out.")
+        within_batch = ref_emb is None or (ref_emb is embeddings and not given)
         queries = _normalize(embeddings, "embeddings")
         if labels is None and relevance is None:
             raise ValueError("labels are missing; give integer labels [B], [B, L] or [B, L, M], or relevance=[queries, items].")
         labels = None if labels is None else _label_columns(labels, queries, "labels")
         items, item_labels = queries, labels
         if ref_emb is not None:
-            items = _normalize(ref_emb, "ref_emb").to(queries.dtype)
+            items = queries if within_batch else _normalize(ref_emb, "ref_emb").to(queries.dtype)
             if items.shape[1] != queries.shape[1]:
                 raise ValueError(
                     f"ref_emb has dimension {items.shape[1]} and embeddings {queries.shape[1]}; embed both with one model."
@@ -94,14 +100,12 @@ class RetrievalBatch:
             relevance = _check_relevance(relevance, queries, items)
         is_self = None
         if ids is not None or ref_ids is not None:
-            if ref_emb is None:
-                raise ValueError("ids were given without ref_emb, but within a batch each query is one item; leave them out.")
             if self_index is not None:
                 raise ValueError("ids and self_index were both given, and both say which references are the query; give one.")
             is_self = _is_self_by_id(ids, ref_ids, queries, items)
         elif self_index is not None:
             is_self = _is_self_by_index(self_index, queries, items)
-        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch=ref_emb is None)
+        return cls(queries, items, labels, item_labels, relevance, is_self, within_batch)
 
     @property
     def scores(self) -> Float[Tensor, "queries items"]:
@@ -150,7 +154,8 @@ class RetrievalBatch:
         """What is wrong with the label columns as a tree, finest first, or None. It waits for a GPU."""
         if self.labels is None or self.depth < 2:
             return None
-        labels = self.labels if self.within_batch or self.item_labels is None else torch.cat([self.labels, self.item_labels])
+        others = [] if self.item_labels is None or self.item_labels is self.labels else [self.item_labels]
+        labels = torch.cat([self.labels, *others])
         columns = labels.cpu().unbind(1)
         for fine, (child, parent) in enumerate(pairwise(columns)):
             unknown = parent < 0 if parent.ndim == 1 else (parent < 0).all(1)[:, None]
@@ -232,23 +237,21 @@ def _check_finite(embeddings: Tensor, norm: Tensor, name: str) -> None:
 
 
 def _label_columns(labels: Tensor, embeddings: Tensor, name: str) -> Tensor:
-    if not isinstance(labels, torch.Tensor) or not is_integral(labels):
-        given = labels.dtype if isinstance(labels, torch.Tensor) else type(labels)
-        raise TypeError(f"{name} is {given}, but must be an integer tensor; use {name}.long() if the values are whole numbers.")
-    if labels.ndim not in (1, 2, 3) or len(labels) != len(embeddings) or labels.numel() == 0:
-        raise ValueError(
-            f"{name} has shape {tuple(labels.shape)} for {len(embeddings)} embeddings, but must be [{len(embeddings)}], "
-            f"[{len(embeddings)}, L], column 0 the finest level, or [{len(embeddings)}, L, M] with up to M labels at a level."
-        )
-    columns = squeeze_sets(labels[:, None] if labels.ndim == 1 else labels)
-    columns = columns.to(embeddings.device, torch.int64)
+    if not isinstance(labels, torch.Tensor):
+        raise TypeError(f"{name} is {type(labels)}, but must be an integer tensor; use torch.tensor({name}).")
+    columns = label_columns(labels.to(embeddings.device), name).to(torch.int64)
+    if len(columns) != len(embeddings):
+        raise ValueError(f"{name} has {len(columns)} rows for {len(embeddings)} embeddings; give one row for each.")
     unsigned = labels.dtype == torch.uint64
-    check_values(
-        columns,
-        lambda: columns.min() - 1 if unsigned else columns.min(),
-        lambda: check_labels(columns, name, unsigned=unsigned),
-    )
+    check_values(columns, lambda: _suspicion(columns, unsigned), lambda: check_labels(columns, name, unsigned=unsigned))
     return columns
+
+
+def _suspicion(columns: Tensor, unsigned: bool) -> Tensor:
+    """Below −1 if `check_labels` may refuse the labels: for the smallest, or sets that hold nothing but 0 and 1."""
+    lowest = columns.min()
+    suspicion = lowest - 1 if unsigned else lowest
+    return suspicion if columns.ndim == 2 else torch.minimum(suspicion, torch.maximum(columns.max() - 3, -2 - lowest))
 
 
 def _check_relevance(relevance: Tensor, queries: Tensor, items: Tensor) -> Tensor:
@@ -261,6 +264,11 @@ def _check_relevance(relevance: Tensor, queries: Tensor, items: Tensor) -> Tenso
         raise ValueError(
             f"relevance {given}, but there are {len(queries)} queries and {len(items)} items; "
             f"give one value for each pair, 0 for a negative and {IGNORED} for an item out of the query's list."
+        )
+    if is_integral(relevance):
+        raise TypeError(
+            f"relevance is {relevance.dtype}, but must be floats: in from_scores integers are levels, of gain 2^level − 1; "
+            f"use relevance.float() if they are the gain itself, or 2.0**relevance - 1."
         )
     relevance = relevance.detach().to(queries.device, queries.dtype)
     check_values(relevance, lambda: relevance.sum() * 0, lambda: _check_finite_relevance(relevance))
@@ -300,8 +308,3 @@ def _integers(values: Tensor, embeddings: Tensor, name: str, meaning: str) -> Te
         given = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values)
         raise ValueError(f"{name} is {given}, but must be {len(embeddings)} integers: {meaning}.")
     return values.to(embeddings.device, torch.int64)
-
-
-def is_integral(values: Tensor) -> bool:
-    """Whether the tensor holds integers; truth values are none."""
-    return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)

@@ -16,7 +16,7 @@ from suprank.losses.unit_vectors import without_autocast
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Float, Integer
+    from jaxtyping import Bool, Float, Integer
     from torch import Tensor
 
     from suprank.losses.base import QueryMean
@@ -30,7 +30,7 @@ _NUMBERS_PER_PAIR = 20  # SupHAP, the largest, had 73 bytes a pair in float32 on
 def collection_loss(
     loss: RetrievalLoss,
     embeddings: Float[Tensor, "items dim"],
-    labels: Integer[Tensor, "items ..."],
+    labels: Integer[Tensor, "items ..."] | Bool[Tensor, "items ..."],
     *,
     chunk: int | None = None,
 ) -> Float[Tensor, ""]:
@@ -120,11 +120,10 @@ class _CollectionLoss(torch.autograd.Function):
                             mean.total, [queries, items, *parameters], retain_graph=more, allow_unused=True
                         )
                 sums.add(mean, block, gradients)
-        shares = [
-            mean.weight / torch.as_tensor(sums.count).clamp(min=1).double() for mean, sums in zip(means, running, strict=True)
-        ]
+        counts = [torch.as_tensor(sums.count, device=vectors.device).clamp(min=1).double() for sums in running]
+        shares = [mean.weight / count for mean, count in zip(means, counts, strict=True)]
         ctx.save_for_backward(*(_weighted(shares, parts) for parts in zip(*(one.gradients for one in running), strict=True)))
-        return _weighted(shares, [torch.as_tensor(one.total) for one in running]).to(vectors)
+        return _weighted(shares, [torch.as_tensor(one.total, device=vectors.device) for one in running]).to(vectors)
 
     @staticmethod
     @once_differentiable

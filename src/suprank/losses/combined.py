@@ -27,8 +27,9 @@ class Combined(RetrievalLoss):
     """L = (1 − λ)·surrogate + λ·decomposability (eq:rod_framework), λ = `decomposability_weight`.
 
     The batch is checked, normalized and scored once for both. After a call, `log` holds both values before weighting,
-    under their class names, and the total under "loss": detached tensors, ready for a logger. A compiled loss writes the next
-    values into the same tensors. `from_scores` takes scores if both parts do.
+    under their class names, and the total under "loss": detached tensors, ready for a logger. A name that both would log has
+    "surrogate" or "decomposability" in front. A compiled loss writes the next values into the same tensors. `from_scores` takes
+    scores if both parts do. A part of weight 0 is computed for the log only.
     """
 
     def __init__(self, surrogate: RetrievalLoss, decomposability: RetrievalLoss, decomposability_weight: float = 0.1) -> None:
@@ -60,25 +61,26 @@ class Combined(RetrievalLoss):
 
     def _combine(self, rank: Tensor, calibration: Tensor) -> Tensor:
         dtype = torch.promote_types(rank.dtype, calibration.dtype)  # a loss of the user's own may follow autocast
-        loss = rank.to(dtype).lerp(calibration.to(dtype), self.decomposability_weight)
-        names = [type(self.surrogate).__name__, type(self.decomposability).__name__]
-        if names[0] == names[1]:
-            names = [f"surrogate {names[0]}", f"decomposability {names[1]}"]
-        self.log = self.loggable(
-            {
-                **getattr(self.surrogate, "log", {}),
-                **getattr(self.decomposability, "log", {}),
-                names[0]: rank.detach(),
-                names[1]: calibration.detach(),
-                "loss": loss.detach(),
-            }
-        )
+        values, weight = (rank.to(dtype), calibration.to(dtype)), self.decomposability_weight
+        loss = values[0].lerp(values[1], weight) if 0 < weight < 1 else values[int(weight)]  # 0·∞ would be NaN
+        parts = {"surrogate": rank, "decomposability": calibration}
+        logs = {role: self._log_of(role, value) for role, value in parts.items()}
+        both = set.intersection(*map(set, logs.values()))
+        named = {f"{role} {name}" if name in both else name: one for role, log in logs.items() for name, one in log.items()}
+        self.log = self.loggable({**named, "loss": loss.detach()})
         return loss
+
+    def _log_of(self, role: str, value: Tensor) -> dict[str, Tensor]:
+        """What a part logs, and its value under its class name, which a part within it may have too."""
+        part = getattr(self, role)
+        log = {name: one for name, one in getattr(part, "log", {}).items() if name != "loss"}
+        name = type(part).__name__
+        return {**log, f"{role} {name}" if name in log else name: value.detach()}
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         weight = self.decomposability_weight
         parts = ((self.surrogate, 1 - weight), (self.decomposability, weight))
-        return [mean.times(share) for part, share in parts for mean in part.means(batch)]
+        return [mean.times(share) for part, share in parts if share for mean in part.means(batch)]
 
 
 def roadmap(

@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from suprank.losses.base import QueryMean, RetrievalLoss
 from suprank.losses.unit_vectors import unit_vectors, without_autocast
-from suprank.losses.value_checks import check_values, may_read_values
+from suprank.losses.value_checks import check_values
 from suprank.ranking.fused_batch import fused_mean, runs_kernels
+from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.relevance import refuse_label_sets
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class ProxyLoss(RetrievalLoss):
         known = fine >= 0
         # Those without a class get any: their value is left out. So does a class out of range, if a check reports it after the
         # launches; if none does, torch must.
-        highest = self.num_classes - 1 if may_read_values(fine) else None
+        highest = self.num_classes - 1 if may_read(fine, Reading.TO_CHECK) else None
         each = self.per_image(queries, fine.clamp(0, highest))
         if runs_kernels(each):
             return fused_mean(each, known, complement=False)[0]

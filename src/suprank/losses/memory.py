@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from suprank.losses.batch import is_integral
+from suprank.ranking.relevance import is_integral
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer

@@ -83,7 +83,7 @@ def _with_virtual_examples(batch: RetrievalBatch) -> RetrievalBatch:
     mixed = torch.cat([batch.queries, alpha * batch.queries[x] + (1 - alpha) * batch.queries[z]])
     labels = torch.cat([batch.labels, _common_labels(batch.labels[x], batch.labels[z])])
     real = torch.arange(len(batch.queries), device=x.device)
-    is_self = _share_an_image(batch, torch.cat([real, x]), torch.cat([real, z]))
+    is_self = _share_an_image(torch.cat([real, x]), torch.cat([real, z]))
     return RetrievalBatch(mixed, mixed, labels, labels, relevance=None, is_self=is_self, within_batch=True)
 
 
@@ -95,10 +95,7 @@ def _common_labels(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _share_an_image(
-    batch: RetrievalBatch, one: Integer[Tensor, " examples"], other: Integer[Tensor, " examples"]
+    one: Integer[Tensor, " examples"], other: Integer[Tensor, " examples"]
 ) -> Bool[Tensor, "examples examples"]:
     """Whether the row's example and the column's are made of a common image."""
-    if batch.is_self is None:
-        return (one[:, None] == one) | (one[:, None] == other) | (other[:, None] == one) | (other[:, None] == other)
-    rows = batch.is_self[one] | batch.is_self[other]
-    return rows[:, one] | rows[:, other]
+    return (one[:, None] == one) | (one[:, None] == other) | (other[:, None] == one) | (other[:, None] == other)

@@ -24,6 +24,7 @@ from suprank.ranking import (
     weighted_ap_relevance,
 )
 from suprank.ranking.fused_batch import fused_ndcg, fused_ratio, fused_recall, runs_kernels, runs_relevance
+from suprank.ranking.relevance import check_decay, check_level_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,11 +106,10 @@ class HAPMeasure:
     weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        nothing = torch.zeros(1, 1, dtype=torch.int8)
-        tree_relevance(nothing, self.decay)  # both refuse bad values: better here than in the first step
+        check_decay(self.decay)
         if self.weights is not None:
             object.__setattr__(self, "weights", tuple(self.weights))
-            weighted_ap_relevance(nothing, self.weights)
+            check_level_weights(self.weights)
 
     def __call__(self, batch: RankingBatch, ranks: RankFunction, *, include_self: bool) -> tuple[Tensor, Tensor]:
         level = batch.level(include_self=include_self)
@@ -121,6 +121,9 @@ class HAPMeasure:
 
     def _relevance(self, batch: RankingBatch, level: Tensor) -> Tensor:
         if batch.relevance is not None:
+            if self.weights is not None or self.decay != type(self).decay:
+                given = f"decay={self.decay}" if self.weights is None else f"weights={self.weights}"
+                raise ValueError(f"{given} makes a relevance of levels, but a relevance was given; give one of the two.")
             return level.clamp(min=0)
         if self.weights is None:
             return tree_relevance(level, self.decay, depth=batch.depth, dtype=batch.scores.dtype)

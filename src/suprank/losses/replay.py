@@ -12,7 +12,7 @@ from torch import nn
 
 from suprank.losses.unit_vectors import without_autocast
 from suprank.losses.value_checks import skip_value_checks
-from suprank.ranking.recording import grids_so_far, rehearsal
+from suprank.ranking.reading import Reading, grids_so_far, reading_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ class ReplayedLoss:
     def __call__(
         self,
         embeddings: Float[Tensor, "queries dim"],
-        labels: Integer[Tensor, "queries ..."] | None = None,
+        labels: Integer[Tensor, "queries ..."] | Bool[Tensor, "queries ..."] | None = None,
         **options: Any,
     ) -> Float[Tensor, ""]:
         return self._call(self.loss, {"embeddings": embeddings, "labels": labels, **options})
@@ -108,7 +108,7 @@ class ReplayedLoss:
             return False
         given = [value for value in inputs.values() if value is not None]
         tensors_alone = all(isinstance(value, torch.Tensor) for value in given)
-        return tensors_alone and not any(value.requires_grad for value in given if value is not first)
+        return tensors_alone and not any(value is first or value.requires_grad for value in given[1:])
 
     def _key(self, module: nn.Module, inputs: dict[str, Tensor | None]) -> object:
         """What must be the same in two calls for one recording to serve both."""
@@ -233,7 +233,7 @@ def record_cuda_graph(function: Function, inputs: Sequence[Tensor]) -> Function:
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     try:
-        with torch.cuda.device(device), rehearsal():
+        with torch.cuda.device(device), reading_at_most(Reading.NOTHING):
             with torch.cuda.stream(stream):
                 function(*static)
                 with refusing_to_wait():

@@ -9,7 +9,7 @@ import torch
 
 from suprank.losses.batch import RetrievalBatch
 from suprank.losses.value_checks import check_values
-from suprank.ranking.recording import is_recording
+from suprank.ranking.reading import Reading, may_read
 from suprank.ranking.relevance import IGNORED
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _relevance(relevance: Tensor, mask: Tensor | None) -> Tensor:
 
 def _depth(level: Tensor) -> int:
     """A bound of the levels that nothing waits for."""
-    if level.device.type == "cpu" and not is_recording(level):
+    if level.device.type == "cpu" and may_read(level, Reading.TO_CHOOSE):
         return max(1, int(level.max()))
     return MOST_LEVELS
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from suprank.ranking.recording import is_recording
+from suprank.ranking.reading import Reading, may_read, reading_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 FINE = -1
 """Values are in order if their suspicion is this number or more. It is −1, because the smallest label, −1, is in order."""
-
-_values_trusted = False
 
 
 class PostponedChecks:
@@ -39,7 +37,7 @@ class PostponedChecks:
         if not self._waiting or not self._waiting[0][0].is_cuda:
             return
         worst, checks = self._worst()
-        copied = torch.empty((), dtype=worst.dtype, pin_memory=True).copy_(worst, non_blocking=True)
+        copied = torch.empty((), dtype=worst.dtype, device="cpu", pin_memory=True).copy_(worst, non_blocking=True)
         self._copied.append((copied, torch.cuda.current_stream(worst.device).record_event(), checks))
 
     def run(self) -> None:
@@ -77,22 +75,11 @@ _current = _Current()
 def skip_value_checks() -> Iterator[None]:
     """Within this context losses check shapes and types but no values: not whether embeddings are finite or labels in range.
 
-    On a GPU such checks wait for the device. Use it in a training loop that checks for NaN itself, once a step.
+    On a GPU such checks wait for the device. Use it in a training loop that checks for NaN itself, once a step. Other threads
+    check on.
     """
-    global _values_trusted
-    before, _values_trusted = _values_trusted, True
-    try:
+    with reading_at_most(Reading.TO_CHOOSE):
         yield
-    finally:
-        _values_trusted = before
-
-
-def may_read_values(values: Tensor) -> bool:
-    """Whether a check may read the values of a tensor.
-
-    It may not within `skip_value_checks`, nor while torch.compile or a CUDA graph records operations to run later.
-    """
-    return not (_values_trusted or is_recording(values))
 
 
 def check_values(values: Tensor, suspicion: Callable[[], Tensor], check: Callable[[], None]) -> None:
@@ -101,7 +88,7 @@ def check_values(values: Tensor, suspicion: Callable[[], Tensor], check: Callabl
     Within `reading_once` a GPU is not waited for here: `suspicion` computes a number that is NaN, or below `FINE`, if anything
     can be wrong, and `check` runs at the end, if it is.
     """
-    if not may_read_values(values):
+    if not may_read(values, Reading.TO_CHECK):
         return
     if _current.postponed is None or values.device.type == "cpu":
         check()

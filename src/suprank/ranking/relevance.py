@@ -4,7 +4,8 @@ A *level* is the depth of the closest common ancestor in the label tree: L for t
 share nothing, and `IGNORED` (−1) for an item that is not in the query's list at all (the query itself, or junk).
 
 An item may have several labels at a level: labels are then sets, `[N, L, M]` in place of `[N, L]`, padded with −1 to the size M
-of the largest. Two items agree at a level where their sets meet.
+of the largest. Two items agree at a level where their sets meet. Truth values `[N, L, C]` (multi-hot) say of each of C classes
+whether the item has it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from suprank.ranking.fused_batch import fused_levels, fused_relevance, runs_kernels, runs_relevance
+from suprank.ranking.reading import Reading, may_read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,8 @@ _DEEPEST = 127  # levels are int8: one byte a pair
 
 
 def common_level(
-    labels: Integer[Tensor, "queries ..."], ref_labels: Integer[Tensor, "items ..."] | None = None
+    labels: Integer[Tensor, "queries ..."] | Bool[Tensor, "queries ..."],
+    ref_labels: Integer[Tensor, "items ..."] | Bool[Tensor, "items ..."] | None = None,
 ) -> Integer[Tensor, "queries items"]:
     """Depth of the closest common ancestor of every query and item, counted from the root.
 
@@ -102,9 +105,29 @@ def _sets_meet(labels: Tensor, ref_labels: Tensor) -> Tensor:
     return meet
 
 
-def squeeze_sets(labels: Integer[Tensor, "rows depth ..."]) -> Integer[Tensor, "rows depth ..."]:
-    """The labels `[N, L]` of sets `[N, L, 1]`, which have one member each; other labels as they are."""
-    return labels[..., 0] if labels.ndim == 3 and labels.shape[2] == 1 else labels
+def is_integral(values: Tensor) -> bool:
+    """Whether the tensor holds integers; truth values are none."""
+    return not (values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool)
+
+
+def label_columns(labels: Tensor, name: str) -> Integer[Tensor, "rows depth ..."]:
+    """Labels as columns `[N, L]`, or as sets `[N, L, M]` if an item may have several at a level. Other shapes are refused."""
+    if not is_integral(labels) and not (labels.dtype == torch.bool and labels.ndim == 3):
+        raise TypeError(
+            f"{name} have dtype {labels.dtype}, but must be integers, or truth values of C classes [N, 1, C]; use "
+            f"{name}.long() if the values are whole numbers."
+        )
+    if labels.ndim not in (1, 2, 3) or (labels.ndim > 1 and not 1 <= labels.shape[1] <= _DEEPEST) or 0 in labels.shape[2:]:
+        raise ValueError(
+            f"{name} have shape {tuple(labels.shape)}, but must be [N] or [N, L] with 1 to {_DEEPEST} levels, finest first, or "
+            f"[N, L, M] if an item has up to M labels at a level; one-hot labels become numbers by {name}.argmax(1)."
+        )
+    columns = labels[:, None] if labels.ndim == 1 else labels
+    if columns.dtype == torch.bool:
+        readable = columns.numel() and may_read(columns, Reading.TO_CHOOSE)
+        found = columns.byte().topk(max(1, int(columns.sum(-1).max())) if readable else columns.shape[-1])
+        columns = found.indices.where(found.values > 0, NO_LABEL)
+    return columns[..., 0] if columns.ndim == 3 and columns.shape[2] == 1 else columns
 
 
 def match_sets(
@@ -129,7 +152,9 @@ def refuse_label_sets(labels: Tensor, what: str, instead: str) -> None:
 
 
 def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = False) -> None:
-    """Raise if int64 labels are below −1, "no label". `unsigned`: they were uint64, so that those from 2⁶³ on are below 0."""
+    """Raise if int64 labels are below −1, or sets multi-hot. `unsigned`: they were uint64, and from 2⁶³ on are below 0."""
+    if labels.ndim == 3:
+        refuse_hot(labels, name)
     if not labels.numel() or int(labels.min()) >= (0 if unsigned else NO_LABEL):
         return
     row = int((labels.reshape(len(labels), -1).amin(1) < (0 if unsigned else NO_LABEL)).nonzero()[0])
@@ -142,6 +167,22 @@ def check_labels(labels: Integer[Tensor, "..."], name: str, *, unsigned: bool = 
     raise ValueError(
         f"{name} hold {value} in row {row}, but must be 0 or more, or −1 for no label; renumber the classes from 0 on."
     )
+
+
+def refuse_hot(labels: Integer[Tensor, "rows depth ..."], name: str) -> None:
+    """Raise if nothing but 0 and 1 says of each class whether a row has it: in columns that form no tree, or in sets."""
+    if not labels.numel() or int(labels.min()) < 0 or int(labels.max()) > 1:
+        return
+    if labels.ndim == 3 and (labels.shape[2] > 2 or (labels[..., 0] == labels[..., 1]).any()):
+        raise ValueError(
+            f"{name} of shape {tuple(labels.shape)} hold nothing but 0 and 1, and one of them twice in a row, so they look "
+            f"multi-hot; give truth values (dtype bool), or the numbers of each row's classes, padded with −1."
+        )
+    if labels.ndim == 2 and labels.shape[1] > 2 and (labels.sum(1) == 1).all():
+        raise ValueError(
+            f"{name} of shape {tuple(labels.shape)} hold one 1 in each row and else 0, so they look one-hot, but columns are "
+            f"the levels of a tree; give the numbers of the classes: {name}.argmax(1)."
+        )
 
 
 def classes_with_two_parents(
@@ -200,8 +241,7 @@ def tree_relevance(
     is L; by default the deepest level present. It scales all relevances alike, which H-AP does not see. A deeper
     level can get less relevance an item than a coarser one that has fewer items.
     """
-    if not decay >= 0:
-        raise ValueError(f"decay={decay} must be 0 or more, or coarse levels would outweigh fine ones; the paper uses 1.")
+    check_decay(decay)
     _check_integer(level, "level")
     if depth is None:
         depth = max(_deepest(level), 1)
@@ -230,8 +270,7 @@ def weighted_ap_relevance(
     They need not sum to 1, as H-AP divides by their sum; a level at which a query has no positives drops out of
     that query's sum and of its divisor.
     """
-    if not all(0 <= weight < math.inf for weight in weights) or sum(weights) <= 0:
-        raise ValueError(f"weights={list(weights)} must be finite, 0 or more, with at least one above 0; try [1/L] * L.")
+    check_level_weights(weights)
     _check_integer(level, "level")
     if _known_deeper(level, len(weights)):
         raise ValueError(
@@ -248,6 +287,18 @@ def weighted_ap_relevance(
     return relevance
 
 
+def check_decay(decay: float) -> None:
+    """Raise unless this is a `decay` of `tree_relevance`."""
+    if not decay >= 0:
+        raise ValueError(f"decay={decay} must be 0 or more, or coarse levels would outweigh fine ones; the paper uses 1.")
+
+
+def check_level_weights(weights: Sequence[float]) -> None:
+    """Raise unless these may be `weights` of `weighted_ap_relevance`."""
+    if not all(0 <= weight < math.inf for weight in weights) or sum(weights) <= 0:
+        raise ValueError(f"weights={list(weights)} must be finite, 0 or more, with at least one above 0; try [1/L] * L.")
+
+
 def exponential_gain(
     level: Integer[Tensor, "queries items"], *, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "queries items"]:
@@ -262,20 +313,14 @@ def exponential_gain(
 
 
 def _columns(labels: Tensor, name: str) -> Tensor:
-    _check_integer(labels, name)
-    if labels.ndim not in (1, 2, 3) or (labels.ndim > 1 and not 1 <= labels.shape[1] <= _DEEPEST) or 0 in labels.shape[2:]:
-        raise ValueError(
-            f"{name} has shape {tuple(labels.shape)}, but must be [N] or [N, L] with 1 to {_DEEPEST} levels, finest first, or "
-            f"[N, L, M] if an item has up to M labels at a level."
-        )
-    columns = squeeze_sets(labels[:, None] if labels.ndim == 1 else labels).to(torch.int64)
+    columns = label_columns(labels, name).to(torch.int64)
     if columns.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU the check would wait for the device
         check_labels(columns, name, unsigned=labels.dtype == torch.uint64)
     return columns
 
 
 def _check_integer(values: Tensor, name: str) -> None:
-    if values.dtype.is_floating_point or values.dtype.is_complex or values.dtype == torch.bool:
+    if not is_integral(values):
         raise TypeError(
             f"{name} has dtype {values.dtype}, but must be integers; use {name}.long() if the values are whole numbers."
         )

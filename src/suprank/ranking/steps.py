@@ -128,7 +128,8 @@ class SupStep:
         middle = gap <= self.delta
         sigmoid = torch.sigmoid(gap.clamp(max=self.delta) / self.tau)
         curved = torch.where(gap >= 0, sigmoid + self.jump, sigmoid)  # jump * (gap >= 0) would be float32 whatever the gap
-        return torch.where(middle, curved, self.rho * (gap - self.delta) + self.height)
+        line = self.rho * (gap - self.delta) + self.height if self.rho else self.height  # 0·∞ would be NaN
+        return torch.where(middle, curved, line)
 
     def derivative(self, gap: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         curved = Sigmoid(self.tau).derivative(gap)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from suprank.ranking import hierarchical_average_precision
 from suprank.ranking.exact import Places, Top, choose_ordering, compiled, numba_loops, plain
+from suprank.ranking.exact.tables import ideal_discount
 from tests import reference
 from tests.ranking.random_rankings import PLENTY
 
@@ -571,3 +572,11 @@ def test_a_device_without_a_compiler_gets_the_plain_way(monkeypatch):
     monkeypatch.setattr("suprank.ranking.exact.dispatch.find_spec", lambda name: None)
     assert choose_ordering(torch.device("cpu"), 10**9) is plain
     assert choose_ordering(torch.device("cuda"), 10**9) is plain
+
+
+def test_tables_and_orders_are_made_where_the_scores_are_whatever_the_default_device():
+    scores = torch.rand(3, 40)
+    with torch.device("meta"):
+        found, discount = compiled.top(scores, 5), ideal_discount(2**17, torch.device("cpu"))
+    assert torch.equal(found.item, compiled.top(scores, 5).item)
+    assert discount[2].item() == pytest.approx(1 + 1 / np.log2(3))

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from suprank.ranking import chunked, definition, gridded, heaviside, ranks, tree_relevance
+from suprank.ranking import SupStep, chunked, definition, gridded, heaviside, ranks, tree_relevance
 from suprank.ranking.ranks import dispatch
 from tests.ranking.random_rankings import PLENTY, SOME, STEP_PAIRS, assert_near, random_ranking, rankings
 
@@ -157,3 +157,25 @@ def test_wrong_shapes_are_refused_with_the_shapes(arguments, fragments):
     with pytest.raises(ValueError, match="queries") as error:
         ranks(*arguments)
     assert all(fragment in str(error.value) for fragment in fragments), str(error.value)
+
+
+@pytest.mark.parametrize("items", [12, 120], ids=["few positives", "many"])
+def test_exact_ranks_backpropagate_zero_rather_than_fail_however_many_positives(items):
+    scores, level = random_ranking(2, 4, items)
+    leaf = scores.clone().requires_grad_()
+    found = ranks(leaf, level, tree_relevance(level, dtype=torch.float64), minus=heaviside)
+    assert not found.plus.requires_grad
+    assert found.hierarchical is not None
+    assert not found.hierarchical.requires_grad
+    found.total[level > 0].sum().backward()
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, torch.zeros_like(leaf))
+
+
+@pytest.mark.parametrize("minus", [SupStep(), heaviside], ids=["SupRank", "exact"])
+def test_ranks_are_computed_where_the_scores_are_whatever_the_default_device(minus):
+    scores, level = random_ranking(3, 5, 150)
+    expected = ranks(scores, level, minus=minus)
+    with torch.device("meta"):
+        found = ranks(scores, level, minus=minus)
+    assert torch.equal(found.minus, expected.minus)

@@ -72,7 +72,9 @@ class SumOverLevels(RetrievalLoss):
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         losses = self._check(batch)
         values = [loss.compute(batch.at_level(level)) for level, loss in enumerate(losses)]
-        total = torch.stack([weight * value for weight, value in zip(self.weights, values, strict=True)]).sum()
+        total = torch.stack(
+            [weight * value if weight else value.new_zeros(()) for weight, value in zip(self.weights, values, strict=True)]
+        ).sum()
         log: dict[str, Tensor] = {}
         for level, (loss, value) in enumerate(zip(losses, values, strict=True)):
             parts = {**getattr(loss, "log", {}), type(loss).__name__: value.detach()}
@@ -82,7 +84,7 @@ class SumOverLevels(RetrievalLoss):
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
         levels = enumerate(zip(self._check(batch), self.weights, strict=True))
-        return [mean.times(weight) for level, (loss, weight) in levels for mean in loss.means(batch.at_level(level))]
+        return [mean.times(weight) for level, (loss, weight) in levels if weight for mean in loss.means(batch.at_level(level))]
 
     def _check(self, batch: RetrievalBatch) -> list[RetrievalLoss]:
         """The losses, one for each level of the batch's labels."""

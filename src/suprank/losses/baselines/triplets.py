@@ -46,7 +46,9 @@ class TripletSemiHard(RetrievalLoss):
     def compute(self, batch: RetrievalBatch) -> Float[Tensor, ""]:
         scores, level = batch.scores, batch.fine_level()
         total, triplets = _SemiHardHinges.apply(scores, level, self.margin)
-        self.log = self.loggable({"triplets": triplets, "queries_without_positives": _without_positives(level)})
+        skipped = _without_positives(level)
+        self.log = self.loggable({"triplets": triplets, "queries_without_positives": skipped})
+        self.check_positives(skipped, len(level))
         return (total / triplets.clamp(min=1)).to(scores.dtype)
 
     def means(self, batch: RetrievalBatch) -> Sequence[QueryMean]:
@@ -136,7 +138,9 @@ class DistanceWeightedTriplet(RetrievalLoss):
         negative, has_negative = self.draw_negatives(batch)
         hinge = (distance - distance.gather(-1, negative) + self.margin).clamp(min=0).where(has_negative, 0)
         triplets = (hinge > 0).sum()
-        self.log = self.loggable({"triplets": triplets, "queries_without_positives": _without_positives(batch.fine_level())})
+        skipped = _without_positives(batch.fine_level())
+        self.log = self.loggable({"triplets": triplets, "queries_without_positives": skipped})
+        self.check_positives(skipped, len(distance))
         return hinge.sum() / triplets.clamp(min=1)
 
     def draw_negatives(self, batch: RetrievalBatch) -> tuple[Int[Tensor, "queries items"], Bool[Tensor, "queries items"]]:

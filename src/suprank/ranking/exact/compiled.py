@@ -68,7 +68,7 @@ def top_sums(places: Places, relevance: Float[Tensor, "queries depth"], ks: Sequ
     sums, most = _SumArrays(len(relevance), relevance.shape[1], ks), max(ks, default=0)
     level, place = _array(places.level[:, :most]), _array(places.place[:, :most])
     # Sizes and places beyond k do not matter here: nothing is found within a size of 0.
-    sizes = torch.zeros(relevance.shape, dtype=torch.int32)
+    sizes = torch.zeros(relevance.shape, dtype=torch.int32, device="cpu")
     furthest = int(places.place[:, :most].max()) if level.size else 0
     _on_threads(numba_loops.sum_rows, len(sizes), level, place, *_tables(sizes, relevance, furthest), *sums.arrays)
     return sums.top
@@ -100,7 +100,7 @@ def top(scores: Float[Tensor, "queries items"], k: int, first: int = 0, best: To
     It runs in the calling thread.
     """
     if best is None:
-        best = Top(scores[:, :0], torch.empty(len(scores), 0, dtype=torch.int64))
+        best = Top(scores[:, :0], scores.new_empty(len(scores), 0, dtype=torch.int64))
     k = min(k, scores.shape[1] + best.scores.shape[1])
     values, items = np.empty((len(scores), k), np.float32), np.empty((len(scores), k), np.int64)
     known = _array(best.scores), _array(best.item)

@@ -30,7 +30,7 @@ def _rounded(upto: int) -> int:
 
 @lru_cache(maxsize=4)
 def _tables(size: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    place = torch.arange(size + 1, dtype=torch.float64)
+    place = torch.arange(size + 1, dtype=torch.float64, device="cpu")
     inverse = 1 / place
     inverse[0] = 0
     discounts = 1 / torch.log2(1 + place)

@@ -88,6 +88,8 @@ class _ChunkedRanks(torch.autograd.Function):
                 hierarchical[at] = relevance[at] + (step * pairs.closest).sum(-1)
         ctx.save_for_backward(scores, level, relevance, query, item)
         ctx.steps_and_budget = plus, minus, budget
+        if plus.flat:
+            ctx.mark_non_differentiable(*(rank for rank in (rank_plus, hierarchical) if rank is not None))
         return rank_plus, rank_minus, hierarchical
 
     @staticmethod

@@ -12,7 +12,7 @@ from suprank.ranking.ranks.chunked import chunked
 from suprank.ranking.ranks.definition import definition
 from suprank.ranking.ranks.gridded import gridded
 from suprank.ranking.ranks.sorting import levels_to_count, sorting
-from suprank.ranking.recording import count_grid, is_recording
+from suprank.ranking.reading import Reading, count_grid, may_read
 from suprank.ranking.steps import Heaviside, Sigmoid, SupStep, heaviside
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def ranks(
     give the ranks of the metrics; the default is the paper's SupRank, differentiable through rank⁻ alone.
 
     Items that are not positive get rank⁺ 0 and rank⁻ ∞. Scores of half precision are ranked in float32: float16 counts to
-    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant.
+    2048, bfloat16 to 256. Gradients are for `scores`; `relevance` is a constant. Under an exact step rank⁻ has a gradient of
+    zeros, and rank⁺ none.
 
     All implementations give the same numbers. By default one is chosen by device, steps, relevance and size; `using` names
     another ("definition", "chunked", "gridded", "sorting" or "fused"), or is a function.
@@ -133,7 +134,7 @@ def _fastest(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step
 
 def _fastest_on_gpu(scores: Tensor, level: Tensor, relevance: Tensor | None, plus: Step, minus: Step) -> Implementation:
     """The pairs or the grid. The grid must know values of the batch, which cannot be read while a graph is recorded."""
-    if not _may_grid(*scores.shape) or not runs_gridded(scores, level, plus, minus) or is_recording(scores):
+    if not (_may_grid(*scores.shape) and runs_gridded(scores, level, plus, minus) and may_read(scores, Reading.TO_CHOOSE)):
         return fused
     known = survey(scores, level, relevance)
     few = known.positives < GRID_ON_GPU_FROM["positives"] or known.positives * scores.numel() < GRID_ON_GPU_FROM["pairs"]

@@ -220,7 +220,7 @@ def _sums(scores: Tensor, level: Tensor, levels: Levels, settings: _Settings, re
         if isinstance(minus, SupStep):
             threshold = scores.gather(1, index).double() + minus.delta  # in float64: rounding would move items over the kink
             number = torch.searchsorted(-items.scores.double(), -threshold)
-            is_lower = torch.ones(depth, depth + 2, dtype=torch.float64).tril_(1)  # by the level of k, and the group of j
+            is_lower = scores.new_ones(depth, depth + 2, dtype=torch.float64).tril_(1)  # by the level of k, and the group of j
             is_lower[:, 0] = 0
             weights = torch.stack([select(row, items.group) for row in is_lower])
             count = counts.below(number).gather(0, column)[0]

@@ -177,7 +177,7 @@ class _GriddedRanks(torch.autograd.Function):
         ctx.save_for_backward(scores, level, order, *slopes)
         ctx.constants = known, parts, rows
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(result for part, result in enumerate(results) if part not in parts))
+        ctx.mark_non_differentiable(*(result for part, result in enumerate(results) if part not in {MINUS, *parts}))
         return tuple(results)
 
     @staticmethod

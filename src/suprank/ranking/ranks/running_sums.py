@@ -44,8 +44,9 @@ class Positives(NamedTuple):
         flat = torch.from_numpy(np.flatnonzero(is_positive.numpy()))  # a fifth of the time of torch's nonzero
         most = max(1, int(number.max()))
         if len(flat) == len(level) * most:
-            return cls(flat.view(len(level), most) - level.shape[1] * torch.arange(len(level))[:, None], None)
-        is_filled = torch.arange(most) < number
+            rows = torch.arange(len(level), device=level.device)[:, None]
+            return cls(flat.view(len(level), most) - level.shape[1] * rows, None)
+        is_filled = torch.arange(most, device=level.device) < number
         places = flat.new_zeros(is_filled.shape).masked_scatter_(is_filled, flat % level.shape[1])
         last = places.gather(1, (number - 1).clamp(min=0))
         return cls(places.where(is_filled, last), is_filled)
@@ -101,8 +102,8 @@ class Counts:
                 sum(1 << shift for number, shift in zip(numbers, shifts, strict=True) if number >= level)
                 for level in range(depth + 1)
             ]
-            self._words.append(select(torch.tensor([0, *adds]), items.group).cumsum(-1))
-            self._shifts.append(torch.tensor(shifts)[:, None, None])
+            self._words.append(select(items.group.new_tensor([0, *adds]), items.group).cumsum(-1))
+            self._shifts.append(items.group.new_tensor(shifts)[:, None, None])
 
     def below(self, number: Tensor) -> Float[Tensor, "levels queries positives"]:
         """How many of the first `number` items are in the list and of a level below 1, 2, …, depth + 1."""
@@ -128,7 +129,7 @@ class Beyond:
         bins = position.int()
         width = int(bins[:, 0].max()) + 1
         self._bin = target.long().clamp_(max=width - 1)
-        edges = 1 - torch.arange(width + 1, dtype=bins.dtype)
+        edges = 1 - torch.arange(width + 1, dtype=bins.dtype, device=bins.device)
         self._starts = torch.searchsorted(-bins, edges.expand(len(sources), -1).contiguous())  # in bins above −1, 0, 1, …
         self._in_bin = position.sub_(bins).mul_(-self._width)
         self._to_edge = target.sub_(self._bin).clamp_(max=1).mul_(self._width)
@@ -138,7 +139,7 @@ class Beyond:
 
         The weights are `[columns, queries, sources + 1]`, 0 in front, so that running totals start there; they are overwritten.
         """
-        row = column * len(column) + torch.arange(len(column))[:, None]
+        row = column * len(column) + torch.arange(len(column), device=column.device)[:, None]
         at = (row * weights.shape[-1]).add_(self.number)
         at_bin = row.mul_(self._starts.shape[1] - 1).add_(self._bin)
         buffer = torch.empty_like(weights)

@@ -43,7 +43,9 @@ def sorting(
         raise ValueError(
             f"sorting needs integer levels up to {MOST_LEVELS} and one relevance for each level of a query; leave `using` out."
         )
-    return _exact_ranks(scores.detach(), level, levels)
+    found = _exact_ranks(scores.detach(), level, levels)
+    # rank⁻ with a gradient of zeros, as all implementations have it: a training step must not depend on which one is chosen.
+    return found._replace(minus=found.minus.where(torch.ones_like(level, dtype=torch.bool), scores))
 
 
 class Levels(NamedTuple):
@@ -85,7 +87,7 @@ def sort_falling(scores: Tensor) -> tuple[Tensor, Tensor]:
     if not all(bound.isfinite() for bound in torch.aminmax(scores)):  # an index would turn ∞ into NaN
         return scores.sort(-1, descending=True)
     packed = scores.neg().double().view(torch.int64)
-    packed |= torch.arange(scores.shape[1])
+    packed |= torch.arange(scores.shape[1], device=scores.device)
     packed.view(torch.float64).numpy().sort(-1)
     ranking = packed & ((1 << _FREE_BITS) - 1)
     packed ^= ranking
