@@ -30,7 +30,6 @@ def test_help_names_every_verb():
             "embed",
             "evaluate",
             "data",
-            "bench",
         },
         ("index",): {"build", "search", "add", "remove", "info", "copy"},
         ("data",): {"import", "export", "check", "show"},
