@@ -213,7 +213,7 @@ def train_point(point: Point, folder: Path) -> dict[str, Any]:
         *(f"batch.size={point.batch}", f"batch.images_per_class={PER_CLASS}", f"batch.batches={point.steps}"),
         *("run.epochs=1", f"run.seed={point.seed}", f"optimizer.lr={lr}", "optimizer.warmup_epochs=0.1"),
         *("logging.tensorboard=false", "logging.every=1000000", "checkpoint.minutes=1000"),
-        *(("engine.precision=bf16", "engine.replay_network=true") if torch.cuda.is_available() else ("engine.precision=fp32",)),
+        f"engine.precision={'bf16' if torch.cuda.is_available() else 'fp32'}",
         *point.overrides,
     ]
     start = time.monotonic()
