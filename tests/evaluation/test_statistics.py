@@ -182,28 +182,42 @@ def test_p_values_are_uniform_where_units_rise_and_fall_together():
     assert np.mean(paired_randomizations(difference, np.arange(200), samples=1000) < 0.05) > 0.2, "not so queries"
 
 
-def jackknife(values, units, confidence=0.95):
-    """mean ± t·√Σ(mean − mean without a unit)², with plain loops and scipy's t."""
+def jackknife(values, units, confidence=0.95, *, skewed):
+    """mean ± t·√Σ(mean − mean without a unit)², or with Hall's g(±t) in place of ±t, with plain loops and scipy's t."""
     kept = [(value, unit) for value, unit in zip(values, units, strict=True) if unit >= 0 and value == value]
     names = sorted({unit for _, unit in kept})
     if len(names) < MIN_UNITS:
         return NAN, NAN
     mean = sum(value for value, _ in kept) / len(kept)
-    variance = 0.0
+    changes = []
     for name in names:
         others = [value for value, unit in kept if unit != name]
-        variance += (mean - sum(others) / len(others)) ** 2
+        changes.append(mean - sum(others) / len(others))
+    variance = sum(change**2 for change in changes)
     sizes = [sum(unit == name for _, unit in kept) for name in names]
     freedom = max(1, sum(sizes) ** 2 / sum(size**2 for size in sizes) - 1)
-    half = scipy.stats.t.ppf((1 + confidence) / 2, freedom) * variance**0.5
-    return mean - half, mean + half
+    t = scipy.stats.t.ppf((1 + confidence) / 2, freedom)
+    skewness = sum(change**3 for change in changes) / variance**1.5 if skewed and variance else 0
+    if abs(skewness) < 1e-9:
+        return mean - t * variance**0.5, mean + t * variance**0.5
+    low, high = (3 / skewness * (np.cbrt(1 + skewness * (end - skewness / 6)) - 1) for end in (t, -t))
+    return mean - low * variance**0.5, mean - high * variance**0.5
 
 
 @PLENTY
-@given(clustered(FRACTIONS), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
-def test_intervals_are_a_jackknife_over_units_with_students_t(values, confidence):
-    found = interval(*values, confidence=confidence)
-    assert same(found, jackknife(*values, confidence), rel=1e-5, abs=1e-9)
+@given(clustered(FRACTIONS), st.sampled_from([0.5, 0.9, 0.95, 0.99]), st.booleans())
+def test_intervals_are_a_jackknife_over_units_with_students_t(values, confidence, skewed):
+    found = interval(*values, confidence=confidence, skewed=skewed)
+    assert same(found, jackknife(*values, confidence, skewed=skewed), rel=1e-5, abs=1e-9)
+
+
+def test_a_skewed_mean_has_a_longer_interval_on_the_side_of_the_few():
+    values = np.r_[np.full(36, 0.9), np.full(4, 0.1)]  # four classes are hard
+    low, high = interval(values)
+    assert values.mean() - low > 1.5 * (high - values.mean()) > 0
+    assert interval(1 - values) == pytest.approx((1 - high, 1 - low))
+    even = interval(values, skewed=False)
+    assert even.mean() == pytest.approx(values.mean())
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -211,7 +225,8 @@ def test_intervals_of_units_of_one_size_are_those_of_a_t_test_of_their_means(siz
     # Σ(mean − mean without a unit)² = s²/(n − 1) for n units of one size, a bit more than the s²/n of the t-test.
     means = np.random.default_rng(2).beta(2, 1, 30)
     theirs = scipy.stats.t.interval(0.95, 29, means.mean(), means.std(ddof=1) / np.sqrt(29))
-    assert interval(np.repeat(means, size), np.repeat(np.arange(30), size)) == pytest.approx(theirs, rel=1e-5)
+    found = interval(np.repeat(means, size), np.repeat(np.arange(30), size), skewed=False)
+    assert found == pytest.approx(theirs, rel=1e-5)
 
 
 def test_a_95_percent_interval_holds_the_mean_of_new_classes_about_95_times_in_100():
@@ -325,7 +340,7 @@ def test_a_query_without_a_value_is_left_out_of_that_metric_alone():
     values[8, 1] = 1.0
     of_first, of_second = mean_intervals(values, np.arange(20))
     assert of_first == pytest.approx([0.2, 0.2])
-    assert of_second == pytest.approx(jackknife(values[:, 1], range(20)), rel=1e-5)
+    assert of_second == pytest.approx(jackknife(values[:, 1], range(20), skewed=True), rel=1e-5)
 
 
 def test_a_metric_that_is_never_defined_has_no_interval():
