@@ -89,7 +89,7 @@ def without_placeholders(shapes: dict[str, list[Shape]], fewest: int) -> dict[st
 
 def letter_label(character: str) -> str:
     """The name of a character's class: its Unicode name, or the character for Han, whose names are numbers."""
-    return f"Han {character}" if unicodedata.name(character).startswith(_HAN_NAME) else label(character)
+    return f"Han {character}" if unicodedata.name(character).capitalize().startswith(_HAN_NAME) else label(character)
 
 
 def sample(faces: Sequence[Face], most: int | None, seed: int) -> dict[str, Group]:
