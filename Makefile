@@ -25,7 +25,7 @@ lint: $(VENV)/.installed  ## check style, format and types
 	$(BIN)/mypy
 
 bench: $(VENV)/.installed  ## time the losses beside their peers
-	$(BIN)/suprank bench losses
+	$(BIN)/python benchmarks/measure.py losses
 
 docs: $(VENV)/.docs  ## build the documentation into docs/_build
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build

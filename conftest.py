@@ -22,12 +22,7 @@ if "SUPRANK_CACHE" not in os.environ:  # nothing is written to the user's cache;
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # Before anything is computed, and before workers start, which inherit it: many tests compute in bf16.
-cpu_features.prepare_bf16("a CPU that can")
-
-
-def pytest_report_header():
-    cap = os.environ.get(cpu_features.VARIABLE)
-    return f"bf16 on the CPU: {cpu_features.VARIABLE}={cap}" if cap else None
+cpu_features.avoid_amx()
 
 
 @pytest.fixture(autouse=True)

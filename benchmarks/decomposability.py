@@ -1,16 +1,15 @@
 """What the decomposability loss gains as batches get small beside the dataset, and whether the measured gap foretells it.
 
-    suprank data import glyphs --installed-fonts --every-letter --max-characters 12000 --max-drawings 12 --size 32 \\
-        --out many.parquet
-    python benchmarks/decomposability.py many.parquet --study images sizes --images 96000 --seeds 3 --jobs 12 \\
+    python benchmarks/every_letter.py many --characters 12000 --drawings 12 --size 32
+    python benchmarks/decomposability.py many/manifest.parquet --study images sizes --images 96000 --seeds 3 --jobs 12 \\
         --out benchmarks/results/h200/decomposability/images.jsonl
     python benchmarks/decomposability.py --plot benchmarks/results/h200/decomposability     # draws gain.png and images.png
     python benchmarks/decomposability.py --table benchmarks/results/h200/decomposability    # prints images.jsonl as Markdown
     python benchmarks/decomposability.py --write     # writes these tables into docs/decomposability.md
     python benchmarks/decomposability.py --check     # exits with 1 if the page has other tables
 
-For a machine that has not the images, `many.parquet --pack many.zip` writes the decoded images and their split into one file of
-35 MiB, which is then given in place of the manifest. A test of all parts that takes seconds on a GPU:
+For a machine that has not the images, `many/manifest.parquet --pack many.zip` writes the decoded images and their split into
+one file of 35 MiB, which is then given in place of the manifest. A test of all parts that takes seconds on a GPU:
 
     python benchmarks/decomposability.py many.zip --study images --images 6400 --seeds 1 --batches 64 512 --out /tmp/test.jsonl
 
@@ -213,7 +212,7 @@ def train_point(point: Point, folder: Path) -> dict[str, Any]:
         *(f"batch.size={point.batch}", f"batch.images_per_class={PER_CLASS}", f"batch.batches={point.steps}"),
         *("run.epochs=1", f"run.seed={point.seed}", f"optimizer.lr={lr}", "optimizer.warmup_epochs=0.1"),
         *("logging.tensorboard=false", "logging.every=1000000", "checkpoint.minutes=1000"),
-        *(("engine.precision=bf16", "engine.replay_network=true") if torch.cuda.is_available() else ("engine.precision=fp32",)),
+        f"engine.precision={'bf16' if torch.cuda.is_available() else 'fp32'}",
         *point.overrides,
     ]
     start = time.monotonic()

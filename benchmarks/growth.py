@@ -4,7 +4,7 @@ git clone https://github.com/elias-ramzi/SupRank DIR
 python benchmarks/growth.py --authors DIR --memory 60000 --out growth.json --plot growth.png
 python benchmarks/growth.py --from growth.json --plot growth.png      only draws
 
-Forward + backward on the batches of `suprank bench losses`: dimension 512, three levels, a quarter of the items are positives.
+Forward + backward on the batches of measure.py: dimension 512, three levels, a quarter of the items are positives.
 "pairs" is our loss over every pair of a positive and an item: `using="fused"` on a GPU, "chunked" on a CPU. A loss that takes
 longer than `--seconds`, or runs out of memory, is skipped at larger batches.
 
@@ -27,16 +27,16 @@ from types import ModuleType
 from unittest.mock import patch
 
 import torch
+from bench import LOSS_CASES, BenchmarkSettings, LossBenchmarkRun, LossCase, LossMeasurement, LossWorkload
+from bench.benchmark_run import markdown_table
+from bench.loss_benchmark import CPU_BATCHES, CUDA_BATCHES, _build_step, empty_measurement
+from bench.measurement import format_seconds
+from bench.runner import run_plan
+from bench.timing import meter_for, result_or_note
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from suprank import losses
-from suprank.bench import LOSS_CASES, BenchmarkSettings, LossBenchmarkRun, LossCase, LossMeasurement, LossWorkload
-from suprank.bench.benchmark_run import markdown_table
-from suprank.bench.loss_benchmark import CPU_BATCHES, CUDA_BATCHES, _build_step, empty_measurement
-from suprank.bench.measurement import format_seconds
-from suprank.bench.runner import run_plan
-from suprank.bench.timing import meter_for, result_or_note
 
 WARM_UP, REPEATS = 12, 10  # our losses check the labels of their first ten batches
 PAIRS = ", pairs"
@@ -131,10 +131,9 @@ class GrowthRun(LossBenchmarkRun):
 
 def draw(run: GrowthRun, path: Path) -> None:
     """Time against the batch; thin lines beside SupHAP and its pairs show the slopes of N² and N³."""
+    from bench.benchmark_plots import _label
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
-
-    from suprank.bench.benchmark_plots import _label
 
     drawn = [one for one in run.measurements if not one.memory and one.seconds]
     axes = (figure := Figure(figsize=(9.4, 5.8), layout="constrained")).subplots()

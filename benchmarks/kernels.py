@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 
 import torch
+from bench.loss_workload import LossWorkload
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from suprank.bench.loss_workload import LossWorkload
 from suprank.losses import Combined, PairCalibration, RankLoss, SupAP, SupHAP, roadmap
 from suprank.ranking import SupStep, common_level, heaviside, tree_relevance
 from suprank.ranking.ranks import fused

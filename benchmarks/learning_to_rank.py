@@ -36,12 +36,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from bench.benchmark_run import BenchmarkRun, markdown_table
+from bench.measurement import format_bytes, format_seconds
+from bench.timing import child_task, meter_for, result_or_note, run_in_child
 from torch import nn
 
 from suprank import losses
-from suprank.bench.benchmark_run import BenchmarkRun, markdown_table
-from suprank.bench.measurement import format_bytes, format_seconds
-from suprank.bench.timing import child_task, meter_for, result_or_note, run_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -796,7 +796,6 @@ LISTS = [
         "train --help",
         "recipes",
         "recipes sop/roadmap",
-        "recipes --losses",
         "models list",
         "paper",
         "index info {folder}/exact",

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from bench.loss_workload import DIM, LossWorkload
 from torch import nn
 from torch.nn.functional import normalize
 
 from suprank import losses
-from suprank.bench.loss_workload import DIM, LossWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Callable

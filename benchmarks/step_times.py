@@ -29,7 +29,7 @@ import torch
 from suprank.losses import skip_value_checks
 from suprank.models import Embedder
 from suprank.models.config import EmbedderConfig
-from suprank.system.cpu_features import prepare_bf16
+from suprank.system.cpu_features import avoid_amx
 from suprank.training.optimizers import network_optimizer, proxies_optimizer
 from suprank.training.recipe import read_recipe
 
@@ -202,7 +202,7 @@ def main() -> None:
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
-        prepare_bf16("a GPU")
+        avoid_amx()
     torch.manual_seed(0)
     begin = time.perf_counter()
     content = {

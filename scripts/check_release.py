@@ -69,7 +69,6 @@ VERBS = {
     "hierarchy embed": ("hierarchy", "hierarchy embed project -q"),
     "hierarchy cluster": ("hierarchy", "hierarchy cluster project -q"),
     "hierarchy review": ("hierarchy", "hierarchy review project --annotator anna --port 0"),
-    "bench": ("bench", "bench losses --device cpu --batch 16 --loss SupAP --repeats 1 --out b@"),
 }
 
 MATERIAL = """

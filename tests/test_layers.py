@@ -31,8 +31,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "explorer": {"ranking", "evaluation", "data", "embedding", "web"},
     # our losses in the trainers of other libraries, and our models in their benchmarks
     "integrations": {"ranking", "losses", "evaluation", "data", "models", "embedding"},
-    # measures speed and memory; nothing is built on it
-    "bench": {"ranking", "losses", "evaluation"},
     # one training run, and several of them
     "training": {"ranking", "losses", "evaluation", "data", "models", "embedding"},
     "experiments": {"evaluation", "data", "models", "training"},
@@ -167,7 +165,7 @@ def test_the_package_itself_imports_only_importlib_so_that_its_version_is_cheap(
         ("losses/base.py", "from suprank import evaluation", "losses imports evaluation"),
         ("losses/base.py", "from ..evaluation import report", "losses imports evaluation"),
         ("losses/base.py", "from .. import cli", "losses imports cli"),
-        ("bench/losses.py", "import suprank.cli.main", "bench imports cli"),
+        ("paper/layout.py", "import suprank.cli.main", "paper imports cli"),
         ("losses/base.py", "import scipy.special", "imports scipy"),
         ("losses/base.py", "from jaxtyping import Float", "imports jaxtyping"),
         ("ranking/ranks/chunked.py", "import triton", "imports triton"),
@@ -188,7 +186,7 @@ def test_a_planted_violation_is_caught(path, source, complaint):
         ("ranking/steps.py", "import math\nimport torch.nn.functional\nfrom numpy import pi"),
         ("ranking/steps.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from jaxtyping import Float"),
         ("ranking/ranks/fused.py", "import triton.language as tl"),
-        ("cli/main.py", "import typer\nfrom suprank.bench import losses"),
+        ("cli/main.py", "import typer\nfrom suprank import losses"),
     ],
 )
 def test_what_the_table_allows_passes(path, source):

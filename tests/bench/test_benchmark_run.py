@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from suprank.bench import LOSS_CASES, LossBenchmarkRun, LossMeasurement
+from bench import LOSS_CASES, LossBenchmarkRun, LossMeasurement
 
 MIB = 2**20
 PUBLISHED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").rglob("losses.json"))
@@ -17,7 +16,7 @@ def run():
         LossMeasurement("SupAP", "ours", 512, 512, 0, note="out of memory"),
         LossMeasurement("SupHAP", "ours", 8, 96, 96, 2.5, 1, 2.5, 5000 * MIB),
     ]
-    return LossBenchmarkRun.here(found, command="suprank bench losses", device=torch.device("cpu"))
+    return LossBenchmarkRun.here(found, command="python benchmarks/measure.py losses", device=torch.device("cpu"))
 
 
 def test_a_run_reads_back_what_it_saved(run, tmp_path):
@@ -67,7 +66,7 @@ def test_published_runs_still_read(path):
 
 def test_tables_say_how_and_where_they_were_made(run):
     text = run.markdown()
-    assert "    suprank bench losses\n" in text
+    assert "    python benchmarks/measure.py losses\n" in text
     assert run.hardware in text
     assert f"torch {torch.__version__}" in text
     assert "perf_counter" in text
@@ -77,7 +76,7 @@ def test_tables_say_how_and_where_they_were_made(run):
 @pytest.mark.parametrize("kept", ["batches", "memory", "nothing"])
 def test_the_figure_is_drawn_whatever_was_measured(run, kept, tmp_path):
     pytest.importorskip("matplotlib")
-    from suprank.bench.benchmark_plots import draw_losses
+    from bench.benchmark_plots import draw_losses
 
     found = [one for one in run.measurements if {"batches": not one.memory, "memory": one.memory, "nothing": False}[kept]]
     draw_losses(LossBenchmarkRun.here(found, command="", device=torch.device("cpu")), tmp_path / "losses.png")
@@ -86,7 +85,7 @@ def test_the_figure_is_drawn_whatever_was_measured(run, kept, tmp_path):
 
 def test_every_case_has_a_panel_and_there_a_look_of_its_own():
     pytest.importorskip("matplotlib")
-    from suprank.bench.benchmark_plots import panels
+    from bench.benchmark_plots import panels
 
     found = panels(LOSS_CASES)
     assert len(found) == 4
@@ -96,7 +95,7 @@ def test_every_case_has_a_panel_and_there_a_look_of_its_own():
 
 def test_references_stand_in_the_first_panel_and_beside_others():
     pytest.importorskip("matplotlib")
-    from suprank.bench.benchmark_plots import panels
+    from bench.benchmark_plots import panels
 
     assert list(panels(["SupAP", "PML FastAPLoss"])) == ["Flat losses"]
     assert [list(looks) for looks in panels(["SupHAP", "SupAP"]).values()] == [["SupAP"], ["SupAP", "SupHAP"]]

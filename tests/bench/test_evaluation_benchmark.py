@@ -6,8 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-
-from suprank.bench import (
+from bench import (
     EVALUATORS,
     SHAPES,
     BenchmarkSettings,
@@ -19,7 +18,8 @@ from suprank.bench import (
     measure_evaluation,
     plan_evaluation,
 )
-from suprank.bench.evaluation_benchmark import measure_here, measure_in_child
+from bench.evaluation_benchmark import measure_here, measure_in_child
+
 from suprank.system import torchvision_operators
 
 torchvision_operators.declare()  # before `importorskip` imports torchmetrics
@@ -257,7 +257,7 @@ def run():
         *(one("suprank", 1000, queries / 100, queries=queries, shape="gldv2", **memory) for queries in (10, 20)),
         one("suprank", 1000, 3.0, queries=10, shape="million", **memory),
     ]
-    return EvaluationBenchmarkRun.here(found, command="suprank bench evaluation", device=CPU, threads=2)
+    return EvaluationBenchmarkRun.here(found, command="python benchmarks/measure.py evaluation", device=CPU, threads=2)
 
 
 def test_a_run_reads_back_what_it_saved(run, tmp_path):
@@ -282,7 +282,7 @@ def test_the_table_compares_with_faiss_and_shows_values_and_notes(run):
 @pytest.mark.parametrize("kept", ["all", "nothing"])
 def test_the_figure_is_drawn_whatever_was_measured(run, kept, tmp_path):
     pytest.importorskip("matplotlib")
-    from suprank.bench.benchmark_plots import draw_evaluation
+    from bench.benchmark_plots import draw_evaluation
 
     found = run.measurements if kept == "all" else ()
     draw_evaluation(EvaluationBenchmarkRun.here(found, command="", device=CPU), tmp_path / "evaluation.png")
@@ -291,7 +291,7 @@ def test_the_figure_is_drawn_whatever_was_measured(run, kept, tmp_path):
 
 def test_what_grows_decides_the_panel(run):
     pytest.importorskip("matplotlib")
-    from suprank.bench.benchmark_plots import _series
+    from bench.benchmark_plots import _series
 
     panels = {title: (across, len(found)) for title, (across, found) in _series(run.measurements).items()}
     assert panels == {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from bench import LOSS_CASES, LossWorkload
 
 from suprank import losses
-from suprank.bench import LOSS_CASES, LossWorkload
 
 CPU = torch.device("cpu")
 CHECKOUT = {  # as small as a package with the authors' layout can be

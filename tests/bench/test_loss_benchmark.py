@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-from suprank.bench import (
+from bench import (
     LOSS_CASES,
     BenchmarkSettings,
     LossCase,
@@ -19,8 +18,9 @@ from suprank.bench import (
     plan_losses,
     timing,
 )
-from suprank.bench.loss_benchmark import measure_here, measure_in_child
-from suprank.bench.loss_cases import SimilarityProduct
+from bench.loss_benchmark import measure_here, measure_in_child
+from bench.loss_cases import SimilarityProduct
+
 from suprank.losses import baselines
 
 CPU = torch.device("cpu")

@@ -1,7 +1,7 @@
 import pytest
 import torch
+from bench import LossWorkload
 
-from suprank.bench import LossWorkload
 from suprank.ranking import common_level
 
 

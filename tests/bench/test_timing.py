@@ -4,8 +4,7 @@ import sys
 
 import pytest
 import torch
-
-from suprank.bench.timing import CpuMeter, run_in_child
+from bench.timing import CpuMeter, run_in_child
 
 
 def test_the_cpu_meter_sees_a_tensor():

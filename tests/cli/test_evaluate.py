@@ -511,13 +511,6 @@ def test_a_gallery_whose_labels_are_spelled_otherwise_is_matched_and_said(folder
     assert output.startswith("warning: label: two spellings are taken for one class: '3' and '3.0', '2' and '2.0', ")
 
 
-def test_a_dry_run_says_how_long_it_takes_and_writes_nothing():
-    result = evaluated("--dry-run", "--out", "report.json", "--checkpoint", "saved")
-    assert result.stdout.startswith("about 1 s: 4 queries × 4 items, read 2 times from 32 bytes of files, ")
-    assert not Path("report.json").exists()
-    assert not Path("saved").exists()
-
-
 def test_a_checkpoint_stays_and_is_refused_for_other_labels():
     first = evaluated("--checkpoint", "saved").stdout
     assert evaluated("--checkpoint", "saved").stdout == first
@@ -527,4 +520,4 @@ def test_a_checkpoint_stays_and_is_refused_for_other_labels():
     assert "Choose another folder, or delete it to start again." in text
     assert "is a file; name a folder" in refusal(*arguments[:-1], "q.csv")
     assert "--checkpoint cannot be combined with --protocol dml" in refusal(*arguments, "--protocol", "dml")
-    assert "--dry-run cannot be combined with --gap" in refusal(*arguments[:-2], "--dry-run", "--gap", 2)
+    assert "--checkpoint cannot be combined with --gap" in refusal(*arguments, "--gap", 2)

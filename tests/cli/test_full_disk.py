@@ -91,7 +91,6 @@ NOWHERE = "/proc/nowhere"  # in which not even root can make files
         ("evaluate", "--embeddings", "none.npy", "--labels", "none.csv", "--save-run", f"{NOWHERE}.trec"),
         ("report", "none", "--out", f"{NOWHERE}.html"),
         ("embed", "--model", "none", "--manifest", "none.parquet", "--out", NOWHERE),
-        ("bench", "losses", "--device", "cpu", "--out", NOWHERE),
         ("hierarchy", "export", "none", "--out", NOWHERE),
         ("hierarchy", "export", "none", "--out", "x", "--manifest-out", f"{NOWHERE}.parquet"),
         ("data", "import", "folder", "none", "--out", f"{NOWHERE}.parquet"),

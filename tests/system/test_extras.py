@@ -56,11 +56,10 @@ def test_extras_include_each_other():
         "train": ["vision", "baselines", "fast", "metrics", "turbo"],
         "explore": ["vision", "fast"],
         "hierarchy": ["cli"],
-        "all": ["train", "explore", "hierarchy", "bench", "encoders", "export", "sentence-transformers", "servers"],
+        "all": ["train", "explore", "hierarchy", "encoders", "export", "sentence-transformers", "servers"],
         "dev": ["all"],
         "docs": ["explore", "hierarchy", "metrics", "train"],
         "cli": ["fast"],
-        "bench": ["baselines", "cli", "metrics"],
         "export": ["vision"],
         "encoders": ["hierarchy"],
         "servers": ["explore"],
@@ -69,7 +68,6 @@ def test_extras_include_each_other():
             assert distributions(other) <= distributions(extra), (extra, other)
     for extra, packages in {
         "baselines": "pytorch-metric-learning",
-        "bench": "faiss-cpu matplotlib polars",
         "cli": "numba pyarrow rich threadpoolctl typer",
         "encoders": "open-clip-torch sentence-transformers",
         "export": "onnx onnxruntime onnxscript",
@@ -106,10 +104,6 @@ torch.set_num_threads(1)
 typer.main.get_command = functools.cache(typer.main.get_command)  # or else 0.08 s for each command
 """
 SUFFICE = {  # calls of the verbs that do something small
-    "bench": [  # which measures in processes of its own, and here in none
-        "import suprank.cli.bench, suprank.bench.benchmark_plots; from importlib.util import find_spec; "
-        "assert all(map(find_spec, ('faiss', 'torchmetrics', 'pytorch_metric_learning')))"
-    ],
     "hierarchy": [
         ("hierarchy", "new", "q", "--labels", "labels.txt"),
         ("hierarchy", "embed", "q", "-q"),
@@ -143,7 +137,7 @@ SUFFICE = {  # calls of the verbs that do something small
     ],
     "export": ["import onnx, onnxruntime, onnxscript, suprank.models.export"],
 }
-IN_PYTHON = {package: f"import {package}" for package in PACKAGES if package != "suprank.bench"}
+IN_PYTHON = {package: f"import {package}" for package in PACKAGES}
 IN_PYTHON["suprank.explorer"] += "; suprank.explorer.Source"
 IN_PYTHON["suprank.models"] += "; suprank.models.Embedder"
 IN_PYTHON["suprank.training"] += "; suprank.training.TrainConfig"
@@ -154,8 +148,8 @@ def results(folder):
     """The outcomes of `IN_PYTHON` without an extra, of `NEEDS_MORE` with `cli` alone, and of each extra in `SUFFICE`."""
     train, explore, export = (Case(extra, SUFFICE[extra]) for extra in ("train", "explore", "export"))
     vision = Case("vision", SUFFICE["vision"], [train, explore, export])
-    bench, hierarchy = (Case(extra, SUFFICE[extra]) for extra in ("bench", "hierarchy"))
-    cli = Case("cli", [PREPARE], [Case("cli", NEEDS_MORE.values()), bench, hierarchy, vision])
+    hierarchy = Case("hierarchy", SUFFICE["hierarchy"])
+    cli = Case("cli", [PREPARE], [Case("cli", NEEDS_MORE.values()), hierarchy, vision])
     _, (_, in_python), _, (_, needs_more), *suffice = outcomes(
         Case("", ["import torch"], [Case("", IN_PYTHON.values()), cli]), folder
     )

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bench import timing
+from bench.settings import BenchmarkSettings
 
 import suprank
-from suprank.bench import timing
-from suprank.bench.settings import BenchmarkSettings
 from suprank.data import Manifest, archives, in_memory
 from suprank.evaluation import evaluate
 from suprank.experiments import runner

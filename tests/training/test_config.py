@@ -49,7 +49,6 @@ def test_nothing_can_be_changed_afterwards():
         ({"memory": {"size": 10}, "loss": {"name": "nsm"}}, "of no use to nsm, which does not compare images"),
         ({"memory": {"size": 10, "per_item": True}}, 'size=10 must be "all"'),
         ({"memory": {"start_epoch": 3}}, "start_epoch has no effect without a memory"),
-        ({"engine": {"replay_network": True}, "batch": {"chunk": 32}}, "replay_network=true has no effect with batch.chunk=32"),
         (
             {"data": {"manifest": "m.csv", "cache_folder": "decoded"}},
             "cache_folder has no effect without cache_images or crop_on",
@@ -104,15 +103,6 @@ def test_nothing_can_be_changed_afterwards():
         ({"engine": {"accelerator": "cpu", "precision": "fp16"}}, "engine.precision='fp16' is for GPUs"),
         ({"engine": {"accelerator": "cpu", "replay_loss": True}}, "engine.replay_loss=true replays the loss on one GPU"),
         ({"engine": {"devices": 2, "replay_loss": True}}, "engine.replay_loss=true replays the loss on one GPU"),
-        (
-            {"engine": {"accelerator": "cpu", "replay_network": True}},
-            "engine.replay_network=true replays the network on one GPU",
-        ),
-        ({"engine": {"devices": 2, "replay_network": True}}, "engine.replay_network=true replays the network on one GPU"),
-        (
-            {"engine": {"replay_network": True}, "batch": {"accumulate": 2}},
-            "engine.replay_network=true cannot add the gradients of batch.accumulate=2 batches",
-        ),
         ({"engine": {"accelerator": "cpu", "strategy": "fsdp"}}, "engine.strategy='fsdp' shards a network over GPUs"),
         ({"images": {"sise": 64}}, "Extra inputs are not permitted"),
     ],

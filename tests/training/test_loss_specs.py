@@ -10,7 +10,6 @@ import torch
 from pydantic import ValidationError
 
 from suprank import losses
-from suprank.training.loss_list import list_losses
 from suprank.training.loss_specs import CombinedSpec, LossSpec, RankLossSpec, SupSpec, loss_specs, parse_loss
 
 SPECS = loss_specs()
@@ -328,8 +327,3 @@ def test_a_spec_without_a_name_is_no_loss():
         """A base class."""
 
     assert loss_specs() == before
-
-
-def test_the_list_that_needs_no_torch_has_every_spec_of_the_package():
-    package = {name: spec for name, spec in SPECS.items() if spec.__module__.startswith("suprank.")}
-    assert list(list_losses().items()) == [(name, (spec.description(), spec.key_names())) for name, spec in package.items()]

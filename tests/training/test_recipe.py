@@ -347,21 +347,6 @@ def test_an_unknown_name_is_refused_with_the_one_that_was_meant(key, meant, in_f
     assert suggestion in output
 
 
-@pytest.mark.parametrize(
-    ("key", "now"),
-    [
-        ("data.hold", "data.cache_images"),
-        ("model.normalisation", "model.normalization"),
-        ("run.clip", "run.clip_grad_norm"),
-        ("optimizer.floor", "optimizer.min_lr"),
-        ("proxies.factor", "proxies.gamma"),
-        ("optimizer.warmup", "optimizer.warmup_epochs"),
-    ],
-)
-def test_a_key_of_an_earlier_version_is_refused_with_its_new_name(key, now):
-    assert f"{key}: unknown key; it is called {now} now" in refused(written("mine.toml", SMALLEST), [f"{key}=3"])
-
-
 def test_an_entry_has_no_entries():
     file = written("mine.toml", SMALLEST + "[batch]\nsize = 64\n")
     assert refused(file, ["batch.size.more=3"]).startswith("batch.size is an entry and not a table, so it has no 'more'")

@@ -128,12 +128,6 @@ def test_a_resumed_run_is_another_session_in_which_harmless_entries_may_differ()
     assert second["changes"]["engine.devices"] == [1, 2]
 
 
-def test_a_resumed_run_may_replay_its_network():
-    begun()
-    RunFolder.open("run", recipe(engine={"replay_network": True}), resume=True).close()
-    assert sessions()[-1]["changes"] == {"engine.replay_network": [False, True]}
-
-
 def test_the_decoder_may_not_differ_where_it_decides_the_crops():
     begun(recipe(data={"manifest": "m.parquet", "fast_jpeg": True}))
     with pytest.raises(RunFolderError, match="data.decoder was 'pil' and is 'turbo'"):

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from suprank import __version__
-from suprank.cli import bench, data, exporting, help_text, importing, index, models, terminal
+from suprank.cli import data, exporting, help_text, importing, index, models, terminal
 from suprank.cli.adapt import adapt
 from suprank.cli.compare import compare
 from suprank.cli.demo import demo
@@ -38,8 +38,7 @@ models.app.command()(pull)
 app.add_typer(models.app, name="models")
 app.add_typer(index.app, name="index")
 app.add_typer(hierarchy.app, name="hierarchy")
-app.add_typer(bench.app, name="bench")
-for group in (app, data.app, importing.app, exporting.app, models.app, index.app, hierarchy.app, bench.app):
+for group in (app, data.app, importing.app, exporting.app, models.app, index.app, hierarchy.app):
     group.info.cls = help_text.Group
     for command in group.registered_commands:
         command.cls = help_text.Command

@@ -167,12 +167,9 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Save the work in this folder every half minute; after a kill, the same command goes on where it was.",
+            help="Save the values of finished queries in this folder; after a kill, the same command goes on with the others.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be read, and about how long it would take, and stop.")
-    ] = False,
     intervals: Annotated[bool, typer.Option("--intervals", help="Add 95% intervals, for new classes.")] = False,
     per_query: Annotated[bool, typer.Option("--per-query", help="Save the values of every query beside --out.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="REPORT.json", help="Save the report.")] = None,
@@ -232,8 +229,7 @@ def evaluate(
         --level species --level genus --intervals --per-query --out ours.json
     Against an earlier report, query by query:
       suprank evaluate new.parquet --labels new.parquet --against ours.json
-    A collection larger than memory: how long will it take? Then evaluate it, and go on after a kill:
-      suprank evaluate q.npy --labels q-labels.npy --gallery 'shards/*.npy' --gallery-labels labels.npy --dry-run
+    A collection larger than memory, which goes on after a kill:
       suprank evaluate q.npy --labels q-labels.npy --gallery 'shards/*.npy' --gallery-labels labels.npy \\
         --checkpoint evaluation --out report.json
     The decomposability gap of AP in batches of 256, with its upper bounds:
@@ -277,7 +273,6 @@ def evaluate(
         save_run_k=save_run_k,
         quiet=quiet,
         checkpoint=checkpoint,
-        dry_run=dry_run,
         protocol=None if protocol is None else protocol.value,
         qrels=qrels,
         self_match=None if self_match is None else self_match.value,
@@ -285,8 +280,8 @@ def evaluate(
         usage=usage,
     )
     check_options(context)
-    if ground_truth is not None and (checkpoint is not None or dry_run):
-        raise typer.BadParameter("--checkpoint and --dry-run are for labels; leave them out, or --ground-truth.")
+    if ground_truth is not None and checkpoint is not None:
+        raise typer.BadParameter("--checkpoint is for labels; leave it out, or --ground-truth.")
     predictions = solution is not None and (protocol is None or options.subject.suffix.lower() == ".csv")
     if not predictions and run is None:
         check_sources(options.subject, labels, gallery, gallery_labels, id)

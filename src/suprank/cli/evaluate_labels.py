@@ -36,14 +36,11 @@ def evaluate_labels(options: EvaluateOptions) -> None:
         "metrics": options.metrics,
         **options.protocol_settings,
     }
-    if options.dry_run:
-        terminal.echo(data.plan(**settings))
-        return
     pair = None if saved is not None else _read_pair(options, data)
     common = settings if pair is None else pair.common_settings(settings)
     paired = saved is not None or pair is not None
     resumable: dict[str, Any] = {} if options.checkpoint is None else {"checkpoint": options.checkpoint}
-    with terminal.log_lines("suprank.evaluation", options.quiet), terminal.progress("evaluating", options.quiet) as progress:
+    with terminal.progress("evaluating", options.quiet) as progress:
         report = data.evaluate(
             progress=progress,
             per_query=options.per_query or paired,

@@ -51,7 +51,7 @@ WITHOUT_PROTOCOL = {
     **dict.fromkeys(("metric", "decay", "weight"), "a protocol has its own metrics"),
     **dict.fromkeys(("gap", "run"), "a protocol is for embeddings"),
     "save_run": "--save-run saves lists by our own conventions",
-    **dict.fromkeys(("checkpoint", "dry_run"), "a protocol is evaluated from start to end"),
+    "checkpoint": "a protocol is evaluated from start to end",
 }
 """Options that contradict any --protocol, and why."""
 GROUND_TRUTH = {"qrels": "mieb", "self_match": "mieb", "ground_truth": "revisited", "solution": "gldv2"}
@@ -95,7 +95,6 @@ class EvaluateOptions:
     save_run_k: int
     quiet: bool
     checkpoint: Path | None = None
-    dry_run: bool = False
     protocol: str | None = None
     qrels: Path | None = None
     self_match: str | None = None

@@ -219,36 +219,16 @@ def glyphs(
     out: Out,
     font: Annotated[list[Path] | None, typer.Option(help="Additional font file to draw with; repeatable.")] = None,
     installed_fonts: Annotated[bool, typer.Option("--installed-fonts", help="Draw with all fonts of this system too.")] = False,
-    every_letter: Annotated[
-        bool, typer.Option("--every-letter", help="Draw all letters that the fonts have, Han and Hangul too.")
-    ] = False,
-    max_characters: Annotated[
-        int | None, typer.Option(min=4, help="With --every-letter: characters to draw, chosen at random.", show_default="all")
-    ] = None,
-    max_drawings: Annotated[
-        int | None, typer.Option(min=4, help="With --every-letter: drawings of a character.", show_default="one a font")
-    ] = None,
     size: Annotated[int, typer.Option(min=16, help="Side of the images in pixels.")] = 64,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Draw characters with the fonts that come with matplotlib: three levels, no download, cached after a few seconds.
-
-    \b
-    A hundred thousand drawings of ten thousand characters, with fonts for Han and Hangul:
-      suprank data import glyphs --installed-fonts --every-letter \\
-        --max-characters 10000 --max-drawings 12 --size 32 --out many.parquet
-    """
+    """Draw characters with the fonts that come with matplotlib: three levels, no download, cached after a few seconds."""
     from suprank.data.importers import glyphs
 
-    for name, value in (("--max-characters", max_characters), ("--max-drawings", max_drawings)):
-        if value is not None and not every_letter:
-            raise typer.BadParameter(f"{value} is for --every-letter; add that, or leave {name} out.", param_hint=name)
-
     def draw(progress: Callable[[int, int], None]) -> Manifest:
-        fonts = [*(font or ()), *(glyphs.installed_fonts(every_letter=every_letter) if installed_fonts else ())]
-        limits: dict[str, Any] = {"max_characters": max_characters, "max_drawings": max_drawings}
-        return glyphs.read(fonts=fonts, every_letter=every_letter, **limits, size=size, seed=seed, progress=progress)
+        fonts = [*(font or ()), *(glyphs.installed_fonts() if installed_fonts else ())]
+        return glyphs.read(fonts=fonts, size=size, seed=seed, progress=progress)
 
     _generate(draw, out, quiet)
 

@@ -51,7 +51,7 @@ def recipes(
         elif name is None:
             _print(*_overview())
         elif resolved:
-            from suprank.training.recipe import read_recipe, to_toml  # imports torch, as no other of these does
+            from suprank.training.recipe import read_recipe, to_toml  # imports torch
 
             terminal.echo(to_toml(read_recipe(name)), nl=False)
         elif name in presets(recipes_folder()):
@@ -134,10 +134,10 @@ def _sentences_table(kind: str, files: dict[str, Path]) -> Table:
 
 
 def _losses_table() -> Table:
-    from suprank.training.loss_list import list_losses
+    from suprank.training.loss_specs import loss_specs
 
     table = _table("loss", "what", "keys of [loss]")
-    for name, loss in list_losses().items():
-        table.add_row(name, loss.description, ", ".join(loss.keys))
+    for name, spec in loss_specs().items():
+        table.add_row(name, spec.description(), ", ".join(spec.key_names()))
     table.add_row("FILE.py:CLASS", "a loss of your own", "arguments, labels")
     return table

@@ -94,16 +94,6 @@ def plain_messages(in_words: Callable[[Warning], str] = str) -> Iterator[None]:
 
 
 @contextmanager
-def log_lines(name: str, quiet: bool) -> Iterator[None]:
-    """Print what a logger of the library says on stderr, each record in one line; nothing with `quiet`."""
-    if quiet:
-        yield
-        return
-    with _log_handler(name, lambda text: echo(text, err=True)):
-        yield
-
-
-@contextmanager
 def _log_handler(name: str, show: Callable[[str], None]) -> Iterator[None]:
     """Pass the records of a logger to `show`, those of level WARNING and above as "warning: ..."."""
 

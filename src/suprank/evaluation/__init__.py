@@ -3,12 +3,11 @@
 from typing import Any
 
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.evaluate import evaluate, plan_evaluation
+from suprank.evaluation.evaluate import evaluate
 from suprank.evaluation.gap import DecomposabilityGap, GapBounds, decomposability_gap, gap_bound, gap_bounds, refined_gap_bound
 from suprank.evaluation.landmarks import LandmarkScore, landmark_map, landmark_map_from_files, read_predictions, read_solution
 from suprank.evaluation.nearest_neighbors import top_k
 from suprank.evaluation.overlap import QueryInGalleryWarning
-from suprank.evaluation.plan import EvaluationPlan
 from suprank.evaluation.protocol_evaluation import evaluate_protocol
 from suprank.evaluation.protocols import PROTOCOLS, Protocol
 from suprank.evaluation.rankings import Qrels, RankingRun
@@ -21,7 +20,6 @@ __all__ = [
     "PROTOCOLS",
     "DecomposabilityGap",
     "Embeddings",
-    "EvaluationPlan",
     "GapBounds",
     "GroundTruth",
     "LandmarkScore",
@@ -40,7 +38,6 @@ __all__ = [
     "gap_bounds",
     "landmark_map",
     "landmark_map_from_files",
-    "plan_evaluation",
     "read_ground_truth",
     "read_predictions",
     "read_solution",

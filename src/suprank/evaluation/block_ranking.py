@@ -68,14 +68,12 @@ def rank_positives(block: ScoreBlock, positives: PositiveItems) -> Places:
     """The places of the positives among all items that are not excluded, in the total order of evaluation."""
     ordering = block.search.ordering
     scores = torch.full(positives.level.shape, -torch.inf, device=positives.level.device)
-    for first, piece in block.resumable("scores", scores):
+    for first, piece in block:
         ordering.take(piece, positives.item, first, scores)
-    if block.search.last_chunk is not None:  # a measurement
-        _draw_missing(scores, piece)
     scores.masked_fill_(positives.level == 0, -torch.inf)
     falling, level = ordering.sort_positives(scores, positives.level)
     place = torch.arange(1, level.shape[1] + 1, dtype=torch.int32, device=level.device).repeat(len(level), 1)
-    for first, piece in block.resumable("places", place):
+    for first, piece in block:
         if not block.in_memory:
             ordering.take(piece, positives.item, first, scores)
         remove_excluded(block.search, piece, positives.excluded, first)
@@ -86,33 +84,17 @@ def rank_positives(block: ScoreBlock, positives: PositiveItems) -> Places:
 def top_items(block: ScoreBlock, excluded: Tensor, k: int) -> Top:
     """The k items of the highest scores, in their order; of equal scores, the items of lower numbers come first."""
     best: Top | None = None
-    if not block.in_memory:
-        shape = (len(block.rows), k := min(k, len(block.search.gallery)))
-        best = Top(torch.full(shape, -torch.inf, device=excluded.device), excluded.new_full(shape, -1))
     ordering = block.search.ordering
 
     def merged(scores: Tensor, first: int, best: Top | None, share: slice) -> Top:
         return ordering.top(scores[share], k, first, None if best is None else Top(best.scores[share], best.item[share]))
 
-    for first, piece in block.resumable("top", *(best or ())):
+    for first, piece in block:
         remove_excluded(block.search, piece, excluded, first)
         tops = block.search.share_rows(partial(merged, piece, first, best), len(piece))
-        new = Top._make(map(torch.cat, zip(*tops, strict=True)))
-        if best is None:
-            best = new
-        else:  # in place: it is what a checkpoint saves
-            best.scores.copy_(new.scores)
-            best.item.copy_(new.item)
+        best = Top._make(map(torch.cat, zip(*tops, strict=True)))
     assert best is not None
     return Top(best.scores, best.item.where(best.scores > -torch.inf, -1))
-
-
-def _draw_missing(scores: Tensor, piece: Tensor) -> None:
-    """Give positives outside the measured chunks a score like the others': counting takes longer the more of them have one."""
-    found = piece[piece > -torch.inf]
-    generator = torch.Generator(scores.device).manual_seed(0)
-    drawn = torch.empty_like(scores).normal_(float(found.mean()), float(found.std()), generator=generator)
-    torch.where(scores > -torch.inf, scores, drawn, out=scores)
 
 
 def remove_excluded(search: Search, scores: Tensor, excluded: Tensor, first: int) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed
 
 from suprank.evaluation.arguments import (
     as_array,
@@ -21,13 +22,13 @@ from suprank.evaluation.arguments import (
     excluded_items,
     parse_metrics,
 )
+from suprank.evaluation.checkpoint import Checkpoint, digest_integers
 from suprank.evaluation.embeddings import Embeddings
-from suprank.evaluation.evaluation_job import EvaluationJob
-from suprank.evaluation.metric_names import MEAN_OF_LEVELS
+from suprank.evaluation.metric_names import MEAN_OF_LEVELS, Metric
 from suprank.evaluation.metrics import MetricSettings, check_weights, default_metrics
-from suprank.evaluation.plan import EvaluationPlan
 from suprank.evaluation.positives import LabelPositives, SetPositives
 from suprank.evaluation.progress import progress_function
+from suprank.evaluation.query_values import Processes, QueryValues
 from suprank.evaluation.report import Report
 from suprank.evaluation.search import Search, check_dimensions, choose_device
 from suprank.evaluation.statistics import mean_over_queries
@@ -99,135 +100,28 @@ def evaluate(
     `distributed=False` each process evaluates its own data. `memory_budget` is about how many bytes are used in addition to
     the embeddings and labels given, up to 30 bytes per item for the label tree, and 8 bytes per metric and query: by default
     256 MiB for each of torch's threads (512 MiB at least), on a GPU 4 GiB. A gallery that does not fit into it is read again
-    for every block of queries. `progress` is a function of (done, total), or whether to show a bar on a terminal. If a gallery
-    is streamed and that will take more than a minute, a line on the terminal, or else in the log, says how long;
-    `plan_evaluation` says so beforehand.
+    for every block of queries. `progress` is a function of (done, total), or whether to show a bar on a terminal.
 
     `per_query` keeps each query's values, and `intervals` adds 95 % confidence intervals for new classes: queries of a class
     are not independent of one another (`Report.units`). `classes` are the labels of the queries at every level that you have,
     by name, finest first, also at those that are not evaluated; by default `labels`.
 
-    `checkpoint` is a folder, in which the work is saved every 30 seconds: after a kill the same call goes on where it was, with
-    any number of processes, and gives the same digits. If the folder is of another evaluation (other embeddings, labels or
-    settings), a ValueError says what differs. It stays, and a later call returns once it has checked the embeddings; delete it
-    when you have the report.
+    `checkpoint` is a folder, in which the values of finished blocks of queries are saved every 30 seconds: after a kill the
+    same call goes on with the others, with any number of processes, and gives the same digits. If the folder is of another
+    evaluation (other embeddings, labels or settings), a ValueError says what differs. It stays, and a later call returns once
+    it has checked the embeddings; delete it when you have the report.
 
     Example:
         >>> report = evaluate(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.8, 0.2], [0.0, 1.0]]), torch.tensor([0, 1, 0, 1]))
         >>> report["R@1"], report["AP"]
         (0.0, 0.4583333333333333)
     """
-    job = _prepare(
-        embeddings,
-        labels,
-        gallery,
-        gallery_labels,
-        metrics=metrics,
-        ks=ks,
-        level_names=level_names,
-        decay=decay,
-        weights=weights,
-        normalize=normalize,
-        self_index=self_index,
-        ids=ids,
-        gallery_ids=gallery_ids,
-        ignored=ignored,
-        device=device,
-        memory_budget=memory_budget,
-        distributed=distributed,
-    )
-    job.announce(on_terminal=progress is True)
-    values = job.values_per_query(progress_function(progress, "evaluating"), checkpoint)
-    columns = dict(zip(job.computed, values, strict=True))
-    means = {metric: mean_over_queries(column) for metric, column in columns.items()}
-    chosen, names, positives = list(job.parts), job.settings.level_names, job.positives
-    report = Report(
-        values={str(metric): _mean_of_levels([means[part] for part in some]) for metric, some in job.parts.items()},
-        queries=len(job.search.queries),
-        items=len(job.search.gallery),
-        levels=names,
-        without_positives=dict(zip(names, _count_without_positives(positives), strict=True)),
-        settings={
-            "ks": sorted({metric.k for metric in chosen if metric.k is not None}),
-            "decay": float(decay),
-            "weights": dict(zip(names, job.settings.weights, strict=True)),
-            "normalize": normalize,
-        },
-        per_query={str(metric): columns[metric] for metric in chosen if metric in columns} if per_query or intervals else None,
-        query_ids=None if ids is None else as_array(ids),
-    )
-    if per_query or intervals:
-        levels = dict(zip(names, job.labels[0].unbind(1), strict=True)) if classes is None else classes
-        report = replace(report, classes=query_classes(levels, report.queries))
-    if intervals:
-        report = report.with_intervals()
-    return report if per_query else report.without_queries()
-
-
-def plan_evaluation(
-    embeddings: EmbeddingSource,
-    labels: Tensor | ArrayLike,
-    gallery: EmbeddingSource | None = None,
-    gallery_labels: Tensor | ArrayLike | None = None,
-    *,
-    metrics: Sequence[str] | None = None,
-    ks: Sequence[int] = (1, 10, 100),
-    normalize: bool = True,
-    device: torch.device | str | None = None,
-    memory_budget: int | None = None,
-    **options: Any,
-) -> EvaluationPlan:
-    """What `evaluate` with these arguments will read, in which memory, and about how long it will take.
-
-    A small part of the work is done to measure it: seconds, as a rule. All arguments are checked, but not the embeddings.
-    `options` are those of `evaluate` that say which items are compared: `level_names`, `self_index`, `ids`, `ignored`, ...
-
-    Example:
-        >>> plan = plan_evaluation(torch.randn(50, 8), torch.arange(50) % 5)
-        >>> plan.queries, plan.items, plan.reads
-        (50, 50, 2)
-    """
-    start = time.perf_counter()
-    job = _prepare(
-        *(embeddings, labels, gallery, gallery_labels),
-        metrics=metrics,
-        ks=ks,
-        normalize=normalize,
-        device=device,
-        memory_budget=memory_budget,
-        **options,
-    )
-    prepared = time.perf_counter() - start  # sorting the labels, which `evaluate` does as well
-    plan = job.plan()
-    return replace(plan, seconds=prepared + plan.seconds)
-
-
-def _prepare(
-    embeddings: EmbeddingSource,
-    labels: Tensor | ArrayLike,
-    gallery: EmbeddingSource | None,
-    gallery_labels: Tensor | ArrayLike | None,
-    *,
-    metrics: Sequence[str] | None,
-    ks: Sequence[int],
-    normalize: bool,
-    device: torch.device | str | None,
-    memory_budget: int | None,
-    level_names: Sequence[str] | None = None,
-    decay: float = 1.0,
-    weights: Mapping[str, float] | Sequence[float] | None = None,
-    self_index: Tensor | ArrayLike | None = None,
-    ids: Sequence[Any] | NDArray[Any] | None = None,
-    gallery_ids: Sequence[Any] | NDArray[Any] | None = None,
-    ignored: Sequence[Sequence[int]] | None = None,
-    distributed: bool = True,
-) -> EvaluationJob:
-    """Check all arguments and divide the memory; the embeddings are not checked yet."""
     source = Embeddings.from_source(embeddings, "embeddings")
     items = source if gallery is None else Embeddings.from_source(gallery, "gallery", sequential=True)
+    others = None if gallery is None else items
     check_dimensions(source, items)
     device = choose_device(device, source)
-    own, theirs = check_label_pair(labels, gallery_labels, source, None if gallery is None else items)
+    own, theirs = check_label_pair(labels, gallery_labels, source, others)
     names = check_level_names(level_names, own.shape[1])
     check_tree(own, names, None if gallery is None else theirs)
     if not 0 <= decay < float("inf"):
@@ -238,29 +132,93 @@ def _prepare(
     chosen = default_metrics(check_ks(ks), names) if metrics is None else parse_metrics(metrics, names)
     if gallery is not None and gallery_ids is not None and ids is None:
         raise ValueError("gallery_ids were given without ids, but both are needed to find the query in the gallery; give both.")
-    others = None if gallery is None else items
-    excluded = excluded_items(source, others, self_index, ids, gallery_ids, ignored, stacklevel=5)
+    excluded = excluded_items(source, others, self_index, ids, gallery_ids, ignored, stacklevel=4)
     positives: LabelPositives | SetPositives
     if own.ndim == 2:
         positives = LabelPositives(own, theirs, excluded.to(device))
     else:
         positives = SetPositives(own.to(device), theirs.to(device), excluded.to(device))
-    search = Search(
-        source,
-        items,
-        device=device,
-        memory_budget=memory_budget,
-        normalize=normalize,
-        positives_per_query=float(positives.counts().mean()) if any(metric.full_ranking for metric in chosen) else 0,
-        contiguous=isinstance(positives, LabelPositives),
-        check=False,
-    )
-    if search.whole and isinstance(positives, LabelPositives):
-        search.arrange(positives.arrange())
-    distributed = distributed and torch.distributed.is_available() and torch.distributed.is_initialized()
     parts = {metric: metric.at_levels(names) if metric.level == MEAN_OF_LEVELS else [metric] for metric in chosen}
     computed = list(dict.fromkeys(part for some in parts.values() for part in some))
-    return EvaluationJob(search, positives, (own, theirs), excluded, parts, computed, settings, distributed)
+    processes = Processes.here(device, distributed=distributed)
+    saved = None if checkpoint is None else Checkpoint(Path(checkpoint), rank=processes.rank)
+    refusal = f"the first process cannot use the checkpoint {checkpoint}; its own error says why."
+    with ExitStack() as lock:
+        if saved is not None:
+            processes.run_first(lambda: lock.enter_context(saved.lock()), refusal)
+        digests = {one: hashlib.sha256() for one in (source, items)}
+        search = Search(
+            source,
+            items,
+            device=device,
+            memory_budget=memory_budget,
+            normalize=normalize,
+            positives_per_query=float(positives.counts().mean()) if any(metric.full_ranking for metric in chosen) else 0,
+            contiguous=isinstance(positives, LabelPositives),
+            digests=None if saved is None else digests,
+        )
+        if saved is not None:
+            fingerprint = _fingerprint(search, settings, computed, digests, (own, theirs), excluded)
+            processes.run_first(lambda: saved.begin(fingerprint), refusal)
+            if processes.rank:
+                saved.begin(fingerprint)  # its own folder, if the processes share none
+        if search.whole and isinstance(positives, LabelPositives):
+            search.arrange(positives.arrange())
+        job = QueryValues(search, positives, computed, settings, processes, saved)
+        columns = dict(zip(computed, job.compute(progress_function(progress, "evaluating")), strict=True))
+    means = {metric: mean_over_queries(column) for metric, column in columns.items()}
+    report = Report(
+        values={str(metric): _mean_of_levels([means[part] for part in some]) for metric, some in parts.items()},
+        queries=len(source),
+        items=len(items),
+        levels=names,
+        without_positives=dict(zip(names, _count_without_positives(positives), strict=True)),
+        settings={
+            "ks": sorted({metric.k for metric in chosen if metric.k is not None}),
+            "decay": float(decay),
+            "weights": dict(zip(names, settings.weights, strict=True)),
+            "normalize": normalize,
+        },
+        per_query={str(metric): columns[metric] for metric in chosen if metric in columns} if per_query or intervals else None,
+        query_ids=None if ids is None else as_array(ids),
+    )
+    if per_query or intervals:
+        levels = dict(zip(names, own.unbind(1), strict=True)) if classes is None else classes
+        report = replace(report, classes=query_classes(levels, report.queries))
+    if intervals:
+        report = report.with_intervals()
+    return report if per_query else report.without_queries()
+
+
+def _fingerprint(
+    search: Search,
+    settings: MetricSettings,
+    metrics: Sequence[Metric],
+    digests: Mapping[Embeddings, hashlib._Hash],
+    labels: tuple[Tensor, Tensor],
+    excluded: Tensor,
+) -> dict[str, Any]:
+    """What an evaluation must have in common with another one to go on with its work, by the names of arguments."""
+    on_gpu = search.device.type == "cuda"
+    same = search.queries is search.gallery
+    return {
+        "queries": len(search.queries),
+        "items": len(search.gallery),
+        "dim": search.gallery.dim,
+        "embeddings": digests[search.queries].hexdigest(),
+        "gallery": None if same else digests[search.gallery].hexdigest(),
+        "labels": digest_integers(labels[0]),
+        "gallery_labels": None if same else digest_integers(labels[1]),
+        "self_index, ids and ignored": digest_integers(excluded),
+        "metrics": [str(metric) for metric in metrics],
+        "level_names": settings.level_names,
+        "decay": settings.decay,
+        "weights": settings.weights,
+        "normalize": search.normalize,
+        "device": torch.cuda.get_device_name(search.device) if on_gpu else "cpu",
+        # On a GPU the last digit of a score can depend on the size of a block.
+        "memory_budget": search.budget if on_gpu else None,
+    }
 
 
 def _mean_of_levels(means: Sequence[float]) -> float:

@@ -20,7 +20,6 @@ class ScoreBlock:
 
     def __init__(self, search: Search, rows: NDArray[np.int64], embeddings: Tensor):
         self.search, self.rows = search, rows
-        self.checkpoint = None if search.open_checkpoint is None else search.open_checkpoint(rows)
         self._embeddings = embeddings
         self._scores: Tensor | None = None
 
@@ -38,24 +37,8 @@ class ScoreBlock:
             self._scores = self._whole_rows()
         yield 0, self._scores
 
-    def resumable(self, stage: str, *state: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """As `__iter__`, but if a checkpoint has this `stage` of the block, fill `state` from it and go on from there.
-
-        The state is all that the loop over the pieces changes, in place.
-        """
-        if self.in_memory or self.checkpoint is None:
-            yield from self
-            return
-        start = self.checkpoint.load(stage, state)
-        if start and self.search.on_chunk is not None:
-            self.search.on_chunk(start)
-        for which, piece in self._pieces(start):
-            assert isinstance(which, slice)
-            yield which.start, piece
-            self.checkpoint.maybe_save(stage, which.stop, state)
-
-    def _pieces(self, start: int = 0) -> Iterator[tuple[slice | Tensor, Tensor]]:
-        for which, items, number in self.search.chunks(start):
+    def _pieces(self) -> Iterator[tuple[slice | Tensor, Tensor]]:
+        for which, items, number in self.search.chunks():
             yield which, self.search.shared_product(self._embeddings, items, number)[: len(self.rows)]
 
     def _whole_rows(self) -> Tensor:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from suprank.evaluation.checkpoint import BlockCheckpoint
     from suprank.evaluation.embeddings import Embeddings
 
 T = TypeVar("T")
@@ -39,8 +38,7 @@ class Search:
     The gallery stays on the device if it fits into a good half of the memory budget (`resident`); otherwise it is streamed
     in chunks for every block of queries. `positives_per_query` is about how many positives a query has: with many, a row of
     scores is held whole (`whole`), because looking for each of them in every chunk would cost more. `contiguous` says whether
-    a query's positives will be, after `arrange`. Without `check` the embeddings are not read yet, and scores are good for
-    measuring the time only, until `check` is called.
+    a query's positives will be, after `arrange`. `digests` of the queries and of the gallery are updated with their embeddings.
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class Search:
         normalize: bool = True,
         positives_per_query: float = 0,
         contiguous: bool = True,
-        check: bool = True,
+        digests: Mapping[Embeddings, hashlib._Hash] | None = None,
     ):
         check_dimensions(queries, gallery)
         if len(gallery) > _MOST_ITEMS:
@@ -70,7 +68,6 @@ class Search:
             raise ValueError(
                 f"memory_budget={memory_budget} must be at least 1 byte; leave it out for {default_budget(device)}."
             )
-        self._norms: dict[int, Tensor] = {}
         self.dim = round_up(gallery.dim, _DIM_TILE)
         shape = SearchShape(
             queries=len(queries),
@@ -90,18 +87,10 @@ class Search:
         self._pool: ThreadPoolExecutor | None = None
         self.on_chunk: Callable[[int], None] | None = None
         """Called with the number of items of every chunk that was ranked, if the gallery is streamed."""
-        self.open_checkpoint: Callable[[NDArray[np.int64]], BlockCheckpoint] | None = None
-        """What keeps the state of a block of queries while the gallery is streamed, given the queries."""
-        self.last_chunk: int | None = None
-        """The number of chunks after which `chunks` ends, for a measurement; None for all."""
-        if check:
-            self.check()
+        self._norms = self._checked_norms(digests)
 
-    def check(self, digests: Mapping[Embeddings, hashlib._Hash] | None = None) -> None:
-        """Compute the norms of all rows, in one pass; refuse embeddings whose products could exceed float32.
-
-        The `digests` of the queries and of the gallery are updated with them.
-        """
+    def _checked_norms(self, digests: Mapping[Embeddings, hashlib._Hash] | None) -> dict[int, Tensor]:
+        """The norms of all rows, by the `id` of their source; embeddings whose products could exceed float32 are refused."""
         norms = {}
         for source in dict.fromkeys((self.gallery, self.queries)):
             digest = None if digests is None else digests[source]
@@ -112,7 +101,7 @@ class Search:
                 f"{self.queries.name} reach a length of {longest:.3g} and {self.gallery.name} {longest_item:.3g}, so their "
                 f"products can exceed float32; scale them down, or normalize."
             )
-        self._norms = norms  # by the `id` of their source
+        return norms
 
     def arrange(self, order: Tensor) -> None:
         """Renumber the items by this order, and return scores in it; only where rows of scores are whole."""
@@ -174,22 +163,20 @@ class Search:
         bounds = [min(number, thread * tiles // threads * tile) for thread in range(threads + 1)]
         return list(self._pool.map(function, [slice(*bound) for bound in pairwise(bounds)]))
 
-    def chunks(self, start: int = 0) -> Iterator[tuple[slice | Tensor, Tensor, int]]:
+    def chunks(self) -> Iterator[tuple[slice | Tensor, Tensor, int]]:
         """The gallery in pieces: which items they are, their padded embeddings, and how many of the rows are items.
 
-        A file that is streamed is read in its own order, everything else in the order of the items. `start` is the first item
-        of a piece.
+        A file that is streamed is read in its own order, everything else in the order of the items.
         """
-        for part in self.parts(start):
+        for part in self.parts():
             yield self.load(part)
             if self.on_chunk is not None:
                 self.on_chunk(part.stop - part.start)
 
-    def parts(self, start: int = 0) -> list[slice]:
-        """Where the pieces of the gallery begin and end, from the item `start` on."""
+    def parts(self) -> list[slice]:
+        """Where the pieces of the gallery begin and end."""
         number = len(self.gallery)
-        last = number if self.last_chunk is None else min(number, self.last_chunk * self.chunk)
-        return [slice(first, min(first + self.chunk, number)) for first in range(start, last, self.chunk)]
+        return [slice(first, min(first + self.chunk, number)) for first in range(0, number, self.chunk)]
 
     def load(self, part: slice) -> tuple[slice | Tensor, Tensor, int]:
         """One piece of the gallery, as `chunks` returns it; unless the gallery stays, the thread's next piece replaces it."""
@@ -250,9 +237,7 @@ class Search:
             if place is not None:
                 values = torch.empty_like(values)
             source.read_into(index, values)
-            if not self._norms:  # a measurement before `check`: NaN or infinity would lead the loops out of their arrays
-                torch.nn.functional.normalize(values, dim=1, out=values).nan_to_num_(0, 0, 0)
-            elif self.normalize:
+            if self.normalize:
                 norms = self._norms[id(source)][index if isinstance(index, slice) else index.to(self.device)][:, None]
                 if values.is_cuda:
                     values /= norms

@@ -51,7 +51,7 @@ SOURCE = "source"
 """An axis whose values say where numbers come from; they are shown without its name."""
 
 DOUBLING = ("batch.size", "memory.size")  # entries that are varied in powers of two
-# Okabe and Ito's colors, as in suprank.bench.benchmark_plots, without the yellow, which is faint as a line.
+# Okabe and Ito's colors, as in benchmarks/bench/benchmark_plots.py, without the yellow, which is faint as a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PANELS_IN_ROW = 3

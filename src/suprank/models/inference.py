@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn.functional import interpolate, normalize
 
-from suprank.system.cpu_features import prepare_bf16
+from suprank.system.cpu_features import avoid_amx
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ def embed(
         raise ValueError(f"precision={precision!r} must be 'fp32', 'bf16' or 'fp16', or None for the model's own.")
     where = torch.device(device) if device is not None else next(embedder.parameters()).device
     if dtype == torch.bfloat16 and where.type == "cpu":
-        prepare_bf16("precision='fp32', or --precision fp32")
+        avoid_amx()
     training = embedder.training
     embedder.to(where).eval()
     embedder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster, on a CPU too

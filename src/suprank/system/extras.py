@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 COMMANDS = {
     "": "vision",
     "adapt": "train",
-    "bench": "bench",
     "compare": "train",
     "data": "vision",
     "demo": "train",
@@ -42,7 +41,6 @@ OPTIONAL = {
 
 PACKAGES = {
     "suprank.adaptation": "train",
-    "suprank.bench": "bench",
     "suprank.data": "vision",
     "suprank.embedding": "vision",
     "suprank.explorer": "explore",

@@ -329,11 +329,6 @@ class EngineConfig(ConfigTable):
     """Record the loss of a batch as a CUDA graph once and replay it at every step, on one GPU. By default for the losses of
     suprank; true does so for a loss of your own too, whose Python code then runs only while it is recorded."""
 
-    replay_network: bool = False
-    """Record the forward and backward passes of the network as CUDA graphs at the first step and replay them at every step, on
-    one GPU. A small network on small images trains faster then; a large one does not wait for its launches anyway. Refused with
-    `batch.accumulate` above 1."""
-
 
 class EvaluationConfig(ConfigTable):
     """Exact metrics of the test images, during training and at its end."""
@@ -482,29 +477,7 @@ class TrainConfig(ConfigTable):
             raise ValueError(
                 "engine.replay_loss=true replays the loss on one GPU, and this run is on a CPU or on several; leave it out"
             )
-        self._check_replayed_network()
         return self
-
-    def _check_replayed_network(self) -> None:
-        """Refuse `engine.replay_network` where the network is not replayed, or where its gradients would be wrong."""
-        if not self.engine.replay_network:
-            return
-        if self.engine.accelerator == "cpu" or self.engine.devices * self.engine.nodes > 1:
-            raise ValueError(
-                "engine.replay_network=true replays the network on one GPU, and this run is on a CPU or on several; leave it "
-                "out"
-            )
-        if self.batch.chunk is not None and self.batch.chunk < self.batch.size:
-            raise ValueError(
-                f"engine.replay_network=true has no effect with batch.chunk={self.batch.chunk}, because a batch then goes "
-                "through the network in parts; leave one of them out"
-            )
-        if self.batch.accumulate > 1:
-            raise ValueError(
-                f"engine.replay_network=true cannot add the gradients of batch.accumulate={self.batch.accumulate} batches, "
-                "because a replay overwrites those of the batch before; leave it out, or use batch.accumulate=1 and a larger "
-                "batch.size"
-            )
 
     def _check_groups(self) -> None:
         """Refuse sizes that are no multiples of `images_per_class`: batches hold whole groups of a class."""

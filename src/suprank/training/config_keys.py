@@ -14,16 +14,6 @@ from suprank.training.loss_specs import CustomLossSpec, LossSpec, loss_specs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SCHEDULE = {"floor": "min_lr", "factor": "gamma", "warmup": "warmup_epochs"}
-RENAMED_KEYS = {
-    "data": {"hold": "cache_images"},
-    "model": {"normalisation": "normalization"},
-    "optimizer": _SCHEDULE,
-    "proxies": _SCHEDULE,
-    "run": {"clip": "clip_grad_norm"},
-}
-"""By table, the keys of earlier versions and what they are called now."""
-
 
 def table_model(path: tuple[str, ...] = ()) -> type[BaseModel] | None:
     """The pydantic model of the table at this path, () being the whole recipe; None if there is no table.
@@ -66,18 +56,12 @@ def find_errors(tables: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[
     for name, value in tables.items():
         place = (*path, name)
         if name not in model.model_fields:
-            yield ".".join(place), _unknown(place)
+            yield ".".join(place), f"there is no such key; {_suggestion(place)}"
         elif table_model(place):
             if isinstance(value, dict):
                 yield from find_errors(value, place)
             else:
                 yield ".".join(place), f"{value!r} should be a table; write [{name}] and its keys below it"
-
-
-def _unknown(place: tuple[str, ...]) -> str:
-    table, key = ".".join(place[:-1]), place[-1]
-    renamed = RENAMED_KEYS.get(table, {}).get(key)
-    return f"unknown key; it is called {table}.{renamed} now" if renamed else f"there is no such key; {_suggestion(place)}"
 
 
 def _suggestion(place: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from torch import nn
 
 from suprank.models.backbone import Backbone
 from suprank.system import torchvision_operators
-from suprank.system.cpu_features import prepare_bf16
+from suprank.system.cpu_features import avoid_amx
 
 torchvision_operators.declare()  # lightning imports torchvision
 
@@ -46,7 +46,7 @@ def build_fabric(config: EngineConfig) -> Fabric:
     if config.sync_batchnorm and accelerator == "cpu" and devices * nodes > 1:
         raise ValueError("engine.sync_batchnorm=true is for GPUs; on CPUs freeze BatchNorm (model.freeze_batchnorm=true).")
     if config.precision == "bf16" and accelerator == "cpu":
-        prepare_bf16("engine.precision='fp32'")
+        avoid_amx()
     strategy: Any = config.strategy
     if strategy == "fsdp":
         strategy = _fsdp_strategy()

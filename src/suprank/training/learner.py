@@ -20,7 +20,6 @@ from suprank.training.custom_loss import CustomLoss
 from suprank.training.embedders import WEIGHTS, build_embedder
 from suprank.training.grad_cache import ForwardFunction, forward_at_once, forward_in_chunks
 from suprank.training.memory_loss import LossWithMemory, gradients
-from suprank.training.network_replay import ReplayedForward
 from suprank.training.optimizers import network_optimizer, proxies_optimizer, set_learning_rates
 from suprank.training.seeds import derive_seed
 from suprank.training.state_dicts import model_state, optimizer_state, set_model_state, set_optimizer_state
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _DROPOUT, _LOSS = 1, 2  # random streams beside the weights (0), batches and augmentations
-_NO_REPLAY = "%s=true has no effect: it is for one GPU, and this run is on a CPU, on several GPUs or sharded."
+_NO_REPLAY = "engine.replay_loss=true has no effect: it is for one GPU, and this run is on a CPU or on several GPUs."
 _BAD_EMBEDDINGS = "embeddings that are not finite"
 
 
@@ -96,8 +95,6 @@ class Learner:
         self.forward_batch: ForwardFunction = forward_at_once
         if chunk and is_smaller:
             self.forward_batch = forward_in_chunks(chunk)
-        elif replays_network(config, fabric):
-            self.forward_batch = ReplayedForward(self.embedder)
 
     def step(
         self, batches: Sequence[TrainBatch], number: int, epoch: int, consumed: int, batches_of_epoch: int
@@ -249,23 +246,12 @@ class Learner:
             model_folder.write_model(folder, self.embedder.config, state)
 
 
-def replays_network(config: TrainConfig, fabric: Fabric) -> bool:
-    """Whether the network is replayed from CUDA graphs: if the recipe says so, in one process on a GPU that has all weights."""
-    if not config.engine.replay_network:
-        return False
-    if fabric.device.type != "cuda" or fabric.world_size > 1 or config.engine.strategy == "fsdp":
-        if fabric.is_global_zero:
-            _log.warning(_NO_REPLAY, "engine.replay_network")
-        return False
-    return True
-
-
 def replays_loss(loss: nn.Module, config: TrainConfig, fabric: Fabric) -> bool:
     """Whether the loss is replayed from a CUDA graph: in one process on a GPU, a loss of the user's own only if asked for."""
     wanted = config.engine.replay_loss
     if fabric.device.type != "cuda" or fabric.world_size > 1:
         if wanted and fabric.is_global_zero:
-            _log.warning(_NO_REPLAY, "engine.replay_loss")
+            _log.warning(_NO_REPLAY)
         return False
     if wanted is not None:
         return wanted

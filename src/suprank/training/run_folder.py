@@ -44,7 +44,6 @@ RECIPE, ENVIRONMENT, METRICS, RESULT = "recipe.toml", "environment.json", "metri
 
 MAY_DIFFER = {
     *("engine.accelerator", "engine.devices", "engine.nodes", "engine.strategy", "engine.replay_loss"),
-    "engine.replay_network",
     *("data.workers", "data.root", "data.cache_images", "data.cache_folder"),
 }
 TABLES_THAT_MAY_DIFFER = ("evaluation", "checkpoint", "logging")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from suprank.embedding import Provenance
     from suprank.embedding.parts import EmbeddedPart
     from suprank.embedding.query_gallery import QueryGallery
-    from suprank.evaluation import EvaluationPlan, GroundTruth, Report
+    from suprank.evaluation import GroundTruth, Report
     from suprank.evaluation.embeddings import Embeddings
     from suprank.evaluation.label_encoding import Labels
     from suprank.files.sharded_array import Shards
@@ -429,20 +429,6 @@ class EvaluationInput:
             "decay": self.decay if decay is None else decay,
             "weights": self.weights if weights is None else weights,
         }
-
-    def plan(
-        self,
-        *,
-        ks: Sequence[int] | None = None,
-        decay: float | None = None,
-        weights: Mapping[str, float] | None = None,
-        **options: Any,
-    ) -> EvaluationPlan:
-        """What `evaluate` will do, and about how long it takes: see `suprank.evaluation.plan_evaluation`."""
-        from suprank import evaluation
-
-        arguments = {name: value for name, value in self._arguments.items() if name != "classes"}
-        return evaluation.plan_evaluation(**arguments, **self._metric_settings(ks, decay, weights), **options)
 
     def evaluate(
         self,

@@ -18,8 +18,7 @@ import pytest
 from PIL import Image
 
 from suprank.data.importers import glyphs
-from suprank.data.importers.alphabets import GROUPS, Group, characters, characters_and_letters, label
-from suprank.data.importers.typefaces import Shape, without_placeholders
+from suprank.data.importers.alphabets import GROUPS, Group, characters, label
 
 FONTS = Path(matplotlib.get_data_path(), "fonts", "ttf")
 ONE_MORE = FONTS / "DejaVuSansMono-Oblique.ttf"  # not among the faces that glyphs takes by itself
@@ -207,72 +206,6 @@ def test_pixels_alone_are_not_enough(everything):
     assert 0.25 < found < 0.5
 
 
-# Every letter
-
-
-@pytest.fixture(scope="module")
-def letters(tmp_path_factory):
-    """Sixty of the letters of matplotlib's fonts, in up to five faces each."""
-    cache = tmp_path_factory.mktemp("letters")
-    return glyphs.read(cache=cache, every_letter=True, max_characters=60, max_drawings=5, size=16)
-
-
-def test_every_letter_is_limited_to_so_many_characters_and_drawings(letters):
-    drawings = Counter(letters.table["character"].to_pylist())
-    assert 30 < len(drawings) <= 60, "some look like another"
-    assert set(drawings.values()) <= {glyphs.MIN_FACES, 5}
-    assert len(set(letters.paths.to_pylist())) == len(letters)
-    assert drawings.keys() - characters().keys(), "there are letters beyond the usual groups"
-
-
-def test_every_letter_has_the_levels_of_the_usual_set(letters):
-    found = characters_and_letters(letters.table["character"].to_pylist())
-    for row in letters.table.to_pylist():
-        group = found[row["character"]]
-        assert (row["label_group"], row["label_script"]) == (group.name, group.script)
-    test, train = (set(letters.split(split).table["character"].to_pylist()) for split in ("test", "train"))
-    assert not test & train
-
-
-def test_han_is_grouped_by_radical_and_hangul_by_its_first_consonant():
-    found = characters_and_letters("水河語一龠가힣각")
-    assert {one: found[one].name for one in "水河語一龠"} == {
-        "水": "Radical 85 水",
-        "河": "Radical 85 水",
-        "語": "Radical 149 言",
-        "一": "Radical 1 一",
-        "龠": "Radical 214 龠",
-    }
-    assert [found[one].name for one in "가각힣"] == ["Hangul in kiyeok", "Hangul in kiyeok", "Hangul in hieuh"]
-    assert label("語") == "Han 語"
-
-
-def test_other_letters_are_of_the_script_of_the_usual_set():
-    found = characters_and_letters("ᙎ𐌟")  # the usual set has other Canadian syllabics, and older letters of Old Italic
-    assert [found[one].script for one in "ᙎ𐌟"] == ["Canadian syllabics", "Old Italic"]
-
-
-def test_signs_and_letters_without_a_place_are_left_out():
-    signs = characters_and_letters("\u3400\ufb01\u3001𠀀")  # a later Han block, a ligature, a comma, a Han character beyond
-    assert signs.keys() == characters().keys()
-
-
-def test_a_shape_that_a_face_draws_for_three_characters_is_a_placeholder():
-    box = Shape("A", (2, 2), b"\xff\xff\xff\xff", 0)
-    own = {one: [Shape(face, (1, 1), one.encode(), 0) for face in "BC"] for one in "xyz"}
-    shapes = {one: [box, *several] for one, several in own.items()}
-    assert without_placeholders(shapes, 2) == own
-    assert without_placeholders({"x": [box], "y": [box]}, 1) == {"x": [box], "y": [box]}, "two may look alike"
-    assert without_placeholders(shapes, 3) == {}
-
-
-def test_limits_need_every_letter(tmp_path):
-    with pytest.raises(ValueError, match="max_drawings=9 is for every_letter=True"):
-        glyphs.read(cache=tmp_path, max_drawings=9)
-    with pytest.raises(ValueError, match="max_characters=3 must be 4 or more"):
-        glyphs.read(cache=tmp_path, every_letter=True, max_characters=3)
-
-
 BITMAPS = """STARTFONT 2.1
 FONT -x-x-Medium-R-Normal--8-80-75-75-C-80-ISO10646-1
 SIZE 8 75 75
@@ -298,5 +231,3 @@ def test_installed_fonts_that_cannot_be_drawn_with_are_left_out(monkeypatch, tmp
     files = [tmp_path / "broken.ttf", tmp_path / "bitmaps.ttf", signs, ONE_MORE]
     monkeypatch.setattr("matplotlib.font_manager.findSystemFonts", lambda: [str(file) for file in files])
     assert glyphs.installed_fonts() == [ONE_MORE]
-    assert glyphs.installed_fonts(every_letter=True) == [ONE_MORE, signs]
-    assert glyphs.read(fonts=glyphs.installed_fonts(every_letter=True), every_letter=True, max_characters=20, cache=tmp_path)

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import matplotlib
 
-from suprank.data.importers.typefaces import distinct_shapes, load_face, unique_names
+from suprank.data.importers import typefaces
+from suprank.data.importers.typefaces import load_face, shapes_of, unique_names
 
 FONTS = Path(matplotlib.get_data_path(), "fonts", "ttf")
 
 
 def _faces(*names: str):
     return [load_face(FONTS / f"{name}.ttf", 64) for name in names]
+
+
+def distinct_shapes(characters, faces, fewest):
+    return typefaces.distinct_shapes(((character, shapes_of(character, faces)) for character in characters), fewest)
 
 
 def test_a_face_has_what_its_character_map_lists():

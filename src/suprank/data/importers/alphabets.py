@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from bisect import bisect_right
-from collections.abc import Iterable
-from functools import cache
 from typing import NamedTuple
 
 
@@ -68,25 +65,14 @@ GROUPS = (
 )
 
 
-_LETTERS = ("Lu", "Ll", "Lo")
-_HAN_NAME = "Cjk unified ideograph-"
-_HAN, _HANGUL = range(0x4E00, 0x9FA6), range(0xAC00, 0xD7A4)  # of Han, the part that is ordered by radical
-_RADICALS = range(0x2F00, 0x2FD6)
-_SYLLABLES_OF_A_CONSONANT = 588  # 21 vowels × 28 endings
-
-
 def label(character: str) -> str:
     """The character's Unicode name, which is unique, in sentence case.
 
     Example:
         >>> [label(character) for character in "aΑж←"]
         ['Latin small letter a', 'Greek capital letter Alpha', 'Cyrillic small letter zhe', 'Leftwards arrow']
-        >>> label("水")
-        'Han 水'
     """
     name = unicodedata.name(character).capitalize()
-    if name.startswith(_HAN_NAME):
-        return f"Han {character}"
     return re.sub(r"capital letter \w", lambda found: found[0][:-1] + found[0][-1].upper(), name)
 
 
@@ -97,45 +83,3 @@ def characters() -> dict[str, Group]:
         for character in group.characters():
             found.setdefault(character, group)
     return found
-
-
-def characters_and_letters(more: Iterable[str]) -> dict[str, Group]:
-    """`characters()`, and then the letters of `more`, in code point order.
-
-    The groups of Han characters are their radicals, those of Hangul syllables their first consonants; elsewhere a group is the
-    first two words of the characters' names, and a script the first, or that of `GROUPS` with which the names begin.
-
-    Example:
-        >>> found = characters_and_letters("水각የ!")
-        >>> [(found[one].script, found[one].name) for one in "水각የ"]
-        [('Han', 'Radical 85 水'), ('Hangul', 'Hangul in kiyeok'), ('Ethiopic', 'Ethiopic syllable')]
-    """
-    found = characters()
-    letters = {one for one in more if unicodedata.category(one) in _LETTERS and unicodedata.decomposition(one)[:1] != "<"}
-    for letter in sorted(letters - found.keys()):
-        if (group := _group_of_letter(letter)) is not None:
-            found[letter] = group
-    return found
-
-
-def _group_of_letter(letter: str) -> Group | None:
-    code = ord(letter)
-    if code in _HAN:
-        number = bisect_right(_first_of_radicals(), code)
-        radical = unicodedata.normalize("NFKC", chr(_RADICALS[number - 1]))
-        return Group("Han", f"Radical {number} {radical}", "", "")
-    if code in _HANGUL:
-        consonant = unicodedata.name(chr(0x1100 + (code - _HANGUL.start) // _SYLLABLES_OF_A_CONSONANT))
-        return Group("Hangul", f"Hangul in {consonant.split()[-1].lower()}", "", "")
-    words = unicodedata.name(letter, "").split()
-    if len(words) < 3 or words[0] == "CJK":  # later blocks of Han are in no order of radicals
-        return None
-    group = " ".join(words[:2]).capitalize()
-    known = (one.script for one in GROUPS if f"{group} ".startswith(f"{one.script.capitalize()} "))
-    return Group(next(known, words[0].capitalize()), group, "", "")
-
-
-@cache
-def _first_of_radicals() -> list[int]:
-    """The code points at which the characters of the 214 radicals begin: those of the radicals themselves."""
-    return [ord(unicodedata.normalize("NFKC", chr(code))) for code in _RADICALS]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import os
 import string
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -21,21 +20,15 @@ from PIL import Image, ImageOps, features
 
 from suprank.data.archives import write_images_zip
 from suprank.data.cache import build_once, cache_key
-from suprank.data.importers.alphabets import GROUPS, Group, characters, characters_and_letters, label
-from suprank.data.importers.typefaces import (
-    Face,
-    Shape,
-    can_draw,
-    distinct_shapes,
-    load_face,
-    unique_names,
-    without_placeholders,
-)
+from suprank.data.importers.alphabets import GROUPS, characters, label
+from suprank.data.importers.typefaces import Face, Shape, can_draw, distinct_shapes, load_face, shapes_of, unique_names
 from suprank.data.manifest import Manifest
 from suprank.data.splits import holdout_classes
 
 RECIPE = 1
 """Increased when the drawings change, so that nobody gets those of an older suprank from the cache."""
+
+LEVELS = ("character", "group", "script")
 
 MIN_FACES = 4
 """A character is included if at least this many faces draw it, each differently."""
@@ -67,9 +60,6 @@ _MOST = (0.12, 0.12, 0.12, 0.12, 0.05, 0.05, 90, 255)
 def read(
     *,
     fonts: Sequence[str | os.PathLike[str]] = (),
-    every_letter: bool = False,
-    max_characters: int | None = None,
-    max_drawings: int | None = None,
     size: int = 64,
     seed: int = 0,
     cache: str | os.PathLike[str] | None = None,
@@ -81,43 +71,36 @@ def read(
     `seed` that of the split and of the variations; on `cache` see `cache_folder`. `progress(done, total)` counts images. Equal
     arguments, fonts and Pillow give equal pixels.
 
-    With `every_letter` all letters of all fonts are drawn, tens of thousands if there are fonts for Han and Hangul, besides the
-    characters of `GROUPS`: of these at most `max_characters`, chosen at random, each in at most `max_drawings` of its faces.
-    That takes minutes, and `progress` counts the characters first, while their shapes are compared.
-
     Characters with fewer than `MIN_FACES` different drawings are left out, and so are those that look like an earlier one
     (Greek Α is Latin A in most fonts), because their images could not be distinguished.
     """
     if size < 16:
         raise ValueError(f"size={size} is too small to draw characters; it must be at least 16, and 64 is usual.")
-    for name, value in (("max_characters", max_characters), ("max_drawings", max_drawings)):
-        if value is not None and not every_letter:
-            raise ValueError(f"{name}={value} is for every_letter=True, which draws more than anyone may want; leave it out.")
-        if value is not None and value < MIN_FACES:
-            raise ValueError(f"{name}={value} must be {MIN_FACES} or more.")
-    faces = _faces([Path(path) for path in fonts], round(_EM * size * _FINER), every_letter)
-    limits = (max_characters, max_drawings) if every_letter else None
+    faces = _faces([Path(path) for path in fonts], em(size))
     sources = [(face.name, face.digest) for face in faces]
-    letters = () if limits is None else (limits,)
-    key = cache_key("glyphs", RECIPE, GROUPS, size, seed, features.version("freetype2"), sources, *letters)
-    folder = build_once("glyphs", key, lambda folder: _build(folder, faces, size, seed, limits, progress), cache=cache)
+    key = cache_key("glyphs", RECIPE, GROUPS, size, seed, features.version("freetype2"), sources)
+    folder = build_once("glyphs", key, lambda folder: _build(folder, faces, size, seed, progress), cache=cache)
     return Manifest.read(folder / "manifest.parquet", root=folder)
 
 
-def installed_fonts(*, every_letter: bool = False) -> list[Path]:
+def installed_fonts() -> list[Path]:
     """The font files of this system that `read` can draw with; others, such as those of colored emoji, are left out."""
     font_manager = _matplotlib("font_manager")
-    wanted = None if every_letter else characters().keys()
-    return [path for path in map(Path, sorted(font_manager.findSystemFonts())) if can_draw(path, wanted)]
+    return [path for path in map(Path, sorted(font_manager.findSystemFonts())) if can_draw(path, characters().keys())]
 
 
-def _faces(fonts: Sequence[Path], em: int, every_letter: bool) -> list[Face]:
+def em(size: int) -> int:
+    """The font size in pixels at which shapes are drawn for images of this side."""
+    return round(_EM * size * _FINER)
+
+
+def _faces(fonts: Sequence[Path], em: int) -> list[Face]:
     """The faces of matplotlib and of the given fonts, at a size of `em` pixels."""
     folder = Path(_matplotlib().get_data_path(), "fonts", "ttf")
     ours = [load_face(folder / file, em, trusted) for file, trusted in _FACES.items() if (folder / file).is_file()]
     given = [load_face(path, em) for path in fonts]
     for path, font in zip(fonts, given, strict=True):
-        if not every_letter and not font.has & characters().keys():
+        if not font.has & characters().keys():
             raise ValueError(f"{path} has none of the characters that glyphs draws; leave it out.")
     return unique_names([*ours, *given])
 
@@ -129,49 +112,37 @@ def _matplotlib(module: str = "") -> Any:
         raise ImportError('glyphs are drawn with the fonts of matplotlib: pip install "suprank[vision]"') from error
 
 
-def _build(
-    folder: Path,
-    faces: Sequence[Face],
-    size: int,
-    seed: int,
-    limits: tuple[int | None, int | None] | None,
-    progress: Callable[[int, int], None] | None,
-) -> None:
-    groups = characters() if limits is None else _sample(faces, limits[0], seed)
-    most = None if limits is None else limits[1]
-    count = len(groups)
-    compared = None if progress is None or limits is None else lambda done: progress(done, count)
-    shapes = distinct_shapes(groups, faces, MIN_FACES, most, compared)
-    if limits is not None:
-        shapes = without_placeholders(shapes, MIN_FACES)
+def _build(folder: Path, faces: Sequence[Face], size: int, seed: int, progress: Callable[[int, int], None] | None) -> None:
+    groups = characters()
+    shapes = distinct_shapes(((character, shapes_of(character, faces)) for character in groups), MIN_FACES)
     if not shapes:
         raise FileNotFoundError(
             f"no character has {MIN_FACES} different shapes in the {len(faces)} fonts found; matplotlib should have "
             f"{len(_FACES)}: install it again, or give fonts of your own."
         )
+    labels = {one: (label(one), groups[one].name, groups[one].script) for one in shapes}
+    write(folder, shapes, labels, size, seed, progress)
+
+
+def write(
+    folder: Path,
+    shapes: Mapping[str, Sequence[Shape]],
+    labels: Mapping[str, tuple[str, str, str]],
+    size: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Draw the shapes of each character into a zip file of the folder, with a manifest of its labels (name, group, script)."""
     rows = [(character, shape) for character, several in shapes.items() for shape in several]
     columns = {
         "path": write_images_zip(folder, _images(shapes, size, seed, progress)),
         "split": ["train"] * len(rows),
-        "label_character": [label(character) for character, _ in rows],
-        "label_group": [groups[character].name for character, _ in rows],
-        "label_script": [groups[character].script for character, _ in rows],
+        **{f"label_{level}": [labels[one][place] for one, _ in rows] for place, level in enumerate(LEVELS)},
         "character": [character for character, _ in rows],
         "font": [shape.face for _, shape in rows],
     }
     manifest = Manifest.from_columns(columns, root=folder, about="glyphs")
     holdout_classes(manifest, 0.5, seed=seed).save(folder / "manifest.parquet")
-
-
-def _sample(faces: Sequence[Face], most: int | None, seed: int) -> dict[str, Group]:
-    """The characters of `GROUPS` and all letters that `MIN_FACES` have, in their order; at most `most` of them, at random."""
-    count = Counter(character for face in faces for character in face.has)
-    groups = characters_and_letters(character for character, faces_of in count.items() if faces_of >= MIN_FACES)
-    if most is None or len(groups) <= most:
-        return groups
-    chosen = np.random.default_rng(seed).choice(len(groups), most, replace=False)
-    names = list(groups)
-    return {names[place]: groups[names[place]] for place in sorted(chosen)}
 
 
 def _images(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -80,24 +80,14 @@ def unique_names(faces: Sequence[Face]) -> list[Face]:
     return unique
 
 
-def distinct_shapes(
-    characters: Iterable[str],
-    faces: Sequence[Face],
-    fewest: int,
-    most: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> dict[str, list[Shape]]:
-    """Character → its shapes, for characters with at least `fewest` different shapes that look like no earlier character.
+def distinct_shapes(drawn: Iterable[tuple[str, list[Shape]]], fewest: int) -> dict[str, list[Shape]]:
+    """Character → its shapes, for those `drawn` with at least `fewest` shapes that look like no earlier character.
 
-    A character looks like an earlier one if more than half of its faces draw the two alike. Of a character with more than
-    `most` different shapes, so many are taken, from faces at random. `progress(done)` counts characters.
+    A character looks like an earlier one if more than half of its faces draw the two alike.
     """
     distinct: dict[str, list[Shape]] = {}
     earlier: dict[tuple[object, ...], list[tuple[str, Shape]]] = {}  # by face, size and height
-    for done, character in enumerate(characters, 1):
-        shapes = _shapes(character, faces, most)
-        if progress is not None:
-            progress(done)
+    for character, shapes in drawn:
         places = [earlier.setdefault((shape.face, shape.size, shape.top), []) for shape in shapes]
         pairs = zip(shapes, places, strict=True)
         twins = Counter(other for shape, place in pairs for other, like in place if _look_alike(shape, like))
@@ -109,29 +99,11 @@ def distinct_shapes(
     return distinct
 
 
-def without_placeholders(shapes: dict[str, list[Shape]], fewest: int) -> dict[str, list[Shape]]:
-    """The characters and shapes without those that a face draws for three characters or more: a box, or an empty frame.
-
-    Large fonts list characters that nobody has drawn yet. Characters that are left with fewer than `fewest` shapes are dropped.
-    """
-    drawn = Counter((shape.face, shape.size, shape.pixels) for several in shapes.values() for shape in several)
-    kept = {
-        character: [shape for shape in several if drawn[shape.face, shape.size, shape.pixels] < 3]
-        for character, several in shapes.items()
-    }
-    return {character: several for character, several in kept.items() if len(several) >= fewest}
-
-
-def _shapes(character: str, faces: Sequence[Face], most: int | None) -> list[Shape]:
+def shapes_of(character: str, faces: Iterable[Face]) -> list[Shape]:
     """The shapes of a character in the faces that have it, without empty and repeated ones."""
     shapes: list[Shape] = []
-    faces = [face for face in faces if character in face.has]
-    if most is not None:  # otherwise in their order: the pixels of an image depend on it
-        faces = [faces[place] for place in np.random.default_rng(ord(character)).permutation(len(faces))]
     for face in faces:
-        if len(shapes) == most:
-            break
-        shape = _shape(character, face)
+        shape = _shape(character, face) if character in face.has else None
         if shape is not None and not any(_look_alike(shape, other) for other in shapes):
             shapes.append(shape)
     return shapes

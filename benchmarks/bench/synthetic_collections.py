@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from suprank.bench.loss_workload import DIM
+from bench.loss_workload import DIM
 
 if TYPE_CHECKING:
     from collections.abc import Callable

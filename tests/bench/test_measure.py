@@ -4,10 +4,9 @@ import pytest
 
 pytest.importorskip("typer")
 
+from bench import EVALUATORS, LOSS_CASES, EvaluationBenchmarkRun, LossBenchmarkRun
+from measure import app
 from typer.testing import CliRunner
-
-from suprank.bench import EVALUATORS, LOSS_CASES, EvaluationBenchmarkRun, LossBenchmarkRun
-from suprank.cli.bench import app
 
 
 def invoke(*arguments, verb="losses"):
@@ -59,8 +58,7 @@ def test_render_refuses_a_file_that_is_no_run(tmp_path, content):
 def in_this_process(monkeypatch):
     """Measure here: tests/bench has the processes of their own, each of which takes seconds to start."""
     import torch
-
-    from suprank.bench import evaluation_benchmark, loss_benchmark
+    from bench import evaluation_benchmark, loss_benchmark
 
     def measure_loss(case, workload, *, repeats, seconds, max_bytes):
         return loss_benchmark.measure_here(case, workload, device=torch.device("cpu"), repeats=repeats, seconds=seconds)
@@ -83,34 +81,37 @@ def test_a_tiny_run_prints_tables_and_writes_three_files(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["losses.json", "losses.md", "losses.png"]
     run = LossBenchmarkRun.load(tmp_path / "losses.json")
     assert [(found.case, found.items) for found in run.measurements] == [("SupAP", 16), ("SupAP", 48)]
-    assert "suprank bench losses --device cpu --batch 16 --memory 48 --queries 8 --loss SupAP --repeats 1" in run.command
+    assert (
+        "python benchmarks/measure.py losses --device cpu --batch 16 --memory 48 --queries 8 --loss SupAP --repeats 1"
+        in run.command
+    )
     assert (tmp_path / "losses.md").read_text(encoding="utf-8") in result.stdout
 
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path, monkeypatch):
-    import suprank.bench
+    import bench
 
     def interrupted(planned, settings, *, on_start):
         case, workload = planned[0]
         on_start(case, workload)
-        yield suprank.bench.LossMeasurement(case.name, case.kind, 16, 16, 0, 0.001, 1, 0.001, 2**20)
+        yield bench.LossMeasurement(case.name, case.kind, 16, 16, 0, 0.001, 1, 0.001, 2**20)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(suprank.bench, "measure_losses", interrupted)
+    monkeypatch.setattr(bench, "measure_losses", interrupted)
     result = invoke("--device", "cpu", "--batch", 16, "--out", tmp_path)
     assert result.exit_code == 130
     assert [found.case for found in LossBenchmarkRun.load(tmp_path / "losses.json").measurements] == [next(iter(LOSS_CASES))]
 
 
 def test_without_matplotlib_the_numbers_are_still_written(tmp_path, monkeypatch):
-    import suprank.bench
+    import bench
 
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "suprank.bench.benchmark_plots", raising=False)
-    monkeypatch.setattr(suprank.bench, "measure_losses", lambda planned, settings, *, on_start: iter(()))
+    monkeypatch.delitem(sys.modules, "bench.benchmark_plots", raising=False)
+    monkeypatch.setattr(bench, "measure_losses", lambda planned, settings, *, on_start: iter(()))
     result = invoke("--device", "cpu", "--batch", 16, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "suprank bench render" in result.stderr
+    assert "python benchmarks/measure.py render" in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["losses.json", "losses.md"]
 
 
@@ -118,7 +119,9 @@ def test_render_draws_a_saved_run(tmp_path):
     pytest.importorskip("matplotlib")
     import torch
 
-    LossBenchmarkRun.here([], command="suprank bench losses", device=torch.device("cpu")).save(tmp_path / "losses.json")
+    LossBenchmarkRun.here([], command="python benchmarks/measure.py losses", device=torch.device("cpu")).save(
+        tmp_path / "losses.json"
+    )
     result = CliRunner().invoke(app, ["render", str(tmp_path / "losses.json")])
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == ["losses.json", "losses.md", "losses.png"]
@@ -159,7 +162,10 @@ def test_a_tiny_evaluation_prints_tables_and_writes_three_files_that_render_agai
     (found,) = run.measurements
     assert (found.evaluator, found.items, found.note, found.threads) == ("suprank", 300, "", 1)
     assert 0.5 < found.values["R@1"] <= 1
-    assert "suprank bench evaluation --device cpu --case sop --items 300 --evaluator suprank --threads 1" in run.command
+    assert (
+        "python benchmarks/measure.py evaluation --device cpu --case sop --items 300 --evaluator suprank --threads 1"
+        in run.command
+    )
     printed = (tmp_path / "evaluation.md").read_text(encoding="utf-8")
     assert printed in result.stdout
 
@@ -182,12 +188,10 @@ def test_a_tiny_evaluation_prints_tables_and_writes_three_files_that_render_agai
     ],
 )
 def test_sizes_are_those_asked_for_or_the_collections_own(arguments, sizes, monkeypatch):
-    import suprank.bench
+    import bench
 
     planned = []
-    monkeypatch.setattr(
-        suprank.bench, "measure_evaluation", lambda given, settings, *, on_start: iter(planned.extend(given) or ())
-    )
+    monkeypatch.setattr(bench, "measure_evaluation", lambda given, settings, *, on_start: iter(planned.extend(given) or ()))
     result = invoke("--device", "cpu", *arguments, verb="evaluation")
     assert result.exit_code == 0, result.output
     assert list(dict.fromkeys(collection.size for _, collection in planned)) == sizes
@@ -195,15 +199,15 @@ def test_sizes_are_those_asked_for_or_the_collections_own(arguments, sizes, monk
 
 
 def test_ctrl_c_keeps_what_was_evaluated(tmp_path, monkeypatch):
-    import suprank.bench
+    import bench
 
     def interrupted(planned, settings, *, on_start):
         evaluator, collection = planned[0]
         on_start(evaluator, collection)
-        yield suprank.bench.evaluation_benchmark.empty_measurement(evaluator, collection, "not installed: numpy")
+        yield bench.evaluation_benchmark.empty_measurement(evaluator, collection, "not installed: numpy")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(suprank.bench, "measure_evaluation", interrupted)
+    monkeypatch.setattr(bench, "measure_evaluation", interrupted)
     result = invoke("--device", "cpu", "--quick", "--out", tmp_path, verb="evaluation")
     assert result.exit_code == 130
     (found,) = EvaluationBenchmarkRun.load(tmp_path / "evaluation.json").measurements

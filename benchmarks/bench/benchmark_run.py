@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 
-from suprank.bench.measurement import format_bytes
-from suprank.bench.timing import meter_for
+from bench.measurement import format_bytes
+from bench.timing import meter_for
 from suprank.files.atomic import write_atomically
 from suprank.system.platforms import memory_bytes
 
@@ -60,7 +60,7 @@ class BenchmarkRun(Generic[M]):
         """Read what `save` wrote."""
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("bench", "losses") != cls.bench:  # runs of the losses were once saved without it
-            raise ValueError(f"it is not a run of suprank bench {cls.bench}")
+            raise ValueError(f"it is not a run of benchmarks/measure.py {cls.bench}")
         return cls(**{**content, "measurements": tuple(cls.measurement_type(**one) for one in content["measurements"])})
 
     def markdown(self) -> str:

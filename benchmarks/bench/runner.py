@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from suprank.bench.measurement import format_seconds
+from bench.measurement import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

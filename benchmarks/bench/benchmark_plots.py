@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from suprank.bench.evaluation_benchmark import FLOOR, TARGET
-from suprank.bench.measurement import format_bytes, format_seconds
+from bench.evaluation_benchmark import FLOOR, TARGET
+from bench.measurement import format_bytes, format_seconds
 from suprank.files.atomic import atomic_writer
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-    from suprank.bench.evaluation_benchmark import EvaluationBenchmarkRun
-    from suprank.bench.loss_benchmark import LossBenchmarkRun
-    from suprank.bench.measurement import EvaluationMeasurement
+    from bench.evaluation_benchmark import EvaluationBenchmarkRun
+    from bench.loss_benchmark import LossBenchmarkRun
+    from bench.measurement import EvaluationMeasurement
 
 # Okabe and Ito's colors, which color-blind readers can tell apart. In a panel each loss has its own color and marker.
 _BLUE, _SKY, _GREEN, _ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"

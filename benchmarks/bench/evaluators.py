@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from suprank.bench.synthetic_collections import EmbeddedCollection
+    from bench.synthetic_collections import EmbeddedCollection
 
 Kind = Literal["ours", "peer", "floor"]
 

@@ -1,4 +1,9 @@
-"""suprank bench: time and memory, compared with other libraries."""
+"""Time and memory of the losses and of the evaluation, compared with other libraries.
+
+python benchmarks/measure.py losses --device cpu --out benchmarks/results/cpu
+python benchmarks/measure.py evaluation --quick
+python benchmarks/measure.py render benchmarks/results/cpu/losses.json
+"""
 
 from __future__ import annotations
 
@@ -16,24 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import torch
-
-    from suprank.bench import (
+    from bench import (
         BenchmarkSettings,
         EvaluationBenchmarkRun,
         EvaluationMeasurement,
         LossBenchmarkRun,
         LossMeasurement,
     )
-    from suprank.bench.runner import BenchmarkCase, BenchmarkWorkload
+    from bench.runner import BenchmarkCase, BenchmarkWorkload
 
 M = TypeVar("M")
 
 app = typer.Typer(help="Measure time and memory, compared with other libraries.", no_args_is_help=True)
-
-
-@app.callback()
-def bench() -> None:
-    """Measure time and memory, compared with other libraries."""
 
 
 @app.command()
@@ -67,8 +66,8 @@ def losses(
 
     Prints Markdown tables. Ctrl-C ends the run and keeps the measurements made so far.
     """
-    from suprank.bench import LOSS_CASES, BenchmarkSettings, LossBenchmarkRun, measure_losses, plan_losses
-    from suprank.bench.loss_benchmark import CPU_BATCHES, CUDA_BATCHES
+    from bench import LOSS_CASES, BenchmarkSettings, LossBenchmarkRun, measure_losses, plan_losses
+    from bench.loss_benchmark import CPU_BATCHES, CUDA_BATCHES
 
     target = _device(device)
     names = _names(
@@ -141,7 +140,7 @@ def evaluation(
     Prints Markdown tables. On a CPU each evaluator has a process of its own, whose CPU time and peak memory are given.
     Ctrl-C ends the run and keeps the measurements made so far.
     """
-    from suprank.bench import (
+    from bench import (
         EVALUATORS,
         SHAPES,
         BenchmarkSettings,
@@ -149,7 +148,7 @@ def evaluation(
         measure_evaluation,
         plan_evaluation,
     )
-    from suprank.bench.evaluation_benchmark import QUICK_ITEMS
+    from bench.evaluation_benchmark import QUICK_ITEMS
 
     target = _device(device)
     known = [name for name, one in EVALUATORS.items() if target.type == "cpu" or one.on_gpu]
@@ -225,7 +224,8 @@ def _command(verb: str, settings: BenchmarkSettings, chosen: Iterable[tuple[str,
     """The command that repeats this run, with the defaults of this machine written out."""
     options = [("device", settings.device), *chosen, ("repeats", settings.repeats), ("seconds", f"{settings.seconds:g}")]
     options += [("max-memory", f"{settings.limit_bytes / 2**30:.1f}")]
-    return shlex.join(["suprank", "bench", verb, *(word for name, value in options for word in (f"--{name}", str(value)))])
+    words = (word for name, value in options for word in (f"--{name}", str(value)))
+    return shlex.join(["python", "benchmarks/measure.py", verb, *words])
 
 
 def _collect(
@@ -264,25 +264,25 @@ def _finish(run: LossBenchmarkRun | EvaluationBenchmarkRun, out: Path | None, in
 
 
 def _load_run(file: Path) -> LossBenchmarkRun | EvaluationBenchmarkRun:
-    from suprank.bench import EvaluationBenchmarkRun, LossBenchmarkRun
+    from bench import EvaluationBenchmarkRun, LossBenchmarkRun
 
     try:
         bench = json.loads(file.read_text(encoding="utf-8")).get("bench")
         run = EvaluationBenchmarkRun if bench == EvaluationBenchmarkRun.bench else LossBenchmarkRun
         return run.load(file)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise typer.BadParameter(f"{file} is not a run that `suprank bench ... --out` saved ({error!r}).") from error
+        raise typer.BadParameter(f"{file} is not a run that `measure.py ... --out` saved ({error!r}).") from error
 
 
 def _render(run: LossBenchmarkRun | EvaluationBenchmarkRun, folder: Path) -> None:
     write_atomically(folder / f"{run.bench}.md", run.markdown().encode())
     try:
-        from suprank.bench import EvaluationBenchmarkRun
-        from suprank.bench.benchmark_plots import draw_evaluation, draw_losses
+        from bench import EvaluationBenchmarkRun
+        from bench.benchmark_plots import draw_evaluation, draw_losses
     except ImportError:
         terminal.echo(
-            f"{run.bench}.png was not written, because matplotlib is not installed; pip install 'suprank[bench]', then run "
-            f"suprank bench render {folder / f'{run.bench}.json'}",
+            f"{run.bench}.png was not written, because matplotlib is not installed; pip install matplotlib, then run "
+            f"python benchmarks/measure.py render {folder / f'{run.bench}.json'}",
             err=True,
         )
         return
@@ -291,3 +291,7 @@ def _render(run: LossBenchmarkRun | EvaluationBenchmarkRun, folder: Path) -> Non
         draw_evaluation(run, figure)
     else:
         draw_losses(run, figure)
+
+
+if __name__ == "__main__":
+    app()

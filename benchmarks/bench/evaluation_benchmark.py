@@ -11,20 +11,20 @@ from unittest.mock import patch
 
 import torch
 
-from suprank.bench.benchmark_run import BenchmarkRun, markdown_table
-from suprank.bench.evaluators import EVALUATORS, FOUND_AP, HEADLINES, TOP, Evaluator
-from suprank.bench.loss_workload import DIM
-from suprank.bench.measurement import EvaluationMeasurement, format_bytes, format_seconds
-from suprank.bench.runner import run_plan
-from suprank.bench.synthetic_collections import SHAPES, SyntheticCollection
-from suprank.bench.timing import child_task, meter_for, result_or_note, run_in_child
+from bench.benchmark_run import BenchmarkRun, markdown_table
+from bench.evaluators import EVALUATORS, FOUND_AP, HEADLINES, TOP, Evaluator
+from bench.loss_workload import DIM
+from bench.measurement import EvaluationMeasurement, format_bytes, format_seconds
+from bench.runner import run_plan
+from bench.synthetic_collections import SHAPES, SyntheticCollection
+from bench.timing import child_task, meter_for, result_or_note, run_in_child
 from suprank.ranking.exact import dispatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from suprank.bench.settings import BenchmarkSettings
-    from suprank.bench.synthetic_collections import EmbeddedCollection
+    from bench.settings import BenchmarkSettings
+    from bench.synthetic_collections import EmbeddedCollection
 
 SOP_ITEMS = (5_000, 20_000, 60_502)
 QUICK_ITEMS = (1_000, 2_000, 5_000)
@@ -164,7 +164,7 @@ def child() -> None:
 
 
 class EvaluationBenchmarkRun(BenchmarkRun[EvaluationMeasurement]):
-    """A run of `suprank bench evaluation`."""
+    """A run of `python benchmarks/measure.py evaluation`."""
 
     bench = "evaluation"
     measurement_type = EvaluationMeasurement

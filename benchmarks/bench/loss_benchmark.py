@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from suprank.bench.benchmark_run import BenchmarkRun, markdown_table
-from suprank.bench.loss_cases import LOSS_CASES, LossCase
-from suprank.bench.loss_workload import COARSE_IN_BATCH, COARSE_IN_MEMORY, DIM, IMAGES_PER_CLASS, LossInputs, LossWorkload
-from suprank.bench.measurement import LossMeasurement
-from suprank.bench.runner import run_plan
-from suprank.bench.timing import child_task, meter_for, result_or_note, run_in_child
+from bench.benchmark_run import BenchmarkRun, markdown_table
+from bench.loss_cases import LOSS_CASES, LossCase
+from bench.loss_workload import COARSE_IN_BATCH, COARSE_IN_MEMORY, DIM, IMAGES_PER_CLASS, LossInputs, LossWorkload
+from bench.measurement import LossMeasurement
+from bench.runner import run_plan
+from bench.timing import child_task, meter_for, result_or_note, run_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor
 
-    from suprank.bench.settings import BenchmarkSettings
+    from bench.settings import BenchmarkSettings
 
 CPU_BATCHES = (256, 512, 1024)
 CUDA_BATCHES = (256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -154,7 +154,7 @@ def child() -> None:
 
 
 class LossBenchmarkRun(BenchmarkRun[LossMeasurement]):
-    """A run of `suprank bench losses`."""
+    """A run of `python benchmarks/measure.py losses`."""
 
     bench = "losses"
     measurement_type = LossMeasurement

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize
 
+from bench.loss_workload import DIM, LossWorkload
 from suprank import losses
-from suprank.bench.loss_workload import DIM, LossWorkload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
