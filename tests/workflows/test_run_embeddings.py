@@ -87,6 +87,25 @@ def test_a_model_that_is_copied_is_the_same_and_another_one_is_embedded_anew(tmp
     assert "earlier model" in caplog.text
 
 
+def test_another_model_is_noticed_whatever_the_times_of_its_files(tmp_path, pictures):
+    run = made(tmp_path / "run", pictures)
+    before = np.array(open_source(run, device="cpu").queries.embeddings)
+    embedder(dim=8, seed=1, **AS_THE_RECIPE_READS).save(run / "model")
+    for file in (run / "model").iterdir():
+        os.utime(file, (0, 0))  # as of a copy that keeps the times of an older model
+    assert not np.allclose(before, open_source(run, device="cpu").queries.embeddings)
+
+
+def test_a_copied_run_is_neither_embedded_anew_nor_is_its_model_loaded(tmp_path, pictures, monkeypatch):
+    run = made(tmp_path / "run", pictures)
+    open_source(run, device="cpu")
+    later = time.time() + 10
+    for file in (run / "model").iterdir():
+        os.utime(file, (later, later))
+    monkeypatch.setattr("suprank.workflows.run_embeddings.load_run_model", None)
+    assert len(open_source(run, device="cpu").queries) == 24
+
+
 def test_an_interrupted_embedding_is_gone_on_with(tmp_path):
     whole = runs.collection(tmp_path / "data", splits=("test", "distractor"))
     run = made(tmp_path / "run", whole)

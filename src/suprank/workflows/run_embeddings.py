@@ -224,22 +224,17 @@ def record_values(folder: Path, key: str) -> dict[str, object]:
 
 
 def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:
-    """Whether the run's model differs from the one that made the embeddings. Without a model the answer is no."""
-    from suprank.embedding.parts import embedded_parts
-    from suprank.embedding.shards import ITEMS
+    """Whether the run's model differs from the one that made the embeddings. Without a model, or a record, the answer is no."""
     from suprank.explorer import embeddings_folder
+    from suprank.models.model_folder import saved_fingerprint
 
-    out = embeddings_folder(run, name)
-    files = [out / part / ITEMS for part in embedded_parts(out)]
+    recorded = set(record_values(embeddings_folder(run, name), "model").values()) - {None}
     try:
-        model = _model_folder(run)
+        current = saved_fingerprint(_model_folder(run), read_run_config(run).evaluation_input)
     except FileNotFoundError:
         return False
-    # Loading a model takes seconds, so it is loaded only if it was written after the embeddings.
-    if max(file.stat().st_mtime for file in model.iterdir()) <= min(file.stat().st_mtime for file in files):
-        return False
-    current = load_run_model(run, trust_code=trust_code)[0].fingerprint()
-    return any(model != current for model in record_values(out, "model").values())
+    # A hash of the files is enough if it is the recorded one; weights that torch stores differently have another.
+    return bool(recorded - {current}) and recorded != {load_run_model(run, trust_code=trust_code)[0].fingerprint()}
 
 
 def _embed(
