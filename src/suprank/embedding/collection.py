@@ -23,7 +23,7 @@ from suprank.embedding.shared_shards import write_shared
 from suprank.files.locking import check_unlocked
 from suprank.files.storage import Storage, local_folder, open_storage
 from suprank.models.head import Head
-from suprank.models.inference import embed, multiscale
+from suprank.models.inference import at_scales, embed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,6 +93,7 @@ def embed_collection(
     settings = {
         "model": embedder.fingerprint(),
         "head": embedder.head.fingerprint() if isinstance(embedder.head, Head) else None,
+        "fingerprint": embedder.network_fingerprint(),
         "backbone": embedder.config.backbone,
         "parameters": sum(parameter.numel() for parameter in embedder.parameters()),
         "transform": " ".join(repr(loading.transform).split()) if loading.settings is None else loading.settings._asdict(),
@@ -104,7 +105,7 @@ def embed_collection(
     }
     parts = choose_parts(manifest, splits)
     _check_other_parts(storage, parts, settings)
-    forward = embedder if tuple(scales) == (1.0,) else functools.partial(multiscale, embedder, scales=scales)
+    forward = at_scales(embedder, scales)
     folders: dict[str, Path | str] = {}
     for part, members in parts.items():
         images = manifest.split(*members)
@@ -221,7 +222,7 @@ def _check_other_parts(storage: Storage, parts: Mapping[str, Any], settings: Map
     wanted = json.loads(json.dumps(settings))
     for part in PARTS:
         if part not in parts and storage.size(f"{part}/{ITEMS}") is not None:
-            record = OLDER_RECORDS | _read_record(storage, part)
+            record = OLDER_RECORDS | _read_record(storage, part) | {"fingerprint": wanted["fingerprint"]}
             differ = [key for key in wanted if record.get(key) != wanted[key]]
             if differ:
                 raise ValueError(

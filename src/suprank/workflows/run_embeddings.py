@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -131,7 +131,7 @@ def _loader_settings(embedder: Embedder, config: TrainConfig) -> ImageLoaderSett
 
 
 def image_embedder(
-    load: Callable[[], tuple[Embedder, ImageLoaderSettings]], device: str | None = None
+    load: Callable[[], tuple[Embedder, ImageLoaderSettings]], device: str | None = None, scales: Sequence[float] = (1.0,)
 ) -> Callable[[Image.Image], NDArray[np.float32]]:
     """Return a function that maps an RGB picture to its embedding `[dim]`; any thread may call it, one at a time gets in.
 
@@ -144,7 +144,7 @@ def image_embedder(
         import torch
 
         from suprank.data import ImageBatch
-        from suprank.models.inference import embed
+        from suprank.models.inference import at_scales, embed
 
         with lock:
             if not loaded:
@@ -152,7 +152,7 @@ def image_embedder(
             embedder, settings = loaded[0]
             images = settings.transform(picture)[None]
             batch = ImageBatch(images, torch.empty((1, 0), dtype=torch.int64), torch.zeros(1, dtype=torch.int64), ())
-            ((_, rows),) = embed(embedder, [batch], device=device, forward=settings.before(embedder))
+            ((_, rows),) = embed(embedder, [batch], device=device, forward=settings.before(at_scales(embedder, scales)))
             return rows[0]
 
     return embed_picture
