@@ -9,11 +9,12 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
     from PIL import Image
 
@@ -56,8 +57,8 @@ def open_source(
 
     A run's test set is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`); an interrupted embedding
     continues where it stopped. Existing embeddings are kept, even if manifest, images or model are gone since, and replaced
-    only if the run has another model by now. `test` is by default the manifest's own test images, else the first of
-    `data.tests`.
+    only if the run has another model by now, or images have other bytes. Labels are those that the manifest has now. `test` is
+    by default the manifest's own test images, else the first of `data.tests`.
 
     With `frozen` the images are embedded by the run's backbone before training, into RUN/frozen: the same images as in
     RUN/embeddings, read in the same way.
@@ -65,7 +66,7 @@ def open_source(
     A run with a backbone of the user's own needs `trust_code` to embed images, and none to open embeddings that are there.
     `shown_in` names a page that cannot show images with several labels, so that they are refused before they are embedded.
     """
-    from suprank.explorer import Source
+    from suprank.explorer import Source, embeddings_folder
     from suprank.explorer.source import FROZEN, SHOWN_INSTEAD
 
     if not (folder / "recipe.toml").is_file():
@@ -75,16 +76,20 @@ def open_source(
     if test is not None and test not in known:
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
     name = test or _default_test_set(folder, config)
-    if frozen:
-        outdated = not _is_complete(folder / FROZEN, name) or _has_other_images(folder, name)
-    else:
-        outdated = not _is_complete(folder, name) or _has_another_model(folder, name, trust_code)
-    if outdated:
+    where, reason = folder / FROZEN if frozen else folder, ""
+    if complete := _is_complete(where, name):
+        if frozen and _has_other_images(folder, name):
+            reason = "other images than the run's"
+        elif not frozen and _has_another_model(folder, name, trust_code):
+            reason = "an earlier model of the run"
+        else:
+            reason = _refresh(embeddings_folder(where, name), config, name)
+    if reason or not complete:
         if shown_in is not None:
             manifest = _manifest(config, name)
             levels = [level for level in config.data.levels or manifest.levels if level in manifest.levels]
             manifest.require_single_labels(f"{shown_in} of {folder.resolve().name}", SHOWN_INSTEAD, levels=levels)
-        _embed(folder, config, name, device, progress, frozen=frozen, trust_code=trust_code)
+        _embed(folder, config, name, device, progress, reason, frozen=frozen, trust_code=trust_code)
     return Source.read(folder, name, frozen=frozen)
 
 
@@ -237,12 +242,41 @@ def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:
     return bool(recorded - {current}) and recorded != {load_run_model(run, trust_code=trust_code)[0].fingerprint()}
 
 
+def _refresh(out: Path, config: TrainConfig, name: str) -> str:
+    """Why complete embeddings are not those of the images of the manifest; "" if they are, or if there is no manifest.
+
+    Then labels are replaced by those that the manifest has now.
+    """
+    from suprank.data import Manifest
+    from suprank.embedding.embedded_images import EmbeddedImages
+    from suprank.embedding.parts import PARTS, embedded_parts
+    from suprank.embedding.shards import ITEMS
+    from suprank.files.storage import FolderStorage
+
+    try:
+        manifest = _manifest(config, name)
+    except (OSError, ValueError):
+        return ""
+    for part in embedded_parts(out):
+        items = Manifest.read(out / part / ITEMS)
+        splits = [split for split in PARTS[part] if split in manifest.splits]
+        if not splits or not (images := manifest.split(*splits)).paths.equals(items.paths):
+            return "other images than those of the manifest"
+        embedded = EmbeddedImages(images, FolderStorage(out), part)
+        if replaced := embedded.replaced():
+            return f"images that were replaced since ({replaced})"
+        if embedded.other_labels(items):
+            embedded.save(np.flatnonzero(items.table["broken"]) if "broken" in items.table.column_names else np.arange(0))
+    return ""
+
+
 def _embed(
     run: Path,
     config: TrainConfig,
     name: str,
     device: str | None,
     progress: Progress,
+    reason: str,
     *,
     frozen: bool = False,
     trust_code: bool = False,
@@ -277,8 +311,7 @@ def _embed(
     else:
         embedder, settings = load_run_model(run, trust_code=trust_code)
     target = out
-    if _is_complete(run / FROZEN if frozen else run, name):
-        reason = "other images than the run's" if frozen else "an earlier model of the run"
+    if reason:
         _log.info("%s is of %s; the images are embedded again.", out, reason)
         target = out.with_name(f".{out.name}-anew")  # the old embeddings stay until the new ones are complete
         shutil.rmtree(target, ignore_errors=True)  # an interrupted attempt may be of yet another model
