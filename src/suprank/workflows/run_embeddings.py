@@ -78,12 +78,8 @@ def open_source(
     name = test or _default_test_set(folder, config)
     where, reason = folder / FROZEN if frozen else folder, ""
     if complete := _is_complete(where, name):
-        if frozen and _has_other_images(folder, name):
-            reason = "other images than the run's"
-        elif not frozen and _has_another_model(folder, name, trust_code):
-            reason = "an earlier model of the run"
-        else:
-            reason = _refresh(embeddings_folder(where, name), config, name)
+        other = not frozen and _has_another_model(folder, name, trust_code)
+        reason = "an earlier model of the run" if other else _refresh(embeddings_folder(where, name), config, name)
     if reason or not complete:
         if shown_in is not None:
             manifest = _manifest(config, name)
@@ -208,15 +204,6 @@ def _is_complete(run: Path, name: str) -> bool:
     return set(ranked_parts(there)) <= set(there) and there != ["train"]
 
 
-def _has_other_images(run: Path, name: str) -> bool:
-    """Whether RUN/frozen holds other images than RUN/embeddings, which were embedded again since."""
-    from suprank.explorer import embeddings_folder
-    from suprank.explorer.source import FROZEN
-
-    own, frozen = (embeddings_folder(folder, name) for folder in (run, run / FROZEN))
-    return _is_complete(run, name) and record_values(own, "images") != record_values(frozen, "images")
-
-
 def record_values(folder: Path, key: str) -> dict[str, object]:
     """The value of `key` in the record of every embedded part."""
     import json
@@ -250,6 +237,7 @@ def _refresh(out: Path, config: TrainConfig, name: str) -> str:
     from suprank.data import Manifest
     from suprank.embedding.embedded_images import EmbeddedImages
     from suprank.embedding.parts import PARTS, embedded_parts
+    from suprank.embedding.query_gallery import column
     from suprank.embedding.shards import ITEMS
     from suprank.files.storage import FolderStorage
 
@@ -260,7 +248,8 @@ def _refresh(out: Path, config: TrainConfig, name: str) -> str:
     for part in embedded_parts(out):
         items = Manifest.read(out / part / ITEMS)
         splits = [split for split in PARTS[part] if split in manifest.splits]
-        if not splits or not (images := manifest.split(*splits)).paths.equals(items.paths):
+        images = manifest.split(*splits) if splits else manifest.take([])
+        if any(column(images, name) != column(items, name) for name in ("path", "box")):
             return "other images than those of the manifest"
         embedded = EmbeddedImages(images, FolderStorage(out), part)
         if replaced := embedded.replaced():
