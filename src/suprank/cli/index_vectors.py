@@ -70,7 +70,7 @@ def _with_head(made_by: Provenance | None, head: Head | None) -> dict[str, Any]:
 def check_made_by(index: Index, made_by: Record, what: str) -> None:
     """Refuse vectors of another model, head or image settings than those of the index; say so if that is not known."""
     from suprank.embedding.provenance import check_comparable
-    from suprank.explorer.index import recorded_provenance
+    from suprank.explorer.index.protocol import recorded_provenance
 
     info = index.info()
     names = str(info["address"]), what
@@ -95,7 +95,7 @@ def embed_images(
     import torch
 
     from suprank.data import Manifest
-    from suprank.explorer.index import recorded_provenance
+    from suprank.explorer.index.protocol import recorded_provenance
     from suprank.models.inference import at_scales, embed
     from suprank.workflows.embeddings import load_embedder, loader_settings, query_provenance
     from suprank.workflows.heads import embedder_with_head

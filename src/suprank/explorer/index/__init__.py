@@ -3,7 +3,7 @@
 from suprank.explorer.index.address import IndexInput, build_index, open_index, read_embeddings, search_records
 from suprank.explorer.index.local import LocalIndex
 from suprank.explorer.index.migration import CopiedIndex, copy_index
-from suprank.explorer.index.protocol import Hits, Index, IndexItem, recorded_provenance
+from suprank.explorer.index.protocol import Hits, Index, IndexItem
 
 __all__ = [
     "CopiedIndex",
@@ -16,6 +16,5 @@ __all__ = [
     "copy_index",
     "open_index",
     "read_embeddings",
-    "recorded_provenance",
     "search_records",
 ]
