@@ -7,13 +7,13 @@ import os
 import shutil
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
     from PIL import Image
@@ -241,9 +241,11 @@ def _refresh(out: Path, config: TrainConfig, name: str) -> str:
     from suprank.embedding.shards import ITEMS
     from suprank.files.storage import FolderStorage
 
+    if not Path(config.data.manifest if name == OWN else config.data.tests[name]).is_file():
+        return ""  # gone, or drawn by suprank itself, always the same
     try:
         manifest = _manifest(config, name)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # its images are gone, for example
         return ""
     for part in embedded_parts(out):
         items = Manifest.read(out / part / ITEMS)
