@@ -333,7 +333,8 @@ def test_machines_share_a_run_one_is_killed_and_the_result_is_that_of_one_machin
     assert [code for code, *_ in ends] == [0, 0, 0], ends
     assert ends[1][1] == "test: e/test\n"
     assert "shards here" in ends[0][2]
-    assert sorted(file.name for file in (folder / "e/test").iterdir()) == ["claims", "items.parquet", "parts", "run.json"]
+    there = sorted(file.name for file in (folder / "e/test").iterdir())
+    assert there == ["claims", "contents", "items.parquet", "parts", "run.json"]
     assert not list((folder / "e/test/claims").glob("*.json"))
     one, shared = read_embedded("alone", "test"), read_embedded("e", "test")
     assert (np.asarray(one.embeddings) == np.asarray(shared.embeddings)).all()

@@ -109,7 +109,7 @@ def test_a_folder_of_embeddings_with_a_model_for_uploads(folder, explored):
     client, _ = explored("e", "--model", "no_such_network", "--device", "cpu")
     answer = client.post("/upload", files={"image": ("a.png", picture, "image/png")})
     assert answer.status_code == 500
-    assert "The model no_such_network cannot be loaded: " in answer.text
+    assert "The model no_such_network cannot embed the image: " in answer.text
 
 
 def test_a_run_whose_model_is_gone_can_be_looked_at_and_nothing_is_written(folder, explored):

@@ -41,7 +41,11 @@ def folder(made, tmp_path, monkeypatch):
 
 
 WRITING = {
-    "embed": (("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES), "f/test/parts/00000.npy", 1000),
+    "embed": (
+        ("embed", "--model", "model", "--manifest", "m.parquet", "--out", "f", *IMAGES),
+        "f/test/contents/00000.npy",
+        1000,
+    ),
     "index add": (("index", "add", "i", "more.npy", "-q"), "i/index.2.faiss", 4000),
     "index build": (("index", "build", "more.npy", "--out", "j", "-q"), "j/index.1.faiss", 4000),
     "evaluate --out": (("evaluate", "--embeddings", "e", "--out", "r.json", "-q"), "r.json", 100),

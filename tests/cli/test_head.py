@@ -210,19 +210,79 @@ def test_add_head_gives_a_timm_backbone_the_images_that_the_head_was_trained_on(
     assert (saved.size, saved.resize, saved.squash, saved.interpolation) == ((32, 32), 40, True, "bicubic")
 
 
-def test_a_head_of_another_backbone_with_the_same_width_gives_a_warning():
+def trained_on(folder, name="trained", **changed):
+    """A head of width 8 whose record says that it was trained on the embeddings in a folder."""
     trained = head(8, 6)
-    trained.training_record = {"source": {"backbone": "test_vit"}}
-    trained.save("other")
-    warning = "warning: the head was trained on embeddings of test_vit, and these are of test_resnet: they do not go together"
+    source = {**Provenance.read(folder, "test").asdict(), **changed}
+    trained.training_record = {"source": {"backbone": source["backbone"], "made_by": source}}
+    trained.save(name)
+
+
+def test_a_head_of_another_model_with_the_same_width_is_refused_by_every_command():
+    embedder(dim=8, seed=1).save("other-model")
+    done("embed", "other-model", "m.parquet", "--out", "other", *FAST)
+    prints = [Provenance.read(name, "test").fingerprint[:12] for name in ("other", "before")]
+    trained_on("other")
     for command in (
         ("evaluate", "before"),
         ("index", "build", "before", "--out", "i"),
         ("embed", "model", "m.parquet", "--out", "e", *FAST),
+        ("explore", "before", "--no-browser", "--port", 0),
+        ("report", "before"),
     ):
-        assert done(*command, "--head", "other").stderr.count(warning) == 1
-    assert warning in done("models", "add-head", "model", "other", "--out", "m").stderr
-    assert "do not go together" not in done("evaluate", "before", "--head", "head").stderr
+        said = refused(*command, "--head", "trained")
+        assert "the embeddings that the head was trained on and " in said
+        assert f"cannot be compared: model {prints[0]} against {prints[1]}" in said
+    assert "cannot be compared: model" in refused("models", "add-head", "model", "trained", "--out", "m")
+    trained_on("before", backbone="test_vit", fingerprint=None)  # as an older suprank recorded it
+    assert "cannot be compared: backbone test_vit against test_resnet" in refused("evaluate", "before", "--head", "trained")
+    trained_on("before")
+    for fits in (("evaluate", "before", "--head", "trained"), ("models", "add-head", "model", "trained", "--out", "m")):
+        assert "not checked" not in done(*fits).stderr
+
+
+def test_a_head_of_embeddings_without_a_fingerprint_is_allowed_and_called_not_checked(folder):
+    trained_on("before", fingerprint=None)
+    evaluated = ("evaluate", "before", "--head", "trained")
+    assert "is not checked: no fingerprint is recorded for the embeddings that the head" in done(*evaluated).stderr
+    trained_on("before")
+    record = json.loads((folder / "before/test/run.json").read_text())
+    del record["fingerprint"]
+    (folder / "before/test/run.json").write_text(json.dumps(record))
+    assert "is not checked: no fingerprint is recorded for before" in done(*evaluated).stderr
+
+
+def test_adapt_records_the_model_of_its_embeddings_and_refuses_a_test_set_of_another():
+    embedder(dim=8, seed=1).save("other-model")
+    done("embed", "other-model", "m.parquet", "--out", "other", *FAST)
+    assert "before/test and other/test cannot be compared: model " in refused(
+        "adapt", "before", "--test", "other", "--out", "h"
+    )
+    options = ("--steps", 2, "--batch", 8, "--device", "cpu")
+    done("adapt", "before", "--out", "h", *options)
+    recorded = Head.load("h").training_record["source"]["made_by"]["fingerprint"]
+    assert recorded == Embedder.load("model").network_fingerprint()
+    assert "cannot be compared: model " in refused("evaluate", "other", "--head", "h")
+
+
+def test_the_network_of_a_model_is_the_same_with_a_head_and_with_other_image_settings():
+    plain = Embedder.load("model")
+    read_otherwise = Embedder.load("model", settings={"image_size": (48, 48), "resize": 50, "precision": "bf16"})
+    prints = {one.network_fingerprint() for one in (plain, plain.with_head(head(8, 6)), read_otherwise)}
+    assert len(prints) == 1
+    assert embedder(dim=8, seed=1).network_fingerprint() not in prints
+
+
+def test_queries_and_gallery_of_two_models_in_files_are_refused():
+    embedder(dim=8, seed=1).save("other-model")
+    done("embed", "other-model", "m.parquet", "--out", "other", *FAST)
+    files()
+    side = "test/embeddings.npy"
+    message = refused(
+        *("evaluate", f"before/{side}", "--labels", "labels.parquet"),
+        *("--gallery", f"other/{side}", "--gallery-labels", "labels.parquet"),
+    )
+    assert f"before/{side} and other/{side} cannot be compared: model " in message
 
 
 # Compared with the embeddings before it
@@ -285,7 +345,7 @@ def test_an_index_of_a_head_is_searched_with_it_and_with_nothing_else():
     done("index", "build", "after", "--out", "j")
     for index in ("i", "j"):
         info = json.loads(done("index", "info", index).stdout)
-        assert (info["dim"], info["head"]) == (6, Head.load("head").fingerprint())
+        assert (info["dim"], info["made_by"]["head"]) == (6, Head.load("head").fingerprint())
     image = ("--image", "photos/group1/class12/3.png", "--size", 32, "--resize", 0, "--device", "cpu", "--k", 3)
     done("models", "add-head", "model", "head", "--out", "adapted")
     files()
@@ -304,10 +364,12 @@ def test_an_index_of_a_head_is_searched_with_it_and_with_nothing_else():
     assert found[0][0] == (row, 1.0)
     assert found[0] == found[1] == found[2] == found[3]
     wrong = refused("index", "search", "i", *image, "--model", "model")
-    assert f"i was built with the head {Head.load('head').fingerprint()[:12]}, and the model model has no head; give" in wrong
-    assert "was built with the head" in refused("index", "search", "i", "--embeddings", "rows.npy", "--head", "square")
-    assert "was built with the head" in refused("index", "add", "i", "before", "--head", "square")
-    assert "was built with the head" in refused("index", "add", "i", "before")
+    known = Head.load("head").fingerprint()[:12]
+    assert f"i and the model model cannot be compared: head {known} against none; take the model, the head" in wrong
+    against = f"cannot be compared: head {known} against "
+    assert against in refused("index", "search", "i", "--embeddings", "rows.npy", "--head", "square")
+    assert against in refused("index", "add", "i", "before", "--head", "square")
+    assert against in refused("index", "add", "i", "before")
     assert "it now has 72" in done("index", "add", "i", "before", "--head", "head").stdout
 
 
@@ -315,18 +377,30 @@ def test_a_server_knows_the_head_of_a_collection_as_a_folder_does(tmp_path):
     files()
     address = f"qdrant+file://{tmp_path}/q/birds"
     done("index", "build", "before", "--head", "head", "--out", address)
-    assert json.loads(done("index", "info", address).stdout)["head"] == Head.load("head").fingerprint()
+    assert json.loads(done("index", "info", address).stdout)["made_by"]["head"] == Head.load("head").fingerprint()
     done("index", "search", address, "--embeddings", "rows.npy", "--head", "head")
-    assert "was built with the head" in refused("index", "search", address, "--embeddings", "rows.npy", "--head", "square")
+    against = f"cannot be compared: head {Head.load('head').fingerprint()[:12]} against "
+    assert against in refused("index", "search", address, "--embeddings", "rows.npy", "--head", "square")
     done("index", "copy", address, "copied")
-    assert "was built with the head" in refused("index", "add", "copied", "before")
+    assert against in refused("index", "add", "copied", "before")
 
 
-def test_a_head_at_the_search_of_an_index_that_records_none_is_a_warning():
+def test_a_head_at_the_search_of_an_index_without_one_is_refused_or_not_checked_if_that_is_unknown(folder):
     done("index", "build", "before", "--out", "i")
     files()
-    assert "i records no head" in done("index", "search", "i", "--embeddings", "rows.npy", "--head", "square").stderr
-    assert "records no head" not in done("index", "search", "i", "--embeddings", "rows.npy").stderr
+    query = ("--embeddings", "rows.npy")
+    assert "cannot be compared: head none against " in refused("index", "search", "i", *query, "--head", "square")
+    done("index", "build", "rows.npy", "--out", "j")
+    assert (
+        "of the same head is not checked: no fingerprint is recorded for j"
+        in done("index", "search", "j", *query, "--head", "square").stderr
+    )
+    assert "not checked" not in done("index", "search", "j", *query).stderr
+    done("index", "build", "before", "--head", "square", "--out", "k")
+    meta = json.loads((folder / "k/meta.json").read_text())
+    meta["head"] = meta.pop("made_by")["head"]  # as an older suprank wrote it
+    (folder / "k/meta.json").write_text(json.dumps(meta))
+    assert "cannot be compared: head " in refused("index", "add", "k", "before")
 
 
 def test_an_uploaded_image_goes_through_model_and_head():
@@ -345,10 +419,17 @@ def test_an_uploaded_image_goes_through_model_and_head():
     np.testing.assert_array_equal(by_model.embed(picture), uploaded)
     both = open_explorer(["before"], model="adapted", device="cpu", head="head").runs[0]
     np.testing.assert_array_equal(both.embed(picture), uploaded)
-    with pytest.raises(
-        ValueError, match=r"The embeddings went through the head .*unlike those of the model model; start again"
-    ):
+    with pytest.raises(ValueError, match=r"the gallery and the model model cannot be compared: head \w+ against none"):
         open_explorer(["after"], model="model", device="cpu").runs[0].embed(picture)
+
+
+def test_an_uploaded_image_is_read_as_the_gallery_was_and_embedded_by_no_other_model():
+    embedder(dim=8, seed=1).save("other-model")
+    run = open_explorer(["before"], model="model", device="cpu").runs[0]
+    picture = run.source.gallery.picture(5)
+    np.testing.assert_allclose(run.embed(picture), run.source.gallery.embeddings[5], atol=1e-5)
+    with pytest.raises(ValueError, match="the gallery and the model other-model cannot be compared: model "):
+        open_explorer(["before"], model="other-model", device="cpu").runs[0].embed(picture)
 
 
 def test_the_index_of_a_large_gallery_is_kept_for_each_head(folder, monkeypatch):

@@ -199,6 +199,7 @@ def test_a_saved_model_has_the_metrics_of_its_own_embeddings_and_of_no_others(co
     assert "was embedded with another model than the one to push" in refused(
         "models", "push", "other", "org/b", "--report", "own"
     )
+    assert "own.json has the metrics of test_resnet" in refused("models", "push", "other", "org/b", "--report", "own.json")
     embedder("test_vit", dim=8, **IMAGES).save("vit")
     message = refused("models", "push", "vit", "org/b", "--report", "own.json")
     assert re.search("own.json has the metrics of test_resnet .* give the report of this model", message)

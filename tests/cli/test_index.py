@@ -69,6 +69,35 @@ def test_an_image_finds_itself_and_its_class(folder):
     assert [line["score"] for line in found] == pytest.approx(np.sort(rows @ query)[::-1][:4].tolist(), abs=1e-5)
 
 
+def test_an_image_is_read_as_those_of_the_index_were_and_finds_itself(folder):
+    """With the model's own 64 pixels, another crop, it found itself at 0.724."""
+    image = ("--image", "photos/group1/class12/3.png", "--model", "model", "--device", "cpu", "--k", 1)
+    (found,) = lines("built", *image)
+    assert (found["path"], found["score"]) == ("group1/class12/3.png", pytest.approx(1, abs=1e-5))
+    said = refused("index", "search", "built", *image, "--size", 48)
+    assert "built and the model model cannot be compared: image size 32 against 48; take the model" in said
+    done("embed", "model", "m.parquet", "--out", "scales", *IMAGES, "--scale", 1, "--scale", 0.5, "--workers", 0)
+    done("index", "build", "scales", "--out", "s")
+    assert lines("s", *image)[0]["score"] == pytest.approx(1, abs=1e-5)
+    assert "built and scales cannot be compared: scales 1 against 1, 0.5" in refused("index", "add", "built", "scales")
+
+
+def test_another_model_of_the_same_width_is_refused(folder):
+    embedder(dim=8, seed=1).save("other")
+    done("embed", "other", "m.parquet", "--out", "e2", *IMAGES, "--workers", 0)
+    against = "cannot be compared: model "
+    assert against in refused(
+        *("index", "search", "built", "--image", "photos/group1/class12/3.png", "--model", "other"), *IMAGES
+    )
+    assert against in refused("index", "search", "built", "--embeddings", "e2/test/embeddings.npy")
+    assert against in refused("index", "add", "built", "e2")
+    done("index", "copy", "built", "copied")
+    assert against in refused("index", "add", "copied", "e2")
+    np.save("q.npy", read_embedded("e2", "test").embeddings)
+    noted = done("index", "search", "built", "--embeddings", "q.npy", "--k", 1).stderr
+    assert "whether built and q.npy are of the same model is not checked: no fingerprint is recorded for q.npy." in noted
+
+
 def test_several_images_and_rows_of_a_file_are_queries_in_their_order(folder):
     images = ["photos/group2/class20/0.png", "photos/group0/class00/1.png"]
     found = lines("built", "--image", images[0], "--image", images[1], "--model", "model", *IMAGES, "--k", 1)

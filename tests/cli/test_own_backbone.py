@@ -5,6 +5,7 @@
 
 import hashlib
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_code_that_changed_since_the_run_is_told(manifest, caplog):
     suprank.evaluate("run", trust_code=True, device="cpu")
     assert "mine.py has changed since the run in run began, so that its metrics may differ. The run keeps a copy" in caplog.text
     Path("mine.py").unlink()
-    os.utime("run/model/embedder.json")
+    shutil.rmtree("run/embeddings")
     with pytest.raises(CustomCodeError, match="there is no file .* keeps a copy: run/code/backbone/mine.py"):
         suprank.evaluate("run", trust_code=True, device="cpu")
 

@@ -1,6 +1,10 @@
 """A manifest through a model into files: equal to the plain loop, whatever interrupts it, however many processes share it."""
 
 import json
+import os
+import shutil
+import zipfile
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -92,6 +96,90 @@ class Transform:
 
     def __repr__(self):
         return "Transform()"
+
+
+def replace_image(manifest, name, by):
+    """Give an image the bytes of another one, and an old time."""
+    (manifest.root / name).write_bytes((manifest.root / by).read_bytes())
+    os.utime(manifest.root / name, (0, 0))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_images_that_were_replaced_under_the_same_names_are_refused(tmp_path, shared):
+    manifest, model = folder(tmp_path), embedder()
+    embed_collection(model, manifest, tmp_path / "out", loading=reading(), shared=shared)
+    replace_image(manifest, "a4.png", by="a0.png")
+    with pytest.raises(ValueError, match=r"other images of the same names: 1 of 3, the first a4.png. Choose another"):
+        embed_collection(model, manifest, tmp_path / "out", loading=reading(), shared=shared)
+
+
+def test_an_image_that_was_replaced_during_an_interruption_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(collection, "SHARD_ROWS", 2)
+    manifest, model, seen = folder(tmp_path, count=9, split=["test"] * 9), embedder(), []
+
+    def stopping(image):
+        seen.append(image)
+        if len(seen) > 4:
+            raise StopsError
+        return SHIFT(image)
+
+    with pytest.raises(StopsError):
+        embed_collection(model, manifest, tmp_path / "out", loading=reading(transform=Transform(stopping)))
+    replace_image(manifest, "a8.png", by="a0.png")  # not embedded yet
+    replace_image(manifest, "a1.png", by="a0.png")
+    with pytest.raises(ValueError, match=r"of the same names: 1 of 9, the first a1.png"):
+        embed_collection(model, manifest, tmp_path / "out", loading=reading(transform=Transform(SHIFT)))
+
+
+def test_a_copy_of_the_images_elsewhere_goes_on_and_images_that_are_gone_are_no_other_images(tmp_path):
+    (tmp_path / "one").mkdir()
+    manifest, model = folder(tmp_path / "one"), embedder()
+    (tmp_path / "one" / "a5.png").write_bytes(b"broken")
+    options = {"loading": reading(on_broken="skip")}
+    embed_collection(model, manifest, tmp_path / "out", **options)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    for file in (tmp_path / "two").iterdir():
+        os.utime(file, (1, 1))
+    copied = Manifest.from_columns(manifest.table, root=tmp_path / "two")
+    before = (tmp_path / "out/test/embeddings.npy").stat().st_mtime_ns
+    embed_collection(model, copied, tmp_path / "out", **options)
+    shutil.copy(tmp_path / "two" / "a0.png", tmp_path / "two" / "a5.png")
+    with pytest.raises(ValueError, match="1 of 3, the first a5.png"):  # a broken image that was repaired
+        embed_collection(model, copied, tmp_path / "out", **options)
+    for file in (tmp_path / "two").iterdir():
+        file.unlink()
+    embed_collection(model, copied, tmp_path / "out", **options)
+    assert (tmp_path / "out/test/embeddings.npy").stat().st_mtime_ns == before
+
+
+def test_an_image_that_was_replaced_in_an_archive_is_refused_and_a_new_archive_of_the_same_is_not(tmp_path):
+    folder(tmp_path)
+
+    def packed(names):
+        with zipfile.ZipFile(tmp_path / "i.zip", "w") as archive:
+            for place, name in enumerate(names):
+                archive.write(tmp_path / name, f"{place}.png")
+
+    columns = {"path": [f"i.zip::{place}.png" for place in range(3)], "split": ["test"] * 3, "label_a": ["x"] * 3}
+    manifest, model = Manifest.from_columns(columns, root=tmp_path), embedder()
+    for names in (("a0.png", "a1.png", "a2.png"), ("a0.png", "a1.png", "a2.png"), ("a0.png", "a1.png", "a3.png")):
+        packed(names)
+        with nullcontext() if names[2] == "a2.png" else pytest.raises(ValueError, match="1 of 3, the first i.zip::2.png"):
+            embed_collection(model, manifest, tmp_path / "out", loading=reading())
+
+
+def test_labels_are_those_of_the_manifest_now_and_that_is_said_in_one_line(tmp_path, caplog):
+    manifest, model = folder(tmp_path), embedder()
+    for fine in (["f0", "f0", "f1", "f1", "f2", "f2"], ["f0", "f0", "f1", "f1", "f2", "f3"]):
+        caplog.clear()
+        embed_collection(model, manifest.with_columns(label_fine=fine), tmp_path / "out", loading=reading())
+    assert [one.getMessage() for one in caplog.records] == [
+        f"{tmp_path / 'out' / 'test'}: the labels (fine) are replaced by those of the manifest."
+    ]
+    assert read_embedded(tmp_path / "out", "test").items.table["label_fine"].to_pylist() == ["f1", "f2", "f3"]
+    caplog.clear()
+    embed_collection(model, manifest.with_columns(label_fine=fine), tmp_path / "out", loading=reading())
+    assert not caplog.records
 
 
 def test_a_finished_run_returns_at_once(tmp_path):

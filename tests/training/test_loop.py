@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def test_a_run_leaves_its_recipe_metrics_reports_models_and_result(plain, manife
     # checkpoints: before the evaluation at the end, and after it, at the same step; and before that of the second epoch
     states = {"checkpoints/step-00000006.pt", "checkpoints/step-00000009.pt"}
     reports = {"reports/test-epoch-0002.json", "reports/test-epoch-0003.json", "reports/test-epoch-0003.queries.npz"}
-    others = {"recipe.toml", "environment.json", "metrics.jsonl", "result.json", ".lock"}
+    others = {"recipe.toml", "environment.json", "images.npy", "metrics.jsonl", "result.json", ".lock"}
     assert there == models | states | reports | others
     assert result.folder == folder
     assert result.stop_signal is None
@@ -286,6 +287,26 @@ def test_other_images_are_not_resumed(manifest, tmp_path):
     Manifest.from_columns(columns, root=Path(table.root)).save(mine)
     with pytest.raises(ValueError, match="the training images or their labels are not those that the run began with"):
         train(recipe(mine), tmp_path / "run", resume=True)
+
+
+def test_images_that_were_replaced_under_the_same_names_are_not_resumed_and_copies_are(manifest, tmp_path, monkeypatch):
+    stopping = Recorder(on_step_end=lambda at: os.kill(os.getpid(), signal.SIGTERM))
+    mine = pictures(tmp_path / "pictures")
+    train(recipe(mine), tmp_path / "run", callbacks=stopping)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    images = Manifest.read(mine).split("train")
+    files = [images.root / path for path in images.paths.to_pylist()]
+    for file in files:
+        os.utime(file, (1, 1))
+    train(recipe(mine), tmp_path / "copy", resume=True, callbacks=stopping)  # the same bytes
+    files[3].write_bytes(files[-1].read_bytes())
+    os.utime(files[3], (1, 1))
+    with pytest.raises(ValueError, match=r"1 training images have other bytes than when the run began, the first .*; restore"):
+        train(recipe(mine), tmp_path / "run", resume=True)
+    (tmp_path / "run" / "images.npy").unlink()  # as of an older suprank
+    recorder = Recorder()
+    train(recipe(mine), tmp_path / "run", resume=True, callbacks=recorder)
+    assert any("is not checked" in str(event) for event in recorder.events_of("on_message"))
 
 
 def test_a_resumed_run_may_ask_for_another_best_metric(manifest, tmp_path, monkeypatch):

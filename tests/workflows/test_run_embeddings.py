@@ -87,6 +87,25 @@ def test_a_model_that_is_copied_is_the_same_and_another_one_is_embedded_anew(tmp
     assert "earlier model" in caplog.text
 
 
+def test_another_model_is_noticed_whatever_the_times_of_its_files(tmp_path, pictures):
+    run = made(tmp_path / "run", pictures)
+    before = np.array(open_source(run, device="cpu").queries.embeddings)
+    embedder(dim=8, seed=1, **AS_THE_RECIPE_READS).save(run / "model")
+    for file in (run / "model").iterdir():
+        os.utime(file, (0, 0))  # as of a copy that keeps the times of an older model
+    assert not np.allclose(before, open_source(run, device="cpu").queries.embeddings)
+
+
+def test_a_copied_run_is_neither_embedded_anew_nor_is_its_model_loaded(tmp_path, pictures, monkeypatch):
+    run = made(tmp_path / "run", pictures)
+    open_source(run, device="cpu")
+    later = time.time() + 10
+    for file in (run / "model").iterdir():
+        os.utime(file, (later, later))
+    monkeypatch.setattr("suprank.workflows.run_embeddings.load_run_model", None)
+    assert len(open_source(run, device="cpu").queries) == 24
+
+
 def test_an_interrupted_embedding_is_gone_on_with(tmp_path):
     whole = runs.collection(tmp_path / "data", splits=("test", "distractor"))
     run = made(tmp_path / "run", whole)
@@ -150,3 +169,52 @@ def test_a_manifest_of_train_alone_has_nothing_to_look_at(tmp_path, pictures):
     run = made(tmp_path / "run", Manifest.from_columns(pictures.with_columns(split=["train"] * 24).table, root=pictures.root))
     with pytest.raises(ValueError, match="no test images to look at"):
         open_source(run, device="cpu")
+
+
+def replace_image(manifest, row, by):
+    """Give an image the bytes of another one, and an old time."""
+    file = manifest.root / manifest.paths[row].as_py()
+    file.write_bytes((manifest.root / manifest.paths[by].as_py()).read_bytes())
+    os.utime(file, (0, 0))
+
+
+def test_images_that_were_replaced_under_the_same_names_are_embedded_anew(tmp_path, pictures, caplog):
+    caplog.set_level("INFO", "suprank")
+    run = made(tmp_path / "run", pictures)
+    before = np.array(open_source(run, device="cpu").queries.embeddings)
+    replace_image(pictures, 5, by=20)
+    after = np.array(open_source(run, device="cpu").queries.embeddings)
+    assert after[5] == pytest.approx(before[20], abs=1e-6)
+    assert "images that were replaced since (1 of 24, the first pictures/" in caplog.text
+
+
+def test_a_copy_of_the_images_is_the_same_and_is_read_only_once(tmp_path, pictures, monkeypatch):
+    run = made(tmp_path / "run", pictures)
+    open_source(run, device="cpu")
+    for path in pictures.paths.to_pylist():
+        os.utime(pictures.root / path, (1, 1))
+    output = []
+    open_source(run, device="cpu", progress=lambda *values: output.append(values))
+    monkeypatch.setattr("suprank.data.contents.hash_images", None)
+    open_source(run, device="cpu", progress=lambda *values: output.append(values))
+    assert output == []
+
+
+def test_labels_that_were_corrected_are_those_of_the_manifest_and_nothing_is_embedded(tmp_path, pictures, caplog):
+    run = made(tmp_path / "run", pictures)
+    before = open_source(run, device="cpu")
+    names = pictures.table["label_class"].to_pylist()
+    pictures.with_columns(label_class=[names[4], *names[1:]]).save(tmp_path / "m.parquet")
+    output = []
+    after = open_source(run, device="cpu", progress=lambda *values: output.append(values))
+    assert output == []
+    assert (after.queries.manifest.table["label_class"].to_pylist()[0], names[0]) == (names[4], names[1])
+    assert before.evaluate(metrics=["R@1"], ks=[1]).values != after.evaluate(metrics=["R@1"], ks=[1]).values
+    assert caplog.text.count("the labels (class) are replaced by those of the manifest.") == 1
+
+
+def test_a_manifest_of_other_images_is_embedded_anew(tmp_path, pictures):
+    run = made(tmp_path / "run", pictures)
+    open_source(run, device="cpu")
+    pictures.take(np.arange(16)).save(tmp_path / "m.parquet")
+    assert len(open_source(run, device="cpu").queries) == 16

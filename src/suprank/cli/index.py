@@ -12,7 +12,7 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.embed import Device, HeadFolder, Resize, Size, Squash, TrustCode, Weights
-from suprank.cli.index_vectors import check_head, embed_images, read_queries, read_rows
+from suprank.cli.index_vectors import embed_images, read_queries, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,7 +113,7 @@ def build(
 
         if "://" not in out:
             terminal.check_folder(Path(out))
-        rows, items, known_head = read_rows(embeddings, part, manifest, head, quiet)
+        rows, items, made_by = read_rows(embeddings, part, manifest, head, quiet)
         local = _options_given(codes=codes and codes.value, recall=recall)
         with _notes_on_interrupt(), terminal.progress("indexing", quiet) as progress:
             index = build_index(
@@ -123,7 +123,7 @@ def build(
                 ids=_ids(ids),
                 kind=kind.value,
                 overwrite=overwrite,
-                head=known_head,
+                made_by=made_by,
                 timeout=timeout,
                 progress=progress,
                 **local,
@@ -176,8 +176,7 @@ def search(
         with closing(open_index(index, timeout=timeout)) as opened:
             if image and model is not None:
                 options = {"size": size, "resize": resize, "squash": squash}
-                queries, model_head = embed_images(image, model, weights, head, trust_code, options, device)
-                check_head(opened, model_head, f"the model {model}")
+                queries = embed_images(image, model, weights, head, trust_code, options, device, opened)
                 _print_hits(opened, queries, k, filters, [*map(str, image)])
             elif embeddings is not None:
                 rows = read_queries(embeddings, head, device, opened)

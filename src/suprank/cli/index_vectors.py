@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.data import Manifest
+    from suprank.embedding import Provenance
+    from suprank.embedding.provenance import Record
     from suprank.evaluation.embeddings import Embeddings, EmbeddingSource
     from suprank.explorer.index import Index
+    from suprank.models import Head
 
 
 def read_rows(
     path: Path, part: str | None, manifest: Path | None, head: Path | None, quiet: bool, index: Index | None = None
-) -> tuple[EmbeddingSource, Manifest | None, str | None]:
-    """The embeddings after the head, their manifest, and the fingerprint of the head that they went through, if known.
+) -> tuple[EmbeddingSource, Manifest | None, dict[str, Any]]:
+    """The embeddings after the head, their manifest, and what is known of what made them.
 
     `index` is the one that they are added to.
     """
@@ -33,9 +36,9 @@ def read_rows(
     embeddings, items, note, made_by = read_embeddings(path, part, manifest)
     if note:
         terminal.echo(note, err=True)
-    known = loaded.fingerprint() if loaded is not None else None if made_by is None else made_by.head
-    if index is not None and (loaded is not None or made_by is not None):
-        check_head(index, known, str(path))
+    known = _with_head(made_by, loaded)
+    if index is not None and (loaded is None or made_by is None or made_by.head is None):
+        check_made_by(index, known, str(path))
     if loaded is None:
         return embeddings, items, known
     with terminal.ProgressBars(quiet) as bars:
@@ -43,40 +46,35 @@ def read_rows(
 
 
 def read_queries(file: Path, head: Path | None, device: str | None, index: Index) -> Embeddings:
-    """The queries in a file, after the head; refused if the index is known to have another head."""
+    """The queries in a file, after the head; refused if the vectors of the index are known to be of another model or head."""
     from suprank.embedding import Provenance
     from suprank.evaluation.embeddings import Embeddings
     from suprank.workflows.heads import apply_head, load_head
 
     rows, made_by = Embeddings.from_source(file), Provenance.read_beside(file)
-    if head is None:
-        if made_by is not None:
-            check_head(index, made_by.head, str(file))
+    loaded = None if head is None else load_head(head, device)
+    if loaded is None:
+        check_made_by(index, made_by, str(file))
         return rows
-    loaded = load_head(head, device)
-    check_head(index, loaded.fingerprint(), f"--head {head}")
-    return Embeddings.from_source(apply_head(rows, loaded, made_by), f"{rows.name} after the head")
+    applied = apply_head(rows, loaded, made_by)
+    check_made_by(index, _with_head(made_by, loaded), f"{file} after --head {head}")
+    return Embeddings.from_source(applied, f"{rows.name} after the head")
 
 
-def check_head(index: Index, head: str | None, what: str) -> None:
-    """Refuse vectors of another head than that of the index, where the index knows it; `head` is their fingerprint.
+def _with_head(made_by: Provenance | None, head: Head | None) -> dict[str, Any]:
+    """What is known of embeddings after the head, if there is one."""
+    known = {} if made_by is None else made_by.asdict()
+    return known if head is None else {**known, "head": head.fingerprint()}
 
-    An index that records no head may hold vectors that went through it elsewhere, so that is a warning only.
-    """
+
+def check_made_by(index: Index, made_by: Record, what: str) -> None:
+    """Refuse vectors of another model, head or image settings than those of the index; say so if that is not known."""
+    from suprank.embedding.provenance import check_comparable
+    from suprank.explorer.index.protocol import recorded_provenance
+
     info = index.info()
-    known = info.get("head")
-    if known is None and head is not None:
-        terminal.echo(
-            f"warning: {info['address']} records no head, and {what} has the head {head[:12]}; unless the vectors of the index "
-            f"went through it too, what is found means nothing: build the index with --head.",
-            err=True,
-        )
-    if known is not None and known != head:
-        own = "no head" if head is None else f"the head {head[:12]}"
-        raise ValueError(
-            f"{info['address']} was built with the head {known[:12]}, and {what} has {own}; give --head with the folder of "
-            f"that head."
-        )
+    names = str(info["address"]), what
+    check_comparable(recorded_provenance(info), made_by, names, lambda text: terminal.echo(text, err=True))
 
 
 def embed_images(
@@ -87,15 +85,20 @@ def embed_images(
     trust_code: bool,
     options: dict[str, Any],
     device: str | None,
-) -> tuple[NDArray[np.float32], str | None]:
-    """Embeddings of image files, in their order, and the fingerprint of the model's head."""
+    index: Index,
+) -> NDArray[np.float32]:
+    """Embeddings of image files, in their order, read as those of the index were where the options do not say otherwise.
+
+    Refused if the index is of another model, head or image settings.
+    """
     import numpy as np
     import torch
 
     from suprank.data import Manifest
-    from suprank.models.inference import embed
-    from suprank.workflows.embeddings import load_embedder, loader_settings
-    from suprank.workflows.heads import embedder_with_head, head_fingerprint
+    from suprank.explorer.index.protocol import recorded_provenance
+    from suprank.models.inference import at_scales, embed
+    from suprank.workflows.embeddings import load_embedder, loader_settings, query_provenance
+    from suprank.workflows.heads import embedder_with_head
 
     for file in files:
         if not file.is_file():
@@ -106,8 +109,12 @@ def embed_images(
     embedder = load_embedder(model, weights, trust_code=trust_code)
     if head is not None:
         embedder = embedder_with_head(embedder, head)
-    loading = loader_settings(embedder, {**options, "fast_jpeg": False, "decoder": "pil"}, 16, 0, "raise")
+    recorded = recorded_provenance(index.info())
+    images = {name: recorded.get(name) if given is None else given for name, given in options.items()}
+    loading = loader_settings(embedder, {**images, "fast_jpeg": False, "decoder": "pil"}, 16, 0, "raise")
+    scales = tuple(recorded.get("scales", (1.0,)))
+    check_made_by(index, query_provenance(embedder, loading, scales), f"the model {model}")
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     batches = loading.batches(manifest, np.arange(len(paths)), pinned=False)
-    embedded = [rows for _, rows in embed(embedder, batches, device=where, forward=loading.before(embedder))]
-    return np.concatenate(embedded), head_fingerprint(embedder)
+    forward = loading.before(at_scales(embedder, scales))
+    return np.concatenate([rows for _, rows in embed(embedder, batches, device=where, forward=forward)])

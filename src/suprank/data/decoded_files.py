@@ -73,12 +73,12 @@ def decoding_key(dataset: ImageDataset, prepare: Callable[..., Tensor] | None) -
     digest = hashlib.blake2b(repr((_FORMAT, versions, *settings)).encode(), digest_size=16)
     paths = dataset.paths.to_pylist()
     files = [*archive_names(dataset.paths), *(path for path in paths if SEPARATOR not in path)]
-    for part in (paths, boxes.to_pylist() if boxes is not None else (), _file_times(dataset.files.root, files)):
+    for part in (paths, boxes.to_pylist() if boxes is not None else (), file_times(dataset.files.root, files)):
         digest.update("\n".join(map(repr, part)).encode() + b"\0")
     return digest.hexdigest()
 
 
-def _file_times(root: Path, names: Iterable[str]) -> Iterable[tuple[str, int, int]]:
+def file_times(root: Path, names: Iterable[str]) -> Iterable[tuple[str, int, int]]:
     """Path, size and time of change of every file; −1 if it does not exist."""
     for name in names:
         path = root / name

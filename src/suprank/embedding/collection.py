@@ -7,15 +7,14 @@ import hashlib
 import io
 import json
 import os
-import tempfile
 from collections import deque
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
+from suprank.embedding.embedded_images import EmbeddedImages
 from suprank.embedding.parts import PARTS
 from suprank.embedding.processes import Processes
 from suprank.embedding.shards import ITEMS, OLDER_RECORDS, RECORD, RESULT, ShardLayout, write_embeddings
@@ -23,11 +22,12 @@ from suprank.embedding.shared_shards import write_shared
 from suprank.files.locking import check_unlocked
 from suprank.files.storage import Storage, local_folder, open_storage
 from suprank.models.head import Head
-from suprank.models.inference import embed, multiscale
+from suprank.models.inference import at_scales, embed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from os import PathLike
+    from pathlib import Path
 
     import torch
     from numpy.typing import NDArray
@@ -71,8 +71,9 @@ def embed_collection(
 
     Parts are `train`, `test`, `query` and `gallery` (with the distractors), those of `splits`; by default all but train.
     `items.parquet` is itself a manifest, so labels keep their ids. An interrupted run is resumed, also with another batch size
-    or number of processes, and a complete one returns at once. A run with another model, head, manifest, transform or precision
-    is refused with the difference, and so is a part beside a part of another model. Under torchrun give `processes` (from
+    or number of processes, and a complete one returns at once, with the labels that the manifest has now. A run with another
+    model, head, manifest, transform or precision is refused with the difference, and so is one whose images were replaced since
+    under the same names, and a part beside a part of another model. Under torchrun give `processes` (from
     `torchrun_processes`), and the same `out` in each process.
 
     If the work is `shared`, machines that make the same call divide the shards among them by files in `out`, a folder that all
@@ -93,6 +94,7 @@ def embed_collection(
     settings = {
         "model": embedder.fingerprint(),
         "head": embedder.head.fingerprint() if isinstance(embedder.head, Head) else None,
+        "fingerprint": embedder.network_fingerprint(),
         "backbone": embedder.config.backbone,
         "parameters": sum(parameter.numel() for parameter in embedder.parameters()),
         "transform": " ".join(repr(loading.transform).split()) if loading.settings is None else loading.settings._asdict(),
@@ -104,20 +106,32 @@ def embed_collection(
     }
     parts = choose_parts(manifest, splits)
     _check_other_parts(storage, parts, settings)
-    forward = embedder if tuple(scales) == (1.0,) else functools.partial(multiscale, embedder, scales=scales)
+    forward = at_scales(embedder, scales)
     folders: dict[str, Path | str] = {}
     for part, members in parts.items():
         images = manifest.split(*members)
         record = _read_record(storage, part)
         rows_of_shard = shard_rows or _int(record.get("shard_rows")) or _shard_rows(len(images))
-        fingerprint = settings | {"images": _digest(images, record.get("images"), shared=shared)}
+        fingerprint = settings | {"images": _digest(images, record.get("images"))}
+        embedded = EmbeddedImages(images, storage, part)
+        known = processes.rank == 0 and record.get("images") == fingerprint["images"]
+        # Machines that share unfinished work may each have a copy of the images, which all of them would hash.
+        ready = not shared or storage.size(f"{part}/{ITEMS}") is not None
+        if known and ready and (replaced := embedded.replaced()):
+            raise ValueError(
+                f"{storage.address(part)} has the embeddings of other images of the same names: {replaced}. Choose another "
+                f"folder, or delete it to start again."
+            )
 
-        def embed_rows(shards: Iterator[NDArray[np.int64]], images: Manifest = images) -> Iterator[NDArray[np.float32]]:
+        def embed_rows(
+            shards: Iterator[NDArray[np.int64]], embedded: EmbeddedImages = embedded
+        ) -> Iterator[NDArray[np.float32]]:
             waiting: deque[NDArray[np.int64]] = deque()
-            batches = loading.batches(images, _note(shards, waiting), pinned=str(device).startswith("cuda"))
+            pinned = str(device).startswith("cuda")
+            batches = loading.batches(embedded.images, _note(shards, waiting, embedded), pinned=pinned, on_hashes=embedded.note)
             open_batches.enter_context(closing(batches))
             embeddings = embed(embedder, batches, device=device, precision=precision, forward=loading.before(forward))
-            return _fill_broken(_refuse_nan(embeddings, images), waiting, embedder.dim)
+            return _fill_broken(_refuse_nan(embeddings, embedded.images), waiting, embedder.dim)
 
         folder = local_folder(out)
         folders[part] = f"{os.fspath(out)}/{part}" if folder is None else folder / part
@@ -138,7 +152,7 @@ def embed_collection(
                 )
                 if processes.rank == 0:
                     broken = np.flatnonzero(np.isnan(np.load(result, mmap_mode="r")[:, 0]))
-                    _mark_broken(images, broken).save(folder / part / ITEMS)
+                    embedded.save(broken)
                 processes.barrier()
             else:
                 if folder is not None:
@@ -149,7 +163,7 @@ def embed_collection(
                     storage,
                     part,
                     fingerprint=fingerprint,
-                    write_items=functools.partial(_write_items, images, storage, part),
+                    write_items=embedded.save,
                     progress=functools.partial(progress, part),
                     on_shard=functools.partial(on_shard, part),
                 )
@@ -173,22 +187,13 @@ def _read_record(storage: Storage, part: str) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _write_items(images: Manifest, storage: Storage, part: str, broken: NDArray[np.int64]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        _mark_broken(images, broken).save(Path(folder) / ITEMS)
-        storage.write(f"{part}/{ITEMS}", (Path(folder) / ITEMS).read_bytes())
+def _digest(images: Manifest, recorded: object) -> str:
+    """The hash of the images for the record, without the folder that they are in, which may be moved or copied.
 
-
-def _digest(images: Manifest, recorded: object, *, shared: bool) -> str:
-    """The hash of the images for the record; an earlier one is kept if it is of the same images, with the root or without.
-
-    Machines that share the work may have the images in different folders.
+    That of an earlier version, with the folder, is kept if it is of the same images.
     """
-    own = manifest_digest(images, with_root=not shared)
-    if recorded in (None, own):
-        return own
-    other = manifest_digest(images, with_root=shared)
-    return other if recorded == other else own
+    older = manifest_digest(images)
+    return older if recorded == older else manifest_digest(images, with_root=False)
 
 
 class _Hashing(io.RawIOBase):
@@ -221,7 +226,7 @@ def _check_other_parts(storage: Storage, parts: Mapping[str, Any], settings: Map
     wanted = json.loads(json.dumps(settings))
     for part in PARTS:
         if part not in parts and storage.size(f"{part}/{ITEMS}") is not None:
-            record = OLDER_RECORDS | _read_record(storage, part)
+            record = OLDER_RECORDS | _read_record(storage, part) | {"fingerprint": wanted["fingerprint"]}
             differ = [key for key in wanted if record.get(key) != wanted[key]]
             if differ:
                 raise ValueError(
@@ -244,10 +249,13 @@ def _refuse_nan(
         yield indices, embeddings
 
 
-def _note(shards: Iterator[NDArray[np.int64]], waiting: deque[NDArray[np.int64]]) -> Iterator[NDArray[np.int64]]:
+def _note(
+    shards: Iterator[NDArray[np.int64]], waiting: deque[NDArray[np.int64]], embedded: EmbeddedImages
+) -> Iterator[NDArray[np.int64]]:
     """Pass the rows of shards on, and note them as waiting for their embeddings."""
     for rows in shards:
         waiting.append(rows)
+        embedded.begin(rows)
         yield rows
 
 
@@ -266,12 +274,3 @@ def _fill_broken(
         waiting[0] = rows[last:]
     while waiting:
         yield np.full((len(waiting.popleft()), dim), np.nan, np.float32)
-
-
-def _mark_broken(images: Manifest, broken: NDArray[np.int64]) -> Manifest:
-    """The rows of the embeddings, with a column for which images were broken, if any was."""
-    if "broken" not in images.table.column_names and not len(broken):  # a column of an earlier run is replaced
-        return images
-    column = np.zeros(len(images), bool)
-    column[broken] = True
-    return images.with_columns(broken=column)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from contextlib import closing
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from suprank.data import transforms
+from suprank.data.contents import content_digest
 from suprank.data.datasets import ImageBatch, ImageDataset, collate
+from suprank.data.image_files import ImageFiles
 from suprank.data.jpeg import Decoder, is_installed
 from suprank.data.workers import default_workers, ignore_signals, loader_batches, start_method
 
@@ -121,32 +124,68 @@ class ImageLoaderSettings:
         )
 
     def batches(
-        self, images: Manifest | ImageDataset, rows: NDArray[np.int64] | Iterator[NDArray[np.int64]], *, pinned: bool
+        self,
+        images: Manifest | ImageDataset,
+        rows: NDArray[np.int64] | Iterator[NDArray[np.int64]],
+        *,
+        pinned: bool,
+        on_hashes: Callable[[NDArray[np.int64], NDArray[np.int64]], None] | None = None,
     ) -> Generator[ImageBatch]:
         """The images of these rows in their order; the last batch may be smaller. `pinned` memory is for copies to a GPU.
 
         Rows may come array by array, the next when workers are ready for it; a batch holds rows of one array only. To load a
         manifest more than once, give its `dataset`, or an `InMemoryImages` of it. The workers end with the iterator: close it
-        if it may not be exhausted.
+        if it may not be exhausted. `on_hashes(rows, hashes)` gets the hashes of the bytes of each batch, also of broken images:
+        see `suprank.data.contents`.
         """
         dataset = images if isinstance(images, ImageDataset) else self.dataset(images)
         arrays, at_most = ([rows], len(rows)) if isinstance(rows, np.ndarray) else (rows, len(dataset))
         workers = min(default_workers() if self.workers is None else self.workers, -(-at_most // self.batch_size))
         loader: DataLoader[Any] = DataLoader(
-            dataset,
+            dataset if on_hashes is None else _HashedImages(dataset),
             batch_sampler=_chunks(arrays, self.batch_size),
             num_workers=workers,
             multiprocessing_context=start_method(workers),
-            collate_fn=collate,
+            collate_fn=collate if on_hashes is None else tuple,
             pin_memory=pinned,
             worker_init_fn=ignore_signals,
             generator=torch.Generator(),  # otherwise it would use the process's random numbers
         )
         with closing(loader_batches(loader)) as batches:
-            for batch in batches:
+            for loaded in batches:
+                batch = loaded
+                if on_hashes is not None:
+                    batch, indices, digests = loaded
+                    on_hashes(indices.numpy(), digests.numpy())
                 for broken in batch.broken:
                     _log.warning("skipped %s: %s", broken.path, broken.reason)
                 yield batch
+
+
+class _HashingFiles(ImageFiles):
+    """The same files; `digest` is the hash of what was read last, 0 if that failed."""
+
+    def __init__(self, files: ImageFiles) -> None:
+        vars(self).update(vars(files))
+
+    def read(self, path: str) -> bytes:
+        self.digest = np.zeros(2, np.int64)
+        content = super().read(path)
+        self.digest = content_digest(content)
+        return content
+
+
+class _HashedImages(Dataset[Any]):
+    """A dataset whose batches come with their rows and the hashes of their bytes."""
+
+    def __init__(self, images: ImageDataset) -> None:
+        self.images, self.files = copy.copy(images), _HashingFiles(images.files)
+        self.images.files = self.files
+
+    def __getitems__(self, rows: list[int]) -> tuple[ImageBatch, torch.Tensor, torch.Tensor]:
+        loaded = [(self.images[row], self.files.digest) for row in rows]
+        digests = torch.from_numpy(np.stack([digest for _, digest in loaded]))
+        return collate([item for item, _ in loaded]), torch.tensor(rows), digests
 
 
 def _chunks(arrays: Iterable[NDArray[np.int64]], size: int) -> Iterator[list[int]]:

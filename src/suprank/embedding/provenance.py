@@ -1,8 +1,9 @@
-"""The model and the preprocessing that made the embeddings of a folder, so that a comparison can warn if they differ."""
+"""The model and the preprocessing that made the embeddings of a folder: a search refuses others, a comparison warns of them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -11,7 +12,6 @@ from suprank.embedding.shards import OLDER_RECORDS, RECORD, RESULT
 from suprank.files.atomic import own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from os import PathLike
 
 _TITLES = {
@@ -25,12 +25,18 @@ _TITLES = {
     "precision": "precision",
     "scales": "scales",
 }
+_OF_VECTORS = {  # precision and decoders are left out: an image still finds itself
+    "fingerprint": "model",
+    "head": "head",
+    **{name: _TITLES[name] for name in ("backbone", "size", "resize", "squash", "interpolation", "scales")},
+}
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The backbone and its number of parameters, the preprocessing of images (see `EmbedderConfig`), precision and scales; and
-    the fingerprint of the head that the embeddings went through, None without one.
+    """The backbone and its number of parameters, the preprocessing of images (see `EmbedderConfig`), precision and scales; the
+    fingerprint of the head that the embeddings went through, None without one; and that of the model before the head
+    (`Embedder.network_fingerprint`), None if an older version did not record it.
 
     Example:
         >>> run = Provenance("resnet50", 24_557_120, size=112, resize=0)
@@ -51,6 +57,7 @@ class Provenance:
     precision: str = "fp32"
     scales: tuple[float, ...] = (1.0,)
     head: str | None = None
+    fingerprint: str | None = None
 
     @classmethod
     def read(cls, out: str | PathLike[str], part: str) -> Self | None:
@@ -71,7 +78,7 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> Self | None:
-        """From its own `asdict`, or anything with the same entries; None if one but the decoder and the head is missing."""
+        """From its own `asdict`, or anything with the same entries; None if one is missing that all versions record."""
         entries = {**OLDER_RECORDS, **entries}
         known = {field.name: entries[field.name] for field in fields(cls) if field.name in entries}
         return cls(**{**known, "scales": tuple(known["scales"])}) if len(known) == len(fields(cls)) else None
@@ -98,7 +105,8 @@ class Provenance:
         return f"{self.network}, {self.images}"
 
     def differences(self, other: Provenance) -> list[str]:
-        """What differs, as "image size 112 against 224". `parameters` and `head` may differ: that is what runs compare."""
+        """What differs, as "image size 112 against 224". `parameters`, `head` and `fingerprint` may differ: that is what runs
+        compare."""
         return [
             f"{title} {_text(name, getattr(self, name))} against {_text(name, getattr(other, name))}"
             for name, title in _TITLES.items()
@@ -116,9 +124,39 @@ class Provenance:
         )
 
 
+Record = Provenance | Mapping[str, Any] | None
+"""What is known of vectors: a provenance, some entries of its `asdict`, or nothing."""
+
+
+def check_comparable(known: Record, others: Record, names: tuple[str, str], note: Callable[[str], object]) -> None:
+    """Refuse vectors of another model, another head, or images that were read differently; the error names both.
+
+    If the model or the head of one of them is known and that of the other is not, `note` is told that it is not checked.
+    """
+    one, other = (record.asdict() if isinstance(record, Provenance) else record or {} for record in (known, others))
+    pairs = {key: (one[key], other[key]) for key in _OF_VECTORS if key in one and key in other}
+    differ = [
+        f"{_OF_VECTORS[key]} {_text(key, mine)} against {_text(key, theirs)}"
+        for key, (mine, theirs) in pairs.items()
+        if json.dumps(mine) != json.dumps(theirs) and (key == "head" or None not in (mine, theirs))
+    ]
+    if differ:
+        raise ValueError(
+            f"{names[0]} and {names[1]} cannot be compared: {'; '.join(differ)}; take the model, the head and the image "
+            f"settings of {names[0]}."
+        )
+    for key in ("fingerprint", "head"):
+        unknown = [name for name, record in zip(names, (one, other), strict=True) if record.get(key) is None]
+        if len(unknown) == 1:
+            same = f"{names[0]} and {names[1]} are of the same {_OF_VECTORS[key]}"
+            note(f"whether {same} is not checked: no fingerprint is recorded for {unknown[0]}.")
+
+
 def _text(name: str, value: Any) -> str:
-    if name == "resize":
-        return str(value or "none")
+    if name in ("resize", "head"):
+        return str(value or "none")[:12]
+    if name == "fingerprint":
+        return str(value)[:12]
     if name == "scales":
         return ", ".join(f"{scale:g}" for scale in value)
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

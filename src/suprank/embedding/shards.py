@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     EmbedRows = Callable[[Iterator[NDArray[np.int64]]], Iterator[NDArray[Any]]]
 
 RESULT, RECORD, SHARDS, BROKEN, ITEMS = "embeddings.npy", "run.json", "parts", "broken", "items.parquet"
-OLDER_RECORDS = {"decoder": "pil", "head": None}  # what records of versions without a choice of decoder and heads do not say
+OLDER_RECORDS = {"decoder": "pil", "head": None, "fingerprint": None}  # what records of older versions do not say
 
 
 def write_embeddings(
@@ -153,7 +153,7 @@ class ShardLayout:
             raise ValueError(f"{folder}/{RECORD} cannot be read ({error}); delete the folder or choose another.") from error
         wanted = self.record(fingerprint)
         if "decoder" in wanted:
-            found = OLDER_RECORDS | found
+            found = OLDER_RECORDS | found | {"fingerprint": wanted.get("fingerprint")}  # another one has another "model" too
         if "amp" in found and "precision" in wanted:
             raise ValueError(
                 f"{folder} was embedded by an older suprank, whose record does not say how images were loaded. Choose "

@@ -165,7 +165,8 @@ class Source:
         file = Path(embeddings)
         if file.suffix != ".npy":
             raise ValueError(f"{file} is not a .npy file; save the embeddings with numpy.save.")
-        return cls.from_arrays(file.stem, open_npy(file), Manifest.read(manifest))
+        source = cls.from_arrays(file.stem, open_npy(file), Manifest.read(manifest))
+        return replace(source, provenance=Provenance.read_beside(file))
 
     @classmethod
     def _from_folder(cls, out: Path, levels: Sequence[str], name: str, **fields: Any) -> Source:

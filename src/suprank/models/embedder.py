@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
     from jaxtyping import Float
     from torch import Tensor
+
+_NOT_OF_THE_NETWORK = {"head", "image_size", "resize", "squash", "interpolation", "fast_jpeg", "precision"}
 
 
 class Embedder(nn.Module):
@@ -311,14 +312,16 @@ class Embedder(nn.Module):
             (Path(folder) / name).unlink(missing_ok=True)
 
     def fingerprint(self) -> str:
-        """A hash of the config and all weights: equal for equal embedders, on any device.
+        """A hash of the config and all weights: equal for equal embedders, on any device."""
+        return model_folder.fingerprint(self.config, model_folder.state_bytes(self.state_dict()))
 
-        The decoder is left out, because embeddings record it on their own. It and the entries of a head and of a backbone on
-        the Hub that are not there would also change the hashes of earlier versions, which had none of them.
+    def network_fingerprint(self) -> str:
+        """The fingerprint without the head and without how images are read, which embeddings record on their own.
+
+        It is the same before and after `with_head`, and for one model that was saved with two image sizes.
         """
-        absent = {name for name in ("head", "hub_backbone") if getattr(self.config, name) is None}
-        config = self.config.model_dump_json(exclude={"decoder", *absent}).encode()
-        return hashlib.sha256(config + model_folder.state_bytes(self.state_dict())).hexdigest()
+        state = {name: value for name, value in self.state_dict().items() if not name.startswith("head.")}
+        return model_folder.fingerprint(self.config, model_folder.state_bytes(state), _NOT_OF_THE_NETWORK)
 
 
 def _why(backbone: Backbone) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -87,6 +88,11 @@ def multiscale(
     patch_size = embedder.backbone.patch_size
     at_scales = [embedder.before_head(_resize(images, scale, patch_size)) for scale in scales]
     return embedder.head(normalize(torch.stack(at_scales).mean(0), dim=-1))
+
+
+def at_scales(embedder: Embedder, scales: Sequence[float]) -> Callable[[Tensor], Tensor]:
+    """What embeds images at these scales: `multiscale`, or for the image as it is the embedder."""
+    return embedder if tuple(scales) == (1.0,) else partial(multiscale, embedder, scales=scales)
 
 
 def _resize(images: Tensor, scale: float, patch_size: tuple[int, int]) -> Tensor:

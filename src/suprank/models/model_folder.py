@@ -25,7 +25,7 @@ from suprank.models.weights import WeightsError, mismatches
 from suprank.system.custom_code import HUB, UntrustedCodeError, is_custom
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from os import PathLike
 
     from torch import Tensor, nn
@@ -88,6 +88,22 @@ def read_model(
         )
     with reading(path / WEIGHTS, "safetensors file"):
         return record.config, safetensors.torch.load(weights)
+
+
+def fingerprint(config: EmbedderConfig, weights: bytes, left_out: Collection[str] = ()) -> str:
+    """A hash of a config and of weights, as `state_bytes` gives them and as a saved embedder has them in its file.
+
+    The decoder is left out, because embeddings record it on their own. It and the entries of a head and of a backbone on
+    the Hub that are not there would also change the hashes of earlier versions, which had none of them.
+    """
+    absent = {name for name in ("head", "hub_backbone") if getattr(config, name) is None}
+    return hashlib.sha256(config.model_dump_json(exclude={"decoder", *absent, *left_out}).encode() + weights).hexdigest()
+
+
+def saved_fingerprint(folder: str | PathLike[str], settings: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """The fingerprint of the embedder that `read_model` reads, from its files: no network is built, and no code is run."""
+    path = Path(folder)
+    return fingerprint(_read_record(path / SETTINGS, settings).config, (path / WEIGHTS).read_bytes())
 
 
 def custom_backbone(folder: str | PathLike[str]) -> str | None:

@@ -24,6 +24,7 @@ from suprank.training.callbacks import Callback, CallbackList, StepValues
 from suprank.training.config import TrainConfig
 from suprank.training.custom_loss import CustomLoss
 from suprank.training.engine import build_fabric
+from suprank.training.image_contents import check_contents, save_contents
 from suprank.training.learner import Learner, NonFiniteError
 from suprank.training.loggers import MetricsLogger
 from suprank.training.loss_specs import CustomLossSpec
@@ -220,6 +221,7 @@ class _Trainer:
             "device": fabric.device,
         }
         progress = callback.on_prepare_progress
+        self.images = manifest
         self.batches = TrainBatches.from_config(
             config, manifest, **processes, progress=partial(progress, "decoding training images")
         )
@@ -239,6 +241,8 @@ class _Trainer:
         """Train to the last epoch, or until a signal."""
         if resume:
             self._resume()
+        if self.position.step == 0:
+            _run_on_first_process(self.fabric, partial(save_contents, self.run.path, self.images.split("train")))
         settings = self.config.model_dump(mode="json")
         open_logger = partial(MetricsLogger, self.run.path, self.config.logging, name=self.run.path.name, settings=settings)
         self.logger = _run_on_first_process(self.fabric, partial(open_logger, step=self.position.step))
@@ -414,6 +418,8 @@ class _Trainer:
             return
         state = checkpoint.load(Path(path))
         self.batches.check_state_dict(state["batches"])
+        check = partial(check_contents, self.run.path, self.images.split("train"), self.callback.on_message)
+        _run_on_first_process(self.fabric, check)
         self.learner.load_state_dict(state)
         self.position = Position(**state["position"])
         self.last_checkpoint = Path(path)

@@ -143,6 +143,7 @@ class AdaptInput:
         from suprank.adaptation import EvaluationSet
         from suprank.embedding import Provenance, build_query_gallery, ranked_parts, read_embedded
         from suprank.embedding.parts import embedded_parts
+        from suprank.embedding.provenance import check_comparable
         from suprank.embedding.query_gallery import common_labels, common_levels
 
         parts = embedded_parts(folder)
@@ -164,6 +165,9 @@ class AdaptInput:
             tested = ranked_parts(remaining) if remaining else ()
         training = read_embedded(folder, part)
         others = [read_embedded(test or folder, name) for name in tested]
+        for name in tested:
+            pair = str(folder / part), str((test or folder) / name)
+            check_comparable(made_by, Provenance.read(test or folder, name), pair, _log.info)
         names = common_levels([training.items, *(one.items for one in others)], levels, about=str(folder))
         coded = common_labels([training.items, *(one.items for one in others)], names)
         test_set = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -218,6 +219,14 @@ def _provenance(
     images: dict[str, Any] = {**settings.settings._asdict(), "decoder": settings.decoder}
     precision = precision or embedder.config.precision or "fp32"
     return Provenance(embedder.config.backbone, 0, **images, precision=precision, scales=scales)
+
+
+def query_provenance(embedder: Embedder, settings: ImageLoaderSettings, scales: tuple[float, ...] = (1.0,)) -> Provenance:
+    """What images to search for are embedded by, to be compared with what made the embeddings that are searched."""
+    from suprank.workflows.heads import head_fingerprint
+
+    made_by = _provenance(embedder, settings, None, scales)
+    return replace(made_by, head=head_fingerprint(embedder), fingerprint=embedder.network_fingerprint())
 
 
 def _no_progress(split: str, *numbers: int) -> None:

@@ -295,6 +295,7 @@ class EvaluationInput:
         label_separator: str | None = None,
         labeled: bool = True,
     ) -> EvaluationInput:
+        from suprank.embedding.provenance import Provenance, check_comparable
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_encoding import Labels, encode_labels, item_ids
         from suprank.evaluation.label_tables import read_label_table
@@ -327,6 +328,8 @@ class EvaluationInput:
         table.check_rows(len(queries), queries.name)
         items = None
         if gallery is not None and gallery_table is not None:
+            made_by = Provenance.read_beside(embeddings), Provenance.read_beside(gallery)
+            check_comparable(*made_by, (str(embeddings), str(gallery)), _log.info)
             items = Embeddings.from_source(Path(gallery), "gallery", sequential=True)
             gallery_table.check_rows(len(items), items.name)
         return cls(queries=queries, gallery=items, labels=coded, ids=ids, gallery_ids=gallery_ids, classes=classes)

@@ -193,8 +193,10 @@ def _embed_function(
     if not trust_code and (code := _custom_code(chosen)) is not None:
         _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", chosen, code)
         return f"The model of {folder.resolve().name} needs code of its own; if you trust it, start again with --trust-code."
-    load = partial(load_run_model, folder, trust_code=trust_code) if saved else partial(_load_model, str(model), trust_code)
-    return image_embedder(partial(_load_or_explain, load, chosen, head, made_by), device)
+    load_saved = partial(load_run_model, folder, trust_code=trust_code)
+    load = load_saved if saved else partial(_load_model, str(model), trust_code, made_by)
+    scales = (1.0,) if made_by is None else made_by.scales
+    return image_embedder(partial(_load_or_explain, load, chosen, head, made_by), device, scales)
 
 
 def _check_model_folder(model: Path) -> None:
@@ -211,21 +213,19 @@ def _load_or_explain(
     load: Callable[[], tuple[Embedder, ImageLoaderSettings]], model: Path, head: Head | None, made_by: Provenance | None
 ) -> tuple[Embedder, ImageLoaderSettings]:
     """The loaded model with the head; if that fails, an error that the page shows instead of the terminal."""
+    from suprank.embedding.provenance import check_comparable
     from suprank.explorer.web.searching import WrongModelError
+    from suprank.workflows.embeddings import query_provenance
     from suprank.workflows.heads import embedder_with_head, head_fingerprint
 
     try:
         embedder, settings = load()
         if head is not None and head_fingerprint(embedder) != head.fingerprint():
             embedder = embedder_with_head(embedder, head)
+        own = query_provenance(embedder, settings, (1.0,) if made_by is None else made_by.scales)
+        check_comparable(made_by, own, ("the gallery", f"the model {model}"), _log.info)
     except (OSError, ValueError, RuntimeError) as error:
-        raise WrongModelError(f"The model {model} cannot be loaded: {error}") from error
-    if made_by is not None and made_by.head != head_fingerprint(embedder):
-        needed = "no head" if made_by.head is None else f"the head {made_by.head[:12]}"
-        raise WrongModelError(
-            f"The embeddings went through {needed}, unlike those of the model {model}; start again with --model and a model "
-            f"that fits. `suprank models add-head` puts a head on a model."
-        )
+        raise WrongModelError(f"The model {model} cannot embed the image: {error}") from error
     return embedder, settings
 
 
@@ -236,9 +236,13 @@ def _custom_code(model: Path) -> str | None:
     return custom_backbone(model) if (model / SETTINGS).is_file() else None
 
 
-def _load_model(model: str, trust_code: bool) -> tuple[Embedder, ImageLoaderSettings]:
+def _load_model(model: str, trust_code: bool, made_by: Provenance | None) -> tuple[Embedder, ImageLoaderSettings]:
+    """The model, with images read as those of the gallery were."""
     from suprank.embedding import ImageLoaderSettings
     from suprank.workflows.embeddings import load_embedder
 
     embedder = load_embedder(model, trust_code=trust_code)
-    return embedder, ImageLoaderSettings.for_model(embedder)
+    if made_by is None:
+        return embedder, ImageLoaderSettings.for_model(embedder)
+    images = ImageLoaderSettings.for_model(embedder, size=made_by.size, resize=made_by.resize, squash=made_by.squash)
+    return embedder, images

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from suprank.embedding import Provenance
+    from suprank.embedding.provenance import Record
     from suprank.evaluation.embeddings import Embeddings
     from suprank.explorer import Source
     from suprank.models import Embedder, Head
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     Progress = Callable[[str, int, int], None]
 
 _log = logging.getLogger(__name__)
+_OF_MODEL = ("backbone", "fingerprint")
 _BLOCK_BYTES = 16 * 2**20  # of embeddings, read and transformed at once
 
 
@@ -45,14 +47,14 @@ def apply_head(
     """The embeddings after the head, `[n, out]`: in memory, or for embeddings in a file, in an unnamed temporary file.
 
     `made_by` says what made them, where that is known: embeddings that already went through a head are refused, and so are
-    those of another width; a warning says if the head was trained on another backbone, or on images of another size.
+    those of another width or another model; a warning says if the head was trained on images of another size.
     `progress(what, done, total)` counts rows.
     """
     from suprank.evaluation.embedding_files import map_matrices
 
     _check_fits(embeddings, head, made_by)
+    _check_model(head, made_by, embeddings.name)
     if made_by is not None:
-        _warn_of_other_backbone(head, made_by.backbone)
         warn_of_other_images(head, made_by)
     shape = len(embeddings), head.config.out_features
     blocks = _blocks(embeddings, head, progress)
@@ -78,10 +80,11 @@ def with_head(source: Source, head: Head, progress: Progress = lambda what, done
 
 
 def embedder_with_head(embedder: Embedder, head: str | PathLike[str] | Head) -> Embedder:
-    """The embedder with a head on top; see `Embedder.with_head`."""
+    """The embedder with a head on top; see `Embedder.with_head`. A head of another model is refused."""
     loaded = load_head(head, "cpu")
     adapted = embedder.with_head(loaded)
-    _warn_of_other_backbone(loaded, embedder.config.backbone)
+    own = {"backbone": embedder.config.backbone, "fingerprint": embedder.network_fingerprint()}
+    _check_model(loaded, own, "the model")
     return adapted
 
 
@@ -90,14 +93,14 @@ def head_added(made_by: Provenance | None, head: Head) -> Provenance | None:
     return None if made_by is None else replace(made_by, head=head.fingerprint())
 
 
-def _warn_of_other_backbone(head: Head, backbone: str) -> None:
-    """Warn if a head is put on another backbone than `suprank adapt` recorded: the width may fit, and the space does not."""
+def _check_model(head: Head, made_by: Record, what: str) -> None:
+    """Refuse a head on another model than `suprank adapt` recorded: the width may fit, and the space does not."""
+    from suprank.embedding.provenance import check_comparable
+
     source = head.training_record.get("source")
-    trained_on = source.get("backbone") if isinstance(source, dict) else None
-    if trained_on is not None and trained_on != backbone:
-        _log.warning(
-            "the head was trained on embeddings of %s, and these are of %s: they do not go together.", trained_on, backbone
-        )
+    known = source if isinstance(source, dict) else {}
+    trained_on = {key: value for key, value in {**(known.get("made_by") or {}), **known}.items() if key in _OF_MODEL}
+    check_comparable(trained_on, made_by, ("the embeddings that the head was trained on", what), _log.info)
 
 
 def source_of(head: Head) -> Provenance | None:

@@ -225,7 +225,10 @@ def _with_report(
     made_by = Provenance.from_dict(loaded.settings.get(PROVENANCE) or {})
     parameters = sum(parameter.numel() for parameter in known.embedder.parameters())
     own = known.embedder.config.backbone
-    if made_by is not None and (made_by.backbone, made_by.parameters) != (own, parameters):
+    if made_by is not None and (
+        (made_by.backbone, made_by.parameters) != (own, parameters)
+        or made_by.fingerprint not in (None, known.embedder.network_fingerprint())
+    ):
         raise ValueError(
             f"{where} has the metrics of {made_by.network}, and the model is {own} ({parameters / 1e6:.1f} M parameters); give "
             "the report of this model."

@@ -7,15 +7,16 @@ import os
 import shutil
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from suprank.files.atomic import own_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from PIL import Image
 
@@ -58,8 +59,8 @@ def open_source(
 
     A run's test set is embedded into RUN/embeddings (RUN/embeddings-NAME for one of `data.tests`); an interrupted embedding
     continues where it stopped. Existing embeddings are kept, even if manifest, images or model are gone since, and replaced
-    only if the run has another model by now. `test` is by default the manifest's own test images, else the first of
-    `data.tests`.
+    only if the run has another model by now, or images have other bytes. Labels are those that the manifest has now. `test` is
+    by default the manifest's own test images, else the first of `data.tests`.
 
     With `frozen` the images are embedded by the run's backbone before training, into RUN/frozen: the same images as in
     RUN/embeddings, read in the same way.
@@ -67,7 +68,7 @@ def open_source(
     A run with a backbone of the user's own needs `trust_code` to embed images, and none to open embeddings that are there.
     `shown_in` names a page that cannot show images with several labels, so that they are refused before they are embedded.
     """
-    from suprank.explorer import Source
+    from suprank.explorer import Source, embeddings_folder
     from suprank.explorer.source import FROZEN, SHOWN_INSTEAD
 
     if not (folder / "recipe.toml").is_file():
@@ -77,16 +78,16 @@ def open_source(
     if test is not None and test not in known:
         raise ValueError(f"{folder} has no test set {test!r}; choose from {', '.join(known)}.")
     name = test or _default_test_set(folder, config)
-    if frozen:
-        outdated = not _is_complete(folder / FROZEN, name) or _has_other_images(folder, name)
-    else:
-        outdated = not _is_complete(folder, name) or _has_another_model(folder, name, trust_code)
-    if outdated:
+    where, reason = folder / FROZEN if frozen else folder, ""
+    if complete := _is_complete(where, name):
+        other = not frozen and _has_another_model(folder, name, trust_code)
+        reason = "an earlier model of the run" if other else _refresh(embeddings_folder(where, name), config, name)
+    if reason or not complete:
         if shown_in is not None:
             manifest = _manifest(config, name)
             levels = [level for level in config.data.levels or manifest.levels if level in manifest.levels]
             manifest.require_single_labels(f"{shown_in} of {folder.resolve().name}", SHOWN_INSTEAD, levels=levels)
-        _embed(folder, config, name, device, progress, frozen=frozen, trust_code=trust_code)
+        _embed(folder, config, name, device, progress, reason, frozen=frozen, trust_code=trust_code)
     return Source.read(folder, name, frozen=frozen)
 
 
@@ -133,7 +134,7 @@ def _loader_settings(embedder: Embedder, config: TrainConfig) -> ImageLoaderSett
 
 
 def image_embedder(
-    load: Callable[[], tuple[Embedder, ImageLoaderSettings]], device: str | None = None
+    load: Callable[[], tuple[Embedder, ImageLoaderSettings]], device: str | None = None, scales: Sequence[float] = (1.0,)
 ) -> Callable[[Image.Image], NDArray[np.float32]]:
     """Return a function that maps an RGB picture to its embedding `[dim]`; any thread may call it, one at a time gets in.
 
@@ -146,7 +147,7 @@ def image_embedder(
         import torch
 
         from suprank.data import ImageBatch
-        from suprank.models.inference import embed
+        from suprank.models.inference import at_scales, embed
 
         with lock:
             if not loaded:
@@ -154,7 +155,7 @@ def image_embedder(
             embedder, settings = loaded[0]
             images = settings.transform(picture)[None]
             batch = ImageBatch(images, torch.empty((1, 0), dtype=torch.int64), torch.zeros(1, dtype=torch.int64), ())
-            ((_, rows),) = embed(embedder, [batch], device=device, forward=settings.before(embedder))
+            ((_, rows),) = embed(embedder, [batch], device=device, forward=settings.before(at_scales(embedder, scales)))
             return rows[0]
 
     return embed_picture
@@ -205,15 +206,6 @@ def _is_complete(run: Path, name: str) -> bool:
     return set(ranked_parts(there)) <= set(there) and there != ["train"]
 
 
-def _has_other_images(run: Path, name: str) -> bool:
-    """Whether RUN/frozen holds other images than RUN/embeddings, which were embedded again since."""
-    from suprank.explorer import embeddings_folder
-    from suprank.explorer.source import FROZEN
-
-    own, frozen = (embeddings_folder(folder, name) for folder in (run, run / FROZEN))
-    return _is_complete(run, name) and record_values(own, "images") != record_values(frozen, "images")
-
-
 def record_values(folder: Path, key: str) -> dict[str, object]:
     """The value of `key` in the record of every embedded part."""
     import json
@@ -226,22 +218,49 @@ def record_values(folder: Path, key: str) -> dict[str, object]:
 
 
 def _has_another_model(run: Path, name: str, trust_code: bool) -> bool:
-    """Whether the run's model differs from the one that made the embeddings. Without a model the answer is no."""
-    from suprank.embedding.parts import embedded_parts
-    from suprank.embedding.shards import ITEMS
+    """Whether the run's model differs from the one that made the embeddings. Without a model, or a record, the answer is no."""
     from suprank.explorer import embeddings_folder
+    from suprank.models.model_folder import saved_fingerprint
 
-    out = embeddings_folder(run, name)
-    files = [out / part / ITEMS for part in embedded_parts(out)]
+    recorded = set(record_values(embeddings_folder(run, name), "model").values()) - {None}
     try:
-        model = _model_folder(run)
+        current = saved_fingerprint(_model_folder(run), read_run_config(run).evaluation_input)
     except FileNotFoundError:
         return False
-    # Loading a model takes seconds, so it is loaded only if it was written after the embeddings.
-    if max(file.stat().st_mtime for file in model.iterdir()) <= min(file.stat().st_mtime for file in files):
-        return False
-    current = load_run_model(run, trust_code=trust_code)[0].fingerprint()
-    return any(model != current for model in record_values(out, "model").values())
+    # A hash of the files is enough if it is the recorded one; weights that torch stores differently have another.
+    return bool(recorded - {current}) and recorded != {load_run_model(run, trust_code=trust_code)[0].fingerprint()}
+
+
+def _refresh(out: Path, config: TrainConfig, name: str) -> str:
+    """Why complete embeddings are not those of the images of the manifest; "" if they are, or if there is no manifest.
+
+    Then labels are replaced by those that the manifest has now.
+    """
+    from suprank.data import Manifest
+    from suprank.embedding.embedded_images import EmbeddedImages
+    from suprank.embedding.parts import PARTS, embedded_parts
+    from suprank.embedding.query_gallery import column
+    from suprank.embedding.shards import ITEMS
+    from suprank.files.storage import FolderStorage
+
+    if not Path(config.data.manifest if name == OWN else config.data.tests[name]).is_file():
+        return ""  # gone, or drawn by suprank itself, always the same
+    try:
+        manifest = _manifest(config, name)
+    except (OSError, ValueError):  # its images are gone, for example
+        return ""
+    for part in embedded_parts(out):
+        items = Manifest.read(out / part / ITEMS)
+        splits = [split for split in PARTS[part] if split in manifest.splits]
+        images = manifest.split(*splits) if splits else manifest.take([])
+        if any(column(images, name) != column(items, name) for name in ("path", "box")):
+            return "other images than those of the manifest"
+        embedded = EmbeddedImages(images, FolderStorage(out), part)
+        if replaced := embedded.replaced():
+            return f"images that were replaced since ({replaced})"
+        if embedded.other_labels(items):
+            embedded.save(np.flatnonzero(items.table["broken"]) if "broken" in items.table.column_names else np.arange(0))
+    return ""
 
 
 def _embed(
@@ -250,6 +269,7 @@ def _embed(
     name: str,
     device: str | None,
     progress: Progress,
+    reason: str,
     *,
     frozen: bool = False,
     trust_code: bool = False,
@@ -284,8 +304,7 @@ def _embed(
     else:
         embedder, settings = load_run_model(run, trust_code=trust_code)
     target = out
-    if _is_complete(run / FROZEN if frozen else run, name):
-        reason = "other images than the run's" if frozen else "an earlier model of the run"
+    if reason:
         _log.info("%s is of %s; the images are embedded again.", out, reason)
         target = out.with_name(f".{out.name}-anew")  # the old embeddings stay until the new ones are complete
         shutil.rmtree(target, ignore_errors=True)  # an interrupted attempt may be of yet another model

@@ -6,13 +6,13 @@ import pytest
 from suprank.explorer.index import LocalIndex, build_index, copy_index, open_index
 from tests.explorer.index.vectors import drawn, labeled
 
-HEAD = "0123456789abcdef"
+MADE_BY = {"head": "0123456789abcdef", "fingerprint": "f" * 64, "scales": [1.0]}
 
 
 @pytest.fixture
 def folder(tmp_path):
     """An index of 300 items, one without labels, two removed, with ids of its own."""
-    index = LocalIndex.build(tmp_path / "birds.index", drawn(300), labeled(300), ids=np.arange(300) * 7, head=HEAD)
+    index = LocalIndex.build(tmp_path / "birds.index", drawn(300), labeled(300), ids=np.arange(300) * 7, made_by=MADE_BY)
     index.add(drawn(1, seed=5), ids=np.array([2**40]))
     index.add(drawn(1, seed=6), ids=np.array([2**40 + 5]))
     index.remove([0, 2**40 + 5])
@@ -32,7 +32,7 @@ def test_a_folder_survives_the_way_to_a_server_and_back(server, folder, tmp_path
     )
     assert (copied.agreement, seen[0], seen[-1]) == (1, (0, 300), (300, 300))
     info = copied.index.info()
-    assert (info["items"], info["head"], info["next_id"]) == (300, HEAD, 2**40 + 6)
+    assert (info["items"], info["made_by"], info["next_id"]) == (300, MADE_BY, 2**40 + 6)
     assert "unfinished_copy_of" not in info
     copied.index.close()
     back = copy_index(address_of(server, tmp_path), tmp_path / "back.index")
@@ -41,7 +41,7 @@ def test_a_folder_survives_the_way_to_a_server_and_back(server, folder, tmp_path
     np.testing.assert_array_equal(back.index.ids(), ids)
     assert back.index.items(ids) == folder.items(ids)
     np.testing.assert_allclose(back.index.vectors(ids), folder.vectors(ids), atol=1e-6)
-    assert (back.index.info()["head"], back.index.info()["next_id"]) == (HEAD, 2**40 + 6)
+    assert (back.index.info()["made_by"], back.index.info()["next_id"]) == (MADE_BY, 2**40 + 6)
     assert back.index.add(drawn(1)).tolist() == [2**40 + 6]
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 

@@ -63,14 +63,14 @@ def test_the_same_calls_give_the_same_answers_as_a_folder(address, tmp_path, clo
     assert info["address"] == address
 
 
-def test_a_collection_keeps_its_head_and_never_reuses_an_id(address, close_later):
-    server = close_later(build_index(address, drawn(5), head="0123456789abcdef"))
+def test_a_collection_keeps_what_made_it_and_never_reuses_an_id(address, close_later):
+    server = close_later(build_index(address, drawn(5), made_by={"head": "0123456789abcdef"}))
     assert server.add(drawn(2)).tolist() == [5, 6]
     server.remove([4, 5, 6])
     assert server.add(drawn(1)).tolist() == [7]
     server.add(drawn(1), ids=np.array([6]))
     info = server.info()
-    assert (info["head"], info["next_id"], info["normalized"]) == ("0123456789abcdef", 8, True)
+    assert (info["made_by"], info["next_id"], info["normalized"]) == ({"head": "0123456789abcdef"}, 8, True)
     server._insert(drawn(1), [IndexItem(20)])  # by a client that knows nothing of next_id
     assert server.add(drawn(1)).tolist() == [21]
     server._write_meta({})  # a collection of an earlier suprank

@@ -24,7 +24,7 @@ import numpy as np
 
 from suprank.data.manifest import Manifest
 from suprank.embedding.parts import embedded_parts, read_embedded
-from suprank.embedding.provenance import Provenance
+from suprank.embedding.provenance import Provenance, Record
 from suprank.embedding.shards import ITEMS
 from suprank.explorer.index.local import LocalIndex
 from suprank.files.storage import check_local
@@ -128,7 +128,7 @@ def build_index(
     ids: NDArray[Any] | None = None,
     kind: str = "auto",
     overwrite: bool = False,
-    head: str | None = None,
+    made_by: Record = None,
     timeout: float = TIMEOUT,
     progress: Progress = lambda done, total: None,
     **local: Any,
@@ -136,23 +136,23 @@ def build_index(
     """Build an index of embeddings `[items, dim]` at an address and return it.
 
     `embeddings` is an array, a .npy, .parquet or .pt file, or a folder of `suprank embed` or of a run, which brings its own
-    manifest; `part` selects the part of such a folder (see `read_embeddings`). `head` is the fingerprint of the head that the
-    embeddings went through, which such a folder knows. `kind` and `local`, further arguments of `LocalIndex.build`, are for
-    folders: a server chooses its own kind of index.
+    manifest; `part` selects the part of such a folder (see `read_embeddings`). `made_by` is what is known of the model, the
+    head and the images of the embeddings, which such a folder knows too. `kind` and `local`, further arguments of
+    `LocalIndex.build`, are for folders: a server chooses its own kind of index.
     """
     text = os.fspath(address)
     if isinstance(embeddings, str | PathLike) and (part is not None or Path(embeddings).is_dir()):
-        embeddings, manifest, _, made_by = read_embeddings(embeddings, part, manifest)
-        if head is None and made_by is not None:
-            head = made_by.head
+        embeddings, manifest, _, known = read_embeddings(embeddings, part, manifest)
+        made_by = made_by or known
+    record = made_by.asdict() if isinstance(made_by, Provenance) else made_by
     if not is_address(text):
-        local |= {"ids": ids, "kind": kind, "overwrite": overwrite, "head": head, "progress": progress}
+        local |= {"ids": ids, "kind": kind, "overwrite": overwrite, "made_by": record, "progress": progress}
         return LocalIndex.build(text, embeddings, manifest, **local)
     parsed = Address.parse(text)
     if kind != "auto" or local:
         raise ValueError(f"{text}: a server chooses the kind, codes and recall of its index itself; leave these out.")
     return server_class(parsed).build(
-        parsed, embeddings, manifest, ids=ids, overwrite=overwrite, head=head, timeout=timeout, progress=progress
+        parsed, embeddings, manifest, ids=ids, overwrite=overwrite, made_by=record, timeout=timeout, progress=progress
     )
 
 

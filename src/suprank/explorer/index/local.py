@@ -41,7 +41,7 @@ from suprank.explorer.index.storage import META, IndexFolder, SegmentFiles, item
 from suprank.files.folders import refuse_foreign_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
     import pyarrow as pa
@@ -80,15 +80,15 @@ class LocalIndex:
         codes: str = "float16",
         recall: float = 0.95,
         overwrite: bool = False,
-        head: str | None = None,
+        made_by: Mapping[str, Any] | None = None,
         progress: Progress = no_progress,
     ) -> Self:
         """Build an index of embeddings `[items, dim]` with these ids (0, 1, ... by default) in a new or empty folder.
 
         Embeddings are read block by block; memory holds the index itself (two bytes per number for `ivf` and `hnsw`, one with
         `codes="int8"`) and a sample of at most 512 MiB. The search effort is tuned to find `recall` of the 10 best items on
-        queries drawn at random, if possible; the recall is measured and stored (see `info`). So is `head`, the fingerprint of
-        the head that the embeddings went through, if any. Instead of a manifest, the items of another index will do. Later
+        queries drawn at random, if possible; the recall is measured and stored (see `info`). So is `made_by`, what is known
+        of the model and the images of the embeddings. Instead of a manifest, the items of another index will do. Later
         additions get ids from `next_id` on, and above those given.
         """
         target, source = IndexFolder(folder), open_embeddings(embeddings)
@@ -119,8 +119,8 @@ class LocalIndex:
                 "recall": {"at": RECALL_AT, "value": 1.0, "queries": 0, "items": len(source)},
                 "built": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             }
-            if head is not None:
-                meta["head"] = head
+            if made_by:
+                meta["made_by"] = dict(made_by)
             if kind != "exact":
                 known = exact_neighbors(source, RECALL_AT)
                 measured = tune_search(index, kind, known, recall)
@@ -272,7 +272,7 @@ class LocalIndex:
     def info(self) -> dict[str, Any]:
         """See `Index`; `recall` was measured at the build, `removed` counts removed items that still take up space."""
         files = [segment.files for segment in self._segments]
-        keys = ("kind", "codes", "dim", "normalized", "next_id", "effort", "recall", "built", "head")
+        keys = ("kind", "codes", "dim", "normalized", "next_id", "effort", "recall", "built", "made_by", "head")
         return {
             "address": str(self._folder),
             "items": len(self),

@@ -13,7 +13,7 @@ import numpy as np
 
 from suprank.explorer.index.address import TIMEOUT, Address, is_address, open_index, server_class
 from suprank.explorer.index.local import LocalIndex
-from suprank.explorer.index.protocol import BLOCK_BYTES, Progress, no_progress
+from suprank.explorer.index.protocol import BLOCK_BYTES, Progress, no_progress, recorded_provenance
 from suprank.explorer.index.server import refuse_unfinished
 from suprank.explorer.index.storage import META
 
@@ -42,7 +42,7 @@ def copy_index(
     progress: Progress = no_progress,
     **local: Any,
 ) -> CopiedIndex:
-    """Copy the items of an index, with their ids, vectors, paths, splits, labels and head, and compare what both find.
+    """Copy the items of an index, with their ids, vectors, paths, splits, labels and provenance, and compare what both find.
 
     An interrupted copy to a server goes on where it stopped when called again; one to a folder starts anew and leaves nothing
     behind. The vectors of an approximate folder are those of its codes. `local` are arguments of `LocalIndex.build` (`kind`,
@@ -104,5 +104,5 @@ def _copy_to_folder(source: Index, folder: Path, *, overwrite: bool, progress: P
             vectors[start : start + step] = source.vectors(batch)
             items += source.items(batch)
             progress(start + len(batch), len(ids))
-        local |= {"next_id": int(known.get("next_id", 0)), "head": known.get("head"), "overwrite": overwrite}
+        local |= {"next_id": int(known.get("next_id", 0)), "made_by": recorded_provenance(known), "overwrite": overwrite}
         return LocalIndex.build(folder, vectors, items, ids=ids, **local)

@@ -90,6 +90,11 @@ class Index(Protocol):
         """Close files or the connection."""
 
 
+def recorded_provenance(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What the `info` of an index says about what made its vectors; earlier versions recorded the head alone."""
+    return dict(info.get("made_by") or {key: info[key] for key in ("head",) if key in info})
+
+
 def empty_hits(queries: int, k: int) -> Hits:
     """Hits without any item, to be filled in."""
     return Hits(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))

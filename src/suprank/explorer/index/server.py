@@ -19,6 +19,7 @@ from suprank.explorer.index.protocol import (
     empty_hits,
     no_progress,
     open_embeddings,
+    recorded_provenance,
     refuse_taken,
     refuse_unknown,
     refuse_unknown_levels,
@@ -51,8 +52,8 @@ _UNFINISHED = "unfinished_copy_of"
 class ServerIndex(ABC):
     """See `Index`. A server may hold millions of items and change at any time, so no items are cached here.
 
-    What is known about the collection as a whole (`next_id`, `head`, ...) is kept with it, where the server can. Automatic ids
-    continue from the largest ever used, or, without that record, from the largest in the collection. An addition that is
+    What is known about the collection as a whole (`next_id`, `made_by`, ...) is kept with it, where the server can. Automatic
+    ids continue from the largest ever used, or, without that record, from the largest in the collection. An addition that is
     interrupted has added whole batches; the error says which ids.
     """
 
@@ -139,13 +140,13 @@ class ServerIndex(ABC):
         *,
         ids: NDArray[np.int64] | None = None,
         overwrite: bool = False,
-        head: str | None = None,
+        made_by: Mapping[str, Any] | None = None,
         timeout: float,
         progress: Progress = no_progress,
     ) -> Self:
         """Build a collection of these embeddings; raise if it exists, unless `overwrite` is given.
 
-        `head` is the fingerprint of the head that the embeddings went through, if any.
+        `made_by` is what is known of the model, the head and the images of the embeddings.
         """
         source = open_embeddings(embeddings)
         own = np.arange(len(source)) if ids is None else checked_ids(ids, len(source))
@@ -153,7 +154,7 @@ class ServerIndex(ABC):
         if overwrite:
             for _ in unit_blocks(source):  # so do rows that cannot be indexed
                 pass
-        index = cls._create(address, source.dim, _new_meta(int(own.max()) + 1, head), overwrite=overwrite, timeout=timeout)
+        index = cls._create(address, source.dim, _new_meta(int(own.max()) + 1, made_by), overwrite=overwrite, timeout=timeout)
         try:
             index.add(source, manifest, ids=own, progress=progress)
             index._reload()
@@ -174,7 +175,7 @@ class ServerIndex(ABC):
         known, ids = source.info(), source.ids()
         if not len(ids):
             raise ValueError(f"{known['address']} has no items, so there is nothing to copy.")
-        meta = _new_meta(max(int(known.get("next_id", 0)), int(ids[-1]) + 1), known.get("head"))
+        meta = _new_meta(max(int(known.get("next_id", 0)), int(ids[-1]) + 1), recorded_provenance(known))
         refuse_unfinished(known, str(known["address"]))
         mark = {_UNFINISHED: str(known["address"])}
         try:
@@ -311,9 +312,9 @@ def refuse_unfinished(meta: Mapping[str, Any], address: str) -> None:
         )
 
 
-def _new_meta(next_id: int, head: str | None) -> dict[str, Any]:
+def _new_meta(next_id: int, made_by: Mapping[str, Any] | None) -> dict[str, Any]:
     built = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return {"normalized": True, "next_id": next_id, "built": built} | ({} if head is None else {"head": head})
+    return {"normalized": True, "next_id": next_id, "built": built} | ({"made_by": dict(made_by)} if made_by else {})
 
 
 def _batches(ids: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
