@@ -31,7 +31,7 @@ class Processes(NamedTuple):
     """The processes of torch.distributed that share an evaluation: the number of this one, how many there are, its device."""
 
     rank: int
-    count: int
+    world_size: int
     device: torch.device
 
     @classmethod
@@ -43,7 +43,7 @@ class Processes(NamedTuple):
 
     def all_reduce(self, values: NDArray[Any], operation: Literal["SUM", "MIN", "MAX"]) -> NDArray[Any]:
         """The sum, least or greatest of all processes' values."""
-        if self.count == 1:
+        if self.world_size == 1:
             return values
         device = torch.device("cpu")
         if torch.distributed.get_backend() == "nccl":  # which needs a GPU, whatever we evaluate on
@@ -119,7 +119,7 @@ class QueryValues:
         blocks = self.blocks()
         if saved is not None:
             blocks = self._unfinished(blocks, saved, values)
-        mine = blocks[self.processes.rank :: self.processes.count]
+        mine = blocks[self.processes.rank :: self.processes.world_size]
         waiting: list[tuple[NDArray[np.int64], QuerySums]] = []
         passes = 2 if self.full and not search.whole else 1  # over a streamed gallery, for a block
         chunks = _ChunkProgress(mine, len(search.gallery) * passes, lambda done: show(done, len(positives.queries)))
