@@ -35,7 +35,7 @@ def write(folder, part, labels, *, split=None, paths=None, **columns):
 def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_path):
     queries = write(tmp_path, "query", ["y", "z"])
     gallery = write(tmp_path, "gallery", ["x", "y", "z"])
-    levels, query, items, _ = read_folder(tmp_path, [])
+    levels, query, items, *_ = read_folder(tmp_path, [])
     assert levels == ("kind",)
     assert (query.labels == items.labels[[1, 2]]).all()
     report = evaluate(query.embeddings, query.labels, items.embeddings, items.labels, metrics=["AP"])
@@ -46,7 +46,7 @@ def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_pat
 def test_distractors_stand_among_the_test_images(tmp_path):
     write(tmp_path, "test", ["a", "a", "b"])
     write(tmp_path, "gallery", ["", ""], split=["distractor"] * 2)
-    _, queries, gallery, _ = read_folder(tmp_path, [])
+    _, queries, gallery, *_ = read_folder(tmp_path, [])
     assert len(queries.embeddings) == 3
     assert len(gallery.embeddings) == 5
     assert gallery.labels[:, 0].tolist() == [*queries.labels[:, 0].tolist(), -1, -1]
@@ -64,7 +64,7 @@ def test_a_part_that_is_not_evaluated_is_named(tmp_path, caplog):
 def test_two_crops_of_one_photograph_are_two_images(tmp_path):
     write(tmp_path, "query", ["a", "b"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [4, 0, 8, 4]])
     write(tmp_path, "gallery", ["a", "a"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [0, 4, 4, 8]])
-    _, queries, gallery, _ = read_folder(tmp_path, [])
+    _, queries, gallery, *_ = read_folder(tmp_path, [])
     assert queries.ids[0] == gallery.ids[0]
     assert len({*queries.ids, *gallery.ids}) == 3
 

@@ -140,6 +140,15 @@ def item_ids(table: LabelTable, column: str) -> list[str]:
     return ids
 
 
+def label_names(table: LabelTable, level: str) -> list[str | list[str] | None]:
+    """The labels of each row at a level, as `encode_labels` reads them: a name, a list of names, or None."""
+    column = table.label_column(level)
+    if isinstance(column, ListColumn):
+        cells, ends = _cells(column.members), np.cumsum(column.lengths).tolist()
+        return [cells[end - size : end] for end, size in zip(ends, column.lengths.tolist(), strict=True)]
+    return [None if cell in _EMPTY else cell for cell in _cells(column)]
+
+
 def _label_columns(table: LabelTable, without: set[str]) -> list[str]:
     columns = [name for name in table.names if name.startswith("label") and name not in without]
     single = [name for name, column in zip(table.names, table.columns, strict=True) if not isinstance(column, ListColumn)]

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import torch
 
 from suprank.evaluation import Report
+from suprank.evaluation.report_comparison import LABELS
 from suprank.losses import gather
 from suprank.models.hub_names import HubName
 from suprank.models.networks import resolve_hub_backbone
@@ -440,7 +441,8 @@ class _Trainer:
             self.learner.save_model(self.run.model)
             if self.fabric.is_global_zero:
                 counts = {"epoch": position.epoch, "step": position.step, "seconds": position.seconds}
-                self.run.write_result({**counts, "metrics": metrics, "best": position.best})
+                labels = {name: report.settings.get(LABELS, {}) for name, report in reports.items()}
+                self.run.write_result({**counts, "metrics": metrics, "best": position.best, "labels": labels})
         except OSError as error:
             raise OSError(
                 f"training is done, but could not be written to {self.run.model} ({error.strerror or error}); make room, and "

@@ -16,11 +16,12 @@ from suprank.data.in_memory import InMemoryImages
 from suprank.data.workers import default_workers
 from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
 from suprank.embedding.parts import PARTS
-from suprank.embedding.query_gallery import build_query_gallery, common_levels, count_seen, ranked_parts
+from suprank.embedding.query_gallery import build_query_gallery, common_levels, count_seen, ids_and_digests, ranked_parts
 from suprank.evaluation import evaluate
 from suprank.evaluation.arguments import check_tree, parse_metrics
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.metrics import default_metrics
+from suprank.evaluation.report_comparison import LABELS
 from suprank.evaluation.units import TRAINING
 from suprank.losses import gather
 from suprank.training.manifests import open_manifest
@@ -218,7 +219,10 @@ class Validator:
             classes=ranked.classes,
             per_query=per_query,
         )
-        return replace(report, settings={**report.settings, TRAINING: {"classes_seen": test.classes_seen}})
+        query_ids, digests = ids_and_digests(*ranked.manifests, ranked.levels)
+        known = {TRAINING: {"classes_seen": test.classes_seen}, LABELS: digests}
+        ids = np.array(query_ids) if per_query else None
+        return replace(report, settings={**report.settings, **known}, query_ids=ids)
 
     def _embed(
         self, images: ImageDataset, forward: Forward, device: torch.device, show: Callable[[int], None]
