@@ -65,6 +65,33 @@ def warn_if_queries_in_gallery(
     warnings.warn(QueryInGalleryWarning(summary), stacklevel=stacklevel)
 
 
+def warn_if_queries_repeat(source: Embeddings, excluded: Tensor, *, stacklevel: int) -> None:
+    """Warn if more than half of the queries, which rank each other, have one exact copy that is not left out of their lists.
+
+    A sample of the queries is compared, as above, and a file beyond 1 GiB is not.
+    """
+    if len(source) < _FEWEST or (source.on_disk and 4 * len(source) * source.dim > _LARGEST_FILE):
+        return
+    rows = np.arange(len(source))[:: -(-len(source) // _SAMPLED)]
+    compared = len(rows)
+    columns = torch.arange(source.dim)[:: max(1, -(-source.dim // _COLUMNS))]
+    hashes = np.concatenate([_hashes(block) for _, block in _blocks(source, columns)])
+    order = np.argsort(hashes, kind="stable")
+    first, end = (np.searchsorted(hashes[order], hashes[rows], side) for side in ("left", "right"))
+    rows, first = rows[end - first == 2], first[end - first == 2]
+    copies = order[first] + order[first + 1] - rows
+    one, other = (source.rows(torch.from_numpy(places).to(source.device)).cpu() for places in (rows, copies))
+    listed = (one == other).all(1) & ~(excluded[rows] == torch.from_numpy(copies)[:, None]).any(1)
+    count = int(listed.sum())
+    if 2 * count > compared:
+        place = int(listed.nonzero()[0])
+        warnings.warn(
+            f"most images are there twice: {count} of {compared} queries that were compared have an exact copy, as row "
+            f"{rows[place]} has in row {copies[place]}, and find it first; list each image once, or give both one id.",
+            stacklevel=stacklevel,
+        )
+
+
 def _excludes_copy(excluded: Tensor, queries: Tensor, rows: Tensor, query: int, items: Embeddings) -> bool:
     """Whether one of the excluded items is a copy of the query."""
     numbers = excluded[excluded >= 0]

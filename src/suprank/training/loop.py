@@ -246,6 +246,8 @@ class _Trainer:
         self.callback.on_train_start(self.position.step, self._total_steps(), self._description())
         if not self.validator.names:
             self.callback.on_message(f"{self.config.data.manifest} has no test images, so this run will have no metrics.")
+        for text in self.validator.warnings:
+            self.callback.on_message(f"warning: {text}")
         if self.config.evaluation.at_start and self.validator.names and self.position.step == 0:
             self._evaluate()
         reports: dict[str, Report] = {}

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from suprank.data import transforms
+from suprank.data.duplicates import repeated_images
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.workers import default_workers
 from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
@@ -48,7 +49,7 @@ _ROWS_PER_GATHER = 2**14  # rows that a process sends at a time, to bound the me
 @dataclass(frozen=True)
 class _TestSet:
     """Images of the parts that are ranked, a name for errors, the levels to evaluate at, the metrics, weights of wAP, and how
-    many of the finest classes of the queries are trained on."""
+    many of the finest classes of the queries are trained on. `repeated` are sentences of `repeated_images`."""
 
     images: dict[str, ImageDataset]
     about: str
@@ -56,6 +57,7 @@ class _TestSet:
     metrics: tuple[str, ...]
     weights: dict[str, float] | None
     classes_seen: int
+    repeated: list[str]
 
 
 class Validator:
@@ -132,6 +134,11 @@ class Validator:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._sets)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences on test images that are listed twice or trained on."""
+        return [text for test in self._sets.values() for text in test.repeated]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -220,7 +227,8 @@ class Validator:
             per_query=per_query,
         )
         query_ids, digests = ids_and_digests(*ranked.manifests, ranked.levels)
-        known = {TRAINING: {"classes_seen": test.classes_seen}, LABELS: digests}
+        repeated = {"repeated": test.repeated} if test.repeated else {}
+        known = {TRAINING: {"classes_seen": test.classes_seen, **repeated}, LABELS: digests}
         ids = np.array(query_ids) if per_query else None
         return replace(report, settings={**report.settings, **known}, query_ids=ids)
 
@@ -296,7 +304,7 @@ def _test_set(
         options: dict[str, Any] = {"workers": workers, "progress": progress, "folder": config.data.cache_folder}
         images = {part: InMemoryImages.transformed(dataset, **options) for part, dataset in images.items()}
     seen = count_seen(manifests[chosen[0]], training, levels[0])
-    return _TestSet(images, about, levels, metrics, weights, seen)
+    return _TestSet(images, about, levels, metrics, weights, seen, repeated_images(manifests[chosen[0]], training, about))
 
 
 def _levels(manifests: dict[str, Manifest], chosen: Sequence[str] | None, about: str) -> tuple[str, ...]:

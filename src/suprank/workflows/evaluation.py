@@ -343,8 +343,10 @@ class EvaluationInput:
     @classmethod
     def from_folder(cls, folder: Path, levels: Sequence[str], *, labeled: bool = True) -> EvaluationInput:
         """Read a folder of `suprank embed`."""
+        from suprank.data import Manifest
+        from suprank.data.duplicates import repeated_images
         from suprank.embedding import Provenance, ranked_parts
-        from suprank.embedding.parts import PARTS, embedded_parts
+        from suprank.embedding.parts import ITEMS, PARTS, embedded_parts
         from suprank.embedding.query_gallery import ids_and_digests
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_encoding import Labels
@@ -354,6 +356,10 @@ class EvaluationInput:
             check_run_or_embeddings(folder)
         names, queries, gallery, classes, manifests = read_folder(folder, levels, labeled=labeled)
         query_ids, digests = ids_and_digests(*manifests, names)
+        ranked, train = ranked_parts(embedded_parts(folder))[0], folder / "train" / ITEMS
+        training = Manifest.read(train) if train.is_file() and ranked != "train" else manifests[0].take([])
+        for text in repeated_images(manifests[0], training, str(folder)):
+            _log.warning("%s", text)
         return cls(
             queries=Embeddings.from_source(queries.embeddings, str(folder)),
             gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {folder}"),
@@ -361,7 +367,7 @@ class EvaluationInput:
             ids=queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
             classes=classes,
-            provenance=Provenance.read(folder, ranked_parts(embedded_parts(folder))[0]),
+            provenance=Provenance.read(folder, ranked),
             query_ids=query_ids,
             digests=digests,
         )
@@ -391,6 +397,8 @@ class EvaluationInput:
         queries, gallery = source.queries, None if source.against_each_other else source.gallery
         ranked = () if gallery is None else (gallery.manifest,)
         query_ids, digests = ids_and_digests(queries.manifest, ranked, source.levels)
+        for text in (source.training or {}).get("repeated", ()):
+            _log.warning("%s", text)
         return cls(
             queries=Embeddings.from_source(queries.embeddings, source.name),
             gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {source.name}"),
