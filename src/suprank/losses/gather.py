@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -56,6 +58,8 @@ def gather(
     """
     _check(tensors)
     size = distributed.get_world_size(group) if distributed.is_available() and distributed.is_initialized() else 1
+    if group is None:
+        _check_launchers(size)
     if size > 1:
         counts = [len(tensors[0])] * size if equal_sizes else _exchange_sizes(tensors, size, group)
         tensors = tuple(_Gather.apply(tensor, counts, group) for tensor in tensors)
@@ -92,6 +96,23 @@ class _Gather(torch.autograd.Function):
         rank = distributed.get_rank(ctx.group)
         own = total.narrow(0, sum(ctx.counts[:rank]), ctx.counts[rank])
         return own.to(gradient.dtype), None, None
+
+
+def _check_launchers(size: int) -> None:
+    """Refuse processes that others count otherwise: parts of the batch would be missing, or be there several times."""
+    started = os.environ.get("WORLD_SIZE", "")
+    if size == 1 and started.isdecimal() and int(started) > 1:
+        raise RuntimeError(
+            f"WORLD_SIZE={started} processes were started, but torch.distributed knows of one, so that gather would return the "
+            f"rows of this process only; call torch.distributed.init_process_group() first, or start one process."
+        )
+    accelerate = sys.modules.get("accelerate.state")
+    known = None if accelerate is None else accelerate.PartialState._shared_state.get("num_processes")
+    if known is not None and known != size:
+        raise RuntimeError(
+            f"accelerate counts num_processes={known} and torch.distributed {size}, so that images would be there twice, or be "
+            f"missing; start them with `accelerate launch --multi_gpu`, or on a CPU with ACCELERATE_USE_CPU=true torchrun."
+        )
 
 
 def _check(tensors: Sequence[Tensor]) -> None:
