@@ -105,7 +105,7 @@ def test_seeds_that_were_evaluated_on_other_labels_are_not_averaged():
     assert summary_table(same).rows[0].statistics["R@1"].seeds == 2
     other = {run: one._replace(labels={"test": {"class": run["run.seed"]}}) for run, one in outcomes.items()}
     with pytest.raises(
-        ValueError, match="seed=0 and loss.weight=0,seed=1 were evaluated on different images or labels of 'test' .see class"
+        ValueError, match="seed=0 and loss.weight=0,seed=1 have different images or labels of 'test' .see class"
     ):
         summary_table(other)
     last = list(outcomes)[-1]
@@ -118,5 +118,5 @@ def test_rows_of_a_sweep_may_have_their_own_test_sets_and_those_of_a_comparison_
     assert len(summary_table(other).rows) == 2
     compared = comparison_outcomes({"nsm": [0.5, 0.5], "csl": [0.6, 0.6]})
     compared = {run: one._replace(labels={"test": {"class": run[RECIPE]}}) for run, one in compared.items()}
-    with pytest.raises(ValueError, match="nsm,seed=0 and csl,seed=0 were evaluated on different images or labels"):
+    with pytest.raises(ValueError, match="nsm,seed=0 and csl,seed=0 have different images or labels"):
         comparison_table(compared)

@@ -72,22 +72,19 @@ def warn_if_queries_repeat(source: Embeddings, excluded: Tensor, *, stacklevel: 
     """
     if len(source) < _FEWEST or (source.on_disk and 4 * len(source) * source.dim > _LARGEST_FILE):
         return
-    rows = np.arange(len(source))[:: -(-len(source) // _SAMPLED)]
-    compared = len(rows)
     columns = torch.arange(source.dim)[:: max(1, -(-source.dim // _COLUMNS))]
     hashes = np.concatenate([_hashes(block) for _, block in _blocks(source, columns)])
-    order = np.argsort(hashes, kind="stable")
-    first, end = (np.searchsorted(hashes[order], hashes[rows], side) for side in ("left", "right"))
-    rows, first = rows[end - first == 2], first[end - first == 2]
-    copies = order[first] + order[first + 1] - rows
+    _, group, times = np.unique(hashes, return_inverse=True, return_counts=True)
+    sampled = np.arange(len(source))[:: -(-len(source) // _SAMPLED)]
+    rows = sampled[times[group[sampled]] == 2]
+    copies = np.bincount(group, np.arange(len(source))).astype(np.int64)[group[rows]] - rows
     one, other = (source.rows(torch.from_numpy(places).to(source.device)).cpu() for places in (rows, copies))
-    listed = (one == other).all(1) & ~(excluded[rows] == torch.from_numpy(copies)[:, None]).any(1)
-    count = int(listed.sum())
-    if 2 * count > compared:
+    listed = (one == other).all(1) & (excluded[rows] != torch.from_numpy(copies)[:, None]).all(1)
+    if 2 * int(listed.sum()) > len(sampled):
         place = int(listed.nonzero()[0])
         warnings.warn(
-            f"most images are there twice: {count} of {compared} queries that were compared have an exact copy, as row "
-            f"{rows[place]} has in row {copies[place]}, and find it first; list each image once, or give both one id.",
+            f"most images are there twice: {int(listed.sum())} of {len(sampled)} queries compared have an exact copy, "
+            f"as row {rows[place]} has in row {copies[place]}, and find it first; list each image once, or give both one id.",
             stacklevel=stacklevel,
         )
 

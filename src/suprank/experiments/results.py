@@ -140,15 +140,14 @@ def column_names(outcomes: Outcomes) -> dict[tuple[str, str], str]:
 
 def _check_same_labels(outcomes: Outcomes) -> None:
     """Refuse to put runs into one row or table whose test images or labels differ."""
-    first: dict[tuple[str, str], tuple[str, str]] = {}
+    first: dict[str, tuple[str, dict[str, str]]] = {}
     for run, outcome in outcomes.items():
-        found = (outcome.labels if outcome else None) or {}
-        for (test, level), digest in {(test, level): own[level] for test, own in found.items() for level in own}.items():
-            name, known = first.setdefault((test, level), (run.name, digest))
-            if digest != known:
+        for test, digests in ((outcome and outcome.labels) or {}).items():
+            name, known = first.setdefault(test, (run.name, digests))
+            if different := [level for level in digests if known.get(level, digests[level]) != digests[level]]:
                 raise ValueError(
-                    f"{name} and {run.name} were evaluated on different images or labels of {test!r} (see {level}), and "
-                    f"their metrics do not mean the same; remove the run whose data are outdated, and train it again."
+                    f"{name} and {run.name} have different images or labels of {test!r} (see {', '.join(different)}) "
+                    f"and their metrics do not mean the same; remove the run whose data are outdated, and train it again."
                 )
 
 

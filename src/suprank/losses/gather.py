@@ -99,20 +99,19 @@ class _Gather(torch.autograd.Function):
 
 
 def _check_launchers(size: int) -> None:
-    """Refuse processes that others count otherwise: parts of the batch would be missing, or be there several times."""
-    started = os.environ.get("WORLD_SIZE", "")
-    if size == 1 and started.isdecimal() and int(started) > 1:
-        raise RuntimeError(
-            f"WORLD_SIZE={started} processes were started, but torch.distributed knows of one, so that gather would return the "
-            f"rows of this process only; call torch.distributed.init_process_group() first, or start one process."
-        )
+    """Refuse processes that their launcher counts otherwise: images of the batch would be missing, or be there twice."""
     accelerate = sys.modules.get("accelerate.state")
-    known = None if accelerate is None else accelerate.PartialState._shared_state.get("num_processes")
-    if known is not None and known != size:
-        raise RuntimeError(
-            f"accelerate counts num_processes={known} and torch.distributed {size}, so that images would be there twice, or be "
-            f"missing; start them with `accelerate launch --multi_gpu`, or on a CPU with ACCELERATE_USE_CPU=true torchrun."
-        )
+    known = {
+        "WORLD_SIZE": os.environ.get("WORLD_SIZE") if size == 1 else size,
+        "accelerate's num_processes": accelerate and accelerate.PartialState._shared_state.get("num_processes"),
+    }
+    for name, count in known.items():
+        if count and int(count) != size:
+            raise RuntimeError(
+                f"{name} is {count}, but torch.distributed knows of {size}, and images would be missing or be there twice; "
+                f"call torch.distributed.init_process_group() first, or start accelerate by `accelerate launch --multi_gpu`, on "
+                f"a CPU by ACCELERATE_USE_CPU=true torchrun."
+            )
 
 
 def _check(tensors: Sequence[Tensor]) -> None:

@@ -346,8 +346,9 @@ class EvaluationInput:
         from suprank.data import Manifest
         from suprank.data.duplicates import repeated_images
         from suprank.embedding import Provenance, ranked_parts
-        from suprank.embedding.parts import ITEMS, PARTS, embedded_parts
+        from suprank.embedding.parts import PARTS, embedded_parts
         from suprank.embedding.query_gallery import ids_and_digests
+        from suprank.embedding.shards import ITEMS
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_encoding import Labels
         from suprank.workflows.run_embeddings import check_run_or_embeddings

@@ -157,7 +157,7 @@ def refuse_unknown_names(index: Index, where: Where, about: str) -> None:
         if index.search(probe, 1, {key: [name]}).ids[0, 0] >= 0 or len(index.ids({key: [name]})):
             continue
         some = index.items(index.ids()[:_ITEMS_READ])
-        known = {one.split if key == "split" else one.labels.get(key) for one in some} - {None}
+        known = {label for one in some if (label := one.split if key == "split" else one.labels.get(key))}
         near = difflib.get_close_matches(name, known, cutoff=0.5) or sorted(known)[:3]
         raise ValueError(f"{about} has no item with {key}={name}; the nearest names are {', '.join(near) or 'none'}.")
 
