@@ -109,8 +109,8 @@ def _check_launchers(size: int) -> None:
         if count and int(count) != size:
             raise RuntimeError(
                 f"{name} is {count}, but torch.distributed knows of {size}, and images would be missing or be there twice; "
-                f"call torch.distributed.init_process_group() first, or start accelerate by `accelerate launch --multi_gpu`, on "
-                f"a CPU by ACCELERATE_USE_CPU=true torchrun."
+                f"call torch.distributed.init_process_group() first, or start accelerate by `accelerate launch --multi_gpu`, "
+                f"on a CPU by ACCELERATE_USE_CPU=true torchrun."
             )
 
 
