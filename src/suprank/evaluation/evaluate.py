@@ -78,7 +78,7 @@ def evaluate(
     The query itself is left out of its list: the item `self_index` (−1 for none), or the items with the query's id; without a
     gallery and ids, the item of the same number. So are the items in `ignored[query]`. An exact copy of the query under
     another number is an item like any other; but if most queries have one in the gallery that is not left out, a
-    `QueryInGalleryWarning` is raised.
+    `QueryInGalleryWarning` is raised, and without a gallery a warning too.
 
     Items are in a total order: score descending, on equal scores the lower level first. Scores are float32 whatever the
     embeddings are stored in. Products are computed in whole tiles, so that exact copies of an item get the same score

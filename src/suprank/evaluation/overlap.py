@@ -72,19 +72,15 @@ def warn_if_queries_repeat(source: Embeddings, excluded: Tensor, *, stacklevel: 
     """
     if len(source) < _FEWEST or (source.on_disk and 4 * len(source) * source.dim > _LARGEST_FILE):
         return
-    columns = torch.arange(source.dim)[:: max(1, -(-source.dim // _COLUMNS))]
-    hashes = np.concatenate([_hashes(block) for _, block in _blocks(source, columns)])
-    _, group, times = np.unique(hashes, return_inverse=True, return_counts=True)
-    sampled = np.arange(len(source))[:: -(-len(source) // _SAMPLED)]
-    rows = sampled[times[group[sampled]] == 2]
-    copies = np.bincount(group, np.arange(len(source))).astype(np.int64)[group[rows]] - rows
-    one, other = (source.rows(torch.from_numpy(places).to(source.device)).cpu() for places in (rows, copies))
-    listed = (one == other).all(1) & (excluded[rows] != torch.from_numpy(copies)[:, None]).all(1)
-    if 2 * int(listed.sum()) > len(sampled):
-        place = int(listed.nonzero()[0])
+    rows = torch.arange(len(source))[:: -(-len(source) // _SAMPLED)]
+    found = _find_by_hash(rows, source.rows(rows.to(source.device)).cpu(), source, same=True)
+    copies = {query: copy for query, copy in found.items() if copy not in excluded[query].tolist()}
+    listed = {*copies, *copies.values()}.intersection(rows.tolist())
+    if 2 * len(listed) > len(rows):
+        query, copy = min(copies.items())
         warnings.warn(
-            f"most images are there twice: {int(listed.sum())} of {len(sampled)} queries compared have an exact copy, "
-            f"as row {rows[place]} has in row {copies[place]}, and find it first; list each image once, or give both one id.",
+            f"most images are there twice: {len(listed)} of {len(rows)} queries compared have an exact copy, as row {query} "
+            f"has in row {copy}, and find it first; list each image once, or give both one id.",
             stacklevel=stacklevel,
         )
 
@@ -108,11 +104,12 @@ def _find_copies(rows: Tensor, queries: Tensor, items: Embeddings, *, same: bool
     return _find_by_hash(rows, queries, items)
 
 
-def _find_by_hash(rows: Tensor, queries: Tensor, items: Embeddings) -> dict[int, int]:
-    """The copy of each query that has exactly one: rows of equal hashes are compared."""
+def _find_by_hash(rows: Tensor, queries: Tensor, items: Embeddings, *, same: bool = False) -> dict[int, int]:
+    """The copy of each query that has exactly one: rows of equal hashes are compared. `same`: the queries are among the items,
+    and of a query and its copy one is returned."""
     columns = torch.arange(items.dim)[:: max(1, -(-items.dim // _COLUMNS))]
     hashes, first, times = np.unique(_hashes(queries[:, columns]), return_index=True, return_counts=True)
-    hashes, first = hashes[times == 1], first[times == 1]
+    hashes, first = hashes[times <= 1 + same], first[times <= 1 + same]
     places: list[NDArray[np.int64]] = []
     for start, block in _blocks(items, columns):
         places.append(start + np.flatnonzero(np.isin(_hashes(block), hashes)))
@@ -124,6 +121,8 @@ def _find_by_hash(rows: Tensor, queries: Tensor, items: Embeddings) -> dict[int,
     vectors = items.rows(candidates.to(items.device)).cpu()
     query = torch.from_numpy(first[np.searchsorted(hashes, _hashes(vectors[:, columns]))])
     equal = (vectors == queries[query]).all(1)
+    if same:
+        equal &= rows[query] != candidates
     query, candidates = query[equal], candidates[equal]
     only = torch.bincount(query, minlength=len(rows)) == 1
     chosen = only[query]
