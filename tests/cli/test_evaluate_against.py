@@ -181,7 +181,7 @@ def test_the_output_fits_eighty_columns():
     result = invoke("evaluate", "one", "--against", "two", "--intervals", "--device", "cpu", columns=80)
     assert max(map(len, result.stdout.splitlines())) <= 80
     table, comparison = result.stdout.split("\n\n", 1)
-    assert len(table.splitlines()) == 15
+    assert len(table.splitlines()) == 16
     assert re.sub(r"\d\d\.\d\d\b", "##.##", comparison) == SNAPSHOT
 
 
@@ -309,3 +309,46 @@ def test_every_metric_is_compared_once():
     assert {"R@1/class", "AP/overall", "ASI", "ASI/class"} <= set(shown)
     assert not {"R@1", "P@1/class", "AP"} & set(shown)
     assert short_p_value(comparison["H-AP"].p_holm) == "1.00"
+
+
+def saved(name, labels, *options, seed=0):
+    """NAME.npy and NAME.csv with these lines below the header, evaluated into NAME.json with the values of each query."""
+    Path(f"{name}.csv").write_text("\n".join(labels) + "\n")
+    np.save(f"{name}.npy", np.random.default_rng(seed).normal(size=(len(labels) - 1, 8)).astype(np.float32))
+    done(*EVALUATE, f"{name}.npy", "--labels", f"{name}.csv", *options, "--per-query", "--out", f"{name}.json")
+    return f"{name}.npy", "--labels", f"{name}.csv", *options
+
+
+def test_another_collection_of_the_same_shape_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    birds = saved("birds", ["label", *(f"bird {row // 4}" for row in range(40))])
+    saved("cars", ["label", *(f"car {row // 4}" for row in range(40))])
+    error = refused(*EVALUATE, *birds, "--against", "cars.json")
+    assert "the reports have other queries, or the same in another order: their classes differ at label" in error
+
+
+def test_the_same_ids_with_other_labels_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = saved("before", ["id,label", *(f"{row},{row // 4}" for row in range(40))], "--id", "id")
+    saved("after", ["id,label", *(f"{row},{row % 10}" for row in range(40))], "--id", "id")
+    assert "the reports have other labels: their classes differ at label" in refused(
+        *EVALUATE, *before, "--against", "after.json"
+    )
+
+
+def test_a_report_on_the_finest_level_is_not_compared_with_one_on_a_coarser_level(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = ["id,label_fine,label_coarse", *(f"{row},{row // 4},{row // 8}" for row in range(40))]
+    saved("both", rows, "--id", "id")
+    coarse = saved("coarse", rows, "--id", "id", "--level", "coarse")
+    assert "the reports are on coarse and on fine and coarse, so that R@1 is" in refused(
+        *EVALUATE, *coarse, "--against", "both.json"
+    )
+
+
+def test_folders_without_ids_are_matched_by_path(tmp_path, root):
+    done(*EVALUATE, "embedded", "--per-query", "--out", tmp_path / "shuffled.json")
+    error = refused(*EVALUATE, "one", "--against", tmp_path / "shuffled.json")
+    assert "the reports have the same queries in another order: query 0 is pictures/0-0-0.png and " in error
+    done(*EVALUATE, "two", "--per-query", "--out", tmp_path / "two.json")
+    assert "H-AP" in done("evaluate", "embedded", "--device", "cpu", "--against", tmp_path / "two.json").stdout

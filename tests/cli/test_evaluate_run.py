@@ -121,3 +121,19 @@ def test_wrong_arguments_are_refused_with_the_way_out(arguments, complaint):
 def test_a_report_of_other_settings_is_not_compared_with():
     done(*FILES, "--relevance-threshold", 2, "--per-query", "--out", "two.json", "--quiet")
     assert "two.json was computed with --relevance-threshold 2; give the same" in refused(*FILES, "--against", "two.json")
+
+
+def test_queries_that_the_other_run_does_not_have_are_counted_too():
+    Path("short.run").write_text("q1 Q0 a 1 0.9 short\n")
+    output = done(*FILES, "--against", "short.run").stdout
+    assert "short.run: queries that the run does not have, which count as 0: 2" in output
+    assert "short.run: queries without a relevant item" not in output, "of which there are as many on both sides"
+    done("evaluate", "--run", "short.run", "--qrels", "qrels.txt", "--per-query", "--out", "short.json", "--quiet")
+    assert "short.json: queries that the run does not have, which count" in done(*FILES, "--against", "short.json").stdout
+
+
+def test_a_report_of_other_judgments_of_the_same_queries_is_not_compared_with():
+    done(*FILES, "--per-query", "--out", "ours.json", "--quiet")
+    Path("qrels.txt").write_text("q1 0 a 1\nq1 0 b 2\nq1 0 c 0\nq2 0 d 1\nq3 0 e 0\n")
+    error = refused("evaluate", "--run", "other.run", "--qrels", "qrels.txt", "--against", "ours.json")
+    assert "the reports have other labels: their classes differ at judgments" in error

@@ -239,6 +239,10 @@ def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
         (("search", "i", "--embeddings", "v.npy"), "shape [2, 5] and type float32, but i has 8 dimensions"),
         (("search", "i", "--embeddings", "none.npy"), "there is no such file"),
         (("search", "i", "--embeddings", "e/test/embeddings.npy", "--where", "order=x"), "no level 'order'; choose from"),
+        (
+            ("search", "i", "--embeddings", "e/test/embeddings.npy", "--where", "split=galery"),
+            "i has no item with split=galery",
+        ),
         (("search", "i", "--embeddings", "v.npy", "--where", "order"), "'order' is not LEVEL=NAME"),
         (("search", "i", "--embeddings", "v.npy", "--k", "0"), "--k"),
         (("search", "none", "--embeddings", "v.npy"), "none holds no index"),
@@ -248,7 +252,11 @@ def test_a_run_is_its_embeddings_and_a_gallery_goes_before_test(folder):
         (("remove", "i", "--ids", "1", "--where", "split=test"), "either by --ids or by --where"),
         (("remove", "i", "--ids", "1,x"), "'x' is not an id"),
         (("remove", "i", "--ids", "1,36"), "i has no item 36"),
-        (("remove", "i", "--where", "split=train"), "i has no item with split=train; nothing is removed"),
+        (("remove", "i", "--where", "split=train"), "i has no item with split=train; the nearest names are test."),
+        (
+            ("remove", "i", "--where", "split=test", "--where", "split=tets"),
+            "no item with split=tets; the nearest names are test.",
+        ),
         (("info", "photos"), "photos holds no index"),
         (("info", "qdrant://127.0.0.1:9/b", "--timeout", "1"), "no Qdrant server answers at http://127.0.0.1:9"),
         (("info", "milvus://127.0.0.1:9/b", "--timeout", "1"), "no Milvus answers at http://127.0.0.1:9"),

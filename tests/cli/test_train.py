@@ -11,6 +11,7 @@ from rich.console import Console
 
 from suprank.cli.train import default_folder, is_first_process
 from suprank.cli.training_display import TrainingDisplay, metrics_line, step_line
+from suprank.data import Manifest
 from suprank.evaluation import Report
 from suprank.training import checkpoint, loop
 from suprank.training.callbacks import Callback, CallbackList, StepValues
@@ -42,6 +43,8 @@ def values(step=1, **changed):
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.toml").write_text(RECIPE)
+    columns = {"path": ["a.png", "b.png"], "split": ["train", "test"], "label_species": ["a", "b"]}
+    Manifest.from_columns(columns, root=".").save("m.parquet")
     for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "NODE_RANK", "WORLD_SIZE", "SLURM_NTASKS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
@@ -128,6 +131,8 @@ def test_a_dry_run_prints_a_recipe_that_reads_the_same_and_trains_nothing(traini
     [
         ("images.crop_scale=[1,0.5]", "crop_scale=[1.0, 0.5] must have the smaller number first; try [0.5, 1.0]"),
         ("images.crop_ratio=[2,1]", "crop_ratio=[2.0, 1.0] must have the smaller number first"),
+        ("data.manifest=gone.parquet", "gone.parquet: the manifest does not exist (the working folder is"),
+        ("data.tests.other=gone.csv", "gone.csv: the manifest does not exist"),
         ("loss.jump=-1", "jump=-1.0 must be a finite number, 0 or more"),
         ("evaluation.metrics=[R@1]", "'[R@1]' should be a list, in brackets"),
         ("model.backbone=resnet5", "'resnet5' is not a network of timm"),

@@ -38,7 +38,7 @@ def test_one_part_is_ranked_against_itself_by_place_or_by_id():
 
 def test_queries_and_gallery_are_matched_by_class_name_and_path():
     query, gallery = part(["y", "z"], "query"), part(["x", "z", "y"], "gallery", path=["a", "query1.png", "b"])
-    _, queries, items, _ = build_query_gallery({"query": query, "gallery": gallery}, about="x")
+    _, queries, items, *_ = build_query_gallery({"query": query, "gallery": gallery}, about="x")
     assert (queries.labels[:, None] == items.labels[None]).all(-1).tolist() == [[False, False, True], [False, True, False]]
     assert [one in items.ids for one in queries.ids] == [False, True]
     assert items.embeddings.tolist() == [[0], [1], [2]]
@@ -46,15 +46,15 @@ def test_queries_and_gallery_are_matched_by_class_name_and_path():
 
 def test_ids_count_only_where_all_parts_have_them():
     query, gallery = part(["a"], "query", id=["7"]), part(["a"], "gallery")
-    _, queries, items, _ = build_query_gallery({"query": query, "gallery": gallery}, about="x")
+    _, queries, items, *_ = build_query_gallery({"query": query, "gallery": gallery}, about="x")
     assert (queries.ids, items.ids) == (["query0.png"], ["gallery0.png"])
     known = part(["a"], "gallery", id=["7"])
-    _, queries, items, _ = build_query_gallery({"query": query, "gallery": known}, about="x")
+    _, queries, items, *_ = build_query_gallery({"query": query, "gallery": known}, about="x")
     assert queries.ids == items.ids == ["7"]
 
 
 def test_test_images_stand_before_the_distractors_in_the_gallery():
-    _, queries, items, _ = build_query_gallery({"test": part(["a", "b"]), "gallery": part(["", "b"], "distractor")}, about="x")
+    _, queries, items, *_ = build_query_gallery({"test": part(["a", "b"]), "gallery": part(["", "b"], "distractor")}, about="x")
     assert len(queries.labels) == 2
     assert items.labels.tolist() == [[0], [1], [-1], [1]]
     assert items.ids[:2] == queries.ids

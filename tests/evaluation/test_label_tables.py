@@ -195,16 +195,23 @@ def test_what_pandas_writes_beside_its_columns_is_no_label(tmp_path):
     [
         (("path", "label_a", "other", "label_b"), (), ("a", "b")),
         (("label", "path"), (), ("label",)),
-        (("path", "id", "split", "box", "species", "genus"), (), ("species", "genus")),
+        (("path", "id", "split", "box", "species"), (), ("species",)),
         (("label_a", "other", "label_b"), ("b", "label_a"), ("b", "a")),
         (("label_a", "other"), ("other",), ("other",)),
         (("label_a", "a"), ("a", "label_a"), ("a", "label_a")),  # a short name that two columns would share is not used
         (("label_", "x"), (), ("label_",)),
     ],
 )
-def test_levels_are_those_asked_for_or_else_the_label_columns_or_else_all_but_a_manifests_own(columns, asked, names):
+def test_levels_are_those_asked_for_or_else_the_label_columns_or_else_the_only_other_column(columns, asked, names):
     found = table(**{name: ["x"] for name in columns})
     assert encode_labels(found, levels=asked).names == names
+
+
+def test_which_of_several_columns_are_labels_is_not_guessed():
+    with pytest.raises(
+        ValueError, match=r"no label column \(its columns: image, species\); .* or name them with --level, so that no id"
+    ):
+        encode_labels(table(image=["1", "2"], species=["a", "a"]))
 
 
 def test_the_id_column_is_no_level():

@@ -99,3 +99,43 @@ def test_a_million_rows_are_looked_at_in_no_time():
     with pytest.warns(QueryInGalleryWarning, match=r"250 of 250 queries that were compared"):
         warn_if_queries_in_gallery(queries, gallery, torch.empty(1000, 0, dtype=torch.int64), self_index=False, stacklevel=2)
     assert time.process_time() - start < 3
+
+
+# Queries that rank each other
+
+TWICE = torch.cat([ROWS, ROWS])
+
+
+def test_images_that_are_there_twice_are_said():
+    labels = torch.cat([LABELS, LABELS])
+    with pytest.warns(UserWarning, match=r"most images are there twice: .* as row 0 has in row 600, .* give both one id"):
+        assert evaluated(TWICE, None, labels)["R@1"] == 1
+    half = torch.cat([ROWS, ROWS[:180]])
+    with warnings.catch_warnings(action="error"):
+        evaluated(half, None, torch.cat([LABELS, LABELS[:180]]))  # a minority may be alike
+        evaluated(torch.cat([TWICE, ROWS]), None, torch.cat([labels, LABELS]), metrics=["AP"])  # three times is a code
+        evaluated(TWICE, None, labels, ids=torch.cat([torch.arange(N), torch.arange(N)]))  # left out by id
+        evaluated(TWICE[:4].repeat(2, 1)[:7], None, torch.zeros(7, dtype=torch.long))  # fewer than eight
+
+
+# Nothing to be found
+
+
+@pytest.mark.parametrize(
+    ("labels", "gallery", "gallery_labels", "reason"),
+    [
+        ([-1] * N, None, None, "no query has a label"),
+        (range(N), None, None, "no other item has a class of the query, at any level"),
+        ([0] * N, -ROWS[:9], [-1] * 9, "no item of the gallery has a label"),
+        (
+            [0] * N,
+            -ROWS[:9],
+            [1] * 9,
+            "no item of the gallery has a class of the query, at any level; are classes named alike in",
+        ),
+    ],
+)
+def test_a_report_without_any_number_says_why(labels, gallery, gallery_labels, reason):
+    report = evaluated(gallery=gallery, labels=list(labels), gallery_labels=gallery_labels)
+    assert f"no metric is defined, because no query has a positive: {reason}" in str(report)
+    assert "no metric is defined" not in str(evaluated(gallery=None))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from suprank.evaluation.report import Report
-from suprank.evaluation.report_comparison import MetricComparison
+from suprank.evaluation.report_comparison import LABELS, MetricComparison
 from suprank.evaluation.units import TRAINING
 
 PLENTY = settings(deadline=None, max_examples=60)
@@ -196,6 +196,21 @@ def test_a_comparison_is_antisymmetric_and_finds_no_difference_from_itself(data,
         ({"classes": {"a": [0, 0]}}, {"classes": {"a": [0, 1]}}, "their classes differ at a. A paired test needs the same"),
         ({"classes": {"a": [0, 1], "b": [3, 3]}}, {"classes": {"a": [1, 0], "b": [1, 2]}}, "their classes differ at b"),
         ({"classes": {"a": [0, -1]}}, {"classes": {"a": [0, 0]}}, "their classes differ at a"),
+        (
+            {"classes": {"a": [0, 1]}, "query_ids": [1, 2]},
+            {"classes": {"a": [0, 0]}, "query_ids": [1, 2]},
+            "the reports have other labels: their classes differ at a",
+        ),
+        (
+            {"classes": {"a": [0, 1]}, "settings": {LABELS: {"a": "1", "gallery a": "2"}}},
+            {"classes": {"a": [0, 1]}, "settings": {LABELS: {"a": "1", "gallery a": "3"}}},
+            "have other queries, or the same in another order: their classes differ at gallery a",
+        ),
+        (
+            {"query_ids": [1, 2], "levels": ["a", "b"]},
+            {"query_ids": [1, 2], "levels": ["b"]},
+            "are on a and b and on b, so that AP",
+        ),
         ({"key": "R@1"}, {"key": "AP"}, "share no metric: one has R@1, the other AP"),
     ],
 )
@@ -211,15 +226,22 @@ def test_classes_that_match_stand_for_ids_whatever_their_numbers():
     values, classes = {"AP": [0.5] * 9}, np.arange(9) // 3
     report = report_of(values, classes={"a": classes, "coarse": classes // 2})
     assert report.compare(report_of(values, classes={"a": 7 - classes}))["AP"].identical
-    with_ids = report_of(values, classes={"a": classes}, query_ids=range(9))
+    with_ids = report_of(values, classes={"a": classes}, query_ids=range(9), settings={LABELS: {"a": "by id"}})
+    report = report_of(values, classes={"a": classes}, settings={LABELS: {"a": "by position"}})
     assert report.compare(with_ids)["AP"].identical, "ids that only one report has are no obstacle"
 
 
-def test_reports_with_equal_ids_may_have_other_classes_or_none():
+def test_of_reports_with_equal_ids_one_may_have_no_classes():
     values = {"AP": np.linspace(0, 1, 50)}
     with_classes = report_of(values, classes={"a": np.arange(50) // 2}, query_ids=range(50))
     assert with_classes.compare(report_of(values)).units.level == "a"
     assert report_of(values).compare(with_classes).units.level == "a", "whoever is first"
+
+
+def test_metrics_with_a_level_are_compared_whatever_other_levels_there_are():
+    ids = {"query_ids": range(9)}
+    one, two = (report_of({"AP/b": [0.5] * 9, "AP": [0.5] * 9}, levels=levels, **ids) for levels in (["a", "b"], ["b"]))
+    assert one.compare(two, "AP/b")["AP/b"].identical
 
 
 # What was tested

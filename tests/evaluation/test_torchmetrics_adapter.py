@@ -173,7 +173,7 @@ def test_the_items_are_ranked_once_for_compute_and_report(monkeypatch):
     assert metric.report() is metric.report()
     metric.compute()
     assert len(calls) == 1
-    metric.update(embeddings, labels)
+    metric.update(embeddings + 1, labels)
     metric.compute()
     metric.report()
     assert len(calls) == 2

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from suprank.experiments import Grid, Outcome, Statistic, relative_table, runs_csv, summary_table
-from tests.experiments.runs import outcomes_of
+from suprank.experiments import RECIPE, Grid, Outcome, Statistic, comparison_table, relative_table, runs_csv, summary_table
+from tests.experiments.runs import comparison_outcomes, outcomes_of
 
 
 def test_the_table_has_means_and_sample_deviations_in_percent_and_the_best_in_bold_where_a_test_says_so():
@@ -97,3 +97,26 @@ def test_the_csv_has_every_run_and_every_metric():
         **{"epoch": "1", "step": "1", "seconds": "1.0", "R@1": "0.5", "H-AP": "0.25", "MRR": ""},
     }
     assert (second["folder"], second["finished"], second["R@1"]) == ("loss.weight=1,seed=0", "no", "")
+
+
+def test_seeds_that_were_evaluated_on_other_labels_are_not_averaged():
+    outcomes = outcomes_of(lambda run: 0.5, "loss.weight=0,1", seeds=2)
+    same = {run: one._replace(labels={"test": {"class": "1"}}) for run, one in outcomes.items()}
+    assert summary_table(same).rows[0].statistics["R@1"].seeds == 2
+    other = {run: one._replace(labels={"test": {"class": run["run.seed"]}}) for run, one in outcomes.items()}
+    with pytest.raises(
+        ValueError, match="seed=0 and loss.weight=0,seed=1 have different images or labels of 'test' .see class"
+    ):
+        summary_table(other)
+    last = list(outcomes)[-1]
+    assert summary_table({**same, last: outcomes[last]}).rows, "a run of an earlier version says nothing about its labels"
+
+
+def test_rows_of_a_sweep_may_have_their_own_test_sets_and_those_of_a_comparison_not():
+    outcomes = outcomes_of(lambda run: 0.5, "data.manifest=a,b", seeds=2)
+    other = {run: one._replace(labels={"test": {"class": run["data.manifest"]}}) for run, one in outcomes.items()}
+    assert len(summary_table(other).rows) == 2
+    compared = comparison_outcomes({"nsm": [0.5, 0.5], "csl": [0.6, 0.6]})
+    compared = {run: one._replace(labels={"test": {"class": run[RECIPE]}}) for run, one in compared.items()}
+    with pytest.raises(ValueError, match="nsm,seed=0 and csl,seed=0 have different images or labels"):
+        comparison_table(compared)

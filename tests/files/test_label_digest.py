@@ -1,22 +1,33 @@
-"""Digests of labels: equal for equal labels, in any order and any spelling of Unicode."""
+"""Digests of labels: the same for the same items and names in any order, and for no others."""
 
-import pytest
+import unicodedata
 
 from suprank.files.label_digest import label_digests
 
-
-def test_the_order_of_rows_means_nothing_with_ids_and_everything_without():
-    assert label_digests(["a", "b"], {"x": ["1", "2"]}) == label_digests(["b", "a"], {"x": ["2", "1"]})
-    assert label_digests(None, {"x": ["1", "2"]}) != label_digests(None, {"x": ["2", "1"]})
+IDS, NAMES = ["a", "b", "c"], ["jay", "Möwe", None]
 
 
-@pytest.mark.parametrize(
-    ("names", "same"), [([" 1"], ["1"]), (["e\u0301"], ["\u00e9"]), ([["b", "a"]], [("a", "b")]), ([None], [None])]
-)
-def test_spellings_of_one_label_are_the_same(names, same):
-    assert label_digests(["i"], {"x": names}) == label_digests(["i"], {"x": same})
+def digest(names, ids=IDS):
+    return label_digests(ids, {"species": names})["species"]
 
 
-def test_another_label_no_label_and_another_image_are_others():
-    digests = [label_digests([key], {"x": [name]})["x"] for key, name in (("i", "1"), ("i", "2"), ("i", None), ("j", "1"))]
-    assert len(set(digests)) == 4
+def test_the_order_of_rows_and_the_spelling_of_accents_do_not_matter():
+    shuffled = digest([" Mo\u0308we ", None, "jay"], ["b", "c", "a"])
+    assert unicodedata.normalize("NFC", "Mo\u0308we") == "Möwe"
+    assert digest(NAMES) == shuffled
+
+
+def test_another_name_another_id_and_another_place_do():
+    others = [
+        digest(["jay", "Möwe", "jay"]),
+        digest(NAMES, ["a", "b", "d"]),
+        digest(["Möwe", "jay", None]),
+        digest(NAMES, None),
+    ]
+    assert len({digest(NAMES), *others}) == 5
+    assert digest(NAMES, None) != digest(["Möwe", "jay", None], None), "without ids, by position"
+
+
+def test_a_set_of_names_has_no_order():
+    assert digest([["dog", "person"], ["cat"], []]) == digest([("person", "dog"), "cat", None])
+    assert digest([["dog", "person"], ["cat"], []]) != digest([["dog"], ["cat"], ["person"]])

@@ -2,7 +2,10 @@
 
 import importlib.util
 import re
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -159,6 +162,33 @@ def trained_alone():
             optimizer.step()
     assert (model.weight - before).abs().max() > 0.05
     return model.state_dict()
+
+
+def test_processes_that_torch_does_not_know_of_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError, match="WORLD_SIZE is 2, but torch.distributed knows of 1, .*init_process"):
+        gather(torch.eye(2))
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert gather(torch.eye(2)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(("count", "refused"), [(2, True), (1, False), (None, False)])
+def test_processes_that_accelerate_counts_otherwise_are_refused(monkeypatch, count, refused):
+    state = SimpleNamespace(PartialState=SimpleNamespace(_shared_state={"num_processes": count} if count else {}))
+    monkeypatch.setitem(sys.modules, "accelerate.state", state)
+    with (
+        pytest.raises(RuntimeError, match="num_processes is 2, but torch.distributed knows of 1, .* ACCELERATE_USE_CPU")
+        if refused
+        else nullcontext()
+    ):
+        assert gather(torch.eye(2)).shape == (2, 2)
+
+
+def test_accelerate_keeps_its_count_where_gather_looks():
+    state = pytest.importorskip("accelerate.state")
+    assert isinstance(state.PartialState._shared_state, dict)
+    assert state.PartialState(cpu=True).num_processes == state.PartialState._shared_state["num_processes"] == 1
+    state.PartialState._reset_state()
 
 
 NEEDS = {"train_ddp.py": (), "train_lightning.py": ("lightning",), "train_accelerate.py": ("accelerate",)}

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+import suprank
 from suprank.data import Manifest
 from suprank.data.transforms import eval_transform as transform_of_test_images
 from suprank.evaluation import Report, evaluate
@@ -53,6 +54,10 @@ def test_a_run_leaves_its_recipe_metrics_reports_models_and_result(plain, manife
     written = json.loads((folder / "result.json").read_text())
     assert written["metrics"] == {"test": result.reports["test"].values}
     assert written["best"] == result.best
+    report = result.reports["test"]
+    assert written["labels"] == {"test": report.settings["labels"]}
+    assert sorted(report.settings["labels"]) == ["coarse", "fine"]
+    assert report.query_ids[0].endswith(".png"), "queries are known by their paths"
     assert (written["epoch"], written["step"]) == (3, 9)
     assert Report.load(folder / "reports/test-epoch-0003.json").values == result.reports["test"].values
     assert result.reports["test"].per_query is not None, "for the statistics of comparisons"
@@ -342,3 +347,24 @@ def test_a_run_without_test_images_says_so_at_once(tmp_path):
     recorder = Recorder()
     assert train(recipe(mine, run={"epochs": 1}), tmp_path / "run", callbacks=recorder).reports == {}
     assert recorder.events_of("on_message") == [f"{mine} has no test images, so this run will have no metrics."]
+
+
+def test_test_images_that_are_listed_twice_or_trained_on_are_said_by_train_and_evaluate(manifest, tmp_path, caplog):
+    known = Manifest.read(manifest)
+    tests, trained = known.split("test"), known.split("train")
+    table = {name: known.table[name].to_pylist() for name in ("path", "split", "label_fine", "label_coarse")}
+    for items, rows in ((tests, range(len(tests))), (trained, range(3))):  # every test image again, and three of training
+        for name in table:
+            own = items.table[name].to_pylist()
+            table[name] += ["test" if name == "split" else own[row] for row in rows]
+    Manifest.from_columns(table, root=known.root).save(tmp_path / "m.parquet")
+    recorder = Recorder()
+    with pytest.warns(UserWarning, match="most images are there twice"):
+        train(recipe(tmp_path / "m.parquet", run={"epochs": 1}), tmp_path / "run", callbacks=recorder)
+    twice, seen = (text for text in recorder.events_of("on_message") if text.startswith("warning: "))
+    assert f"{len(tests):,} of {len(tests) + 3:,} images to evaluate on are listed twice" in twice
+    assert "3 of" in seen
+    assert "are trained on, so that metrics say little about new images" in seen
+    with pytest.warns(UserWarning, match="most images are there twice"):
+        suprank.evaluate(tmp_path / "run", device="cpu")
+    assert {f"warning: {record.getMessage()}" for record in caplog.records} >= {twice, seen}

@@ -14,6 +14,7 @@ import torch
 import suprank
 from suprank.data import Manifest, Normalize
 from suprank.evaluation import Report, evaluate
+from suprank.evaluation.report_comparison import LABELS
 from suprank.evaluation.units import TRAINING, same_classes
 from suprank.explorer.findings import evaluate_source
 from suprank.training.config import TrainConfig
@@ -426,4 +427,5 @@ def test_the_report_is_that_of_the_library_on_plain_embeddings(photos):
 
     found = validator(remembered, device=torch.device("cpu"), progress=lambda *_: None)["test"]
     expected = evaluate(torch.cat(seen), manifest.labels, level_names=manifest.levels, device="cpu", progress=False)
-    assert found == replace(expected, settings={**expected.settings, TRAINING: {"classes_seen": 0}})
+    known = {TRAINING: {"classes_seen": 0}, LABELS: found.settings[LABELS]}
+    assert found == replace(expected, settings={**expected.settings, **known})

@@ -10,8 +10,8 @@ from suprank.cli.app import app
 from suprank.data import Manifest
 from suprank.data.importers import BENCHMARKS
 from suprank.evaluation import evaluate, read_ground_truth, revisited
+from suprank.workflows.evaluation import EvaluationInput, read_folder
 from suprank.workflows.evaluation import evaluate as evaluate_subject
-from suprank.workflows.evaluation import read_folder
 from tests.data import miniatures_landmarks
 from tests.models.test_head import made
 
@@ -35,7 +35,7 @@ def write(folder, part, labels, *, split=None, paths=None, **columns):
 def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_path):
     queries = write(tmp_path, "query", ["y", "z"])
     gallery = write(tmp_path, "gallery", ["x", "y", "z"])
-    levels, query, items, _ = read_folder(tmp_path, [])
+    levels, query, items, *_ = read_folder(tmp_path, [])
     assert levels == ("kind",)
     assert (query.labels == items.labels[[1, 2]]).all()
     report = evaluate(query.embeddings, query.labels, items.embeddings, items.labels, metrics=["AP"])
@@ -46,7 +46,7 @@ def test_classes_are_matched_by_name_where_parts_number_them_differently(tmp_pat
 def test_distractors_stand_among_the_test_images(tmp_path):
     write(tmp_path, "test", ["a", "a", "b"])
     write(tmp_path, "gallery", ["", ""], split=["distractor"] * 2)
-    _, queries, gallery, _ = read_folder(tmp_path, [])
+    _, queries, gallery, *_ = read_folder(tmp_path, [])
     assert len(queries.embeddings) == 3
     assert len(gallery.embeddings) == 5
     assert gallery.labels[:, 0].tolist() == [*queries.labels[:, 0].tolist(), -1, -1]
@@ -61,10 +61,25 @@ def test_a_part_that_is_not_evaluated_is_named(tmp_path, caplog):
     assert "test is left out: query against gallery is evaluated" in caplog.text
 
 
+def test_images_that_are_listed_twice_or_embedded_for_training_too_are_named(tmp_path, caplog):
+    write(tmp_path, "test", ["a", "a", "b", "b"], paths=["1.png", "2.png", "1.png", "3.png"])
+    write(tmp_path, "train", ["a", "c"], paths=["3.png", "4.png"])
+    EvaluationInput.read(tmp_path)
+    twice, trained = (record.getMessage() for record in caplog.records)
+    assert f"{tmp_path}: 1 of 3 images to evaluate on are listed twice, so that each finds its copy (" in twice
+    assert "1.png); see suprank data check." in twice
+    assert "1 of 3 images to evaluate on are trained on, so that metrics say little about new images (" in trained
+    boxes = [[0, 0, 5, 5], [0, 0, 5, 5], [5, 5, 9, 9], [0, 0, 5, 5]]
+    write(tmp_path / "crops", "test", ["a", "a", "b", "b"], paths=["1.png", "2.png", "1.png", "3.png"], box=boxes)
+    caplog.clear()
+    EvaluationInput.read(tmp_path / "crops")
+    assert not caplog.records, "two crops of a photograph are two images"
+
+
 def test_two_crops_of_one_photograph_are_two_images(tmp_path):
     write(tmp_path, "query", ["a", "b"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [4, 0, 8, 4]])
     write(tmp_path, "gallery", ["a", "a"], paths=["p.png"] * 2, box=[[0, 0, 4, 4], [0, 4, 4, 8]])
-    _, queries, gallery, _ = read_folder(tmp_path, [])
+    _, queries, gallery, *_ = read_folder(tmp_path, [])
     assert queries.ids[0] == gallery.ids[0]
     assert len({*queries.ids, *gallery.ids}) == 3
 

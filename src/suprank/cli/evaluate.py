@@ -128,7 +128,9 @@ def evaluate(
     ] = None,
     level: Annotated[
         list[str] | None,
-        typer.Option(help="Label column; repeatable, finest first.", show_default="columns that begin with label"),
+        typer.Option(
+            help="Label column; repeatable, finest first.", show_default="columns that begin with label, or the only one"
+        ),
     ] = None,
     fill_gaps: terminal.FillGaps = False,
     label_separator: terminal.LabelSeparator = None,

@@ -160,7 +160,7 @@ class EvaluateOptions:
         from suprank.workflows.evaluation import EvaluationInput
 
         with terminal.ProgressBars(self.quiet) as bars:
-            return EvaluationInput.read(
+            data = EvaluationInput.read(
                 self.subject,
                 self.labels,
                 self.gallery,
@@ -176,6 +176,10 @@ class EvaluateOptions:
                 labeled=not self.protocol_settings.keys() & {"qrels", "solution"},
                 progress=bars,
             )
+        if self.labels is not None and not (self.quiet or without_head):
+            levels = ", ".join(data.labels.names) or "none"
+            terminal.echo(f"{self.labels}: levels, finest first: {levels}; column of ids: {self.id_column or 'none'}", err=True)
+        return data
 
 
 def check_options(context: typer.Context) -> None:

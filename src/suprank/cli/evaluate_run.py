@@ -49,6 +49,7 @@ def evaluate_run_file(
     if not options.quiet:
         _print_counts(report)
     if other is not None and names is not None:
+        _print_counts(other, f"{names[1]}: ")
         named = options.metrics is not None
         print_comparison(report, other, names, chosen=named, every_metric=not named, file=options.comparison)
 
@@ -65,17 +66,17 @@ def _check_settings(saved: Report, arguments: dict[str, Any], against: Path | No
             )
 
 
-def _print_counts(report: Report) -> None:
-    """Say which queries are not like the others, and what became of them."""
+def _print_counts(report: Report, name: str = "") -> None:
+    """Say which queries are not like the others, and what became of them; `name` is the run that is compared with, if it is."""
     settings = report.settings
     becomes = {"zero": "which count as 0", "skip": "left out"}
     for count, text in (
         (settings["queries_missing"], f"queries that the run does not have, {becomes[settings['missing']]}"),
         (
-            settings["queries_without_positives"] if settings["no_positives"] == "zero" else 0,
+            settings["queries_without_positives"] if settings["no_positives"] == "zero" and not name else 0,
             "queries without a relevant item, which count as 0",
         ),
         (settings["queries_not_judged"], "queries of the run without judgments, ignored"),
     ):
         if count:
-            terminal.echo(f"{text}: {count:,}")
+            terminal.echo(f"{name}{text}: {count:,}")

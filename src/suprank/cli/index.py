@@ -170,10 +170,12 @@ def search(
         raise typer.BadParameter("--image and --model go together: the model embeds the image.", param_hint="--model")
     with terminal.plain_errors("fewer queries at once"), terminal.plain_messages():
         from suprank.explorer.index import open_index
+        from suprank.explorer.index.protocol import refuse_unknown_names
 
         terminal.device(device)
         filters = _filters(where)
         with closing(open_index(index, timeout=timeout)) as opened:
+            refuse_unknown_names(opened, filters, index)
             if image and model is not None:
                 options = {"size": size, "resize": resize, "squash": squash}
                 queries = embed_images(image, model, weights, head, trust_code, options, device, opened)
@@ -230,11 +232,13 @@ def remove(
         raise typer.BadParameter("say what to remove, either by --ids or by --where.")
     with terminal.plain_errors(_SMALLER):
         from suprank.explorer.index import open_index
+        from suprank.explorer.index.protocol import refuse_unknown_names
 
         wanted = _parse_ids(ids or ())
         filters = _filters(where)
         with closing(open_index(index, timeout=timeout)) as opened:
             if filters:
+                refuse_unknown_names(opened, filters, index)
                 wanted = opened.ids(filters)
             if not len(wanted):
                 raise ValueError(f"{index} has no item with {' and '.join(where or ())}; nothing is removed.")

@@ -71,6 +71,7 @@ def train(
         config = read_recipe(recipe, overrides or [], saved=RunFolder(folder).saved_recipe if resume else None)
         if dry_run:
             if is_first_process():
+                _check_manifests(config)
                 _check_network_and_loss(config)
                 terminal.echo(to_toml(config), nl=False)
             return
@@ -92,6 +93,17 @@ def train(
                 _print_result(result, every_metric=config.evaluation.metrics is not None)
     if result.stop_signal is not None:
         raise typer.Exit(128 + result.stop_signal)  # the exit code of a process that a signal ended
+
+
+def _check_manifests(config: TrainConfig) -> None:
+    """Refuse manifests that cannot be read. Images are not looked for, and no dataset is drawn."""
+    from suprank.training.config import GENERATED_DATASETS
+    from suprank.training.manifests import open_manifest
+
+    data = config.data
+    for name in {data.manifest, *data.tests.values()} - {*GENERATED_DATASETS}:
+        root = data.root if name == data.manifest else None
+        open_manifest(name, root, fill_gaps=data.fill_gaps, label_separator=data.label_separator)
 
 
 def _check_network_and_loss(config: TrainConfig) -> None:

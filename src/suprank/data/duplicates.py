@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -59,6 +60,26 @@ def find_duplicates(manifest: Manifest, content: NDArray[np.int64]) -> Duplicate
         labeled, _ = _pairs(content[label >= 0], label[label >= 0], int(label.max()) + 1)
         contradictions = _groups(manifest, content, _repeated_numbers(labeled))
     return Duplicates(_groups(manifest, content, _repeated_numbers(contents)), within, contradictions)
+
+
+def repeated_images(images: Manifest, training: Manifest, about: str) -> list[str]:
+    """Sentences on images to evaluate on that are listed twice, or are trained on: by path and box, without opening files."""
+    keys, trained = _image_keys(images), set(_image_keys(training))
+    found = {
+        "listed twice, so that each finds its copy": [key for key, count in Counter(keys).items() if count > 1],
+        "trained on, so that metrics say little about new images": [key for key in dict.fromkeys(keys) if key in trained],
+    }
+    return [
+        f"{about}: {len(some):,} of {len(set(keys)):,} images to evaluate on are {what} ({some[0]}); see suprank data check."
+        for what, some in found.items()
+        if some
+    ]
+
+
+def _image_keys(images: Manifest) -> list[str]:
+    boxes = images.table["box"].to_pylist() if "box" in images.table.column_names else [None] * len(images)
+    root, paths = images.root.resolve(), images.paths.to_pylist()
+    return [f"{root}/{path}" + (f" {box}" if box else "") for path, box in zip(paths, boxes, strict=True)]
 
 
 def digest_codes(digests: NDArray[np.uint64]) -> NDArray[np.int64]:

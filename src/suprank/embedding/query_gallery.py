@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from suprank.files.label_digest import label_digests
 from suprank.files.sharded_array import concatenate
 
 if TYPE_CHECKING:
@@ -33,12 +35,14 @@ class QueryGallery(NamedTuple):
     """Queries and gallery, and the levels of their labels, finest first. Without a gallery, queries rank each other.
 
     `classes` are the labels of the queries at every level of their manifest, whatever levels were chosen: see `evaluate`.
+    `manifests` are those of the queries, and those of the gallery one after the other, for `ids_and_digests`.
     """
 
     levels: tuple[str, ...]
     queries: LabeledEmbeddings
     gallery: LabeledEmbeddings | None
     classes: dict[str, NDArray[np.int64]]
+    manifests: tuple[Manifest, tuple[Manifest, ...]]
 
 
 def ranked_parts(available: Collection[str]) -> tuple[str, ...]:
@@ -73,9 +77,22 @@ def build_query_gallery(
     classes = all_classes(items[0])
     if len(parts) == 1:
         own = column(items[0], "id")  # without ids a query is excluded by its row
-        return QueryGallery(names, LabeledEmbeddings(embeddings[0], labels[0], own), None, classes)
+        return QueryGallery(names, LabeledEmbeddings(embeddings[0], labels[0], own), None, classes, (items[0], ()))
     queries, gallery = (LabeledEmbeddings(*side) for side in zip(embeddings, labels, _image_ids(items), strict=True))
-    return QueryGallery(names, queries, gallery if "query" in parts else _concatenate(queries, gallery), classes)
+    if "query" in parts:
+        return QueryGallery(names, queries, gallery, classes, (items[0], items[1:]))
+    return QueryGallery(names, queries, _concatenate(queries, gallery), classes, (items[0], items))
+
+
+def ids_and_digests(queries: Manifest, gallery: Sequence[Manifest], levels: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Ids of the queries, and the `label_digests` of queries and gallery: what a report is matched with another one by."""
+    ids, *others = _image_ids([queries, *gallery])
+    digests = label_digests(ids, {level: column(queries, f"label_{level}") or [] for level in levels})
+    if gallery:
+        names = {level: [column(items, f"label_{level}") or [] for items in gallery] for level in levels}
+        items = {f"gallery {level}": [*chain(*parts)] for level, parts in names.items()}
+        digests |= label_digests([*chain(*others)], items)
+    return ids, digests
 
 
 def all_classes(manifest: Manifest) -> dict[str, NDArray[np.int64]]:

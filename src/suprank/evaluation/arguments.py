@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from suprank.evaluation.metric_names import LEVEL_MEANS, Metric, check_level_name, parse_metric
-from suprank.evaluation.overlap import warn_if_queries_in_gallery
+from suprank.evaluation.overlap import warn_if_queries_in_gallery, warn_if_queries_repeat
 from suprank.evaluation.positives import pad_lists
 from suprank.ranking.relevance import check_labels, classes_with_two_parents, label_columns, match_sets, refuse_hot
 
@@ -233,6 +233,8 @@ def excluded_items(
     tensor = torch.from_numpy(excluded)
     if not same or self_index is not None:  # else each query is excluded by its number, or by its id
         warn_if_queries_in_gallery(source, items, tensor, self_index=self_index is not None, stacklevel=stacklevel)
+    else:
+        warn_if_queries_repeat(source, tensor, stacklevel=stacklevel)
     return tensor
 
 

@@ -30,6 +30,7 @@ from suprank.evaluation.positives import LabelPositives, SetPositives
 from suprank.evaluation.progress import progress_function
 from suprank.evaluation.query_values import Processes, QueryValues
 from suprank.evaluation.report import Report
+from suprank.evaluation.report_text import UNDEFINED
 from suprank.evaluation.search import Search, check_dimensions, choose_device
 from suprank.evaluation.statistics import mean_over_queries
 from suprank.evaluation.units import query_classes
@@ -79,7 +80,7 @@ def evaluate(
     The query itself is left out of its list: the item `self_index` (−1 for none), or the items with the query's id; without a
     gallery and ids, the item of the same number. So are the items in `ignored[query]`. An exact copy of the query under
     another number is an item like any other; but if most queries have one in the gallery that is not left out, a
-    `QueryInGalleryWarning` is raised.
+    `QueryInGalleryWarning` is raised, and without a gallery a warning too.
 
     Items are in a total order: score descending, on equal scores the lower level first. Scores are float32 whatever the
     embeddings are stored in. Products are computed in whole tiles, so that exact copies of an item get the same score
@@ -182,6 +183,8 @@ def evaluate(
         per_query={str(metric): columns[metric] for metric in chosen if metric in columns} if per_query or intervals else None,
         query_ids=None if ids is None else as_array(ids),
     )
+    if all(map(math.isnan, report.values.values())):
+        report = replace(report, settings={**report.settings, UNDEFINED: _why_undefined(own, theirs, gallery is not None)})
     if per_query or intervals:
         levels = dict(zip(names, own.unbind(1), strict=True)) if classes is None else classes
         report = replace(report, classes=query_classes(levels, report.queries))
@@ -225,6 +228,16 @@ def _mean_of_levels(means: Sequence[float]) -> float:
     """The mean over the levels at which some query has positives; NaN when there is none."""
     defined = [mean for mean in means if not math.isnan(mean)]
     return sum(defined) / len(defined) if defined else math.nan
+
+
+def _why_undefined(labels: Tensor, item_labels: Tensor, has_gallery: bool) -> str:
+    where = "no item of the gallery" if has_gallery else "no other item"
+    reason = f"{where} has a class of the query, at any level" + "; are classes named alike in both?" * has_gallery
+    if not (item_labels >= 0).any():
+        reason = f"{where} has a label"
+    if not (labels >= 0).any():
+        reason = "no query has a label"
+    return f"no metric is defined, because no query has a positive: {reason}"
 
 
 def _count_without_positives(positives: LabelPositives | SetPositives) -> list[int]:

@@ -71,9 +71,10 @@ def encode_labels(
     both occur, a `LabelSpellingWarning` names them.
 
     `levels` names the columns, finest first. Without it they are those that begin with `label`, in the order of the file,
-    or else all but `path`, `id`, `split`, `box` and the columns in `without`. A level is called what follows `label_`.
-    Labels must form a tree: every value has one parent at the next level, which is not empty. With `fill_gaps`, a cell that is
-    empty between two labels gets a class of its own for each value below it, so that it makes nothing a positive.
+    or else the only one beside `path`, `id`, `split`, `box` and the columns in `without`; which of several are labels is not
+    guessed. A level is called what follows `label_`. Labels must form a tree: every value has one parent at the next level,
+    which is not empty. With `fill_gaps`, a cell that is empty between two labels gets a class of its own for each value below
+    it, so that it makes nothing a positive.
 
     A row has several labels at a level if its column holds lists, or text that `label_separator` divides: `dog|person`. A
     manifest that suprank saved as CSV has its separator beside it.
@@ -140,15 +141,24 @@ def item_ids(table: LabelTable, column: str) -> list[str]:
     return ids
 
 
+def label_names(table: LabelTable, level: str) -> list[str | list[str] | None]:
+    """The labels of each row at a level, as `encode_labels` reads them: a name, a list of names, or None."""
+    column = table.label_column(level)
+    if isinstance(column, ListColumn):
+        cells, ends = _cells(column.members), np.cumsum(column.lengths).tolist()
+        return [cells[end - size : end] for end, size in zip(ends, column.lengths.tolist(), strict=True)]
+    return [None if cell in _EMPTY else cell for cell in _cells(column)]
+
+
 def _label_columns(table: LabelTable, without: set[str]) -> list[str]:
     columns = [name for name in table.names if name.startswith("label") and name not in without]
     single = [name for name, column in zip(table.names, table.columns, strict=True) if not isinstance(column, ListColumn)]
     columns = columns or [name for name in single if name not in {*NO_LABELS, *without}]
-    if not columns:
+    if not columns or (len(columns) > 1 and not columns[0].startswith("label")):
         there = ", ".join((*table.names, *table.left_out)) or "none"
         raise ValueError(
             f"{table.path} has no label column (its columns: {there}); call them label_<level>, finest first, or name them "
-            f"with --level."
+            f"with --level, so that no id is taken for a label."
         )
     return columns
 

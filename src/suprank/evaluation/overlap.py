@@ -65,6 +65,26 @@ def warn_if_queries_in_gallery(
     warnings.warn(QueryInGalleryWarning(summary), stacklevel=stacklevel)
 
 
+def warn_if_queries_repeat(source: Embeddings, excluded: Tensor, *, stacklevel: int) -> None:
+    """Warn if more than half of the queries, which rank each other, have one exact copy that is not left out of their lists.
+
+    A sample of the queries is compared, as above, and a file beyond 1 GiB is not.
+    """
+    if len(source) < _FEWEST or (source.on_disk and 4 * len(source) * source.dim > _LARGEST_FILE):
+        return
+    rows = torch.arange(len(source))[:: -(-len(source) // _SAMPLED)]
+    found = _find_by_hash(rows, source.rows(rows.to(source.device)).cpu(), source, same=True)
+    copies = {query: copy for query, copy in found.items() if copy not in excluded[query].tolist()}
+    listed = {*copies, *copies.values()}.intersection(rows.tolist())
+    if 2 * len(listed) > len(rows):
+        query, copy = min(copies.items())
+        warnings.warn(
+            f"most images are there twice: {len(listed)} of {len(rows)} queries compared have an exact copy, as row {query} "
+            f"has in row {copy}, and find it first; list each image once, or give both one id.",
+            stacklevel=stacklevel,
+        )
+
+
 def _excludes_copy(excluded: Tensor, queries: Tensor, rows: Tensor, query: int, items: Embeddings) -> bool:
     """Whether one of the excluded items is a copy of the query."""
     numbers = excluded[excluded >= 0]
@@ -84,11 +104,12 @@ def _find_copies(rows: Tensor, queries: Tensor, items: Embeddings, *, same: bool
     return _find_by_hash(rows, queries, items)
 
 
-def _find_by_hash(rows: Tensor, queries: Tensor, items: Embeddings) -> dict[int, int]:
-    """The copy of each query that has exactly one: rows of equal hashes are compared."""
+def _find_by_hash(rows: Tensor, queries: Tensor, items: Embeddings, *, same: bool = False) -> dict[int, int]:
+    """The copy of each query that has exactly one: rows of equal hashes are compared. `same`: the queries are among the items,
+    and of a query and its copy one is returned."""
     columns = torch.arange(items.dim)[:: max(1, -(-items.dim // _COLUMNS))]
     hashes, first, times = np.unique(_hashes(queries[:, columns]), return_index=True, return_counts=True)
-    hashes, first = hashes[times == 1], first[times == 1]
+    hashes, first = hashes[times <= 1 + same], first[times <= 1 + same]
     places: list[NDArray[np.int64]] = []
     for start, block in _blocks(items, columns):
         places.append(start + np.flatnonzero(np.isin(_hashes(block), hashes)))
@@ -100,6 +121,8 @@ def _find_by_hash(rows: Tensor, queries: Tensor, items: Embeddings) -> dict[int,
     vectors = items.rows(candidates.to(items.device)).cpu()
     query = torch.from_numpy(first[np.searchsorted(hashes, _hashes(vectors[:, columns]))])
     equal = (vectors == queries[query]).all(1)
+    if same:
+        equal &= rows[query] != candidates
     query, candidates = query[equal], candidates[equal]
     only = torch.bincount(query, minlength=len(rows)) == 1
     chosen = only[query]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from suprank.evaluation.metric_names import parse_metric
+from suprank.evaluation.metric_names import LEVEL_MEANS, parse_metric
 from suprank.evaluation.report_text import align_columns, in_words, p_value_text, percent, pluralize
 from suprank.evaluation.statistics import holm, mean_intervals, needed_samples, paired_randomizations, smallest_p
 from suprank.evaluation.units import TRAINING, Units, same_classes
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 SIGNIFICANT = 0.05
 """Where a table or a sentence calls a difference better or worse, its Holm-corrected p is below this."""
+
+LABELS = "labels"
+"""The key in `Report.settings` of the `label_digests` of queries and gallery, where the names of their labels are known."""
 
 WIDTH = 100  # of the sentences above a table
 
@@ -136,6 +139,7 @@ def compare_reports(
                 f"the reports share no metric: one has {', '.join(mine) or 'none'}, the other "
                 f"{', '.join(theirs) or 'none'}; evaluate both with the same metrics."
             )
+    _check_same_levels(report, other, keys)
     samples = needed_samples(len(keys)) if samples is None else samples
     pairs = np.array([(mine[key], theirs[key]) for key in keys]).reshape(len(keys), 2, report.queries)
     differences = (pairs[:, 0] - pairs[:, 1]).T
@@ -167,10 +171,8 @@ def _check_same_queries(mine: Report, other: Report) -> None:
             f"the reports have {mine.queries} and {other.queries} queries, but a paired test needs the same ones; "
             f"evaluate both on one set of queries."
         )
-    if mine.query_ids is None or other.query_ids is None:
-        _check_same_classes(mine, other)
-        return
-    if np.array_equal(mine.query_ids, other.query_ids):
+    if mine.query_ids is None or other.query_ids is None or np.array_equal(mine.query_ids, other.query_ids):
+        _check_same_labels(mine, other)
         return
     place = int(np.flatnonzero(mine.query_ids != other.query_ids)[0])
     difference = (
@@ -184,17 +186,33 @@ def _check_same_queries(mine: Report, other: Report) -> None:
     )
 
 
-def _check_same_classes(mine: Report, other: Report) -> None:
-    """Without ids, classes show that both have the same queries in the same order."""
+def _check_same_labels(mine: Report, other: Report) -> None:
+    """Refuse other labels of the same queries. Without ids, labels show that both have the same queries in the same order."""
+    with_ids = [one.query_ids is not None for one in (mine, other)]
+    # Digests are by id or by position, and of one kind only if both reports are.
+    digests = [one.settings.get(LABELS, {}) if with_ids[0] == with_ids[1] else {} for one in (mine, other)]
     own, theirs = mine.classes or {}, other.classes or {}
-    levels = [level for level in own if level in theirs]
-    if not levels:
+    shared = [level for level in (*digests[0], *own) if level in digests[1] or level in theirs]
+    if not shared and not all(with_ids):
         raise ValueError(
             "neither ids nor classes show that the reports have the same queries, which a paired test needs; evaluate both "
             "with ids, or with the same labels."
         )
-    if different := [level for level in levels if not same_classes(own[level], theirs[level])]:
+    different = [level for level in digests[0] if digests[1].get(level, digests[0][level]) != digests[0][level]]
+    different += [level for level in own if level in theirs and not same_classes(own[level], theirs[level])]
+    if different:
+        queries = "other labels" if all(with_ids) else "other queries, or the same in another order"
         raise ValueError(
-            f"the reports have other queries, or the same in another order: their classes differ at {in_words(different)}. A "
-            f"paired test needs the same ones, so evaluate both on one set of queries in one order."
+            f"the reports have {queries}: their classes differ at {in_words(dict.fromkeys(different))}. A paired test needs "
+            f"the same ones, so evaluate both on one set of queries in one order."
+        )
+
+
+def _check_same_levels(mine: Report, other: Report, keys: Sequence[str]) -> None:
+    """Refuse metrics that are about the finest level, or about all, if these are not the same levels in both reports."""
+    without = [key for key in keys if parse_metric(key).level in (None, *LEVEL_MEANS)]
+    if without and mine.levels and other.levels and mine.levels != other.levels:
+        raise ValueError(
+            f"the reports are on {in_words(mine.levels)} and on {in_words(other.levels)}, so that {without[0]} is not the same "
+            f"in both; evaluate both at the same levels, or name metrics with a level, such as AP/{mine.levels[-1]}."
         )

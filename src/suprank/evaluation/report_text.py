@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from suprank.evaluation.report import Report
 
+UNDEFINED = "undefined"
+"""The key in `Report.settings` of the reason why all metrics are NaN, if they are."""
+
 _NAN = "--"
 _JOINERS = "\u200c\u200d"  # of no width, and part of how Persian, Hindi and others are written
 _LATEX = str.maketrans(
@@ -148,9 +151,9 @@ def pluralize(number: int, one: str, many: str = "") -> str:
 
 
 def protocol_lines(report: Report) -> list[str]:
-    """The protocol and its conventions in one line, if the report was computed by one."""
-    name, conventions = (report.settings.get(key) for key in ("protocol", "conventions"))
-    return [f"protocol {name}: {conventions}"] if name and conventions else []
+    """The protocol and its conventions in one line, if the report was computed by one; and why nothing is defined, if so."""
+    name, conventions, undefined = (report.settings.get(key) for key in ("protocol", "conventions", UNDEFINED))
+    return [*([f"protocol {name}: {conventions}"] if name and conventions else []), *([undefined] if undefined else [])]
 
 
 def counts_without_positives(report: Report) -> list[str]:

@@ -18,7 +18,9 @@ from suprank.evaluation.rankings.pair_table import PairTable
 from suprank.evaluation.rankings.qrels import Qrels
 from suprank.evaluation.rankings.ranking_run import RankingRun
 from suprank.evaluation.report import Report
+from suprank.evaluation.report_comparison import LABELS
 from suprank.evaluation.statistics import mean_over_queries
+from suprank.files.label_digest import label_digests
 from suprank.ranking.exact import Places, plain
 
 if TYPE_CHECKING:
@@ -122,6 +124,7 @@ def evaluate_run(
             "relevance_threshold": threshold,
             "missing": missing,
             "no_positives": no_positives,
+            LABELS: judgments.digest(),
             "queries_missing": int((~in_run).sum()),
             "queries_without_positives": int(without.sum()),
             "queries_not_judged": len(ranked.queries) - int(in_run.sum()),
@@ -212,6 +215,12 @@ class _Judgments:
     @property
     def queries(self) -> list[str]:
         return list(self.levels)
+
+    def digest(self) -> dict[str, str]:
+        """What tells other judgments: see `suprank.evaluation.report_comparison.LABELS`."""
+        grades = [0, *self.grades.tolist()]
+        relevant = [[f"{grades[level]} {item}" for item, level in items.items()] for items in self.levels.values()]
+        return label_digests(self.queries, {"judgments": relevant})
 
     def sizes(self) -> NDArray[np.int64]:
         """`[queries, depth]`: how many items have level l or a higher one, column 0 being level 1."""

@@ -22,12 +22,14 @@ COMPARISON_METRICS = ("R@1", "mAP@R", "AP", "H-AP", "ASI", "NDCG")
 
 
 class Outcome(NamedTuple):
-    """The result of a finished run: metrics after the last epoch, as shares of 1, by test set."""
+    """The result of a finished run: metrics after the last epoch, as shares of 1, by test set; and of each test set the
+    `label_digests`, which runs of an earlier version have not."""
 
     epoch: int
     step: int
     seconds: float
     metrics: dict[str, dict[str, float | None]]
+    labels: dict[str, dict[str, str]] | None = None
 
 
 Outcomes = dict[Combination, Outcome | None]
@@ -41,7 +43,7 @@ def read_outcome(folder: Path) -> Outcome | None:
         return None
     try:
         metrics = {test: dict(values) for test, values in result["metrics"].items()}
-        return Outcome(result["epoch"], result["step"], result["seconds"], metrics)
+        return Outcome(result["epoch"], result["step"], result["seconds"], metrics, result.get("labels"))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{folder / RESULT} is not the result of a run ({error!r}); remove it, and the run is resumed."
@@ -72,7 +74,9 @@ def summary_table(outcomes: Outcomes, metrics: Sequence[str] = (), *, default: S
     columns = [(test, metric) for test in tests for metric in chosen if (test, metric) in names]
     rows = []
     for setting in _sort_settings(list(dict.fromkeys(run.setting for run in outcomes))):
-        planned = [outcome for run, outcome in outcomes.items() if run.setting == setting]
+        own = {run: outcome for run, outcome in outcomes.items() if run.setting == setting}
+        _check_same_labels(own)
+        planned = list(own.values())
         finished = [outcome for outcome in planned if outcome is not None]
         shares = {column: [share for one in finished if (share := _share(one, *column)) is not None] for column in columns}
         cells = {names[column]: Statistic.from_shares(shares[column]) for column in columns}
@@ -100,6 +104,7 @@ def relative_table(outcomes: Outcomes, base: str, metrics: Sequence[str] = ()) -
 
 def comparison_table(outcomes: Outcomes, metrics: Sequence[str] = ()) -> Table:
     """Means over seeds with a row for each recipe, in the order in which the recipes were given."""
+    _check_same_labels(outcomes)
     table = summary_table(outcomes, metrics, default=COMPARISON_METRICS)
     order = list(dict.fromkeys(run[RECIPE] for run in outcomes))  # also if all of them are numbers
     return replace(table, rows=tuple(sorted(table.rows, key=lambda row: order.index(dict(row.setting)[RECIPE]))))
@@ -131,6 +136,19 @@ def column_names(outcomes: Outcomes) -> dict[tuple[str, str], str]:
     pairs = dict.fromkeys((test, metric) for metrics in finished for test, shares in metrics.items() for metric in shares)
     several = len({test for test, _ in pairs}) > 1
     return {(test, metric): f"{test}: {metric}" if several else metric for test, metric in pairs}
+
+
+def _check_same_labels(outcomes: Outcomes) -> None:
+    """Refuse to put runs into one row or table whose test images or labels differ."""
+    first: dict[str, tuple[str, dict[str, str]]] = {}
+    for run, outcome in outcomes.items():
+        for test, digests in ((outcome and outcome.labels) or {}).items():
+            name, known = first.setdefault(test, (run.name, digests))
+            if different := [level for level in digests if known.get(level, digests[level]) != digests[level]]:
+                raise ValueError(
+                    f"{name} and {run.name} have different images or labels of {test!r} (see {', '.join(different)}) "
+                    f"and their metrics do not mean the same; remove the run whose data are outdated, and train it again."
+                )
 
 
 def _share(outcome: Outcome, test: str, metric: str) -> float | None:

@@ -176,7 +176,8 @@ def _values(by_row: Sequence[Sequence[Report]], metrics: Sequence[str]) -> list[
     """The values `[seeds, queries, metrics]` of each row; NaN for a metric that has none for each query."""
     first = by_row[0][0]
     for report in (report for reports in by_row for report in reports):
-        if report.queries != first.queries or not np.array_equal(_ids(report), _ids(first)):
+        ids = [one.query_ids for one in (first, report) if one.query_ids is not None]
+        if report.queries != first.queries or (len(ids) == 2 and not np.array_equal(ids[0], ids[1])):
             raise _NoValuesError("the runs were evaluated on different queries")
 
     def columns(report: Report) -> list[np.ndarray]:
@@ -184,10 +185,6 @@ def _values(by_row: Sequence[Sequence[Report]], metrics: Sequence[str]) -> list[
         return [values.get(metric, np.full(report.queries, np.nan)) for metric in metrics]
 
     return [np.stack([np.stack(columns(report), axis=-1) for report in reports]) for reports in by_row]
-
-
-def _ids(report: Report) -> np.ndarray:
-    return np.arange(report.queries) if report.query_ids is None else np.asarray(report.query_ids)
 
 
 def _number(value: float) -> str:

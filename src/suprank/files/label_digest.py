@@ -1,34 +1,28 @@
-"""Digests of labels, to tell whether two results or two states of a collection have the same."""
+"""`label_digests`: hashes by which two results show that they are about the same items with the same labels."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import unicodedata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
-def label_digests(ids: Sequence[str] | None, levels: Mapping[str, Sequence[str | None]]) -> dict[str, str]:
-    """The SHA-256 of each level: of its (id, name) sorted by id, or without ids in their order.
+def label_digests(ids: Sequence[str] | None, levels: Mapping[str, Sequence[str | Iterable[str] | None]]) -> dict[str, str]:
+    """The SHA-256 of the (id, names) of all items at each level, sorted by id; without ids, of (position, names).
 
-    Names are stripped and NFC-normalized; None is no label, and a set of names is sorted.
-
-    Example:
-        >>> label_digests(["b", "a"], {"x": ["2", " 1"]}) == label_digests(["a", "b"], {"x": ["1", "2"]})
-        True
+    Names are stripped and NFC-normalized, and those of a set are sorted; None is no label.
     """
-    digests = {}
+    found = {}
     for level, names in levels.items():
-        rows = [(str(key), _normalized(name)) for key, name in zip(ids or range(len(names)), names, strict=True)]
-        lines = [json.dumps(row) for row in rows]
-        digests[level] = hashlib.sha256("\n".join(lines if ids is None else sorted(lines)).encode()).hexdigest()
-    return digests
+        pairs = sorted(zip(range(len(names)) if ids is None else ids, map(_names, names), strict=True))
+        found[level] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+    return found
 
 
-def _normalized(name: Any) -> Any:
-    if name is None or isinstance(name, str):
-        return None if name is None else unicodedata.normalize("NFC", name).strip()
-    return sorted(_normalized(one) for one in name)
+def _names(label: str | Iterable[str] | None) -> list[str]:
+    several = [] if label is None else [label] if isinstance(label, str) else label
+    return sorted(unicodedata.normalize("NFC", name.strip()) for name in several)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
@@ -56,6 +58,8 @@ def gather(
     """
     _check(tensors)
     size = distributed.get_world_size(group) if distributed.is_available() and distributed.is_initialized() else 1
+    if group is None:
+        _check_launchers(size)
     if size > 1:
         counts = [len(tensors[0])] * size if equal_sizes else _exchange_sizes(tensors, size, group)
         tensors = tuple(_Gather.apply(tensor, counts, group) for tensor in tensors)
@@ -92,6 +96,22 @@ class _Gather(torch.autograd.Function):
         rank = distributed.get_rank(ctx.group)
         own = total.narrow(0, sum(ctx.counts[:rank]), ctx.counts[rank])
         return own.to(gradient.dtype), None, None
+
+
+def _check_launchers(size: int) -> None:
+    """Refuse processes that their launcher counts otherwise: images of the batch would be missing, or be there twice."""
+    accelerate = sys.modules.get("accelerate.state")
+    known = {
+        "WORLD_SIZE": os.environ.get("WORLD_SIZE") if size == 1 else size,
+        "accelerate's num_processes": accelerate and accelerate.PartialState._shared_state.get("num_processes"),
+    }
+    for name, count in known.items():
+        if count and int(count) != size:
+            raise RuntimeError(
+                f"{name} is {count}, but torch.distributed knows of {size}, and images would be missing or be there twice; "
+                f"call torch.distributed.init_process_group() first, or start accelerate by `accelerate launch --multi_gpu`, "
+                f"on a CPU by ACCELERATE_USE_CPU=true torchrun."
+            )
 
 
 def _check(tensors: Sequence[Tensor]) -> None:

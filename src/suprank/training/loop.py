@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import torch
 
 from suprank.evaluation import Report
+from suprank.evaluation.report_comparison import LABELS
 from suprank.losses import gather
 from suprank.models.hub_names import HubName
 from suprank.models.networks import resolve_hub_backbone
@@ -249,6 +250,8 @@ class _Trainer:
         self.callback.on_train_start(self.position.step, self._total_steps(), self._description())
         if not self.validator.names:
             self.callback.on_message(f"{self.config.data.manifest} has no test images, so this run will have no metrics.")
+        for text in self.validator.warnings:
+            self.callback.on_message(f"warning: {text}")
         if self.config.evaluation.at_start and self.validator.names and self.position.step == 0:
             self._evaluate()
         reports: dict[str, Report] = {}
@@ -446,7 +449,8 @@ class _Trainer:
             self.learner.save_model(self.run.model)
             if self.fabric.is_global_zero:
                 counts = {"epoch": position.epoch, "step": position.step, "seconds": position.seconds}
-                self.run.write_result({**counts, "metrics": metrics, "best": position.best})
+                labels = {name: report.settings.get(LABELS, {}) for name, report in reports.items()}
+                self.run.write_result({**counts, "metrics": metrics, "best": position.best, "labels": labels})
         except OSError as error:
             raise OSError(
                 f"training is done, but could not be written to {self.run.model} ({error.strerror or error}); make room, and "

@@ -12,15 +12,17 @@ import numpy as np
 import torch
 
 from suprank.data import transforms
+from suprank.data.duplicates import repeated_images
 from suprank.data.in_memory import InMemoryImages
 from suprank.data.workers import default_workers
 from suprank.embedding.image_loading import EvalTransformSettings, ImageLoaderSettings
 from suprank.embedding.parts import PARTS
-from suprank.embedding.query_gallery import build_query_gallery, common_levels, count_seen, ranked_parts
+from suprank.embedding.query_gallery import build_query_gallery, common_levels, count_seen, ids_and_digests, ranked_parts
 from suprank.evaluation import evaluate
 from suprank.evaluation.arguments import check_tree, parse_metrics
 from suprank.evaluation.metric_names import parse_metric
 from suprank.evaluation.metrics import default_metrics
+from suprank.evaluation.report_comparison import LABELS
 from suprank.evaluation.units import TRAINING
 from suprank.losses import gather
 from suprank.training.manifests import open_manifest
@@ -47,7 +49,7 @@ _ROWS_PER_GATHER = 2**14  # rows that a process sends at a time, to bound the me
 @dataclass(frozen=True)
 class _TestSet:
     """Images of the parts that are ranked, a name for errors, the levels to evaluate at, the metrics, weights of wAP, and how
-    many of the finest classes of the queries are trained on."""
+    many of the finest classes of the queries are trained on. `repeated` are sentences of `repeated_images`."""
 
     images: dict[str, ImageDataset]
     about: str
@@ -55,6 +57,7 @@ class _TestSet:
     metrics: tuple[str, ...]
     weights: dict[str, float] | None
     classes_seen: int
+    repeated: list[str]
 
 
 class Validator:
@@ -131,6 +134,11 @@ class Validator:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._sets)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences on test images that are listed twice or trained on."""
+        return [text for test in self._sets.values() for text in test.repeated]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -218,7 +226,11 @@ class Validator:
             classes=ranked.classes,
             per_query=per_query,
         )
-        return replace(report, settings={**report.settings, TRAINING: {"classes_seen": test.classes_seen}})
+        query_ids, digests = ids_and_digests(*ranked.manifests, ranked.levels)
+        repeated = {"repeated": test.repeated} if test.repeated else {}
+        known = {TRAINING: {"classes_seen": test.classes_seen, **repeated}, LABELS: digests}
+        ids = np.array(query_ids) if per_query else None
+        return replace(report, settings={**report.settings, **known}, query_ids=ids)
 
     def _embed(
         self, images: ImageDataset, forward: Forward, device: torch.device, show: Callable[[int], None]
@@ -292,7 +304,7 @@ def _test_set(
         options: dict[str, Any] = {"workers": workers, "progress": progress, "folder": config.data.cache_folder}
         images = {part: InMemoryImages.transformed(dataset, **options) for part, dataset in images.items()}
     seen = count_seen(manifests[chosen[0]], training, levels[0])
-    return _TestSet(images, about, levels, metrics, weights, seen)
+    return _TestSet(images, about, levels, metrics, weights, seen, repeated_images(manifests[chosen[0]], training, about))
 
 
 def _levels(manifests: dict[str, Manifest], chosen: Sequence[str] | None, about: str) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from suprank.files.label_digest import label_digests
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -201,7 +203,7 @@ class EvaluationInput:
 
     `head` is the fingerprint of the head that was applied after reading; None without one. `classes` are the labels of the
     queries at all levels, also those that are not evaluated, and `training` what is known of the model's training: see
-    `suprank.evaluation.units`.
+    `suprank.evaluation.units`. `query_ids` and `digests` are what the report is matched with another one by.
     """
 
     queries: Embeddings
@@ -216,6 +218,8 @@ class EvaluationInput:
     training: Mapping[str, Any] | None = None
     provenance: Provenance | None = None
     head: str | None = None
+    query_ids: Sequence[str] | None = None
+    digests: Mapping[str, str] | None = None
 
     @classmethod
     def read(
@@ -297,7 +301,7 @@ class EvaluationInput:
     ) -> EvaluationInput:
         from suprank.embedding.provenance import Provenance, check_comparable
         from suprank.evaluation.embeddings import Embeddings
-        from suprank.evaluation.label_encoding import Labels, encode_labels, item_ids
+        from suprank.evaluation.label_encoding import Labels, encode_labels, item_ids, label_names
         from suprank.evaluation.label_tables import read_label_table
 
         # Tables first: they are read at once, and a Parquet file of embeddings is not.
@@ -332,20 +336,34 @@ class EvaluationInput:
             check_comparable(*made_by, (str(embeddings), str(gallery)), _log.info)
             items = Embeddings.from_source(Path(gallery), "gallery", sequential=True)
             gallery_table.check_rows(len(items), items.name)
-        return cls(queries=queries, gallery=items, labels=coded, ids=ids, gallery_ids=gallery_ids, classes=classes)
+        digests = label_digests(ids, {level: label_names(table, level) for level in coded.names if table.array is None})
+        if gallery_table is not None and gallery_table.array is None:
+            names = {f"gallery {level}": label_names(gallery_table, level) for level in coded.names}
+            digests |= label_digests(gallery_ids, names)
+        read: dict[str, Any] = {"queries": queries, "gallery": items, "labels": coded, "ids": ids, "gallery_ids": gallery_ids}
+        return cls(**read, classes=classes, query_ids=ids, digests=digests)
 
     @classmethod
     def from_folder(cls, folder: Path, levels: Sequence[str], *, labeled: bool = True) -> EvaluationInput:
         """Read a folder of `suprank embed`."""
+        from suprank.data import Manifest
+        from suprank.data.duplicates import repeated_images
         from suprank.embedding import Provenance, ranked_parts
         from suprank.embedding.parts import PARTS, embedded_parts
+        from suprank.embedding.query_gallery import ids_and_digests
+        from suprank.embedding.shards import ITEMS
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_encoding import Labels
         from suprank.workflows.run_embeddings import check_run_or_embeddings
 
         if not any((folder / part).is_dir() for part in PARTS):
             check_run_or_embeddings(folder)
-        names, queries, gallery, classes = read_folder(folder, levels, labeled=labeled)
+        names, queries, gallery, classes, manifests = read_folder(folder, levels, labeled=labeled)
+        query_ids, digests = ids_and_digests(*manifests, names)
+        ranked, train = ranked_parts(embedded_parts(folder))[0], folder / "train" / ITEMS
+        training = Manifest.read(train) if train.is_file() and ranked != "train" else manifests[0].take([])
+        for text in repeated_images(manifests[0], training, str(folder)):
+            _log.warning("%s", text)
         return cls(
             queries=Embeddings.from_source(queries.embeddings, str(folder)),
             gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {folder}"),
@@ -353,7 +371,9 @@ class EvaluationInput:
             ids=queries.ids,
             gallery_ids=None if gallery is None else gallery.ids,
             classes=classes,
-            provenance=Provenance.read(folder, ranked_parts(embedded_parts(folder))[0]),
+            provenance=Provenance.read(folder, ranked),
+            query_ids=query_ids,
+            digests=digests,
         )
 
     @classmethod
@@ -369,7 +389,7 @@ class EvaluationInput:
         trust_code: bool = False,
     ) -> EvaluationInput:
         """Read the test images of a run, embedded if they are not yet: by its model, or by its backbone before training."""
-        from suprank.embedding.query_gallery import all_classes
+        from suprank.embedding.query_gallery import all_classes, ids_and_digests
         from suprank.evaluation.embeddings import Embeddings
         from suprank.evaluation.label_encoding import Labels
         from suprank.workflows.run_embeddings import open_source
@@ -379,6 +399,10 @@ class EvaluationInput:
             raise ValueError(f"{folder} has no level {unknown[0]!r}; choose from {', '.join(source.levels)}.")
         source = source.with_levels(levels or source.levels)
         queries, gallery = source.queries, None if source.against_each_other else source.gallery
+        ranked = () if gallery is None else (gallery.manifest,)
+        query_ids, digests = ids_and_digests(queries.manifest, ranked, source.levels)
+        for text in (source.training or {}).get("repeated", ()):
+            _log.warning("%s", text)
         return cls(
             queries=Embeddings.from_source(queries.embeddings, source.name),
             gallery=None if gallery is None else Embeddings.from_source(gallery.embeddings, f"the gallery of {source.name}"),
@@ -389,6 +413,8 @@ class EvaluationInput:
             classes=all_classes(source.queries.manifest),
             training=source.training,
             provenance=source.provenance,
+            query_ids=query_ids,
+            digests=digests,
         )
 
     def with_head(
@@ -447,6 +473,7 @@ class EvaluationInput:
         With a `protocol`, `options` may hold its ground truth: see `suprank.evaluation.evaluate_protocol`.
         """
         from suprank import evaluation
+        from suprank.evaluation.report_comparison import LABELS
         from suprank.evaluation.units import TRAINING
 
         arguments = self._arguments
@@ -460,12 +487,16 @@ class EvaluationInput:
             options["ks"] = self.ks if ks is None and protocol == "dml" else ks
             given = {name: value for name, value in task_settings(options).items() if value is not None}
             report = evaluation.evaluate_protocol(protocol, **arguments, **given)
-        known: dict[str, Any] = {} if self.provenance is None else {PROVENANCE: self.provenance.asdict()}
+        known: dict[str, Any] = {LABELS: self.digests} if self.digests else {}
+        if self.provenance is not None:
+            known[PROVENANCE] = self.provenance.asdict()
         if self.training is not None:
             known[TRAINING] = dict(self.training)
         if self.head is not None:
             known[HEAD] = self.head
         report = replace(report, settings={**report.settings, **known})
+        if keep and report.query_ids is None and self.query_ids is not None and report.queries == len(self.query_ids):
+            report = replace(report, query_ids=np.array(self.query_ids))
         if intervals:  # after the settings, because their sentence is about the training too
             report = report.with_intervals()
         return report if keep else report.without_queries()

@@ -5,6 +5,7 @@ Growing from a folder to a server changes the address, not the code.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (done, total) along the way."""
+
+
+_ITEMS_READ = 10_000  # in search of names like a misspelt one
 
 
 def no_progress(done: int, total: int) -> None:
@@ -149,6 +153,18 @@ def refuse_unknown_levels(where: Where | None, levels: Sequence[str], address: s
     for key in where or ():
         if key != "split" and key not in levels:
             raise ValueError(f"{address} has no level {key!r}; choose from {', '.join((*levels, 'split'))}.")
+
+
+def refuse_unknown_names(index: Index, where: Where, about: str) -> None:
+    """Raise if no item has a name that a filter lists, with the nearest names that there are."""
+    probe = np.ones((1, index.dim), np.float32)
+    for key, name in ((key, name) for key, names in where.items() for name in names):
+        if index.search(probe, 1, {key: [name]}).ids[0, 0] >= 0 or len(index.ids({key: [name]})):
+            continue
+        some = index.items(index.ids()[:_ITEMS_READ])
+        known = {label for one in some if (label := one.split if key == "split" else one.labels.get(key))}
+        near = difflib.get_close_matches(name, known, cutoff=0.5) or sorted(known)[:3]
+        raise ValueError(f"{about} has no item with {key}={name}; the nearest names are {', '.join(near) or 'none'}.")
 
 
 def _first_ids(ids: NDArray[np.int64], shown: int = 3) -> str:
