@@ -11,6 +11,7 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.experiments.runner import Display
+from suprank.system.child_processes import restore_environment, safe_environment
 from suprank.training.callbacks import Callback, StepValues
 from suprank.training.run_folder import RunFolder
 from suprank.training.signals import stop_on_signals
@@ -82,11 +83,12 @@ class _Training:
         self.name, self.display = name, display
         display.run_started(name)
         self.connection, sender = SPAWN.Pipe(duplex=False)
-        self.process = SPAWN.Process(target=_train, args=(config.model_dump_json(), folder, sender), name=name)
+        self.process = SPAWN.Process(target=_train, args=(config, folder, sender), name=name)
         # Ctrl-C reaches it too. It ignores it until it trains (and then saves what it has), because we end it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self.process.start()
+            with safe_environment():
+                self.process.start()
         finally:
             signal.signal(signal.SIGINT, before)
         sender.close()  # the process has the last copy, so that the pipe ends when the process does
@@ -166,8 +168,9 @@ class _Sender(Callback):
             signal.raise_signal(signal.SIGTERM)
 
 
-def _train(config: str, folder: Path, connection: Connection) -> None:
+def _train(config: TrainConfig, folder: Path, connection: Connection) -> None:
     """The main function of a training process."""
+    restore_environment()
     try:
         stop_signal = _run_training(config, folder, _Sender(connection))
     except KeyboardInterrupt:  # Ctrl-C, twice
@@ -179,15 +182,15 @@ def _train(config: str, folder: Path, connection: Connection) -> None:
         raise SystemExit(128 + stop_signal)
 
 
-def _run_training(config: str, folder: Path, callback: Callback) -> int | None:
+def _run_training(config: TrainConfig, folder: Path, callback: Callback) -> int | None:
     """Train or resume. Return the signal that stopped it, if one did."""
     import torch
 
-    from suprank.training import NonFiniteLossError, TrainConfig, train
+    from suprank.training import NonFiniteLossError, train
 
     torch.set_num_threads(1)  # threads of two trainings would wait for each other
     try:
-        return train(TrainConfig.model_validate_json(config), folder, resume=True, callbacks=callback).stop_signal
+        return train(config, folder, resume=True, callbacks=callback).stop_signal
     except NonFiniteLossError as error:
         raise TrainingError(str(error)) from error
 
