@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from suprank.experiments.runner import Display
 from suprank.system.child_processes import restore_environment, safe_environment
 from suprank.training.callbacks import Callback, StepValues
+from suprank.training.code_copies import find_sources
 from suprank.training.run_folder import RunFolder
 from suprank.training.signals import stop_on_signals
 
@@ -81,9 +82,10 @@ class _Training:
 
     def __init__(self, name: str, config: TrainConfig, folder: Path, display: Display) -> None:
         self.name, self.display = name, display
+        find_sources(config, folder)  # the process does not know who has named the code in it
         display.run_started(name)
         self.connection, sender = SPAWN.Pipe(duplex=False)
-        self.process = SPAWN.Process(target=_train, args=(config, folder, sender), name=name)
+        self.process = SPAWN.Process(target=_train, args=(config.model_dump_json(), folder, sender), name=name)
         # Ctrl-C reaches it too. It ignores it until it trains (and then saves what it has), because we end it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
@@ -168,7 +170,7 @@ class _Sender(Callback):
             signal.raise_signal(signal.SIGTERM)
 
 
-def _train(config: TrainConfig, folder: Path, connection: Connection) -> None:
+def _train(config: str, folder: Path, connection: Connection) -> None:
     """The main function of a training process."""
     restore_environment()
     try:
@@ -182,15 +184,15 @@ def _train(config: TrainConfig, folder: Path, connection: Connection) -> None:
         raise SystemExit(128 + stop_signal)
 
 
-def _run_training(config: TrainConfig, folder: Path, callback: Callback) -> int | None:
+def _run_training(config: str, folder: Path, callback: Callback) -> int | None:
     """Train or resume. Return the signal that stopped it, if one did."""
     import torch
 
-    from suprank.training import NonFiniteLossError, train
+    from suprank.training import NonFiniteLossError, TrainConfig, train
 
     torch.set_num_threads(1)  # threads of two trainings would wait for each other
     try:
-        return train(config, folder, resume=True, callbacks=callback).stop_signal
+        return train(TrainConfig.model_validate_json(config), folder, resume=True, callbacks=callback).stop_signal
     except NonFiniteLossError as error:
         raise TrainingError(str(error)) from error
 
