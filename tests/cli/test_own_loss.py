@@ -83,6 +83,33 @@ def test_a_dry_run_checks_the_loss_and_prints_the_recipe():
     assert "there is no file" in refused("train", "mine.toml", "--dry-run")
 
 
+def test_the_code_of_a_strangers_recipe_is_not_run_without_consent():
+    Path("mine.py").write_text("from pathlib import Path\nPath('was-run').touch()\n" + MINE)
+    for command in (
+        ("train", "mine.toml", "--dry-run"),
+        ("train", "mine.toml", "--out", "out"),
+        ("sweep", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "out"),
+        ("compare", "mine.toml", "roadmap.toml", "--out", "out"),
+        ("compare", "mine.toml", "roadmap.toml", "--out", "out", "--tune", 2, "--dry-run"),
+    ):
+        reason = refused(*command)
+        assert f"its loss is mine.py:MyLoss, and loading it runs {Path('mine.py').absolute()} (SHA-256 " in reason
+        assert "add --trust-code" in reason
+        assert not Path("was-run").exists()
+        assert not Path("out").exists()
+    done("train", "roadmap.toml", "loss=", "loss.name=mine.py:MyLoss", "--dry-run")
+    assert Path("was-run").exists()
+    done("train", "mine.toml", "--dry-run")  # the same source, name and role
+
+
+def test_a_recipe_cannot_run_a_shell_command_even_if_it_is_trusted():
+    recipe = Path("roadmap.toml").read_text().partition("[loss]")[0]
+    Path("shell.toml").write_text(recipe + '[loss]\nname = "os:system"\narguments = {command = "touch was-run"}\n')
+    for options in ((), ("--trust-code",)):
+        assert "os:system: os has no system" in refused("train", "shell.toml", "--dry-run", *options)
+    assert not Path("was-run").exists()
+
+
 def test_train_resume_and_evaluate_without_the_code():
     done("train", "mine.toml", "--out", "whole", "-q", "--trust-code")
     assert "has no YourLoss" in refused("train", "mine.toml", "loss.name=mine.py:YourLoss", "--out", "other")

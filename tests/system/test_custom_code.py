@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from suprank.experiments.runner import Task
+from suprank.experiments.slurm import SlurmTask
 from suprank.system import custom_code
 from suprank.system.custom_code import CONSENTS, CustomCodeError, UntrustedCodeError, require_consent, trusting
 from suprank.training import TrainConfig, read_recipe
@@ -97,6 +99,9 @@ def test_a_process_that_is_started_has_the_consents_of_the_one_that_starts_it(mo
     monkeypatch.setenv(CONSENTS, handed[CONSENTS])
     assert not asked()
     assert custom_code.handed_consents() == handed
+    task = Task("run", [sys.executable, "-c", f"import os; print(os.environ['{CONSENTS}'])"], Path("run"), Path("log"))
+    task.start().wait()
+    assert Path("log").read_text().split() == handed[CONSENTS].split() == SlurmTask(task).consents[CONSENTS].split()
 
 
 def test_trust_ends_with_its_block_and_is_not_taken_back_within():
