@@ -47,6 +47,7 @@ def _annotated_fields(node: ast.ClassDef) -> dict[str, ast.expr | None]:
         for entry in node.body
         if isinstance(entry, ast.AnnAssign)
         and isinstance(entry.target, ast.Name)
+        and not entry.target.id.startswith("_")
         and not ast.unparse(entry.annotation).startswith("ClassVar")
     }
 
