@@ -197,7 +197,7 @@ def _embed_function(
             require_consent(custom_backbone(chosen) or "", "backbone", chosen)
     except CustomCodeError as error:
         _log.warning("images cannot be uploaded: %s", error)
-        return f"The model of {folder.resolve().name} needs code of its own; if you trust it, start again with --trust-code."
+        return f"The model of {folder.resolve().name} cannot be loaded: {error}"
     load = partial(load_run_model, folder, trust_code=trust_code) if saved else partial(_load_model, str(model), trust_code)
     return image_embedder(partial(_load_or_explain, load, chosen, head, made_by), device)
 
