@@ -17,6 +17,10 @@ if "SUPRANK_CACHE" not in os.environ:  # nothing is written to the user's cache;
     os.environ["SUPRANK_CACHE"] = tempfile.mkdtemp(prefix="suprank-cache-")
     atexit.register(shutil.rmtree, os.environ["SUPRANK_CACHE"], ignore_errors=True)
 
+if "SUPRANK_TEST_CONFIG" not in os.environ:  # nor are consents to run code
+    os.environ["SUPRANK_TEST_CONFIG"] = os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="suprank-config-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+
 # Tests of vector databases leave threads of gRPC behind. A process that is forked from theirs, and forks in turn (image
 # workers), can die in gRPC's own handlers of forks: a segmentation fault once in a few runs.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

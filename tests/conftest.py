@@ -19,6 +19,7 @@ import torch
 import typer.testing
 from hypothesis import settings
 
+from suprank.system import custom_code
 from tests import shapes
 from tests.browsers import launch_browser
 from tests.forked import Forked, Server
@@ -76,6 +77,18 @@ def pytest_collection_modifyitems(config, items):
 def pytest_collection_finish():
     gc.freeze()  # what is imported stays, and a `gc.collect()`, of which there are many in `bench`, need not look at it
     gc.set_threshold(50_000)  # of 700 new objects: that took 5% of the time
+
+
+@pytest.fixture
+def forget_consents(monkeypatch, tmp_path_factory):
+    """As for a user who has not consented to run any code, from now on and whenever it is called."""
+
+    def forget():
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        monkeypatch.setattr(custom_code, "_consents", set())
+
+    forget()
+    return forget
 
 
 @pytest.fixture(scope="session")

@@ -128,7 +128,7 @@ def run_in_child(
 
     The process is stopped `grace` seconds after the time limit.
     """
-    command = [sys.executable, "-c", f"from {module} import child; child()", json.dumps(task)]
+    command = [sys.executable, "-P", "-c", f"from {module} import child; child()", json.dumps(task)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     if threads is not None:
         environment |= dict.fromkeys(_THREADS, str(threads))

@@ -1,4 +1,4 @@
-"""`python -m suprank`, for when the `suprank` script is not on the PATH or belongs to another Python."""
+"""`python -P -m suprank`, for when the `suprank` script is not on the PATH or belongs to another Python."""
 
 from suprank.cli.main import main
 

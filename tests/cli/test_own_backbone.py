@@ -42,7 +42,7 @@ def config(manifest, **model):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch, manifest):
+def folder(tmp_path, monkeypatch, manifest, forget_consents):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -52,24 +52,27 @@ def folder(tmp_path, monkeypatch, manifest):
     return tmp_path
 
 
-def test_a_run_is_evaluated_with_its_code_only_if_it_is_trusted(manifest, caplog):
-    done("train", "mine.toml", "model.pooling=gem", "--out", "run", "-q")
+def test_a_run_is_evaluated_with_its_code_only_if_it_is_trusted(manifest, caplog, forget_consents):
+    done("train", "mine.toml", "model.pooling=gem", "--out", "run", "-q", "--trust-code")
     assert Path("run/code/backbone/mine.py").read_text() == MINE
     digest = hashlib.sha256(MINE.encode()).hexdigest()
     assert Path("run/code/SHA256SUMS").read_text() == f"{digest}  backbone/mine.py\n"
+    forget_consents()
     for command in (["evaluate", "run"], ["report", "run"], ["embed", "run/model", str(manifest), "--out", "e"]):
-        assert "its backbone is mine.py:build, and loading the model runs it. If you trust it, add --trust-code" in refused(
-            *command
-        )
+        reason = refused(*command)
+        assert "its backbone is mine.py:build, and loading it runs" in reason
+        assert "if you trust it, add --trust-code" in reason
     with pytest.raises(UntrustedCodeError):
         suprank.evaluate("run", frozen=True)
     trusted = done("evaluate", "run", "--trust-code", "--against-frozen", "--metric", "R@1", "--device", "cpu").stdout
     assert "R@1" in trusted
     assert not caplog.messages
+    forget_consents()
     explorer = open_explorer(["run"], device="cpu")  # what is embedded already needs no code
     assert explorer.runs[0].embed is None
-    assert "images cannot be uploaded: run/model needs the code mine.py:build" in caplog.text
+    assert "images cannot be uploaded: run/model needs code that is not part of suprank" in caplog.text
     assert open_explorer(["run"], device="cpu", trust_code=True).runs[0].embed is not None
+    assert open_explorer(["run"], device="cpu").runs[0].embed is not None, "the consent is remembered"
     done("embed", "run/model", manifest, "--out", "e", "--trust-code", "--workers", "0", "--device", "cpu", "-q")
     assert "R@1" in done("evaluate", "e", "--metric", "R@1").stdout
 
@@ -85,15 +88,16 @@ def test_code_that_changed_since_the_run_is_told(manifest, caplog):
         suprank.evaluate("run", trust_code=True, device="cpu")
 
 
-def test_a_backbone_that_is_named_is_loaded(manifest):
+def test_a_backbone_that_is_named_is_loaded(manifest, forget_consents):
     done("embed", "./mine.py:build", manifest, "--out", "e", "--size", "32", "--workers", "0", "--device", "cpu", "-q")
     assert "R@1" in done("evaluate", "e", "--metric", "R@1").stdout
     assert "model: mine.py:build" in done("models", "create", "mine.py:build", "--out", "model", "--dim", "4").stdout
+    forget_consents()
     assert "mine.py:build" in refused("models", "export", "--model", "model", "--out", "m.pt2")
 
 
 def test_a_dry_run_checks_the_backbone():
-    assert 'backbone = "mine.py:build"' in done("train", "mine.toml", "--dry-run").stdout
+    assert 'backbone = "mine.py:build"' in done("train", "mine.toml", "--dry-run", "--trust-code").stdout
     assert "mine.py has no other; it has build" in refused("train", "mine.toml", "model.backbone=mine.py:other", "--dry-run")
     assert "choose from timm, avg, max" in refused("train", "mine.toml", "model.pooling=token", "--dry-run")
 

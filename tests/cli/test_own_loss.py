@@ -43,7 +43,7 @@ def manifest(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch, manifest):
+def folder(tmp_path, monkeypatch, manifest, forget_consents):
     """The working folder: a loss, a recipe with it, and one with ROADMAP under the same budget."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
@@ -72,7 +72,8 @@ def weights(run):
 
 
 def test_a_dry_run_checks_the_loss_and_prints_the_recipe():
-    assert 'name = "mine.py:MyLoss"\narguments = {margin = 0.1}' in done("train", "mine.toml", "--dry-run").stdout
+    dry_run = done("train", "mine.toml", "--dry-run", "--trust-code").stdout
+    assert 'name = "mine.py:MyLoss"\narguments = {margin = 0.1}' in dry_run
     assert "loss.arguments does not fit mine.py:MyLoss" in refused("train", "mine.toml", "loss.arguments.size=3", "--dry-run")
     assert "mine.py:MyLoss cannot be called with a memory" in refused("train", "mine.toml", "memory.size=9", "--dry-run")
     assert "loss.margin: mine.py:MyLoss has no key 'margin'; write its arguments below [loss.arguments]" in refused(
@@ -82,8 +83,35 @@ def test_a_dry_run_checks_the_loss_and_prints_the_recipe():
     assert "there is no file" in refused("train", "mine.toml", "--dry-run")
 
 
+def test_the_code_of_a_strangers_recipe_is_not_run_without_consent():
+    Path("mine.py").write_text("from pathlib import Path\nPath('was-run').touch()\n" + MINE)
+    for command in (
+        ("train", "mine.toml", "--dry-run"),
+        ("train", "mine.toml", "--out", "out"),
+        ("sweep", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "out"),
+        ("compare", "mine.toml", "roadmap.toml", "--out", "out"),
+        ("compare", "mine.toml", "roadmap.toml", "--out", "out", "--tune", 2, "--dry-run"),
+    ):
+        reason = refused(*command)
+        assert f"its loss is mine.py:MyLoss, and loading it runs {Path('mine.py').absolute()} (SHA-256 " in reason
+        assert "add --trust-code" in reason
+        assert not Path("was-run").exists()
+        assert not Path("out").exists()
+    done("train", "roadmap.toml", "loss=", "loss.name=mine.py:MyLoss", "--dry-run")
+    assert Path("was-run").exists()
+    done("train", "mine.toml", "--dry-run")  # the same source, name and role
+
+
+def test_a_recipe_cannot_run_a_shell_command_even_if_it_is_trusted():
+    recipe = Path("roadmap.toml").read_text().partition("[loss]")[0]
+    Path("shell.toml").write_text(recipe + '[loss]\nname = "os:system"\narguments = {command = "touch was-run"}\n')
+    for options in ((), ("--trust-code",)):
+        assert "os:system: os has no system" in refused("train", "shell.toml", "--dry-run", *options)
+    assert not Path("was-run").exists()
+
+
 def test_train_resume_and_evaluate_without_the_code():
-    done("train", "mine.toml", "--out", "whole", "-q")
+    done("train", "mine.toml", "--out", "whole", "-q", "--trust-code")
     assert "has no YourLoss" in refused("train", "mine.toml", "loss.name=mine.py:YourLoss", "--out", "other")
     Path("mine.py").write_text(MINE + "\n# changed\n")
     assert invoke("train", "mine.toml", "--out", "whole", "--resume", "-q").exit_code == 0, "it is finished"
@@ -95,7 +123,7 @@ def test_train_resume_and_evaluate_without_the_code():
 def test_two_processes_train_the_network_and_the_parameters_of_one(forked, folder):
     """Each of them loads the loss, and here a backbone too, by itself."""
     Path("network.py").write_text(NETWORK)
-    train = ("train", "mine.toml", "model.backbone=network.py:build")
+    train = ("train", "mine.toml", "model.backbone=network.py:build", "--trust-code")
     done(*train, "--out", "one", "-q")
     variables = {"PYTHONPATH": os.environ["PYTHONPATH"], "GLOO_SOCKET_IFNAME": "lo"}
     first = forked.start(*train, "engine.devices=2", "--out", "two", "-q", cwd=folder, variables=variables)
@@ -110,7 +138,7 @@ def test_two_processes_train_the_network_and_the_parameters_of_one(forked, folde
 
 
 def test_compare_puts_it_beside_roadmap():
-    result = done("compare", "mine.toml", "roadmap.toml", "--out", "c", "-q")
+    result = done("compare", "mine.toml", "roadmap.toml", "--out", "c", "-q", "--trust-code")
     rows = [line.split(" | ")[0] for line in Path("c/comparison.md").read_text().splitlines()]
     assert rows[2:4] == ["| mine", "| roadmap"]
     assert "R@1" in result.stdout
@@ -118,12 +146,12 @@ def test_compare_puts_it_beside_roadmap():
     assert (settings["loss.name"], settings["loss.arguments"]) == ("mine.py:MyLoss", {"margin": 0.1})
     assert Path("c/mine,seed=0/code/loss/mine.py").is_file()
     Path("mine.py").write_text(MINE.replace("/ 0.1", "/ 0.2"))
-    again = ("compare", "mine.toml", "roadmap.toml", "--seeds", 2, "--out", "c", "-q")
+    again = ("compare", "mine.toml", "roadmap.toml", "--seeds", 2, "--out", "c", "-q", "--trust-code")
     assert "has changed since the run in" in refused(*again)
 
 
 def test_sweep_goes_over_its_arguments():
-    done("sweep", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "s", "-q")
+    done("sweep", "mine.toml", "loss.arguments.margin=0.1,0.4", "--out", "s", "-q", "--trust-code")
     assert Path("s/table.md").read_text().splitlines()[2].startswith("| 0.1 |")
     found = [weights(f"s/loss.arguments.margin={margin},seed=0") for margin in (0.1, 0.4)]
     assert any(not torch.equal(found[0][name], found[1][name]) for name in found[0])

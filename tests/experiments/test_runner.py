@@ -24,7 +24,7 @@ def test_a_run_of_the_grid_gets_the_fixed_values_and_its_own(monkeypatch):
     monkeypatch.setattr(runner, "train_command", TRAIN_COMMAND)
     task = Task.create("seed=7", "cub/roadmap", ["batch.size=64", "run.seed=7"], Path("/out"))
     expected = ["train", "cub/roadmap", "batch.size=64", "run.seed=7", "--out", "/out/seed=7", "--resume"]
-    assert task.command == [sys.executable, "-m", "suprank", *expected]
+    assert task.command == [sys.executable, "-P", "-m", "suprank", *expected]
     assert task.log == Path("/out/logs/seed=7.log")  # not in the run's folder, which must be empty or a run
 
 

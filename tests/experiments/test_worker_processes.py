@@ -139,9 +139,10 @@ def test_runs_take_turns_in_one_process_and_leave_nothing_to_each_other(folder, 
         assert exit_code(processes[-1]) == 0
         assert task.failure(0) == ""
     assert processes[0].pid == processes[1].pid
-    first, second = (task.log.read_text(encoding="utf-8").replace(f"order {task.command[4]}", "") for task in tasks)
+    first, second = (task.log.read_text(encoding="utf-8").replace(f"order {task.command[5]}", "") for task in tasks)
     assert first == second, "variables, path and warnings are those of a new process"
-    assert " 3 None  " in first
+    assert " 3 None " in first
+    assert " 3 None  " not in first, "the current folder is not on the path"
     assert "τ" in first
     assert first.count("~") == first.count("UserWarning: shown") == 1
 
@@ -177,7 +178,7 @@ def test_a_run_has_the_variables_of_its_slot(pool):
     for task, slot, variables in zip(tasks, (0, 0, 1), ({"SLOT": "3"}, {"SLOT": "5"}, {"SLOT": "5"}), strict=True):
         process = task.run_in(pool, slot, variables)
         assert exit_code(process) == 0
-        assert f"order {task.command[4]} {variables['SLOT']} None" in task.last_lines
+        assert f"order {task.command[5]} {variables['SLOT']} None" in task.last_lines
         pids.append(process.pid)
     assert len(set(pids)) == 3, "variables that are read at import cannot be changed in a process"
     assert not is_alive(pids[0])

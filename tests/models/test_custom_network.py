@@ -110,10 +110,11 @@ def test_weights_may_come_from_a_file_and_not_from_timm():
 
 
 @pytest.mark.parametrize("name", ["mine.py:build", "mine.py:Vectors", "mine.py:Tied"])
-def test_a_saved_model_loads_its_code_only_if_it_is_trusted(name, folder):
+def test_a_saved_model_loads_its_code_only_if_it_is_trusted(name, folder, forget_consents):
     embedder = Embedder.create(name, dim=4, image_size=32).eval()
     embedder.save("model")
     for load in (Embedder.load, load_embedder):
+        forget_consents()
         with pytest.raises(
             UntrustedCodeError, match=rf"model needs code .*: its backbone is {name}, .* --trust-code, or trust_c"
         ):
@@ -121,6 +122,7 @@ def test_a_saved_model_loads_its_code_only_if_it_is_trusted(name, folder):
         loaded = load("model", trust_code=True)
         assert torch.equal(loaded(images()), embedder(images()))
         assert loaded.fingerprint() == embedder.fingerprint()
+        assert load("model").config == embedder.config, "the consent is remembered"
 
 
 def test_untrusted_code_is_not_run(folder):

@@ -214,7 +214,7 @@ def test_a_wrong_token_is_named_as_the_reason(online):
         Embedder.from_pretrained("org/model", token="hf_expired")
 
 
-def test_code_is_neither_pushed_nor_run_unless_it_is_trusted(online, tmp_path, monkeypatch):
+def test_code_is_neither_pushed_nor_run_unless_it_is_trusted(online, tmp_path, monkeypatch, forget_consents):
     monkeypatch.chdir(tmp_path)
     code = "import torch\ndef build():\n    return torch.nn.Conv2d(3, 4, 3)\n"
     (tmp_path / "mine.py").write_text(code)
@@ -223,6 +223,7 @@ def test_code_is_neither_pushed_nor_run_unless_it_is_trusted(online, tmp_path, m
     files = online.repositories["org/mine"].files
     assert set(files) == {".gitattributes", "README.md", "embedder.json", "model.safetensors"}
     assert b"mine.py:build`, which is not part of this repository" in files["README.md"]
+    forget_consents()
     with pytest.raises(UntrustedCodeError, match="trust_code=True"):
         Embedder.from_pretrained("org/mine")
     loaded = Embedder.from_pretrained("org/mine", trust_code=True)

@@ -104,11 +104,11 @@ def test_annotations_of_a_file_stay_objects():
 
 
 def test_a_module_that_python_finds_needs_no_file():
-    assert custom_code.load("suprank.losses:SupAP") is losses.SupAP
-    made = build_custom_loss("suprank.losses:ProxySoftmax", {"temperature": 0.2}, SIZES).loss
+    assert custom_code.load("suprank.losses.surrogate:SupAP") is losses.SupAP
+    made = build_custom_loss("suprank.losses.decomposability:ProxySoftmax", {"temperature": 0.2}, SIZES).loss
     assert (made.num_classes, made.temperature) == (4, 0.2)
-    source = custom_code.find_source("suprank.losses:SupAP")
-    assert source.path.name == "__init__.py"
+    source = custom_code.find_source("suprank.losses.surrogate:SupAP")
+    assert source.path.name == "surrogate.py"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_module_that_python_finds_needs_no_file():
         ),
         ("no.such.module:MyLoss", {}, "Python finds no module 'no.such.module'; .* or name a file, no/such/module.py:MyLoss"),
         ("mine.py:", {}, "'mine.py:' should be FILE.py:NAME or package.module:NAME"),
-        ("mine.py:YourLoss", {}, "mine.py has no YourLoss; it has Both, MyLoss, broken, pull"),
+        ("mine.py:YourLoss", {}, "mine.py has no YourLoss; it has Both, MyLoss, broken"),
         ("mine.py:number", {}, "mine.py:number is a int; name a class"),
         ("mine.py:MyLoss", {"size": 3}, r"loss.arguments does not fit mine.py:MyLoss\(.*margin=0.2\): .*unexpected.*'size'"),
         ("mine.py:Both", {"margin": 1}, "loss.arguments does not fit"),
@@ -141,7 +141,7 @@ def test_an_error_of_the_users_code_keeps_its_traceback():
     with pytest.raises(UserCodeError, match="mine.py:broken raised ValueError: no such loss") as raised:
         build_custom_loss("mine.py:broken", {}, SIZES)
     assert isinstance(raised.value.__cause__, ValueError)
-    Path("mine.py").write_text("import not_installed_at_all")
+    Path("mine.py").write_text("import not_installed_at_all\nclass MyLoss: ...")
     with pytest.raises(UserCodeError, match="raised ModuleNotFoundError"):
         build_custom_loss("mine.py:MyLoss", {}, SIZES)
     with pytest.raises(UserCodeError, match="a loss raised TypeError"):

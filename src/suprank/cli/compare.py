@@ -10,6 +10,8 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.experiment_options import KeepProcesses
+from suprank.cli.train import TrustCode
+from suprank.system.custom_code import trusting
 
 
 def compare(
@@ -81,6 +83,7 @@ def compare(
         bool,
         typer.Option("--collect", help="Only write table and figure of the finished runs: of these recipes, or of all."),
     ] = False,
+    trust_code: TrustCode = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the commands that would be run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
@@ -104,7 +107,7 @@ def compare(
     suprank compare --collect --metric AP --metric AP/family --out cub
     suprank compare smooth-ap roadmap --collect --name approximations --out cub
     """
-    with terminal.plain_errors("fewer --jobs"):
+    with terminal.plain_errors("fewer --jobs"), trusting(trust_code):
         from suprank import experiments
         from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
         from suprank.experiments.methods import split_arguments

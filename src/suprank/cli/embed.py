@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.train import is_first_process
+from suprank.cli.train import TrustCode, is_first_process
 from suprank.files.storage import local_folder, open_storage
 
 if TYPE_CHECKING:
@@ -85,10 +85,6 @@ SkipBroken = Annotated[bool, typer.Option("--skip-broken", help="Leave out broke
 
 HeadFolder = Annotated[
     Path | None, typer.Option("--head", metavar="HEAD", help="A head of `suprank adapt` that the embeddings go through.")
-]
-
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Load the Python code that the model names. Only for models that you trust.")
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import HeadFolder, TrustCode
+from suprank.cli.embed import HeadFolder
 from suprank.cli.evaluate_options import (
     EvaluateOptions,
     ProtocolName,
@@ -20,6 +20,7 @@ from suprank.cli.evaluate_options import (
     parse_bytes,
 )
 from suprank.cli.report import AgainstFrozen
+from suprank.cli.train import TrustCode
 
 
 def evaluate(

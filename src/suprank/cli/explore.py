@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import HeadFolder, TrustCode
+from suprank.cli.embed import HeadFolder
 from suprank.cli.serving import serve
+from suprank.cli.train import TrustCode
 
 
 def explore(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import Device, HeadFolder, Resize, Size, Squash, TrustCode, Weights
+from suprank.cli.embed import Device, HeadFolder, Resize, Size, Squash, Weights
 from suprank.cli.index_vectors import embed_images, read_queries, read_rows
+from suprank.cli.train import TrustCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -4,6 +4,7 @@ import atexit
 import gc
 import sys
 
+from suprank.system.child_processes import restore_environment
 from suprank.system.extras import required_extra
 
 INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
@@ -11,6 +12,7 @@ INTERRUPTED = 130  # exit code of a program that Ctrl-C ended
 
 def main() -> None:
     """Run the command line with the arguments of this process."""
+    restore_environment()
     atexit.register(gc.freeze)  # Python would look through all of torch for garbage once more: over a second
     try:
         from suprank.cli.app import app  # typer comes with an extra and may be missing

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import Device, TrustCode
+from suprank.cli.embed import Device
 from suprank.cli.models import Out
+from suprank.cli.train import TrustCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,10 +18,10 @@ from suprank.cli.embed import (
     Size,
     SkipBroken,
     Squash,
-    TrustCode,
     Weights,
     Workers,
 )
+from suprank.cli.train import TrustCode
 from suprank.workflows.embeddings import as_embedder_config, default_batch_size, load_embedder, loader_settings
 
 app = typer.Typer(no_args_is_help=True, help="Create, project, export and share embedders.")

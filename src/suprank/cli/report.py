@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from suprank.cli import terminal
-from suprank.cli.embed import HeadFolder, TrustCode
+from suprank.cli.embed import HeadFolder
+from suprank.cli.train import TrustCode
 
 LARGE = 10_000_000  # bytes of a page
 

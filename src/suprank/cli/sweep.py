@@ -10,6 +10,8 @@ import typer
 
 from suprank.cli import terminal
 from suprank.cli.experiment_options import KeepProcesses
+from suprank.cli.train import TrustCode
+from suprank.system.custom_code import trusting
 
 
 def sweep(
@@ -44,6 +46,7 @@ def sweep(
     collect: Annotated[
         bool, typer.Option("--collect", help="Only write the table and the figure of the finished runs.")
     ] = False,
+    trust_code: TrustCode = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the commands that would be run.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
@@ -58,7 +61,7 @@ def sweep(
     suprank sweep cub/roadmap batch.size=32,64,128 loss.weight=0,0.1 --relative-to loss.weight=0 --out batch
     suprank sweep sop/happier loss.decay=0.5,1,3 --seeds 3 --slurm partition=gpu --slurm time=12:00:00 --out alpha
     """
-    with terminal.plain_errors("fewer --jobs"):
+    with terminal.plain_errors("fewer --jobs"), trusting(trust_code):
         from suprank import experiments
         from suprank.cli.experiments import ExperimentDisplay, command_line, exit_if_failed, explain_stop
         from suprank.experiments.worker_processes import optional_pool

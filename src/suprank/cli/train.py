@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from suprank.cli import terminal
+from suprank.system.custom_code import trusting
 
 if TYPE_CHECKING:
     from suprank.training.config import TrainConfig
     from suprank.training.loop import TrainResult
 
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Run the Python code that a file names, now and until it changes.")
+]
 _RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 """Variables in which torchrun, Lightning and srun give the rank. Lightning's processes inherit srun's, so it comes last."""
 
@@ -37,6 +41,7 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the recipe, print all of it, and stop. A loss of your own is loaded.")
     ] = False,
+    trust_code: TrustCode = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings only.")] = False,
 ) -> None:
     """Train a model from a recipe and evaluate it with exact metrics; DIR/model is the model, for `suprank embed` for example.
@@ -50,7 +55,7 @@ def train(
     suprank train cub/roadmap data.manifest=cub.parquet
     suprank train cub/roadmap loss.weight=0.3 run.seed=1 --out runs/third
     suprank train cub/roadmap loss.weight=0.3 run.seed=1 --out runs/third --resume
-    suprank train mine.toml                    # with loss.name = "mine.py:MyLoss", a loss of your own
+    suprank train mine.toml --trust-code       # with loss.name = "mine.py:MyLoss", a loss of your own
 
     \b
     The 8 GPUs of a machine:
@@ -63,7 +68,8 @@ def train(
         'srun suprank train hgldv2/happier data.manifest=/data/hgldv2.parquet --out /shared/hgldv2 --resume
          case $? in 138) scontrol requeue $SLURM_JOB_ID;; esac'
     """
-    with terminal.plain_errors("a smaller batch.chunk, or batch.size"):
+    with terminal.plain_errors("a smaller batch.chunk, or batch.size"), trusting(trust_code):
+        from suprank.training.code_copies import find_sources
         from suprank.training.recipe import read_recipe, to_toml
         from suprank.training.run_folder import RunFolder
 
@@ -72,6 +78,7 @@ def train(
         if dry_run:
             if is_first_process():
                 _check_manifests(config)
+                find_sources(config, folder)
                 _check_network_and_loss(config)
                 terminal.echo(to_toml(config), nl=False)
             return

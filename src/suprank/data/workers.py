@@ -6,7 +6,7 @@ import multiprocessing
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import wait
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data._utils import signal_handling
 
+from suprank.system.child_processes import restore_environment, safe_environment
 from suprank.system.platforms import usable_cores
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def _start(loader: DataLoader[Any]) -> tuple[Any, list[BaseProcess]]:
     """The loader's iterator and its worker processes."""
     before = set(multiprocessing.active_children())
     try:
-        with _block_signals():
+        forks = (loader.multiprocessing_context or multiprocessing).get_start_method() == "fork"
+        with _block_signals(), nullcontext() if forks else safe_environment():
             batches: Any = iter(loader)
         # On SIGCHLD torch would raise between any two instructions of the main thread, for example while it saves a checkpoint.
         # Without the handler, it checks the workers every 5 s while it waits for a batch, and raises there.
@@ -154,11 +156,13 @@ def _dead_worker(workers: Sequence[BaseProcess]) -> str:
 
 
 def ignore_signals(worker: int) -> None:
-    """For `DataLoader(worker_init_fn=...)`: make a worker ignore Ctrl-C and SIGTERM, which its parent handles.
+    """For `DataLoader(worker_init_fn=...)`: make a worker ignore Ctrl-C and SIGTERM, which its parent handles, before it runs a
+    transform of the user's.
 
     The parent may have something to save first, and needs its workers for that. They end with it, or are killed: see
     `loader_batches`. A worker prints no traceback either if its parent has gone while it hands over an image.
     """
+    restore_environment()
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):

@@ -39,6 +39,7 @@ from suprank.experiments.tables import comparison_latex, comparison_markdown
 from suprank.experiments.tuning import ONCE, Search, tuned_combination
 from suprank.files.atomic import write_atomically
 from suprank.files.folders import refuse_foreign_files
+from suprank.system.custom_code import trusting
 from suprank.training.run_folder import json_bytes
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def compare(
     tune: int | SearchSettings | None = None,
     display: Display | None = None,
     command: str = "",
+    trust_code: bool = False,
 ) -> ComparisonResult:
     """Train several recipes under one budget on one dataset, as `suprank compare` does, and return the table of their metrics.
 
@@ -88,8 +90,8 @@ def compare(
 
     The recipes may differ in their loss, proxies, memory and optimizer; other differences are refused before the first one
     runs, except in the keys or tables that `may_differ` names, such as `batch.size`. `overrides` hold for all. Finished runs in
-    the folder `out` are not run again, interrupted ones are resumed, and further recipes or seeds are added. `jobs`, `slurm`
-    and `command` are as in `sweep`. Table and figure are written into `out` as NAME.csv, .md, .tex, .png and .svg.
+    the folder `out` are not run again, interrupted ones are resumed, and further recipes or seeds are added. `jobs`, `slurm`,
+    `command` and `trust_code` are as in `sweep`. Table and figure are written into `out` as NAME.csv, .md, .tex, .png and .svg.
 
     `tune` gives every recipe this many trials on validation classes, which are taken from the training classes, and adds a row
     with the best setting (`SearchSettings` has the folds, the metric and the ranges): `compare(..., tune=12)`.
@@ -98,13 +100,14 @@ def compare(
     """
     metrics = metric_names(metrics)
     _check_name(name)
-    plan = plan_comparison(
-        recipes, out, overrides, seeds=seeds, may_differ=may_differ, tune=tune, display=display, command=command
-    )
-    if tune is None:
-        planned, failed = len(plan.tasks), plan.run(jobs=jobs, workers=workers, slurm_options=slurm, display=display)
-    else:
-        planned, failed = _run_tuned(plan, jobs=jobs, workers=workers, slurm_options=slurm, display=display or Display())
+    with trusting(trust_code):
+        plan = plan_comparison(
+            recipes, out, overrides, seeds=seeds, may_differ=may_differ, tune=tune, display=display, command=command
+        )
+        if tune is None:
+            planned, failed = len(plan.tasks), plan.run(jobs=jobs, workers=workers, slurm_options=slurm, display=display)
+        else:
+            planned, failed = _run_tuned(plan, jobs=jobs, workers=workers, slurm_options=slurm, display=display or Display())
     result = collect_comparison(out, metrics=metrics, name=name, display=display, command=command)
     return replace(result, planned=planned, failed=tuple(failed))
 

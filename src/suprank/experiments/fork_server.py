@@ -2,7 +2,7 @@
 
 Importing torch, timm and Lightning takes several seconds, as long as a short training. The server is a process of its own, and
 not a fork of the experiment, which may have threads, or have used a GPU. It imports only: it computes nothing, draws no random
-numbers and never initializes CUDA, so that a run gives the same numbers as one that `python -m suprank train` starts.
+numbers and never initializes CUDA, so that a run gives the same numbers as one that `python -P -m suprank train` starts.
 
 For each run the server forks a watcher, which forks the run, waits for it and reports its exit code. If the server dies, the
 watchers and their runs go on. If the experiment dies, the server ends, and runs that were started go on, as other processes do.
@@ -93,7 +93,7 @@ class ForkServer:
         ours, theirs = socket_pair()
         with theirs, tempfile.TemporaryFile() as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _SERVE, str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-c", _SERVE, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -242,7 +242,7 @@ def _watch(run: int, connection: socket.socket) -> NoReturn:
 
 
 def _run(request: Mapping[str, Any], log: int, inherited: Sequence[int], printed: bytes) -> None:
-    """Run the program in this process, as `python -m suprank` does."""
+    """Run the program in this process, as `python -P -m suprank` does."""
     os.write(log, printed)
     redirect_output(log)
     for one in inherited:
@@ -269,10 +269,8 @@ def redirect_output(log: int) -> None:
 
 
 def run_program(arguments: Sequence[str], folder: str) -> None:
-    """Run `suprank` in this process and this working folder, as `python -m suprank` does. It ends by SystemExit."""
+    """Run `suprank` in this process and this working folder, as `python -P -m suprank` does. It ends by SystemExit."""
     os.chdir(folder)
-    if sys.path[0] == "":
-        sys.path[0] = folder  # as `python -m` has it
     _reseed()
     sys.argv = ["suprank", *arguments]
     runpy.run_module("suprank", run_name="__main__", alter_sys=True)

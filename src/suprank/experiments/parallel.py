@@ -11,7 +11,9 @@ from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from suprank.experiments.runner import Display
+from suprank.system.child_processes import restore_environment, safe_environment
 from suprank.training.callbacks import Callback, StepValues
+from suprank.training.code_copies import find_sources
 from suprank.training.run_folder import RunFolder
 from suprank.training.signals import stop_on_signals
 
@@ -80,13 +82,15 @@ class _Training:
 
     def __init__(self, name: str, config: TrainConfig, folder: Path, display: Display) -> None:
         self.name, self.display = name, display
+        find_sources(config, folder)  # the process does not know who has named the code in it
         display.run_started(name)
         self.connection, sender = SPAWN.Pipe(duplex=False)
         self.process = SPAWN.Process(target=_train, args=(config.model_dump_json(), folder, sender), name=name)
         # Ctrl-C reaches it too. It ignores it until it trains (and then saves what it has), because we end it.
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            self.process.start()
+            with safe_environment():
+                self.process.start()
         finally:
             signal.signal(signal.SIGINT, before)
         sender.close()  # the process has the last copy, so that the pipe ends when the process does
@@ -168,6 +172,7 @@ class _Sender(Callback):
 
 def _train(config: str, folder: Path, connection: Connection) -> None:
     """The main function of a training process."""
+    restore_environment()
     try:
         stop_signal = _run_training(config, folder, _Sender(connection))
     except KeyboardInterrupt:  # Ctrl-C, twice

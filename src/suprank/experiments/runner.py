@@ -20,8 +20,9 @@ from suprank.experiments.fork_server import ForkedRun, ForkServer
 from suprank.experiments.results import read_outcome
 from suprank.experiments.worker_processes import WorkerPool, WorkerRun, open_log
 from suprank.files.locking import lock_folder
+from suprank.system.custom_code import handed_consents
 from suprank.system.platforms import usable_cores
-from suprank.training.code_copies import check_finished_run
+from suprank.training.code_copies import check_finished_run, find_sources
 from suprank.training.run_folder import RESULT
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 LOCK = "sweep.lock"
 LAST_LINES = 15  # of the log of a run that failed
 POLL_SECONDS = 0.1
+PROGRAM = [sys.executable, "-P", "-m", "suprank"]  # -P: no module of the current folder, which may be anybody's
 
 
 class Display:
@@ -111,13 +113,13 @@ class Task(NamedTuple):
     @property
     def can_fork(self) -> bool:
         """Whether a fork server or a worker can start the run: its command is `suprank train`, on a system that has these."""
-        return fork_server.is_supported() and self.command[:4] == [sys.executable, "-m", "suprank", "train"]
+        return fork_server.is_supported() and self.command[:5] == [*PROGRAM, "train"]
 
     def fork(self, server: ForkServer, environment: Mapping[str, str], *, lock: int | None = None) -> ForkedRun:
         """Start the run as `start` does, as a fork of the server, which has imported everything."""
         with open_log(self.log) as file:
             return server.start(
-                self.command[3:],
+                self.command[len(PROGRAM) :],
                 _full_environment(environment),
                 log=file.fileno(),
                 lock=lock,
@@ -126,7 +128,8 @@ class Task(NamedTuple):
 
     def run_in(self, pool: WorkerPool, slot: int, environment: Mapping[str, str], *, lock: int | None = None) -> WorkerRun:
         """Run it in the worker of a slot, after the runs that the worker had before."""
-        return pool.start(slot, self.command[3:], _full_environment(environment), run=self.folder, log=self.log, lock=lock)
+        arguments, variables = self.command[len(PROGRAM) :], _full_environment(environment)
+        return pool.start(slot, arguments, variables, run=self.folder, log=self.log, lock=lock)
 
     def failure(self, code: int) -> str:
         """What went wrong with a run that ended with this exit code; empty if it left a result."""
@@ -137,8 +140,8 @@ class Task(NamedTuple):
 
 
 def _full_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a run: ours, with these changes, and UTF-8 as the encoding of the log."""
-    return {"PYTHONIOENCODING": "utf-8", **os.environ, **changes}
+    """The environment of a run: ours, with our consents and these changes, and UTF-8 as the encoding of the log."""
+    return {"PYTHONIOENCODING": "utf-8", **os.environ, **handed_consents(), **changes}
 
 
 class EndedTask(NamedTuple):
@@ -203,7 +206,12 @@ class Plan:
 
     @contextmanager
     def open(self) -> Iterator[int]:
-        """Make the folder, lock it for this process and save the record in it. Yields the lock's file descriptor."""
+        """Make the folder, lock it for this process and save the record in it. Yields the lock's file descriptor.
+
+        Code that the recipes name must have the user's consent, before any run starts.
+        """
+        for config in self.configs:
+            find_sources(config, self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -245,7 +253,7 @@ def lock_experiment(folder: Path) -> AbstractContextManager[int]:
 
 def train_command(recipe: str, overrides: Sequence[str], folder: Path) -> list[str]:
     """`suprank train`, started or resumed, by this Python."""
-    return [sys.executable, "-m", "suprank", "train", recipe, *overrides, "--out", str(folder), "--resume"]
+    return [*PROGRAM, "train", recipe, *overrides, "--out", str(folder), "--resume"]
 
 
 def shared_gpus(configs: Sequence[TrainConfig], jobs: int) -> list[str]:

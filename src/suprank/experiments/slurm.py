@@ -6,10 +6,14 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 from suprank.files.atomic import write_atomically
+from suprank.system.child_processes import restore_environment, safe_environment
+from suprank.system.custom_code import handed_consents
 from suprank.training.run_folder import json_bytes
 
 if TYPE_CHECKING:
@@ -30,12 +34,14 @@ class SlurmTask:
     """The task's command, as submitit runs it on a node. At its time limit the run saves, and the job is queued again."""
 
     def __init__(self, task: Task) -> None:
-        self.task = task
+        self.task, self.consents = task, handed_consents()
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
         from submitit import JobEnvironment
 
+        restore_environment()
+        os.environ.update(self.consents)
         rank = JobEnvironment().global_rank
         log = self.task.log.with_suffix(f".rank{rank}.log") if rank else self.task.log
         # The signal of the time limit is for us, and would end the command: the command inherits the mask that blocks it.
@@ -124,9 +130,11 @@ def submit_tasks(waiting: Sequence[Task], folder: Path, cluster: str, parameters
     import submitit
 
     try:
-        executor = submitit.AutoExecutor(folder / "slurm", cluster=cluster, slurm_max_num_timeout=REQUEUES)
+        python = f"{shlex.quote(sys.executable)} -P"
+        how = {"slurm_python": python, "local_python": python, "slurm_max_num_timeout": REQUEUES}
+        executor = submitit.AutoExecutor(folder / "slurm", cluster=cluster, **how)
         executor.update_parameters(**parameters)
-        with executor.batch():
+        with safe_environment(), executor.batch():
             jobs = {task.name: executor.submit(SlurmTask(task)) for task in waiting}
     except (RuntimeError, submitit.core.utils.FailedJobError) as error:
         raise OSError(f"the array was not submitted: {str(error).strip() or 'sbatch failed'}") from error

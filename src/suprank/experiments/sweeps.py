@@ -22,6 +22,7 @@ from suprank.experiments.results import Outcomes, metric_names, read_outcomes, r
 from suprank.experiments.runner import Display, Plan, Task
 from suprank.files.atomic import write_atomically
 from suprank.files.folders import refuse_foreign_files
+from suprank.system.custom_code import trusting
 from suprank.training.run_folder import json_bytes
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def sweep(
     slurm: Sequence[str] = (),
     display: Display | None = None,
     command: str = "",
+    trust_code: bool = False,
 ) -> SweepResult:
     """Train every combination of the values, as `suprank sweep` does, and return the table of their metrics.
 
@@ -67,12 +69,13 @@ def sweep(
     Every combination is checked before the first one runs. Finished runs in the folder `out` are not run again, interrupted
     ones are resumed, and further values are added to the sweep. `jobs` runs are run at a time, with `workers` in processes that
     stay (see `WorkerPool`); `slurm` ("partition=gpu", ...) submits them as a SLURM array instead. `relative_to`
-    ("loss.weight=0") adds a table of increases. `command` is saved with the sweep for the reader. Tables and figures are
-    written into `out`.
+    ("loss.weight=0") adds a table of increases. `command` is saved with the sweep for the reader. `trust_code` is the user's
+    consent to code that the recipe's file names. Tables and figures are written into `out`.
     """
     metrics = metric_names(metrics)
-    plan = plan_sweep(recipe, values, out, seeds=seeds, relative_to=relative_to, command=command)
-    failed = plan.run(jobs=jobs, workers=workers, slurm_options=slurm, display=display)
+    with trusting(trust_code):
+        plan = plan_sweep(recipe, values, out, seeds=seeds, relative_to=relative_to, command=command)
+        failed = plan.run(jobs=jobs, workers=workers, slurm_options=slurm, display=display)
     result = collect_sweep(out, metrics=metrics, relative_to=relative_to, display=display)
     return replace(result, planned=len(plan.tasks), failed=tuple(failed))
 

@@ -86,12 +86,10 @@ def recipe_value(config: TrainConfig, key: str) -> Value:
     value: Any = None
     table, entry, *rest = key.split(".")
     if table == "loss" and entry == "arguments" and rest:
-        from suprank.system import custom_code
-
         value = config.loss.arguments.get(rest[0])  # type: ignore[attr-defined]
         if value is None:
             with suppress(ValueError, KeyError):  # a class in C has no signature
-                value = inspect.signature(custom_code.load(config.loss.name)).parameters[rest[0]].default
+                value = inspect.signature(config.loss.load()).parameters[rest[0]].default  # type: ignore[attr-defined]
     else:
         value = flatten(config).get(key)
     if not isinstance(value, bool | int | float | str):

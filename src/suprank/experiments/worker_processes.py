@@ -111,7 +111,7 @@ class _Worker:
         self._connection, theirs = socket_pair()
         with theirs, open_log(log) as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _WORK, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", _WORK, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

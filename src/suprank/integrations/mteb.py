@@ -32,6 +32,7 @@ with explain_missing_extra(__name__):
     from suprank.data.datasets import ImageBatch
     from suprank.data.images import decode_image
     from suprank.data.manifest import Manifest
+    from suprank.data.workers import ignore_signals, loader_batches, start_method
     from suprank.embedding import ImageLoaderSettings
     from suprank.models import Embedder
     from suprank.models.inference import embed
@@ -123,10 +124,13 @@ class ImageEncoder(AbsEncoder):  # type: ignore[misc]  # mypy does not read mteb
             _TaskImages(images, self.loading),
             batch_size=self.batch_size or int(kwargs.get("batch_size") or 32),
             num_workers=inputs.num_workers,
+            multiprocessing_context=start_method(inputs.num_workers),
             collate_fn=_collate,
+            worker_init_fn=ignore_signals,
         )
         embeddings = np.empty((len(images), self.embedder.dim), np.float32)
-        batches = tqdm(loader, desc="embedding", disable=not kwargs.get("show_progress_bar", True))
+        shown = kwargs.get("show_progress_bar", True)
+        batches = tqdm(loader_batches(loader), desc="embedding", total=len(loader), disable=not shown)
         forward = self.loading.before(self.embedder)
         for rows, some in embed(self.embedder, batches, device=self.device, precision=self.precision, forward=forward):
             embeddings[rows] = some

@@ -106,6 +106,7 @@ def create_custom_network(
         raise ValueError(
             f"pretrained=True means timm's weights, and {name} is not timm's: load weights in the code, or give weights=FILE."
         )
+    custom_code.require_consent(name, "backbone", None)
     if isinstance(custom_code.load(name), nn.Module):
         raise CustomCodeError(f"{name} is a network; name a class, or a function that builds it and returns it.")
     module = custom_code.call(name, {}, {}, "a call without arguments")

@@ -21,6 +21,7 @@ from suprank.models.head import Head
 from suprank.models.hub_names import HubName, check_repo_id
 from suprank.models.normalization import NORMALIZATIONS
 from suprank.models.pooling import POOLINGS
+from suprank.system.custom_code import require_consent, trusting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -204,17 +205,17 @@ class Embedder(nn.Module):
         settings: Mapping[str, Any] | None = None,
         trust_code: bool = False,
     ) -> Self:
-        """The embedder of a folder that `save` wrote, in evaluation mode. Nothing is downloaded, and no code is run.
+        """The embedder of a folder that `save` wrote, in evaluation mode. Nothing is downloaded.
 
         `from_pretrained` also loads from the Hugging Face Hub.
 
         `settings` replace entries of the saved `EmbedderConfig`, such as how images are resized. A model whose backbone is
-        code of a user's own raises an `UntrustedCodeError`, unless `trust_code` is true: then the code is loaded from the file
-        or module that the folder names. Set it only for models that you trust.
+        code of a user's own raises an `UntrustedCodeError` unless the user has consented to it before, or does by `trust_code`:
+        then the code is loaded from the file or module that the folder names.
         """
         config, state = model_folder.read_model(folder, settings or {})
-        if not trust_code:
-            model_folder.refuse_code(config.backbone, folder)
+        with trusting(trust_code):
+            require_consent(config.backbone, "backbone", folder)
         with torch.random.fork_rng(devices=[]):  # the initial weights, replaced below, do not use the caller's random numbers
             embedder = cls(config)
         model_folder.load_state(state, embedder, folder, config.backbone)

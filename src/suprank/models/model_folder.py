@@ -22,7 +22,7 @@ from suprank.files.atomic import own_file, write_atomically
 from suprank.files.reading import reading
 from suprank.models.config import EmbedderConfig
 from suprank.models.weights import WeightsError, mismatches
-from suprank.system.custom_code import HUB, UntrustedCodeError, is_custom
+from suprank.system.custom_code import HUB, is_custom
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -107,18 +107,11 @@ def saved_fingerprint(folder: str | PathLike[str], settings: Mapping[str, Any] =
 
 
 def custom_backbone(folder: str | PathLike[str]) -> str | None:
-    """The name of the user's code that the saved embedder needs, such as `mine.py:build`; None if it needs none."""
+    """The name of the user's code that the saved embedder needs, such as `mine.py:build`; None if it needs none, or is none."""
+    if not (Path(folder) / SETTINGS).is_file():
+        return None
     name = _read_record(Path(folder) / SETTINGS, _SINCE_2).config.backbone
     return name if is_custom(name) else None
-
-
-def refuse_code(backbone: str, where: str | PathLike[str]) -> None:
-    """Raise an `UntrustedCodeError` if the backbone is code of a user's own. `where` is the model or the run that names it."""
-    if is_custom(backbone):
-        raise UntrustedCodeError(
-            f"{Path(where)} needs code that is not part of suprank: its backbone is {backbone}, and loading the model runs "
-            f"it. If you trust it, add --trust-code, or trust_code=True in Python; a file is looked for from {Path.cwd()}."
-        )
 
 
 def load_state(state: dict[str, Tensor], embedder: nn.Module, folder: str | PathLike[str], backbone: str = "") -> None:

@@ -1,8 +1,9 @@
 """Code of the user's own, named `mine.py:MyLoss` or `package.module:MyLoss`: how it is found and loaded.
 
-`load` and `call` run that code, and are called only where the user has named it: by training (or `suprank train --dry-run`) for
-its recipe, and to create a model. A saved model that needs code is refused, unless the caller trusts it: see
-`suprank.models.Embedder.load`.
+`load` and `call` run that code. To name it on the command line or in Python is consent. What a file names, such as a recipe, a
+run or a saved model, first needs the user's consent: see `require_consent`, which decides for all of them. A consent is for the
+source, the name and the role, so that changed code needs another. It is remembered among the user's settings, as direnv does,
+never beside what it is about, which may be anybody's, and handed to processes that are started.
 """
 
 from __future__ import annotations
@@ -10,13 +11,22 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import os
+import symtable
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import reduce
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from suprank.files.atomic import write_atomically
+from suprank.system.platforms import config_folder
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from os import PathLike
     from types import ModuleType
 
 HUB = "hf-hub:"
@@ -25,13 +35,18 @@ HUB = "hf-hub:"
 OBJECT = "python"
 """What stands before the colon in the name of a loss that was given to `train` as an object, and so cannot be loaded."""
 
+CONSENTS = "SUPRANK_CONSENTS"  # the variable of a process that was handed some: its node may lack the folder of settings
+
+_consents: set[str] = set()  # given or used in this process
+_trusts_files = ContextVar("_trusts_files", default=False)
+
 
 class CustomCodeError(ValueError):
     """Code that a recipe or a model names and that cannot be found or used, or that has changed since the run began."""
 
 
 class UntrustedCodeError(CustomCodeError):
-    """A saved model needs code of the user's own, and the caller has not said that it may be loaded."""
+    """A file names code that is not part of suprank, and the user has not consented to run it."""
 
 
 class UserCodeError(RuntimeError):
@@ -39,14 +54,21 @@ class UserCodeError(RuntimeError):
 
 
 class SourceFile(NamedTuple):
-    """A file of Python code."""
+    """A file of Python code, and the content of the `__init__` files of its packages, which run before it."""
 
     path: Path
     content: bytes
+    packages: tuple[bytes, ...] = ()
 
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def digest(self) -> str:
+        """What a consent is for: the SHA-256 of the file, or if there are packages, of the hashes of them all."""
+        hashes = [hashlib.sha256(one).digest() for one in (*self.packages, self.content)]
+        return hashlib.sha256(b"".join(hashes)).hexdigest() if self.packages else self.sha256
 
 
 @contextmanager
@@ -88,9 +110,9 @@ def object_source(given: object) -> SourceFile | None:
 
 
 def find_source(name: str) -> SourceFile | None:
-    """The file that a name such as `mine.py:MyLoss` means, without running it; None for a module that has no source file.
+    """The file that a name such as `mine.py:MyLoss` means, which must define it; None for a module that has no source file.
 
-    To find package.module, Python imports the package, but not the module.
+    Nothing is imported, not even the package of package.module.
     """
     target, attribute = _split(name)
     if _is_file(target):
@@ -100,32 +122,73 @@ def find_source(name: str) -> SourceFile | None:
                 f"{name}: there is no file {path.absolute()}; a path is relative to the working directory, and "
                 f"package.module:{attribute} names an installed module."
             )
-        return SourceFile(path, path.read_bytes())
+        source = SourceFile(path, path.read_bytes())
+    else:
+        files = _find_module(target)
+        if not files:
+            raise CustomCodeError(
+                f"{name}: Python finds no module {target!r}; install it or put its folder on PYTHONPATH, also if that is the "
+                f"current folder, or name a file, {target.replace('.', '/')}.py:{attribute}."
+            )
+        if None in files:
+            return None
+        *packages, content = (file.read_bytes() for file in files if file is not None)
+        source = SourceFile(files[-1] or Path(), content, tuple(packages))
+    _check_defined(name, source)
+    return source
+
+
+@contextmanager
+def trusting(trust_code: bool) -> Iterator[None]:
+    """Within it, the user consents to the code that files name, if `trust_code`."""
+    before = _trusts_files.set(trust_code or _trusts_files.get())
     try:
-        spec = importlib.util.find_spec(target)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None:
-        raise CustomCodeError(
-            f"{name}: Python finds no module {target!r}; install it or put its folder on PYTHONPATH, or name a file, "
-            f"{target.replace('.', '/')}.py:{attribute}."
+        yield
+    finally:
+        _trusts_files.reset(before)
+
+
+def require_consent(name: str, role: str, named_in: str | PathLike[str] | None) -> SourceFile | None:
+    """The source of the code that `name` means; None if it has no file, or if the name means no code.
+
+    `role` is "loss" or "backbone", and `named_in` the file or folder that names it, or None if the user did. Raises an
+    `UntrustedCodeError` without the user's consent. That to code without a source file is not remembered.
+    """
+    if not is_custom(name):
+        return None
+    source, folder = find_source(name), config_folder()
+    key = hashlib.sha256(repr((role, name, source and source.digest)).encode()).hexdigest()
+    file = None if source is None or folder is None else folder / "trusted-code" / key
+    what = f"{source.path.absolute()} (SHA-256 {source.digest[:12]})" if source else "a module without a source file"
+    with suppress(OSError):  # a folder that cannot be used remembers nothing
+        if named_in is None or _trusts_files.get():
+            _consents.add(key)
+            if file is not None and not file.is_file():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, f"{role} {name}\n{what}\n".encode(errors="replace"))
+        elif file is not None and file.is_file():
+            _consents.add(key)
+    if key not in handed_consents().get(CONSENTS, "").split():
+        raise UntrustedCodeError(
+            f"{named_in} needs code that is not part of suprank: its {role} is {name}, and loading it runs {what}. Read it, "
+            "and if you trust it, add --trust-code, or trust_code=True in Python."
         )
-    path = Path(spec.origin or "")
-    return SourceFile(path, path.read_bytes()) if spec.has_location and path.suffix == ".py" else None
+    return source
+
+
+def handed_consents() -> dict[str, str]:
+    """The environment variable with which a process that is started has the consents of this one."""
+    keys = _consents.union(os.environ.get(CONSENTS, "").split())
+    return {CONSENTS: " ".join(sorted(keys))} if keys else {}
 
 
 def load(name: str) -> Any:
     """The object that a name such as `mine.py:MyLoss` means. This runs the code of its module."""
     target, attribute = _split(name)
-    find_source(name)  # refuses what is not there
+    find_source(name)  # refuses what is not there, or not defined there
     with running_user_code(name):
         value: Any = _load_file(Path(target)) if _is_file(target) else importlib.import_module(target)
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            own = sorted(key for key, member in vars(value).items() if callable(member) and not key.startswith("_"))
-            raise CustomCodeError(f"{name}: {target} has no {attribute}; it has {', '.join(own) or 'nothing to call'}.")
-        value = getattr(value, part)
-    return value
+    return reduce(getattr, attribute.split("."), value)
 
 
 def call(name: str, arguments: Mapping[str, Any], provided: Mapping[str, Any], key: str) -> Any:
@@ -167,6 +230,45 @@ def _is_file(target: str) -> bool:
     return target.endswith(".py")
 
 
+def _find_module(target: str) -> list[Path | None]:
+    """The source files of a module's packages, and its own, None for one without; empty if Python does not find it.
+
+    Nothing is imported. Modules that are frozen in Python have sources too.
+    """
+    files: list[Path | None] = []
+    names, places = target.split("."), None
+    for end, name in enumerate(names, 1):
+        try:
+            spec = importlib.util.find_spec(name) if end == 1 else PathFinder.find_spec(".".join(names[:end]), places)
+        except (ValueError, KeyError):  # __main__; a namespace within a package
+            spec = None
+        if spec is None:
+            return []
+        path = Path(str(spec.origin if spec.has_location else getattr(spec.loader_state, "filename", "")))
+        if spec.origin is not None or end == len(names):  # else a namespace
+            files.append(path if path.suffix == ".py" and path.is_file() else None)
+        places = spec.submodule_search_locations or []
+    return files
+
+
+def _check_defined(name: str, source: SourceFile) -> None:
+    """Refuse a name that the file does not define: the hash of a file says nothing about what it imports."""
+    target, attribute = _split(name)
+    try:
+        tables = [symtable.symtable(source.content, str(source.path), "exec")]  # type: ignore[arg-type]  # bytes will do
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CustomCodeError(f"{name}: {source.path} is not Python: {error}.") from None
+    for part in attribute.split("."):
+        symbols = {symbol.get_name(): symbol for table in tables for symbol in table.get_symbols()}
+        if part in symbols and symbols[part].is_imported():
+            raise CustomCodeError(f"{name}: {target} imports {part}; name the file or the module that defines it.")
+        if part not in symbols or not symbols[part].is_assigned():
+            own = sorted(key for key, one in symbols.items() if one.is_namespace() and not key.startswith("_"))
+            raise CustomCodeError(f"{name}: {target} has no {attribute}; it has {', '.join(own) or 'nothing to call'}.")
+        children = [child for table in tables for child in table.get_children()]
+        tables = [child for child in children if child.get_name() == part and child.get_type() == "class"]
+
+
 def _load_file(path: Path) -> ModuleType:
     """The module in a file, which may import others from its folder. The same file is loaded once by a process."""
     path = path.resolve()
@@ -179,7 +281,8 @@ def _load_file(path: Path) -> ModuleType:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and pickle look there
-    sys.path.insert(0, str(path.parent))
+    folder = [] if str(path.parent) in sys.path else [str(path.parent)]
+    sys.path += folder  # at the end: a numpy.py beside the file is not numpy
     try:
         # Not `exec_module`: for a second, old bytecode would pass for new. Without the `__future__` imports of this file.
         exec(compile(source, path, "exec", dont_inherit=True), module.__dict__)
@@ -187,5 +290,6 @@ def _load_file(path: Path) -> ModuleType:
         del sys.modules[module_name]
         raise
     finally:
-        sys.path.remove(str(path.parent))
+        for one in folder:
+            sys.path.remove(one)
     return module

@@ -1,8 +1,9 @@
-"""What differs between operating systems: the cores of a process, the size of memory, the folder for caches."""
+"""What differs between operating systems: the cores of a process, the size of memory, the folders for caches and settings."""
 
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -32,3 +33,13 @@ def default_cache() -> Path:
     except RuntimeError:  # a container may run as a user without an entry in /etc/passwd
         user = f"-{os.getuid()}" if hasattr(os, "getuid") else ""  # other users share the folder above it
         return Path(tempfile.gettempdir(), f"suprank-cache{user}")
+
+
+def config_folder() -> Path | None:
+    """$XDG_CONFIG_HOME/suprank, or where the system has a user's settings (~/.config on Linux); None if there is no home."""
+    shared = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    own = {"darwin": "~/Library/Application Support", "win32": os.environ.get("APPDATA", "~/AppData/Roaming")}
+    try:
+        return (shared if shared.is_absolute() else Path(own.get(sys.platform, "~/.config"))).expanduser() / "suprank"
+    except RuntimeError:
+        return None

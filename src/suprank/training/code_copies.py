@@ -1,4 +1,4 @@
-"""The copies of the user's own code in a run folder, and the check that it is unchanged when the run is resumed.
+"""The sources of the user's own code, their copies in a run folder, and the check that they are unchanged when it is resumed.
 
 code/loss/mine.py            the copy, for the reader; it is never loaded
 code/backbone/network.py     the same for a backbone
@@ -12,15 +12,42 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from suprank.files.atomic import own_file, write_atomically
-from suprank.system.custom_code import CustomCodeError, find_source, is_custom
+from suprank.system.custom_code import (
+    CustomCodeError,
+    UntrustedCodeError,
+    find_source,
+    is_custom,
+    object_source,
+    require_consent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from suprank.system.custom_code import SourceFile
+    from suprank.training.config import TrainConfig
 
 FOLDER, SUMS = "code", "SHA256SUMS"
+
+
+def find_sources(config: TrainConfig, run: Path, loss: object | None = None) -> dict[str, SourceFile]:
+    """The source files of the user's code, by what they are for; the user must have consented to run all of it.
+
+    `run` may keep copies, and `loss` is the object that takes the place of the recipe's.
+    """
+    sources: dict[str, SourceFile | None] = {"loss": object_source(loss)}
+    untrusted = []
+    named = [("loss", config.loss.name, config.loss._named_in), ("backbone", config.model.backbone, config.model._named_in)]
+    for role, name, named_in in named if loss is None else named[1:]:
+        try:
+            with point_to_copy(run, role):
+                sources[role] = require_consent(name, role, named_in)
+        except UntrustedCodeError as error:
+            untrusted.append(str(error))
+    if untrusted:
+        raise UntrustedCodeError(" ".join(untrusted))
+    return {role: source for role, source in sources.items() if source is not None}
 
 
 def save_sources(run: Path, sources: Mapping[str, SourceFile]) -> None:

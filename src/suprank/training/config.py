@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from suprank.evaluation.metric_names import parse_metric
 from suprank.models.config import MAX_SIDE, EmbedderConfig
+from suprank.system.custom_code import require_consent
 from suprank.training.config_types import (
     ConfigTable,
     Count,
@@ -139,6 +140,8 @@ class ModelConfig(EmbedderConfig):
     """The network to train: a new embedder, or a saved one."""
 
     backbone: str = "resnet50"
+
+    _named_in: str | None = PrivateAttr(default=None)  # the file that names a backbone of the user's own, as in a `LossSpec`
 
     start: str | None = None
     """Folder of a saved embedder to start from, for example one that `suprank models pca` wrote. It brings its own settings, so
@@ -434,7 +437,9 @@ class TrainConfig(ConfigTable):
         """The settings of a new embedder.
 
         They include how the recipe reads and embeds test images, so that whoever uses the saved model gets the run's numbers.
+        Code that a file names as the backbone needs the user's consent here, because building the embedder runs it.
         """
+        require_consent(self.model.backbone, "backbone", self.model._named_in)
         settings = self.model.model_dump(exclude={"start", "pretrained", "weights", "hub_backbone"})
         return EmbedderConfig(**{**settings, **self.evaluation_input})
 

@@ -27,14 +27,13 @@ def build_embedder(config: TrainConfig) -> Embedder:
         except DownloadError as error:
             keys = "model.weights=FILE, or model.pretrained=false to start from random weights"
             raise DownloadError(str(error).replace("weights=FILE", keys)) from error
-    try:
-        embedder = Embedder.load(model.start)
-    except UntrustedCodeError:
+    if (code := custom_backbone(model.start)) is not None:
         raise UntrustedCodeError(
-            f"model.start={model.start!r} needs the code {custom_backbone(model.start)}, and training loads only code that its "
-            "recipe names. In place of model.start, set model.backbone to that name, and the other keys of [model] as for that "
-            "model; model.weights may name a file with the weights of the backbone."
-        ) from None
+            f"model.start={model.start!r} needs the code {code}, and training loads only code that its recipe names. Set "
+            "model.backbone to that name in place of model.start, and the other keys of [model] as for that model; "
+            "model.weights may name a file with the weights of the backbone."
+        )
+    embedder = Embedder.load(model.start)
     settings = {"freeze_batchnorm": model.freeze_batchnorm, **config.evaluation_input}
     embedder.config = embedder.config.model_copy(update=settings)
     return embedder

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 
 from suprank.models.backbone import Backbone
 from suprank.system import torchvision_operators
+from suprank.system.child_processes import safe_environment
 from suprank.system.cpu_features import avoid_amx
 
 torchvision_operators.declare()  # lightning imports torchvision
@@ -60,7 +63,10 @@ def build_fabric(config: EngineConfig) -> Fabric:
         fabric = Fabric(
             accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy, precision=PRECISION[config.precision]
         )
-        fabric.launch()
+        # Lightning starts this program again for each device. `python script.py` needs its folder on the path.
+        main = getattr(sys.modules["__main__"], "__spec__", None)
+        with safe_environment() if main is not None and main.name.startswith("suprank.") else nullcontext():
+            fabric.launch()
     return fabric
 
 

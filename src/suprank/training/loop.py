@@ -87,6 +87,7 @@ def train(
     resume: bool = False,
     callbacks: Callback | Sequence[Callback] | None = None,
     loss: Callable[..., Tensor] | None = None,
+    trust_code: bool = False,
 ) -> TrainResult:
     """Train as the recipe says, into a run folder: checkpoints, metrics, reports, and the model as `Embedder.save` writes it.
 
@@ -100,6 +101,9 @@ def train(
     parameters and buffers with every checkpoint, and a copy of the file that defines its class, but not the object itself: to
     resume, pass an object of the same class, from an unchanged file, again.
 
+    Code of your own is run if you name it in Python. If a recipe's file names it, that needs your consent, `trust_code=True`,
+    which is remembered until the code changes; an `UntrustedCodeError` says what would be run.
+
     Raises `NonFiniteLossError` at a NaN or infinite loss, embedding or gradient: the checkpoints are those of before, and the
     images of the batch are listed in a file.
     """
@@ -109,10 +113,14 @@ def train(
     if loss is not None:
         own_loss = CustomLoss(loss, custom_code.object_name(loss))
         config = config.model_copy(update={"loss": CustomLossSpec(name=own_loss.name)})
+    known = RunFolder(folder)
+    is_finished = resume and known.result is not None
+    with custom_code.trusting(trust_code):
+        sources = {} if is_finished else code_copies.find_sources(config, known.path, loss)
     fabric = build_fabric(config.engine)
     config = _with_pinned_backbone(config, folder, fabric, resume=resume)
     callback = CallbackList(callbacks if fabric.is_global_zero else None)
-    opened = _run_on_first_process(fabric, partial(_open_run, config, folder, resume, loss))
+    opened = _run_on_first_process(fabric, partial(_open_run, config, folder, resume, sources))
     with opened or RunFolder(folder) as run, stop_on_signals() as stop:
         result = fabric.broadcast(run.result if resume else None)
         if result is not None:
@@ -147,11 +155,11 @@ def _with_pinned_backbone(config: TrainConfig, folder: str | PathLike[str], fabr
     return config.model_copy(update={"model": config.model.model_copy(update={"backbone": pinned})})
 
 
-def _open_run(config: TrainConfig, folder: str | PathLike[str], resume: bool, loss: object | None) -> RunFolder:
+def _open_run(
+    config: TrainConfig, folder: str | PathLike[str], resume: bool, sources: Mapping[str, custom_code.SourceFile]
+) -> RunFolder:
     """The run folder, with a copy of the user's code, which must be the same when the run is resumed."""
-    known = RunFolder(folder)
-    sources = {} if resume and known.result is not None else _custom_sources(config, loss, known.path)
-    has_begun = known.has_begun()
+    has_begun = RunFolder(folder).has_begun()
     run = RunFolder.open(folder, config, resume=resume)
     try:
         if has_begun:
@@ -162,19 +170,6 @@ def _open_run(config: TrainConfig, folder: str | PathLike[str], resume: bool, lo
         run.close()
         raise
     return run
-
-
-def _custom_sources(config: TrainConfig, loss: object | None, run: Path) -> dict[str, custom_code.SourceFile]:
-    """The source files of the user's code, by what they are for."""
-    names = {"loss": config.loss.name, "backbone": config.model.backbone}
-    sources = {}
-    for role, name in names.items():
-        if role == "loss" and loss is not None:
-            sources[role] = custom_code.object_source(loss)
-        elif custom_code.is_custom(name):
-            with code_copies.point_to_copy(run, role):
-                sources[role] = custom_code.find_source(name)
-    return {role: source for role, source in sources.items() if source is not None}
 
 
 def _run_on_first_process(fabric: Fabric, action: Callable[[], T]) -> T | None:

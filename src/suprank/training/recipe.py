@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from suprank.system.custom_code import is_custom
 from suprank.training import config_keys
 from suprank.training.auto_settings import resolve_auto
 from suprank.training.config import TrainConfig
@@ -70,23 +71,32 @@ def read_recipe(
     A value "auto" of the network, the image size or the batch is chosen here, for this machine and the images of the manifest
     (`suprank.training.auto_settings`). If `saved` is the recipe of a run that is resumed, it is the value there.
 
+    No code of the user's own is run here. What a file names, and no override, will need the user's consent to be run.
+
     Raises `RecipeError`, with one sentence for each error.
     """
     source = find_recipe(where)
     values, origins = load_tables(source, _refuse_unknown)
+    named: dict[str, Any] = {}  # by overrides
     for override in overrides:
         key, value = _parse_override(override)
         given = _nest(key, {} if value is None and config_keys.table_model(key) else value)
         _refuse_unknown(given, override)
         _assign(values, key, value, override)
         origins.update(dict.fromkeys(dotted_names(given), override))
+        named = merge_tables(named, given)
     values = resolve_auto(values, None if saved is None else parse_toml(RecipeSource.from_file(Path(saved))))
     try:
-        return TrainConfig.model_validate(values)
+        config = TrainConfig.model_validate(values)
     except ValidationError as error:
         message = _join_sentences(error_messages(error, origins, source.name))
         hint = _LEAVE_OUT if overrides and re.search("leave .* out|left out", message) else ""
         raise RecipeError(message + hint) from None
+    if is_custom(config.loss.name) and config.loss.name != named.get("loss", {}).get("name"):
+        config.loss._named_in = origins.get("loss.name", source.name)
+    if is_custom(config.model.backbone) and config.model.backbone != named.get("model", {}).get("backbone"):
+        config.model._named_in = origins.get("model.backbone", source.name)
+    return config
 
 
 def read_loss(name: str, overrides: Sequence[str] = ()) -> LossSpec:

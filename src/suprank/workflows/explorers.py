@@ -180,6 +180,8 @@ def _embed_function(
     That is the run's own model, or else `model`, with the head on top. `made_by` says what made the embeddings. A model that
     needs code which is not trusted is none, and that is logged.
     """
+    from suprank.models.model_folder import custom_backbone
+    from suprank.system.custom_code import CustomCodeError, require_consent, trusting
     from suprank.workflows.run_embeddings import image_embedder, load_run_model
 
     is_run = (folder / "recipe.toml").is_file()
@@ -190,9 +192,12 @@ def _embed_function(
     chosen = saved[0] if saved else Path(str(model))
     if not saved:
         _check_model_folder(chosen)
-    if not trust_code and (code := _custom_code(chosen)) is not None:
-        _log.warning("images cannot be uploaded: %s needs the code %s; if you trust it, add --trust-code.", chosen, code)
-        return f"The model of {folder.resolve().name} needs code of its own; if you trust it, start again with --trust-code."
+    try:
+        with trusting(trust_code):
+            require_consent(custom_backbone(chosen) or "", "backbone", chosen)
+    except CustomCodeError as error:
+        _log.warning("images cannot be uploaded: %s", error)
+        return f"The model of {folder.resolve().name} cannot be loaded: {error}"
     load_saved = partial(load_run_model, folder, trust_code=trust_code)
     load = load_saved if saved else partial(_load_model, str(model), trust_code, made_by)
     scales = (1.0,) if made_by is None else made_by.scales
@@ -227,13 +232,6 @@ def _load_or_explain(
     except (OSError, ValueError, RuntimeError) as error:
         raise WrongModelError(f"The model {model} cannot embed the image: {error}") from error
     return embedder, settings
-
-
-def _custom_code(model: Path) -> str | None:
-    """The code of the user's own that a saved model needs; None if it needs none."""
-    from suprank.models.model_folder import SETTINGS, custom_backbone
-
-    return custom_backbone(model) if (model / SETTINGS).is_file() else None
 
 
 def _load_model(model: str, trust_code: bool, made_by: Provenance | None) -> tuple[Embedder, ImageLoaderSettings]:

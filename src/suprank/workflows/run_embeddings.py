@@ -65,7 +65,8 @@ def open_source(
     With `frozen` the images are embedded by the run's backbone before training, into RUN/frozen: the same images as in
     RUN/embeddings, read in the same way.
 
-    A run with a backbone of the user's own needs `trust_code` to embed images, and none to open embeddings that are there.
+    A run with a backbone of the user's own needs consent to embed images, which `trust_code` gives, and none to open embeddings
+    that are there.
     `shown_in` names a page that cannot show images with several labels, so that they are refused before they are embedded.
     """
     from suprank.explorer import Source, embeddings_folder
@@ -94,19 +95,19 @@ def open_source(
 def load_run_model(run: Path, *, trust_code: bool = False) -> tuple[Embedder, ImageLoaderSettings]:
     """Load a run's last model (or its best so far, while it trains), and the image settings of its recipe.
 
-    A backbone of the user's own is loaded only with `trust_code`, with a warning if its file has changed since the run began.
+    A backbone of the user's own needs consent (`trust_code`). A warning says if its file has changed since the run began.
     """
     from suprank.models import Embedder
 
     config = read_run_config(run)
     # The saved model has the same settings, unless an older version of suprank saved it.
-    with _code_of_run(run, config, trust_code):
+    with _code_of_run(run, config):
         embedder = Embedder.load(_model_folder(run), settings=config.evaluation_input, trust_code=trust_code)
     return embedder, _loader_settings(embedder, config)
 
 
 @contextmanager
-def _code_of_run(run: Path, config: TrainConfig, trust_code: bool) -> Iterator[None]:
+def _code_of_run(run: Path, config: TrainConfig) -> Iterator[None]:
     """While a backbone of the user's own is loaded: warn if it has changed, and if it is gone, tell where its copy is."""
     from suprank.system import custom_code
     from suprank.training import code_copies
@@ -114,7 +115,7 @@ def _code_of_run(run: Path, config: TrainConfig, trust_code: bool) -> Iterator[N
     with code_copies.point_to_copy(run, "backbone"):
         yield
     name = config.model.backbone
-    if trust_code and custom_code.is_custom(name) and (source := custom_code.find_source(name)):
+    if custom_code.is_custom(name) and (source := custom_code.find_source(name)):
         try:
             code_copies.check_sources(run, {"backbone": source})
         except custom_code.CustomCodeError:
@@ -293,12 +294,10 @@ def _embed(
         way_out = f"; --test {next(iter(config.data.tests))}" if config.data.tests and name == OWN else ""
         raise ValueError(f"{run}: the manifest has no test images to look at, only train{way_out}.")
     if frozen:
-        from suprank.models.model_folder import refuse_code
+        from suprank.system.custom_code import trusting
         from suprank.training.embedders import frozen_embedder
 
-        if not trust_code:
-            refuse_code(config.model.backbone, run)
-        with _code_of_run(run, config, trust_code):
+        with _code_of_run(run, config), trusting(trust_code):
             embedder = frozen_embedder(config)
         settings = _loader_settings(embedder, config)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from suprank import losses
 from suprank.training.config_types import ConfigTable
@@ -40,6 +40,8 @@ class LossSpec(ConfigTable):
 
     name: str
     """A name that `suprank recipes --losses` lists, or a loss of your own: `mine.py:MyLoss` or `package.module:MyLoss`."""
+
+    _named_in: str | None = PrivateAttr(default=None)  # the file that names a loss of the user's own, which needs consent
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

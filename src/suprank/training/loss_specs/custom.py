@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
@@ -48,12 +48,17 @@ class CustomLossSpec(LossSpec):
 
     def search_space(self) -> SearchSpace:
         """What its class (or function) declares as `search_space = {"margin": FloatRange(0, 0.5)}`, ranges of its arguments."""
-        declared = getattr(custom_code.load(self.name), "search_space", {})
+        declared = getattr(self.load(), "search_space", {})
         if not isinstance(declared, dict) or not all(isinstance(one, FloatRange | Choices) for one in declared.values()):
             raise custom_code.CustomCodeError(
                 f"{self.name}: search_space={declared!r} must map arguments to FloatRange or Choices (suprank.training)."
             )
         return {f"loss.arguments.{key}": one for key, one in declared.items()}
+
+    def load(self) -> Any:
+        """The class or function that `name` means, whose code runs if the user consents to it."""
+        custom_code.require_consent(self.name, "loss", self._named_in)
+        return custom_code.load(self.name)
 
     def build(self, labels: Int[Tensor, "images levels *set"], dim: int) -> CustomLoss:
         """Load the code and build the loss; see `suprank.training.custom_loss`."""
@@ -64,6 +69,7 @@ class CustomLossSpec(LossSpec):
             )
         classes = labels[:, 0].max() + 1 if labels.ndim == 3 else len(class_labels(labels))
         provided = {"num_classes": int(classes), "embedding_size": dim}
+        custom_code.require_consent(self.name, "loss", self._named_in)
         return build_custom_loss(self.name, self.arguments, provided, finest_only=self.labels == "finest")
 
     def _check_values(self) -> None:
